@@ -57,6 +57,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """``/``: what runs where."""
+        # A body, which nothing asks for here, must not be taken for the next request.
+        self.close_connection |= bool({"Content-Length", "Transfer-Encoding"} & {*self.headers})
         if self.path != "/":
             self._answer(404, {"error": f"there is no {self.path}; GET /, or POST to /predict"})
             return
@@ -67,11 +69,12 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: a line for each request would be most of the work."""
 
     def _body(self) -> bytes:
-        length = self.headers.get("Content-Length", "none")
-        if not (length.isascii() and length.isdigit()) or not 0 < int(length) <= MOST:
+        length = ", ".join(self.headers.get_all("Content-Length", ["none"]))  # two are none
+        is_number = length.isascii() and length.isdigit() and len(length) < 18
+        if "Transfer-Encoding" in self.headers or not is_number or not 0 < int(length) <= MOST:
             # What is not read must not be taken for the next request.
             self.close_connection = True
-            raise ValueError(f"Content-Length: {length}; the body has 1 to {MOST} bytes")
+            raise ValueError(f"Content-Length: {length[:80]}; the body has 1 to {MOST} bytes")
         body = self.rfile.read(int(length))
         if len(body) < int(length):
             self.close_connection = True
@@ -91,8 +94,11 @@ class Handler(BaseHTTPRequestHandler):
 
 def _array(body: bytes) -> Any:
     with PARSING:
-        # A body comes from anywhere: no pickles, and no archives, which `numpy.load` would take.
-        return np.lib.format.read_array(io.BytesIO(body), allow_pickle=False)
+        try:
+            # A body comes from anywhere: no pickles, and no archives, which `numpy.load` would take.
+            return np.lib.format.read_array(io.BytesIO(body), allow_pickle=False)
+        except Exception as error:  # of a header that is damaged NumPy raises anything
+            raise ValueError(f"the body is no array: {error}") from error
 
 
 def _listed(array: Any) -> Any:

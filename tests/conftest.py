@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tflgpu.contract.device import Probe
 from tflgpu.plugins import registry
-from tflgpu.saved import keeping
+from tflgpu.saved import location
 
 # How long Hypothesis takes for an example says how busy this machine is, not what is right.
 settings.register_profile(
@@ -53,7 +53,7 @@ def _nothing_is_kept_for_the_next() -> Iterator[None]:
     """Compiled models are kept in the user's folder unless somebody says otherwise; what a test sees
     must not hang on what another has left there. Tests of it name a folder, or bring this back."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeping, "default_folder", lambda: None)
+        patch.setattr(location, "default_folder", lambda: None)
         yield
 
 

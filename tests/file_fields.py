@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tflgpu.conformance.samples import Case
+from tflgpu.conformance.samples import SampleCase
 from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, TensorSpec
 
 #: Fields that stand for what a file says of an operator's tensors and subgraphs.
@@ -19,7 +19,7 @@ BODIES = {
 }
 
 
-def file_fields(case: Case) -> tuple[dict[str, Any], tuple[SubgraphSpec, ...]]:
+def file_fields(case: SampleCase) -> tuple[dict[str, Any], tuple[SubgraphSpec, ...]]:
     """The options of a case's operator, and the subgraphs, from the file's second on, that they name."""
     fields = {k: v for k, v in case.sample.fields.items() if k not in TENSOR_FIELDS}
     name = case.sample.fields.get("computation")

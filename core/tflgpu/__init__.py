@@ -18,6 +18,7 @@ from tflgpu import errors
 from tflgpu.errors import (
     AllocationError,
     ArgumentError,
+    BudgetError,
     BusyError,
     CompileError,
     DelegateError,
@@ -77,6 +78,7 @@ __all__ = [
     "AccuracyGuard",
     "AllocationError",
     "ArgumentError",
+    "BudgetError",
     "BusyError",
     "CompatibilityList",
     "CompileError",

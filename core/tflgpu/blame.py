@@ -118,6 +118,8 @@ def _codes_of_handlers() -> set[Any]:
     codes = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
+        if not callable(handler):
+            continue  # SIG_DFL and SIG_IGN, whose class is called whenever an enumeration is
         while isinstance(handler, functools.partial):
             handler = handler.func
         if not hasattr(handler, "__code__"):

@@ -14,21 +14,22 @@ from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.forks import OfProcess
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
 from tflgpu.contract.offers import offers
+from tflgpu.contract.run_guard import Closable
 from tflgpu.devices.choose import Choice
 from tflgpu.errors import OptionError
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
-from tflgpu.options.keywords import OptionKeywords, Self, Unpack
+from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.provider import Provider, device_provider
-from tflgpu.saved.keeping import Keeping
+from tflgpu.saved.location import SavedLocation
 
 if TYPE_CHECKING:
     from tflgpu.hosts.litert import LiteRtHost
 
 
-class GpuDelegate(OfProcess):
+class GpuDelegate(Closable, OfProcess):
     """Moves what it can of a model to a GPU; the rest runs on the CPU, with reasons.
 
         interpreter = tflgpu.Interpreter("model.tflite",
@@ -44,7 +45,7 @@ class GpuDelegate(OfProcess):
 
     ``progress`` is told, while a model is prepared, how many of its kernels the driver has made ready and
     of how many: ``progress=lambda ready, whole: print(f"{ready} of {whole} kernels")``. It is called from
-    threads, one at a time, and may not use the delegate.
+    threads, one at a time, and may not use the delegate, except that `close` takes effect when the model is ready.
 
     Raises:
         OptionError: an unknown option, a bad value, or a clash.
@@ -65,7 +66,7 @@ class GpuDelegate(OfProcess):
             raise OptionError(f"progress is a function of two numbers, not {shown(progress)}")
         path = None if saved is None else Path(saved)
         self.provider: Provider = device_provider(
-            _options(options, kwargs), keeping=Keeping(path), progress=progress
+            _options(options, kwargs), keeping=SavedLocation(path), progress=progress
         )
         opened = self.provider.opened
         assert opened is not None
@@ -162,15 +163,8 @@ class GpuDelegate(OfProcess):
 
         return save(self.provider, model, Path(path))
 
-    def close(self) -> None:
-        """Release the device; twice is harmless. Close the interpreters that use it first."""
+    def _close(self) -> None:
         self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def _options(options: DelegateOptions | None, kwargs: Mapping[str, object]) -> DelegateOptions:

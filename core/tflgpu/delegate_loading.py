@@ -27,14 +27,18 @@ class Delegate(GpuDelegate):
     ) -> None:
         if library != "tflgpu":
             raise OptionError(
-                f"this load_delegate gives the delegate 'tflgpu', not {library!r}; shared libraries "
+                f"Failed to load delegate from {library}: this load_delegate gives the delegate 'tflgpu', not {library!r}; shared libraries "
                 "are loaded by ai_edge_litert.interpreter.load_delegate, and run in LiteRT's "
                 "interpreter"
             )
         try:
             super().__init__(DelegateOptions.gathered(options or {}, text=True))
+        except OptionError as error:
+            raise OptionError(f"Failed to load delegate from tflgpu: {error}") from error
         except DeviceError as error:
-            raise DelegateError(f"the delegate 'tflgpu' cannot be loaded: {error}") from error
+            raise DelegateError(
+                f"Failed to load delegate from tflgpu: it cannot be loaded: {error}"
+            ) from error
 
 
 def load_delegate(library: str = "tflgpu", options: Mapping[str, object] | None = None) -> Delegate:

@@ -24,6 +24,10 @@ class DynamicError(ModelError, UnsupportedError):
     """An operator must know something before the model runs that is only computed then."""
 
 
+class BudgetError(ModelError, UnsupportedError):
+    """A file asks for more work or memory before a run than any model needs."""
+
+
 class GraphError(TflgpuError):
     """A graph broke one of its own rules: a defect in a pass or in a plugin."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from tflgpu.blame import Refused
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import Accuracy, Activation, Composed, OpDef
-from tflgpu.ops.facets import Filter, Held, Integers
+from tflgpu.ops.facets import Filter, Integers, NarrowTypes
 from tflgpu.passes.base import Pass
 
 RULES = (KernelRule, ElementwiseRule, GroupRule)
@@ -31,7 +31,7 @@ _FLAGS = ("elementwise", "is_custom", "stateful", "is_view", "shape_only", "keep
 #: Functions of an op that it need not have.
 _FACETS = ("generate", "affine", "moves", "copies", "reorder", "work", "states", "at_run_time",
            "int16_table", "stored_where", "as_stored", "in_digits", "hybrid", "batch",
-           "refit")  # fmt: skip
+           "refit", "zeros_where")  # fmt: skip
 _POSITIONS = ("counts", "settings", "indices", "checked")
 
 
@@ -92,8 +92,8 @@ def _check_op(op: OpDef, fail: Callable[[str, str], None]) -> None:
             fail(field, "the name of an attribute")
     if not isinstance(op.computes, Activation):
         fail("computes", "an Activation")
-    if not isinstance(op.held, Held):
-        fail("held", "a Held")
+    if not isinstance(op.held, NarrowTypes):
+        fail("held", "a NarrowTypes")
     largest = op.largest_operand
     if isinstance(largest, bool) or not isinstance(largest, (int, float)) or not largest > 0:
         fail("largest_operand", "a positive number")

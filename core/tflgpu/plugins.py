@@ -24,7 +24,7 @@ from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.checked import checked_device
 from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
 from tflgpu.contract.forks import Holder, free_in_child, leave_without_drivers
-from tflgpu.contract.party import Party
+from tflgpu.contract.party import PluginCaller
 from tflgpu.errors import DeviceError, KernelError, OptionError, PluginError
 from tflgpu.ir.asked import ask
 from tflgpu.ir.graph import Node
@@ -225,7 +225,7 @@ class Registry(Holder):
         shipped = owner.distribution == GROUP
         who = "" if shipped else f" (plugin {owner.name} from {owner.distribution})"
         label = f"backend {backend}{who}"
-        party = Party(label, shipped)
+        party = PluginCaller(label, shipped)
         hook = self._host.hook(owner, "tflgpu_open_device")
         device = attempt(hook, backend=backend, index=index, options=options)
         if isinstance(device, Failed):

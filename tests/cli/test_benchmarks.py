@@ -62,6 +62,41 @@ def test_buffers() -> None:
     assert "there is no backend 'abacus'" in lines[-1]
 
 
+def test_a_pool() -> None:
+    """A line for each case, which says how many requests were answered and how."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.pool",
+        "--model",
+        str(DIGITS),
+        "--backend",
+        "cpu_ref",
+    ]
+    command += [
+        "--precision",
+        "f32",
+        "--seconds",
+        "0.2",
+        "--repeats",
+        "1",
+        "--case",
+        "threads=2 size=2",
+    ]
+    command += ["--case", "threads=3 batch=4 size=1 sizes=4", "--case", "threads=1 ahead=4 batch=2"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("digits cpu_ref f32")
+    assert "2 in flight, one thread" in lines[1]
+    assert "of 2 in flight" in lines[2]
+    assert "items a run" in lines[3]
+    assert "with 4 in the queue" in lines[4]
+    assert all("results within" in line for line in lines[2:])
+
+
 def test_a_model_that_is_not_there() -> None:
     done = benchmark("--models", "no_such_model", "--rounds", 1)
     assert done.returncode == 1

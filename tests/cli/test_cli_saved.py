@@ -14,7 +14,7 @@ from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.runtime.provider import device_provider
-from tflgpu.saved.keeping import Keeping
+from tflgpu.saved.location import SavedLocation
 from tflgpu.saved.store import default_folder, entries
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -75,7 +75,7 @@ def kept(scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """A cache with one model in it."""
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "cache"))
     options = DelegateOptions(backend="cpu_ref", device=1)
-    provider = device_provider(options, keeping=Keeping(folder=default_folder()))
+    provider = device_provider(options, keeping=SavedLocation(folder=default_folder()))
     compiled_on(build_graph(read_model(str(scale)), 0, provider.ops), provider)
     assert provider.opened is not None
     provider.opened.close()
@@ -176,5 +176,5 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TFLGPU_CACHE_DIR", "~/cache")
     assert default_folder() == tmp_path / "home" / "cache" / "models"
     options = DelegateOptions(serialization_dir="~/models", model_token="digits")
-    kept = Keeping().asked(options).folder
+    kept = SavedLocation().asked(options).folder
     assert kept == tmp_path / "home" / "models" / "digits" / "models"

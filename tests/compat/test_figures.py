@@ -19,8 +19,8 @@ from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices import figures
 from tflgpu.devices.choose import Choice
 from tflgpu.devices.figures import measure_machine
-from tflgpu.devices.paying import partition_by
-from tflgpu.devices.remembered import Remembered, figures_key
+from tflgpu.devices.measured_times import MeasuredTimes, figures_key
+from tflgpu.devices.partition_policy import partition_by
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
@@ -159,7 +159,7 @@ class TestTimeModel:
         return asked
 
     @staticmethod
-    def model(store: Remembered, **options: Any) -> TimeModel:
+    def model(store: MeasuredTimes, **options: Any) -> TimeModel:
         with tflgpu.GpuDelegate(backend="cpu_ref", **options) as delegate:
             assert delegate.device is not None
             opened = delegate.provider.opened
@@ -167,7 +167,7 @@ class TestTimeModel:
             return time_model(delegate.device, opened.target(), opened.cpu, opened.registry, store)
 
     def test_measured_once(self, measured: list[Any], tmp_path: Path) -> None:
-        store = Remembered(tmp_path)
+        store = MeasuredTimes(tmp_path)
         first = self.model(store)
         assert len(measured) == 2
         assert first.measured
@@ -179,7 +179,7 @@ class TestTimeModel:
         assert len(measured) == 3
 
     def test_a_damaged_file_is_measured_again(self, measured: list[Any], tmp_path: Path) -> None:
-        store = Remembered(tmp_path)
+        store = MeasuredTimes(tmp_path)
         first = self.model(store)
         for path in tmp_path.glob("*.json"):
             path.write_bytes(path.read_bytes().replace(b"1e-06", b"1e-09"))
@@ -193,7 +193,7 @@ class TestTimeModel:
             raise DeviceError("out of toys")
 
         monkeypatch.setattr(timing, "measure_machine", fail)
-        found = self.model(Remembered(tmp_path))
+        found = self.model(MeasuredTimes(tmp_path))
         assert (found.device, found.host) == (ROUND_FIGURES.device, ROUND_FIGURES.host)
         assert not found.measured
         assert found.note.startswith("round figures: NumPy op references could not be measured")
@@ -205,7 +205,7 @@ class TestTimeModel:
         monkeypatch.setattr(figures, "_IMAGE", (1, 5, 5, 64))
         monkeypatch.setattr(figures, "_SMALL", (1, 3, 3, 4))
         monkeypatch.setattr(figures, "_PIXELS", (1, 5, 5, 64))
-        found = self.model(Remembered(tmp_path))
+        found = self.model(MeasuredTimes(tmp_path))
         assert found.measured, found.note
         assert "NumPy op references (cpu_ref) and NumPy references" in found.note
         assert all(0 < figure < 60 for figure in attrs.astuple(found.device))

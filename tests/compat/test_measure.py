@@ -11,7 +11,7 @@ import pytest
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices.measure import measure
-from tflgpu.devices.remembered import Remembered, candidates_key, default_folder
+from tflgpu.devices.measured_times import MeasuredTimes, candidates_key, default_folder
 from tflgpu.errors import DeviceError
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
@@ -94,7 +94,7 @@ OWNERS = {"toy": "tflgpu"}
 
 class TestRemembered:
     def test_what_was_stored_is_loaded(self, tmp_path: Path) -> None:
-        times = Remembered(tmp_path / "deep" / "er")
+        times = MeasuredTimes(tmp_path / "deep" / "er")
         assert times.load("key", 2) is None
         times.store("key", DEVICES, [0.5, 0.25])
         assert times.load("key", 2) == [0.5, 0.25]
@@ -126,7 +126,7 @@ class TestRemembered:
     def test_a_damaged_file_is_ignored_and_replaced(
         self, tmp_path: Path, content: bytes, digest: str
     ) -> None:
-        times = Remembered(tmp_path)
+        times = MeasuredTimes(tmp_path)
         if digest == "right":
             DiskCache(tmp_path, ".json").store("key", content)
         else:
@@ -137,14 +137,14 @@ class TestRemembered:
         assert times.load("key", 2) == [0.5, 0.25]
 
     def test_times_of_other_devices_under_this_name(self, tmp_path: Path) -> None:
-        times = Remembered(tmp_path)
+        times = MeasuredTimes(tmp_path)
         times.store("other", DEVICES, [0.5, 0.25])
         times.path("other").rename(times.path("key"))
         assert times.load("key", 2) is None
 
     def test_a_folder_that_cannot_be_written_is_no_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("not a folder")
-        times = Remembered(tmp_path / "file")
+        times = MeasuredTimes(tmp_path / "file")
         times.store("key", DEVICES, [0.5, 0.25])
         assert times.load("key", 2) is None
 
@@ -159,9 +159,9 @@ class TestRemembered:
             DEVICES[:1],
         ]
         keys = {candidates_key(devices, OWNERS) for devices in changed}
-        monkeypatch.setattr("tflgpu.devices.remembered.version", lambda name: "999")
+        monkeypatch.setattr("tflgpu.devices.measured_times.version", lambda name: "999")
         keys.add(candidates_key(DEVICES, OWNERS))
-        monkeypatch.setattr("tflgpu.devices.remembered.version", lambda name: "1000")
+        monkeypatch.setattr("tflgpu.devices.measured_times.version", lambda name: "1000")
         for machine in ("one", "two"):  # which share a home folder
             monkeypatch.setattr("platform.node", lambda name=machine: name)
             keys.add(candidates_key(DEVICES, OWNERS))

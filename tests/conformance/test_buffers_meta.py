@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.conformance.contract.buffers import buffer_checks
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.pending import FINISHED
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.lowering.rule import Unsupported
@@ -319,8 +319,8 @@ SPOILT: dict[str, tuple[type[Good], Sequence[str], str]] = {
 }  # fmt: skip
 
 
-def target_of(kind: Callable[[], Any]) -> Target:
-    return Target(registry(), "cpu_ref", 1, kind(), opener=kind)
+def target_of(kind: Callable[[], Any]) -> DeviceUnderTest:
+    return DeviceUnderTest(registry(), "cpu_ref", 1, kind(), opener=kind)
 
 
 @pytest.mark.parametrize("name", SPOILT)

@@ -14,7 +14,7 @@ import pytest
 from tflgpu.compiler.plan import Plan
 from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.contract import device_checks
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import DeviceInfo, DispatchTime, NodeRun, Recording
 from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.contract.pending import FINISHED, Pending
@@ -300,7 +300,7 @@ SPOILT: dict[str, tuple[Callable[[Any, Plan, bool], Recording], Sequence[str], s
 def test_a_broken_promise_is_noticed(name: str) -> None:
     spoil, wanted, message = SPOILT[name]
     checks = [c for c in device_checks() if any(fnmatchcase(c.id, f"0/{w}") for w in wanted)]
-    target = Target(registry(), "cpu_ref", 1, Spoilt(spoil), opener=lambda: Spoilt(spoil))
+    target = DeviceUnderTest(registry(), "cpu_ref", 1, Spoilt(spoil), opener=lambda: Spoilt(spoil))
     try:
         assert len(checks) >= len(wanted)
         for check in checks:
@@ -323,7 +323,7 @@ class Nodes(ReferenceDevice):
 
 
 def test_a_node_device_that_does_not_close_is_noticed() -> None:
-    target = Target(registry(), "cpu_ref", 0, Nodes(), opener=Nodes)
+    target = DeviceUnderTest(registry(), "cpu_ref", 0, Nodes(), opener=Nodes)
     for name in ("recording_closes", "device_closes"):
         (check,) = (c for c in device_checks() if c.id == f"0/nodes/{name}")
         with pytest.raises(AssertionError, match=r"closed .* raised nothing; StateError was due"):
@@ -348,7 +348,7 @@ class Hasty(ReferenceDevice):
 
 @pytest.mark.parametrize("kind", [ReferenceDevice, Hasty])
 def test_a_node_device_that_swallows_signals_is_noticed(kind: type[ReferenceDevice]) -> None:
-    target = Target(registry(), "cpu_ref", 0, kind(), opener=kind)
+    target = DeviceUnderTest(registry(), "cpu_ref", 0, kind(), opener=kind)
     (check,) = (c for c in device_checks() if c.id == "0/nodes/interrupted_runs")
     if kind is ReferenceDevice:
         assert check.run(target) is None
@@ -422,7 +422,7 @@ class Generous(Counting):
 def test_whoever_miscounts_memory_is_noticed(kind: type[Counting], message: str) -> None:
     (check,) = (c for c in device_checks() if c.id == "0/memory_counted")
     for device, wrong in ((Counting, ""), (kind, message)):
-        target = Target(registry(), "cpu_ref", 1, device(), opener=device)
+        target = DeviceUnderTest(registry(), "cpu_ref", 1, device(), opener=device)
         if wrong:
             with pytest.raises(AssertionError, match=wrong):
                 check.run(target)
@@ -443,7 +443,7 @@ class Foreign(Spoilt):
 
 @pytest.mark.parametrize("kind", [Unchecked, Foreign])
 def test_whoever_refuses_nothing_is_noticed(kind: type[Spoilt]) -> None:
-    target = Target(registry(), "cpu_ref", 1, kind(Wrapped), opener=lambda: kind(Wrapped))
+    target = DeviceUnderTest(registry(), "cpu_ref", 1, kind(Wrapped), opener=lambda: kind(Wrapped))
     ids = ("0/bindings/*", "0/limits/*", "0/a_broken_kernel")
     checks = [c for c in device_checks() if any(fnmatchcase(c.id, i) for i in ids)]
     assert len(checks) > 10
@@ -454,7 +454,9 @@ def test_whoever_refuses_nothing_is_noticed(kind: type[Spoilt]) -> None:
 
 
 def test_the_wrapper_itself_keeps_every_promise() -> None:
-    target = Target(registry(), "cpu_ref", 1, Spoilt(Wrapped), opener=lambda: Spoilt(Wrapped))
+    target = DeviceUnderTest(
+        registry(), "cpu_ref", 1, Spoilt(Wrapped), opener=lambda: Spoilt(Wrapped)
+    )
     for check in device_checks():
         outcome = check.run(target)
         assert outcome is None or isinstance(outcome, NotApplicable), check.id

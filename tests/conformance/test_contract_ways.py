@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.contract import device_checks
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device
 from tflgpu.plugins import registry
 
@@ -41,11 +41,11 @@ def target(
     request: pytest.FixtureRequest,
     require_backend: Callable[[str], Any],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Target]:
+) -> Iterator[DeviceUnderTest]:
     opener, options = WAYS[request.param]
     require_backend(opener.__name__)
     cache = tmp_path_factory.mktemp("cache")
-    opened = Target(
+    opened = DeviceUnderTest(
         registry(), opener.__name__, 0, opener(cache, **options),
         opener=lambda: opener(cache, **options),
     )  # fmt: skip
@@ -54,7 +54,7 @@ def target(
 
 
 @pytest.mark.parametrize("check", device_checks(), ids=lambda check: check.id)
-def test_contract(check: Check, target: Target) -> None:
+def test_contract(check: Check, target: DeviceUnderTest) -> None:
     outcome = check.run(target)
     if isinstance(outcome, NotApplicable):
         pytest.skip(outcome.reason)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tflgpu.conformance.check import Check
 from tflgpu.conformance.report import Report
-from tflgpu.conformance.suite import Verdict
+from tflgpu.conformance.suite import CheckResult
 from tflgpu.conformance.summary import summary
 from tflgpu.contract.device import DeviceInfo
 
@@ -26,7 +26,7 @@ def _report(*verdicts: tuple[str, str, str, str]) -> Report:
         declared=frozenset(("RELU", "ABS")),
     )  # fmt: skip
     for name, op, status, detail in verdicts:
-        found.add(Check(name, lambda target: None, op), Verdict(status, detail))
+        found.add(Check(name, lambda target: None, op), CheckResult(status, detail))
     return found
 
 

@@ -10,8 +10,8 @@ import pytest
 from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.expectations import Expectation, match_expectations, read_expectations
 from tflgpu.conformance.report import Report
-from tflgpu.conformance.suite import Suite, Verdict
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.suite import CheckResult, Suite
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.allowances import Allowances
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.lowering.rule import Unsupported
@@ -61,49 +61,51 @@ def test_a_tolerance_is_widened_within_limits(scale: float) -> None:
 
 
 @pytest.fixture
-def target() -> Iterator[Target]:
-    opened = Target.open(registry(), "cpu_ref", 0)
+def target() -> Iterator[DeviceUnderTest]:
+    opened = DeviceUnderTest.open(registry(), "cpu_ref", 0)
     yield opened
     opened.close()
 
 
-def _fails(target: Target) -> None:
+def _fails(target: DeviceUnderTest) -> None:
     raise DeviceError("the card is gone")
 
 
-def _defect(target: Target) -> None:
+def _defect(target: DeviceUnderTest) -> None:
     raise KeyError("w")
 
 
-CASES: list[tuple[Any, bool, Verdict]] = [
-    (lambda t: None, False, Verdict("passed")),
-    (lambda t: None, True, Verdict("failed", "passes, but was expected to fail (never: why)")),
-    (_fails, False, Verdict("failed", "the card is gone")),
-    (_fails, True, Verdict("expected", "never: why")),
-    (_defect, False, Verdict("failed", "KeyError: 'w'")),
-    (lambda t: Unsupported("too big"), False, Verdict("refused", "too big")),
-    (lambda t: Unsupported("too big"), True, Verdict("refused", "too big")),
-    (lambda t: NotApplicable("no f16"), False, Verdict("inapplicable", "no f16")),
+CASES: list[tuple[Any, bool, CheckResult]] = [
+    (lambda t: None, False, CheckResult("passed")),
+    (lambda t: None, True, CheckResult("failed", "passes, but was expected to fail (never: why)")),
+    (_fails, False, CheckResult("failed", "the card is gone")),
+    (_fails, True, CheckResult("expected", "never: why")),
+    (_defect, False, CheckResult("failed", "KeyError: 'w'")),
+    (lambda t: Unsupported("too big"), False, CheckResult("refused", "too big")),
+    (lambda t: Unsupported("too big"), True, CheckResult("refused", "too big")),
+    (lambda t: NotApplicable("no f16"), False, CheckResult("inapplicable", "no f16")),
 ]
 
 
 @pytest.mark.parametrize(
     ("run", "status"), [(lambda t: None, "passed"), (_fails, "expected"), (_defect, "expected")]
 )
-def test_what_only_some_versions_fail_may_pass(target: Target, run: Any, status: str) -> None:
+def test_what_only_some_versions_fail_may_pass(
+    target: DeviceUnderTest, run: Any, status: str
+) -> None:
     check = Check("2/ADD/x/f32/edge", run, "ADD")
     suite = Suite((check,), {check.id: Expectation("version", "*", "why")})
     assert suite.judge(check, target).status == status
 
 
 @pytest.mark.parametrize(("run", "known", "verdict"), CASES)
-def test_verdicts(target: Target, run: Any, known: bool, verdict: Verdict) -> None:
+def test_verdicts(target: DeviceUnderTest, run: Any, known: bool, verdict: CheckResult) -> None:
     check = Check("2/ADD/x/f32/edge", run, "ADD")
     expected = {check.id: Expectation("never", "*", "why")} if known else {}
     assert Suite((check,), expected).judge(check, target) == verdict
 
 
-def test_a_report_counts_and_sums_up(target: Target, tmp_path: Path) -> None:
+def test_a_report_counts_and_sums_up(target: DeviceUnderTest, tmp_path: Path) -> None:
     report = Report(target.device.info)
     verdicts = {
         "ADD": ["passed", "passed", "inapplicable"],
@@ -114,7 +116,7 @@ def test_a_report_counts_and_sums_up(target: Target, tmp_path: Path) -> None:
     for op, statuses in verdicts.items():
         for i, status in enumerate(statuses):
             check = Check(f"2/{op}/{i}/f32/edge", lambda t: None, op)
-            report.add(check, Verdict(status, f"{op} says so" if status != "passed" else ""))
+            report.add(check, CheckResult(status, f"{op} says so" if status != "passed" else ""))
     found = report.as_json()
     levels = {op: entry["cpu_ref"]["support"] for op, entry in found["ops"].items()}
     assert levels == {"ADD": "full", "POW": "partial", "TOPK_V2": "none", "SUB": "partial"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tflgpu.conformance.op_checks import op_checks
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.kernels import fixed_point, quantized_sums
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
@@ -47,7 +47,7 @@ def test_samples_notice_wrong_rounding(op: str, name: str, monkeypatch: pytest.M
         for module in (fixed_point, quantized_sums):
             if hasattr(module, where):
                 monkeypatch.setattr(module, where, wrong)
-    target = Target.open(registry(), "cpu_ref", 1)
+    target = DeviceUnderTest.open(registry(), "cpu_ref", 1)
     found: dict[str, Any] = {}
     for check in op_checks([target.ops[op]]):
         if "/f32/" not in check.id:

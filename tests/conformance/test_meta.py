@@ -10,12 +10,12 @@ import attrs
 import pytest
 from tflgpu.conformance.fuzz import generated_checks
 from tflgpu.conformance.op_checks import op_checks
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.errors import TflgpuError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.kernels import conv, pool
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.direct import Block, build_direct
+from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.language.types import F32x4
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule
@@ -32,7 +32,7 @@ def wrong_conv(low: Lowering) -> None:
     problem = conv.conv_problem(low)
     window = shifted(conv.conv_window(low.node))
     gather = conv.gather_window(low.node.input(0).shape, window)
-    build_direct(low, attrs.evolve(problem, gather=gather), "wrong", Block())
+    build_direct(low, attrs.evolve(problem, gather=gather), "wrong", OutputBlock())
 
 
 def wrong_pool(low: Lowering) -> None:
@@ -113,18 +113,18 @@ def open_wrong(request: pytest.FixtureRequest, require_backend: Callable[[str], 
     """``open_wrong(name)``: a device on which one op has the wrong kernel of that name."""
     backend, index = request.param
     require_backend(backend)
-    opened: list[Target] = []
+    opened: list[DeviceUnderTest] = []
 
     class Wrong:
         def __init__(self, rule: KernelRule) -> None:
             self.tflgpu_register_kernels = hookimpl(lambda backend: [rule])
 
-    def make(name: str) -> Target:
+    def make(name: str) -> DeviceUnderTest:
         op, build, accepts = WRONG[name]
         own = import_module(f"tflgpu_{backend}.plugin")
         rule = KernelRule(op, f"wrong_{name}", build, accepts, rank=1000, fuses=False)
         plugins = {backend: own, "wrong": Wrong(rule)}
-        opened.append(Target.open(Registry.of(plugins), backend, index))
+        opened.append(DeviceUnderTest.open(Registry.of(plugins), backend, index))
         return opened[-1]
 
     yield make
@@ -132,7 +132,7 @@ def open_wrong(request: pytest.FixtureRequest, require_backend: Callable[[str], 
         target.close()
 
 
-def failures(target: Target, checks: Any) -> dict[str, str]:
+def failures(target: DeviceUnderTest, checks: Any) -> dict[str, str]:
     found = {}
     for check in checks:
         try:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tflgpu.conformance.op_checks import op_checks
 from tflgpu.conformance.samples import materialize
-from tflgpu.conformance.special import Kind, special_samples
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.special import SpecialKind, special_samples
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.errors import TflgpuError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.kernels.accept import FLOATS, takes
@@ -55,17 +55,17 @@ WRONG: dict[str, Callable[..., Expr]] = {
 
 
 @pytest.fixture
-def open_wrong() -> Iterator[Callable[[str], Target]]:
-    opened: list[Target] = []
+def open_wrong() -> Iterator[Callable[[str], DeviceUnderTest]]:
+    opened: list[DeviceUnderTest] = []
 
     class Wrong:
         def __init__(self, rule: ElementwiseRule) -> None:
             self.tflgpu_register_kernels = hookimpl(lambda backend: [rule])
 
-    def make(op: str) -> Target:
+    def make(op: str) -> DeviceUnderTest:
         rule = ElementwiseRule(op, WRONG[op], takes(FLOATS))
         plugins = {"cpu_ref": plugin, "wrong": Wrong(rule)}
-        opened.append(Target.open(Registry.of(plugins), "cpu_ref", 1))
+        opened.append(DeviceUnderTest.open(Registry.of(plugins), "cpu_ref", 1))
         return opened[-1]
 
     yield make
@@ -83,7 +83,7 @@ def test_a_kernel_wrong_only_for_special_numbers_is_noticed(open_wrong: Any, op:
         try:
             check.run(target)
         except (AssertionError, TflgpuError):
-            failed["special" if Kind.EVERYWHERE.value in check.id else "usual"] += 1
+            failed["special" if SpecialKind.EVERYWHERE.value in check.id else "usual"] += 1
     assert failed["special"]
     assert not failed["usual"], "the usual samples should not see it"
 
@@ -99,8 +99,10 @@ def test_every_kind_is_planted(op: Any) -> None:
         found = [*case.arrays.values(), *(v.data for v in case.graph.values.values())]
         floats = [a.reshape(-1) for a in found if a is not None and a.dtype.kind == "f"]
         flat = np.concatenate(floats).astype(np.float64)
-        if planted.kind in (Kind.NAN, Kind.ALL_NAN):
+        if planted.kind in (SpecialKind.NAN, SpecialKind.ALL_NAN):
             assert np.isnan(flat).any()
-        elif planted.kind in (Kind.INF, Kind.MINUS_INF):
+        elif planted.kind in (SpecialKind.INF, SpecialKind.MINUS_INF):
             assert np.isinf(flat).any()
-    assert kinds == ({Kind.EVERYWHERE} if op.elementwise else set(Kind) - {Kind.EVERYWHERE})
+    assert kinds == (
+        {SpecialKind.EVERYWHERE} if op.elementwise else set(SpecialKind) - {SpecialKind.EVERYWHERE}
+    )

@@ -11,7 +11,7 @@ import pytest
 from tflgpu.conformance.check import Check
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.special_table import special_cases, special_operands
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.language import evaluate
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.tree import COMPARE
@@ -22,8 +22,8 @@ CHECKS = {c.id: c for c in node_checks() if c.id.startswith("1/special/")}
 
 
 @pytest.fixture
-def target() -> Iterator[Target]:
-    opened = Target.open(registry(), "cpu_ref", 1)
+def target() -> Iterator[DeviceUnderTest]:
+    opened = DeviceUnderTest.open(registry(), "cpu_ref", 1)
     yield opened
     opened.close()
 
@@ -46,7 +46,7 @@ def test_vectors_have_different_lanes_and_all_pairs_are_there() -> None:
     assert (np.isnan(a.reshape(-1, 4)).sum(1) == 1).sum() > 20
 
 
-def test_the_interpreter_passes(target: Target) -> None:
+def test_the_interpreter_passes(target: DeviceUnderTest) -> None:
     for check in CHECKS.values():
         assert check.run(target) is None
 
@@ -89,7 +89,7 @@ WRONG: dict[str, tuple[str, Callable[..., Any], str]] = {
 
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_wrong_operation_is_caught(
-    mistake: str, target: Target, monkeypatch: pytest.MonkeyPatch
+    mistake: str, target: DeviceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, wrong, message = WRONG[mistake]
     binary, call = evaluate.binary, evaluate.call
@@ -122,7 +122,7 @@ def test_a_printer_with_fmax_is_caught(
 
     text = "float float_at_least1(float x, float limit) { return fmax(x, limit); }"
     monkeypatch.setitem(prelude._HELPERS, "float_at_least1", text)
-    opened = Target.open(registry(), "opencl", 0)
+    opened = DeviceUnderTest.open(registry(), "opencl", 0)
     check: Check = CHECKS["1/special/f32x1"]
     try:
         with pytest.raises(AssertionError, match=r"max\(a, 0\) gives .* not .*nan"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.node_checks import node_checks
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.language.subgroup import SubgroupShuffleXor
 from tflgpu.plugins import registry
 
@@ -18,8 +18,8 @@ CHECKS = [c for c in node_checks() if c.id.startswith(("1/shuffles/", "1/reducti
 
 
 @pytest.fixture
-def target() -> Iterator[Target]:
-    opened = Target.open(registry(), "cpu_ref", 1)
+def target() -> Iterator[DeviceUnderTest]:
+    opened = DeviceUnderTest.open(registry(), "cpu_ref", 1)
     yield opened
     opened.close()
 
@@ -36,7 +36,7 @@ def test_every_type_and_width_has_one() -> None:
 
 @pytest.mark.parametrize("mistake", ["next mask", "no lanes", "last bit"])
 def test_a_wrong_shuffle_is_caught(
-    mistake: str, target: Target, monkeypatch: pytest.MonkeyPatch
+    mistake: str, target: DeviceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = SubgroupShuffleXor.run
 
@@ -56,7 +56,7 @@ def test_a_wrong_shuffle_is_caught(
             a_check(id).run(target)
 
 
-def test_without_the_cap_there_is_a_reason(target: Target) -> None:
+def test_without_the_cap_there_is_a_reason(target: DeviceUnderTest) -> None:
     device: Any = target.device
     device.caps = attrs.evolve(device.caps, subgroup_shuffle=0)
     for check in CHECKS:
@@ -65,7 +65,7 @@ def test_without_the_cap_there_is_a_reason(target: Target) -> None:
         assert "does not shuffle values among neighbours" in outcome.reason
 
 
-def test_a_narrow_device_is_asked_for_what_it_has(target: Target) -> None:
+def test_a_narrow_device_is_asked_for_what_it_has(target: DeviceUnderTest) -> None:
     device: Any = target.device
     device.caps = attrs.evolve(device.caps, subgroup_shuffle=4)
     for check in CHECKS:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.contract.submissions import _signal_after, _Stop, submission_checks
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.pending import FINISHED
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.plugins import registry
@@ -276,8 +276,8 @@ SPOILT: dict[str, tuple[type[Wrapped], Sequence[str], str]] = {
 }  # fmt: skip
 
 
-def target_of(kind: type[Wrapped]) -> Target:
-    return Target(registry(), "cpu_ref", 1, Spoilt(kind), opener=lambda: Spoilt(kind))
+def target_of(kind: type[Wrapped]) -> DeviceUnderTest:
+    return DeviceUnderTest(registry(), "cpu_ref", 1, Spoilt(kind), opener=lambda: Spoilt(kind))
 
 
 @pytest.mark.parametrize("name", SPOILT)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tflgpu.conformance.check import Check
 from tflgpu.conformance.suite import Suite
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.plugins import registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
@@ -103,10 +103,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="module")
 def target(
     request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
-) -> Iterator[Target]:
+) -> Iterator[DeviceUnderTest]:
     backend, index = request.param
     require_backend(backend)
-    opened = Target.open(registry(), backend, index)
+    opened = DeviceUnderTest.open(registry(), backend, index)
     yield opened
     opened.close()
 
@@ -124,7 +124,7 @@ def _litert_has_no_large_sigmoid() -> bool:
     return bool(np.isnan(alone.get_tensor(1)).any())
 
 
-def test_conformance(checks: list[Check], target: Target) -> None:
+def test_conformance(checks: list[Check], target: DeviceUnderTest) -> None:
     planted_in_logistic = all(re.match("2/LOGISTIC/.*/edge$", c.id) for c in checks)
     if target.backend == "litert" and planted_in_logistic and _litert_has_no_large_sigmoid():
         checks = [c for c in checks if c.id.split("/")[3] != "everywhere"]

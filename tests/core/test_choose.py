@@ -13,7 +13,7 @@ from tflgpu.compat import CompatEntry, Verdict
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.devices import choose
 from tflgpu.devices.choose import open_best
-from tflgpu.devices.remembered import Remembered
+from tflgpu.devices.measured_times import MeasuredTimes
 from tflgpu.errors import DeviceError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.lowering.caps import DeviceCaps
@@ -129,7 +129,7 @@ def pick(tmp_path: Path) -> Any:
     def call(*backends: Backend, environ: Mapping[str, str] = EMPTY, **options: Any) -> Any:
         registry = Registry.of({b.info.name: b for b in backends})
         assert registry.failures == ()
-        times = Remembered(tmp_path)
+        times = MeasuredTimes(tmp_path)
         choice, device = open_best(registry, DelegateOptions(**options), environ, times)
         assert (None if device is None else device.info) == choice.device
         still_open = [d.info for b in backends for d in b.opened if not d.closed]
@@ -401,7 +401,7 @@ def test_choosing_is_opening_and_closing_again(watch: Stopwatch, tmp_path: Path)
     watch.seconds = {"toy 0": 2e-3, "toy 1": 1e-3}
     toy = Backend("toy", GPU, GPU)
     choice = choose.choose(
-        Registry.of({"toy": toy}), DelegateOptions(), EMPTY, Remembered(tmp_path)
+        Registry.of({"toy": toy}), DelegateOptions(), EMPTY, MeasuredTimes(tmp_path)
     )
     assert of(choice) == "toy 1"
     assert toy.opened

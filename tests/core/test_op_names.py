@@ -43,7 +43,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "makes these conversions, and takes those of the file away",
     ),
     "passes/digits.py": (frozenset({"STORED_DIGIT", "STORED_SUMS"}), "makes them"),
-    "passes/twins.py": (
+    "passes/quantized_pairs.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}), "makes these conversions"),
     "passes/hybrid_data.py": (
         frozenset({"QUANTIZE_ON_THE_FLY", "RESHAPE"}), "rounds data by them"),

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from tflgpu.blame import Failed, attempt, of_signal
-from tflgpu.contract.party import Party
+from tflgpu.contract.party import PluginCaller
 from tflgpu.errors import DeviceError, PluginError
+from tflgpu.ir.dtypes import DType
 from tflgpu.ops.foreign import checked_op
 from tflgpu.plugins import registry
 
@@ -108,7 +109,7 @@ def test_it_gets_through_attempt() -> None:
 @pytest.mark.usefixtures("handler")
 def test_it_gets_through_a_device() -> None:
     with pytest.raises(SystemExit):
-        Party("a device").call("run", _code_of_others)
+        PluginCaller("a device").call("run", _code_of_others)
 
 
 @pytest.mark.usefixtures("handler")
@@ -129,7 +130,7 @@ def test_other_exits_are_still_faults() -> None:
         # Called by somebody who is no interpreter: with a number and another frame, or none.
         assert isinstance(attempt(_restores_not, 1, None), Failed)
         with pytest.raises(DeviceError, match="SystemExit"):
-            Party("a device").call("run", _raise)
+            PluginCaller("a device").call("run", _raise)
         relu = registry().ops()["RELU"]
         import attrs
 
@@ -142,6 +143,11 @@ def test_other_exits_are_still_faults() -> None:
 
 def _restores_not(number: int, frame: Any) -> None:
     raise SystemExit(3)
+
+
+def test_an_error_in_an_enumeration_is_no_handler_s() -> None:
+    """`signal.SIG_DFL`, which is installed for most signals, is of one."""
+    assert isinstance(attempt(DType, "no such type"), Failed)
 
 
 def test_an_error_without_a_traceback() -> None:
@@ -183,7 +189,7 @@ def test_a_time_limit_is_no_fault_of_what_it_ends(
             monkeypatch.setattr(choose, "_opened", _code_of_others)
             candidate: Any = type("C", (), {"info": None, "label": "toy"})()
             store: Any = type("S", (), {"load": lambda *_: None})()
-            monkeypatch.setattr(choose.remembered, "candidates_key", lambda *_: "")
+            monkeypatch.setattr(choose.measured_times, "candidates_key", lambda *_: "")
             fake: Any = type("R", (), {"distribution": lambda *_: ""})()
             candidate.info = type("I", (), {"backend": "toy"})()
             with pytest.raises(_Late):

@@ -191,8 +191,6 @@ _REFUSED = (
     Class("LiteRT looks up nothing in a table without rows", "and leaves the result as the memory "
           "was, whatever the index", _says(r"EMBEDDING_LOOKUP: index -?\d+ is outside \[0, 0\)",
                                            error="InputError")),
-    Class("LiteRT leaves a fused SIGN_BIT out", "its kernels know no such activation and say nothing",
-          _unsupported(r"fused activation SIGN_BIT is defined by no kernel")),
     Class("LiteRT leaves the clips of a basic LSTM out", "the file asks for them, its kernel has none "
           "and says nothing", _says(r"LSTM: the basic kernel clips nothing", error="AllocationError")),
     Class("LiteRT reduces a single truth value", "there is nothing to add in a scalar, so that it "
@@ -303,9 +301,6 @@ _DIFFERENT = (
     Class("LiteRT's MAX_POOL_2D leaves NaN out", "a window of NaN alone becomes -3.4e38; ours hands "
           "NaN on, as its MAXIMUM and REDUCE_MAX do; rule: our references, with NaN left out there, "
           "give what LiteRT gives", lambda f: _VALUES(f) and f.litert_does("pool", "saturate")),
-    Class("LiteRT leaves a fused TANH out", "its convolutions know no such activation and say "
-          "nothing; rule: our references without it give what LiteRT gives",
-          lambda f: _VALUES(f) and (f.litert_does("no tanh") or f.litert_does("no tanh", "saturate"))),
     Class("LiteRT's STRIDED_SLICE with offset reads outside of the operand", "it does not cut what is "
           "counted from begin at the end of a dimension; rule: its result is larger than ours",
           lambda f: _differs("shape")(f) and f.model is not None

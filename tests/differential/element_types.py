@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # file_fields
 import tflgpu
 from ai_edge_litert import interpreter as litert
 from file_fields import file_fields
-from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
@@ -91,7 +91,7 @@ def stored(data: Array, dtype: DType) -> Array:
     return np.asarray(data).astype(dtype.unpacked.numpy)
 
 
-def build(op: OpDef, case: Case, old: DType, new: DType, *, scaled: bool) -> Model:
+def build(op: OpDef, case: SampleCase, old: DType, new: DType, *, scaled: bool) -> Model:
     """A sample with one type in the place of another."""
     rng = np.random.default_rng(zlib.crc32(op.name.encode()))
     fields, bodies = file_fields(case)

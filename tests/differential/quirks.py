@@ -7,7 +7,6 @@ by the references with the habit, and the outputs must be LiteRT's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 import numpy as np
@@ -41,8 +40,7 @@ def imitate(content: bytes, script: Script, names: frozenset[str]) -> list[list[
         content: the file.
         script: what is done with it.
         names: "saturate" for results that are clamped to the finite numbers (those of ADD_N after
-            each operand); "no tanh" for fused
-            TANH and SIGN_BIT left out; "pool" for NaN left out of MAX_POOL_2D; "order" for MAXIMUM
+            each operand); "pool" for NaN left out of MAX_POOL_2D; "order" for MAXIMUM
             and MINIMUM whose second operand is taken where one of the two is NaN, and REDUCE_MAX
             and REDUCE_MIN that so compare one element after another; "pads" for
             weights of DEPTHWISE_CONV_2D that are left out where they meet padding, which
@@ -107,18 +105,11 @@ def _evaluate(graph: Graph, inputs: Mapping[int, Array], names: frozenset[str]) 
         elif "rolling" in names and node.op == "LOCAL_RESPONSE_NORMALIZATION":
             results = [_rolling(node, operands)]
         else:
-            results = ops[node.op].reference(_attributes(node, names), operands)
+            results = ops[node.op].reference(node.attrs, operands)
         for value, array in zip(node.outputs, results, strict=False):
             clamped = "saturate" in names and node.op in SATURATES and array.dtype == np.float32
             env[value.id] = np.clip(array, -_LARGEST, _LARGEST) if clamped else array
     return [env[v.id] for v in graph.outputs]
-
-
-def _attributes(node: Node, names: frozenset[str]) -> Any:
-    activation = getattr(node.attrs, "activation", None)
-    if "no tanh" in names and activation in (Activation.TANH, Activation.SIGN_BIT):
-        return attrs.evolve(node.attrs, activation=Activation.NONE)
-    return node.attrs
 
 
 def _drop_zero_points(graph: Graph) -> None:

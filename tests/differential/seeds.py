@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.errors import TflgpuError
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.schema import BUILTIN_CODES
@@ -23,7 +23,7 @@ _TENSOR_FIELDS = frozenset({"input_quantization", "output_quantization", "output
 _MOST = 6000
 
 
-def single_op(case: Case) -> ModelSpec:
+def single_op(case: SampleCase) -> ModelSpec:
     """A sample of an op as a model."""
     node, graph = case.node, case.graph
     values = [graph.values[i] for i in range(len(graph.values))]

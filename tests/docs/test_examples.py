@@ -19,7 +19,7 @@ from tflgpu import plugins
 from tflgpu.conformance.run import run_case
 from tflgpu.conformance.samples import materialize
 from tflgpu.conformance.suite import Suite
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.lowering.lowering import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugin_sources import Plugin
@@ -123,7 +123,7 @@ def test_the_minimal_backend(with_plugin: Any) -> None:
     (refusal,) = report.refusals
     assert "the ReLU engine has no NEG" in refusal.reason
     suite = Suite.of(plugins.registry(), "minimal")
-    target = Target.open(plugins.registry(), "minimal")
+    target = DeviceUnderTest.open(plugins.registry(), "minimal")
     # But for interrupted runs, which conformance asks of every backend: it traces Python line by line, and
     # here CPython 3.11.7 crashed in its tracing, twice, in processes with 12,000 tests behind them.
     checks = [c for c in suite.select([0]) if not c.id.endswith("interrupted_runs")]
@@ -140,7 +140,7 @@ def test_the_minimal_backend_that_runs_kernels(with_plugin: Any) -> None:
     np.testing.assert_array_equal(y, np.maximum(-x, 0))
     assert report.fully_delegated
     suite = Suite.of(plugins.registry(), "minimal_kernels")
-    target = Target.open(plugins.registry(), "minimal_kernels")
+    target = DeviceUnderTest.open(plugins.registry(), "minimal_kernels")
     # But for the thousands of runs and loads that would show a leak of a driver's.
     checks = [c for c in suite.select([0]) if not c.id.endswith("take_no_memory")]
     verdicts = {c.id: suite.judge(c, target) for c in checks}

@@ -138,6 +138,43 @@ def test_lengths_that_are_no_length(url: str, length: str) -> None:
     assert length.encode() in answer
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Content-Length: 1\r\nContent-Length: 9",
+        f"Content-Length: {'9' * 5000}",
+        "Transfer-Encoding: chunked\r\nContent-Length: 1",
+    ],
+    ids=["two", "5000 digits", "chunks"],
+)
+def test_lengths_that_contradict_each_other(url: str, said: str) -> None:
+    with socket.create_connection(address(url), timeout=60) as client:
+        client.sendall(f"POST /predict HTTP/1.1\r\n{said}\r\n\r\nxGET / HTTP/1.1\r\n\r\n".encode())
+        client.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["{", "{[]: 1}", "'''", "(" * 300, "[" * 3000, "\t 1\n 2", "{1: 2, 'a': 3}"]
+    + [
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size},)}}"
+        for size in ("9" * 30, "True", 999999999999, -1)
+    ],
+)
+def test_arrays_with_a_damaged_header(
+    url: str, header: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sent = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(64)
+    status, said = post(f"{url}/predict", sent)
+    assert (status, "the body is no array" in said["error"]) == (400, True)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_clients_that_leave_are_no_fault(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     sent = body(np.zeros((1, 8, 8, 1), np.float32))
     head = f"POST /predict HTTP/1.1\r\nContent-Length: {len(sent)}\r\n\r\n".encode()

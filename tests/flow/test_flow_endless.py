@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +32,10 @@ from flow_models import (
 )
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.errors import AllocationError
-from tflgpu.flow.endless import FIRST, Watch
+from tflgpu.flow.program import Program
+from tflgpu.flow.rounds import Counter
+from tflgpu.ir import budget
+from tflgpu.ir.dtypes import DType
 
 WHILE = ("WHILE", "i x", "io xo", loop(1, 2))
 MAIN = subgraph([*STATE, tensor("io", (), I32), tensor("xo")], [WHILE], "i x", "io xo")
@@ -65,39 +74,142 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
-def test_an_endless_loop_is_an_error(name: str, by_numpy: list[GpuDelegate]) -> None:
-    content = ENDLESS[name]
-    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(1, np.array([0, 1] if "branch" in name else [0, 0], np.float32))
-        with pytest.raises(AllocationError, match=r"operator 0 \(WHILE\) never ends"):
-            interpreter.invoke()
+#: Runs a loop without end until Ctrl-C, and then one that ends.
+CHILD = """
+import signal
+import sys
+import numpy as np
+import tflgpu
 
-
-def test_it_goes_on_with_other_numbers(by_numpy: list[GpuDelegate]) -> None:
-    content = ENDLESS["zeros doubled"]
-    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
-        with pytest.raises(AllocationError, match="never ends"):
-            interpreter.invoke()
-        interpreter.set_tensor(1, np.array([1, 3], np.float32))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a parent may have switched off
+made = {"experimental_delegates": [tflgpu.GpuDelegate(backend="cpu_ref")]} if sys.argv[2] else {}
+with tflgpu.Interpreter(sys.argv[1], **made) as interpreter:
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(0, np.int32(0))
+    interpreter.set_tensor(1, np.float32([0, 1] if "branch" in sys.argv[1] else [0, 0]))
+    try:
+        print("running", flush=True)
         interpreter.invoke()
-        found = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
-    np.testing.assert_array_equal(found[1], [32, 96])
+    except KeyboardInterrupt:
+        interpreter.set_tensor(0, np.int32(9))
+        interpreter.set_tensor(1, np.float32([99, 99]))
+        interpreter.invoke()
+        print(interpreter.get_tensor(3).tolist(), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
+@pytest.mark.parametrize("side", ["litert", "device"])
+@pytest.mark.parametrize("name", ENDLESS)
+def test_ctrl_c_ends_a_loop_without_end(name: str, side: str, tmp_path: Path) -> None:
+    """In a process of its own, which would not end by itself."""
+    path = tmp_path / f"{name}.tflite"
+    path.write_bytes(ENDLESS[name])
+    device = "cpu_ref" if side == "device" else ""
+    environ = {**os.environ, "TFLGPU_CPU_BACKEND": "cpu_ref" if device else "litert"}
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path), device], stdout=subprocess.PIPE, text=True, env=environ,
+    ) as child:  # fmt: skip
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "running\n"
+            time.sleep(0.5)  # most likely it is in the loop; before it Ctrl-C is as good
+            child.send_signal(signal.SIGINT)
+            said, _ = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert said == "[99.0, 99.0]\n"
 
 
 def test_a_long_loop_ends(by_numpy: list[GpuDelegate]) -> None:
-    """What is not a value of the loop's may decide, and values that change are none that come again."""
-    assert FIRST < 1500
     content = model(MAIN, up_to(1500), _doubling(True))
     feeds = [[0, [0, 0]]]
     same(
         outputs(lambda **k: Interpreter(**k, experimental_delegates=by_numpy), content, feeds),
         outputs(LiteRT, content, feeds),
     )
-    watch = Watch("here", decided=False)
-    assert not any(watch.due() for _ in range(3 * FIRST))
+
+
+def test_rounds_that_a_file_says_are_counted_within_the_budget(
+    by_numpy: list[GpuDelegate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are when they run."""
+    counted: list[int] = []
+    run = Counter._run
+    monkeypatch.setattr(
+        Counter, "_run", lambda self, *args: (counted.append(1), run(self, *args))[1]
+    )
+    zero, xs = number("i", 0), [tensor(f"x{n}") for n in range(9)]
+    steps = [
+        ("WHILE", f"i x{n}", f"n{n} x{n + 1}", loop(1, 2)) for n in range(8)
+    ]  # fmt: skip
+    main = subgraph([zero, *xs, *(tensor(f"n{n}", (), I32) for n in range(8))], steps, "x0", "x8")
+    content = model(main, up_to(100), counting([tensor("y")], [("NEG", "x", "y")], "y"))
+    token = budget._current.set(budget.Budget(nodes=1 << 20, rounds=50, nbytes=1 << 30))
+    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
+        try:
+            interpreter.allocate_tensors()
+        finally:
+            budget._current.reset(token)
+        assert len(counted) <= 2 * 50
+        interpreter.set_tensor(1, np.ones(2, np.float32))
+        interpreter.invoke()
+        np.testing.assert_array_equal(interpreter.get_tensor(9), [1, 1])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+def test_a_loop_that_grows_until_memory_ends() -> None:
+    """In a process of its own, which has 3 GiB."""
+    grows = subgraph(
+        [*STATE, number("one", 1), tensor("i2", (), I32), tensor("y", (4,))],
+        [("ADD", "i one", "i2"), ("CONCATENATION", "x x", "y", {"axis": 0})], "i x", "i2 y",
+    )  # fmt: skip
+    program = (
+        "import resource, sys, tflgpu\n"
+        "made = tflgpu.Interpreter(model_content=sys.stdin.buffer.read(), cpu_backend='cpu_ref')\n"
+        "made.allocate_tensors()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (3 << 30,) * 2)\n"
+        "made.invoke()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=model(MAIN, up_to(100), grows), capture_output=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    last = done.stderr.decode().strip().splitlines()[-1]
+    assert last.startswith("tflgpu.errors.")
+
+
+def test_memory_that_runs_out_is_said(
+    by_numpy: list[GpuDelegate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: Any) -> None:
+        raise MemoryError
+
+    content = model(MAIN, _below(50.0), _doubling(False))
+    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(1, np.array([1, 3], np.float32))
+        with monkeypatch.context() as patch:
+            patch.setattr(Program, "run_all", none_left)
+            with pytest.raises(
+                AllocationError, match="not enough memory for the tensors that this run"
+            ):
+                interpreter.invoke()
+        interpreter.invoke()
+        np.testing.assert_array_equal(interpreter.get_tensor(3), [32, 96])
+
+
+def test_results_that_an_operator_does_not_make(by_numpy: list[GpuDelegate]) -> None:
+    """Of shapes that come when it runs; others are refused before."""
+    main = subgraph(
+        [tensor("x", (2,), DType.I16), tensor("n", (1,), I32), tensor("y", (2,), DType.I16),
+         tensor("z", (2,), DType.I16)],
+        [("TILE", "x n", "y z")], "x n", "y z",
+    )  # fmt: skip
+    with Interpreter(model_content=model(main), experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        with pytest.raises(AllocationError, match="makes 1 tensors, but the file gives it 2"):
+            interpreter.invoke()
 
 
 def test_a_body_that_shrinks_to_nothing(by_numpy: list[GpuDelegate]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from tflgpu.conformance.samples import Case
+from tflgpu.conformance.samples import SampleCase
 from tflgpu.ir.dtypes import Array
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
@@ -53,7 +53,7 @@ def chain(
     return write_model(ModelSpec(tensors, operators, (0,), (len(ops),)))
 
 
-def samples_model(cases: Sequence[Case]) -> bytes:
+def samples_model(cases: Sequence[SampleCase]) -> bytes:
     """A file with the one operator of each sample, side by side."""
     tensors: list[TensorSpec] = []
     operators: list[OperatorSpec] = []

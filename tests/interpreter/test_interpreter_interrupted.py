@@ -1,4 +1,4 @@
-"""A signal at any step of the interpreter's own code leaves nobody shut out.
+"""A signal at any step of the interpreter's own code: the next call of its thread works, and then others do.
 
 The signal is planted at each bytecode in turn. It is handled where Python handles signals, which is
 at the next of the places that it has for that, and not where it is planted.
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import tflgpu
-from tflgpu.conformance.contract.signals import Interruption, Planted, handled, interrupted
+from tflgpu.conformance.contract.signals import Interruption, SignalResult, handled, interrupted
 from tflgpu.errors import StateError
 from tflgpu.interpreter import api
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 FOLDER = api.__file__.rsplit("api.py", 1)[0]
 
 
-def _interrupted(action: Callable[[], object], at: int) -> Planted:
+def _interrupted(action: Callable[[], object], at: int) -> SignalResult:
     """With a signal at the ``at``-th bytecode of the interpreter's package."""
     planted = interrupted(action, at, within=FOLDER, event="opcode")
     assert isinstance(planted.error, (Interruption, StateError, type(None))), planted.error
@@ -89,6 +89,7 @@ def test_others_get_in(interpreter: Any, what: str) -> None:
         at, came = 0, 0
         while True:
             planted = _interrupted(action, at)
+            interpreter.get_input_details()
             said = _from_another_thread(interpreter.get_input_details)
             assert not said, f"after a signal at bytecode {at}: {said}"
             if not planted.reached:

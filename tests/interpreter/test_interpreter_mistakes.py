@@ -9,6 +9,8 @@ from typing import Any
 import interpreter_models as models
 import numpy as np
 import pytest
+import tflgpu
+import tflgpu.interpreter
 from tflgpu.errors import (
     AllocationError,
     ArgumentError,
@@ -67,7 +69,7 @@ def bad_then_invoke(make: Any) -> None:
 # that both raise, and a pattern that our message has.
 MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     # Making one
-    "neither path nor content": (lambda m: m.Interpreter(), ValueError, "either .* neither"),
+    "neither path nor content": (lambda m: m.Interpreter(), ValueError, "neither was given"),
     "both": (lambda m: m.Interpreter("x.tflite", models.chain()), ValueError, "both was given"),
     "empty content": (lambda m: fresh(m, b""), ValueError, "neither was given"),
     "no file": (lambda m: m.Interpreter("no/model.tflite"), ValueError, "no/model.*no such file"),
@@ -78,6 +80,12 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     "no threads": (lambda m: fresh(m, models.chain(), num_threads=0), ValueError, "least is 1"),
     "threads as text": (
         lambda m: fresh(m, models.chain(), num_threads="2"), ValueError, "whole number, not str"
+    ),
+    "threads as a fraction": (
+        lambda m: fresh(m, models.chain(), num_threads=4.2), ValueError, "not float 4.2"
+    ),
+    "no name of a resolver": (
+        lambda m: fresh(m, models.chain(), experimental_op_resolver_type="test"), ValueError, "not 'test'"
     ),
     "unknown resolver": (
         lambda m: fresh(m, models.chain(), experimental_op_resolver_type=7), ValueError, "not 7"
@@ -120,6 +128,8 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
         lambda m: ready(m).get_tensor(2), ValueError, r"\('middle'\).*preserve_all_tensors"
     ),
     "view of 99": (lambda m: ready(m).tensor(99)(), ValueError, "no tensor 99"),
+    "details of 4": (lambda m: ready(m)._get_tensor_details(4, 0), ValueError, "no tensor 4"),
+    "operator 4": (lambda m: ready(m)._get_op_details(4), ValueError, "no operator 4; .* has 2"),
     "view by name": (lambda m: ready(m).tensor("x")(), TypeError, "whole number"),
     "set 99": (lambda m: ready(m).set_tensor(99, X), ValueError, "no tensor 99"),
     "set -1": (lambda m: ready(m).set_tensor(-1, X), ValueError, "no tensor -1"),
@@ -191,6 +201,12 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     "unknown signature": (
         lambda m: chain(m).get_signature_runner("x"), ValueError, "no signature 'x'; .* 'serve'"
     ),
+    "a runner of no interpreter": (
+        lambda m: m.SignatureRunner(None, "serve"), ValueError, "for an interpreter and"
+    ),
+    "a runner of no key": (
+        lambda m: m.SignatureRunner(chain(m), None), ValueError, "for an interpreter and"
+    ),
     "empty key": (lambda m: chain(m).get_signature_runner(""), ValueError, "no signature ''"),
     "missing argument": (
         lambda m: chain(m).get_signature_runner()(), ValueError, "'serve' takes image, not no"
@@ -229,8 +245,6 @@ for label, action in {
 
 @pytest.mark.parametrize("label", MISTAKES)
 def test_a_mistake_raises_the_same_type_as_in_litert(label: str) -> None:
-    import tflgpu.interpreter
-
     mistake, kind, message = MISTAKES[label]
     with pytest.raises(Exception) as theirs:
         mistake(litert)
@@ -238,6 +252,45 @@ def test_a_mistake_raises_the_same_type_as_in_litert(label: str) -> None:
     with pytest.raises(TflgpuError, match=message) as ours:
         mistake(tflgpu.interpreter)
     assert isinstance(ours.value, kind), f"{type(ours.value).__mro__}"
+    if label not in OWN_WORDS:  # scripts, and LiteRT's own tests, look for these
+        words = str(theirs.value).partition("\n")[0].strip().rstrip(".")
+        assert OTHER_WORDS.get(label, words) in str(ours.value)
+
+
+#: Where LiteRT's words say nothing to a user, or are another part's than its interpreter's.
+OWN_WORDS = {
+    "content of wrong type": "a signature in C++", "get by name": "the same", "get 0.0": "the same",
+    "get of subgraph []": "of Python", "details of subgraph []": "the same",
+    "get of subgraph 0.0": "a signature in C++", "get None": "the same", "view by name": "the same", "set by name": "the same",
+    "resize by name": "the same",
+    "resize 99": "an assertion of C++ code", "resize -1": "the same", "strict, other rank": "the same",
+    "negative size": "what overflows in C++",
+    "size as text": "of int()", "size None": "of int()",
+    "invoke after a failure": "XNNPACK's", "shapes that do not fit": "XNNPACK's",
+    "a file that does not fit": "XNNPACK's",
+    "unknown custom operator": "of an operator; the NumPy side has others",
+}  # fmt: skip
+#: What is looked for where LiteRT's message goes on with what is its own.
+OTHER_WORDS = {
+    "no file": "Could not open 'no/model.tflite'",
+    "get intermediate": "Tensor data is null",
+    "set intermediate": "Cannot set tensor: Tensor is unallocated",
+}
+
+
+def test_words_that_other_versions_of_litert_say() -> None:
+    """As they stand in the tests of TensorFlow's interpreter and of LiteRT's: of an index behind the model's
+    tensors LiteRT says something else where a kernel has some of its own."""
+    for words, call in {
+        "Model provided has model identifier 'age'": lambda: Interpreter(model_content=b"garbage"),
+        "Tensor with no shape found.": lambda: chain(tflgpu.interpreter)._get_tensor_details(4, 0),
+        "Failed to load delegate from nothing.so": lambda: tflgpu.load_delegate("nothing.so"),
+        "Failed to load delegate from tflgpu": lambda: tflgpu.load_delegate(
+            "tflgpu", {"fail": "1"}
+        ),
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 # Where we are stricter than LiteRT, on purpose: it does something that can only be meant otherwise.
@@ -274,8 +327,6 @@ STRICTER: dict[str, tuple[Mistake, type[TflgpuError], str]] = {
 
 @pytest.mark.parametrize("label", STRICTER)
 def test_what_litert_lets_pass_and_we_do_not(label: str) -> None:
-    import tflgpu.interpreter
-
     mistake, kind, message = STRICTER[label]
     mistake(litert)
     with pytest.raises(kind, match=message):

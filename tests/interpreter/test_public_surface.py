@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.options import OptionKeywords, known_options
-from tflgpu.options.kinds import Kind, Member, OrNone
+from tflgpu.options.kinds import EnumMember, OptionKind, OrNone
 
 X = np.ones((1, 3), np.float32)
 
@@ -84,9 +84,9 @@ def words(hint: Any) -> set[str]:
     return set().union(*map(words, get_args(hint)))
 
 
-def member(kind: Kind) -> Member | None:
+def member(kind: OptionKind) -> EnumMember | None:
     inner = kind.inner if isinstance(kind, OrNone) else kind
-    return inner if isinstance(inner, Member) else None
+    return inner if isinstance(inner, EnumMember) else None
 
 
 MEMBERS = {o.name: m for o in known_options().values() if (m := member(o.kind)) is not None}

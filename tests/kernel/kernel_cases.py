@@ -5,7 +5,7 @@ from __future__ import annotations
 from tflgpu.conformance.node_table import (
     COUNT,
     GROUPS,
-    Case,
+    NodeCase,
     build_table,
     expected,
     operands,
@@ -16,6 +16,6 @@ from tflgpu.conformance.node_table import (
 )
 
 __all__ = [
-    "COUNT", "GROUPS", "Case", "build_table", "expected", "operands", "result_of", "table",
+    "COUNT", "GROUPS", "NodeCase", "build_table", "expected", "operands", "result_of", "table",
     "table_arrays", "ulps",
 ]  # fmt: skip

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tflgpu.conformance.programs import (
     PROGRAMS,
-    Program,
+    ProgramCase,
     reserved_names,
     shared_subexpressions,
     shared_vectors,
 )
 
-__all__ = ["PROGRAMS", "Program", "reserved_names", "shared_subexpressions", "shared_vectors"]
+__all__ = ["PROGRAMS", "ProgramCase", "reserved_names", "shared_subexpressions", "shared_vectors"]

@@ -19,11 +19,11 @@ def test_a_scalar_operand_is_spread_over_a_vectors_lanes() -> None:
     total = V + F
     assert isinstance(total, Binary)
     assert total.type == F32x4
-    assert isinstance(total.b, Splat)
+    assert isinstance(total.right, Splat)
     doubled = 2.0 * V
     assert isinstance(doubled, Binary)
-    assert isinstance(doubled.a, Const)
-    assert doubled.a.type == F32x4
+    assert isinstance(doubled.left, Const)
+    assert doubled.left.type == F32x4
 
 
 def test_types_of_results() -> None:
@@ -48,7 +48,7 @@ def test_types_of_results() -> None:
         (lambda: B < True, "lt does not order booleans"),
         (lambda: N / 2, "use // for whole numbers"),
         (lambda: F // 2.0, "use / for floats"),
-        (lambda: ~N, "~ negates booleans only"),
+        (lambda: ~F, "~ of a float: use - to negate a number"),
         (lambda: -B, "use ~ to negate a boolean"),
         (lambda: N + 1.5, "1.5 is not a whole number"),
         (lambda: N + 2**31, "2147483648 does not fit i32"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.conformance.node_checks import run_kernel
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device
 from tflgpu.language import Builder
 from tflgpu.language.tree import Expr
@@ -50,7 +50,7 @@ CASES: dict[str, tuple[Callable[..., Expr], list[float], list[float], list[float
 def device(request: pytest.FixtureRequest, require_backend: Any) -> Iterator[Device]:
     backend, index = request.param
     require_backend(backend)
-    opened = Target.open(registry(), backend, index)
+    opened = DeviceUnderTest.open(registry(), backend, index)
     assert isinstance(opened.device, Device)
     yield opened.device
     opened.close()

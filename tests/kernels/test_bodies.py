@@ -19,7 +19,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.same import same
 from tflgpu.language.tree import Buffer, Kernel
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.bodies import Bodies, key_of
+from tflgpu.lowering.bodies import KernelBodies, key_of
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import Lowering, storage_of
@@ -103,7 +103,7 @@ def test_of_what_nobody_knows_whether_it_is_the_same(value: object) -> None:
     assert _key(value) is None
 
 
-def _begun(bodies: Bodies, width: int = 4) -> tuple[Builder, Buffer]:
+def _begun(bodies: KernelBodies, width: int = 4) -> tuple[Builder, Buffer]:
     k = Builder("k", (64, 1, 1))
     return k, k.buffer("dst", Scalar.F32, width, "write")
 
@@ -113,7 +113,7 @@ def _fill(k: Builder, dst: Buffer, value: float) -> None:
 
 
 def test_a_body_is_written_once() -> None:
-    bodies, calls = Bodies(), []
+    bodies, calls = KernelBodies(), []
 
     def write(k: Builder, dst: Buffer, value: float) -> None:
         _fill(k, dst, value)
@@ -138,7 +138,7 @@ def test_a_body_is_written_once() -> None:
 
 
 def test_what_was_written_before_the_body_counts() -> None:
-    bodies, kernels = Bodies(), []
+    bodies, kernels = KernelBodies(), []
     for before in (1.0, 2.0):
         k, dst = _begun(bodies)
         _fill(k, dst, before)
@@ -155,7 +155,7 @@ def test_a_function_that_changes_what_it_was_given_writes_again() -> None:
         counter.count += 1
         _fill(k, dst, float(counter.count))
 
-    bodies = Bodies()
+    bodies = KernelBodies()
     kernels = []
     for _ in range(2):
         k, dst = _begun(bodies)
@@ -173,7 +173,9 @@ def _cases() -> list[Any]:
     ]
 
 
-def _lowered(op: OpDef, sample: Sample, caps: DeviceCaps, bodies: Bodies | None) -> Lowering | None:
+def _lowered(
+    op: OpDef, sample: Sample, caps: DeviceCaps, bodies: KernelBodies | None
+) -> Lowering | None:
     case = materialize(op, sample)
     rule = Target.plain(caps, Precision.F32).rule(case.node)
     if not isinstance(rule, KernelRule):
@@ -192,7 +194,7 @@ def _lowered(op: OpDef, sample: Sample, caps: DeviceCaps, bodies: Bodies | None)
 def test_kernels_are_those_that_would_be_written(op: OpDef, is_gpu: bool) -> None:
     """All samples of an op in one plan, twice."""
     caps = DeviceCaps(is_gpu=is_gpu, compute_units=4, max_bindings=32)
-    bodies = Bodies()
+    bodies = KernelBodies()
     first: list[list[Kernel]] = []
     for round_ in range(2):
         for at, sample in enumerate(op.samples()):

@@ -15,8 +15,8 @@ import pytest
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.conformance.op_checks import Question, ask, judge
 from tflgpu.conformance.run import Tensors, prepare
-from tflgpu.conformance.special import Kind, Planted, special_samples
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.special import SpecialKind, SpecialNumbers, special_samples
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.matrix import has_matrices
 from tflgpu.lowering.caps import DeviceCaps
@@ -59,11 +59,11 @@ DEEP = [
 
 
 @pytest.fixture
-def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Target]]:
-    opened: list[Target] = []
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], DeviceUnderTest]]:
+    opened: list[DeviceUnderTest] = []
 
-    def make(name: str) -> Target:
-        opened.append(Target.open(registry(), "cpu_ref", 1))
+    def make(name: str) -> DeviceUnderTest:
+        opened.append(DeviceUnderTest.open(registry(), "cpu_ref", 1))
         monkeypatch.setattr(opened[-1].device, "caps", CAPS[name])
         return opened[-1]
 
@@ -73,7 +73,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Target]
 
 
 @attrs.frozen
-class _Corner(Planted):
+class _Corner(SpecialNumbers):
     """A special number in the first or the last element of an operand."""
 
     last: bool = True
@@ -82,20 +82,22 @@ class _Corner(Planted):
         if index != self.operand:
             return data
         planted = np.array(data)
-        planted.reshape(-1)[-1 if self.last else 0] = np.inf if self.kind is Kind.INF else np.nan
+        planted.reshape(-1)[-1 if self.last else 0] = (
+            np.inf if self.kind is SpecialKind.INF else np.nan
+        )
         return planted
 
 
-def _corners(op: OpDef, operand: int) -> list[tuple[Sample, Planted]]:
+def _corners(op: OpDef, operand: int) -> list[tuple[Sample, SpecialNumbers]]:
     """Infinities at either end of an operand, which kernels read beside what is padding."""
     return [
-        (sample, _Corner(Kind.INF, operand, last=i % 3 > 0))
+        (sample, _Corner(SpecialKind.INF, operand, last=i % 3 > 0))
         for i, sample in enumerate(op.samples())
         if operand < len(sample.args) and sample.args[operand] is not None
     ]
 
 
-def _check(target: Target, questions: Sequence[Question]) -> int:
+def _check(target: DeviceUnderTest, questions: Sequence[Question]) -> int:
     """How many were answered; all of them rightly."""
     wrong, answered = [], 0
     for question, (case, answer) in zip(questions, ask(target, questions), strict=True):
@@ -109,7 +111,7 @@ def _check(target: Target, questions: Sequence[Question]) -> int:
 
 @pytest.mark.parametrize(("caps", "op"), DEVICES)
 def test_special_numbers_reach_what_they_should(
-    pretend: Callable[[str], Target], caps: str, op: str
+    pretend: Callable[[str], DeviceUnderTest], caps: str, op: str
 ) -> None:
     found = special_samples(OPS[op])
     if op in FILTERS:
@@ -120,15 +122,15 @@ def test_special_numbers_reach_what_they_should(
 
 @pytest.mark.parametrize("precision", [Precision.F16, Precision.F32_F16], ids=lambda p: p.value)
 def test_special_numbers_on_matrix_tiles(
-    pretend: Callable[[str], Target], precision: Precision
+    pretend: Callable[[str], DeviceUnderTest], precision: Precision
 ) -> None:
     target, op = pretend("large"), OPS["CONV_2D"]
     planted = [
         plant
-        for kind in (Kind.NAN, Kind.INF, Kind.MINUS_INF, Kind.HUGE)
-        for plant in (Planted(kind, 0, 6e4), Planted(kind, 1, 6e4))
+        for kind in (SpecialKind.NAN, SpecialKind.INF, SpecialKind.MINUS_INF, SpecialKind.HUGE)
+        for plant in (SpecialNumbers(kind, 0, 6e4), SpecialNumbers(kind, 1, 6e4))
     ]
-    planted += [_Corner(kind, 1) for kind in (Kind.INF, Kind.NAN)]
+    planted += [_Corner(kind, 1) for kind in (SpecialKind.INF, SpecialKind.NAN)]
     asked = [Question(op, s, precision, Tensors.INTERNAL, planted=p) for s in DEEP for p in planted]
     case = Question(op, DEEP[0], precision, Tensors.INTERNAL).case()
     prepared = prepare(case, target.compiled_for(precision), Tensors.INTERNAL)

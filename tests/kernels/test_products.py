@@ -18,7 +18,7 @@ from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
 from tflgpu.kernels.conv import conv_problem
-from tflgpu.kernels.direct import Block, build_direct
+from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.kernels.gemm import build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.tiles import TILES, Tile, choose_tile
@@ -129,8 +129,10 @@ def test_blocked_product_in_half_precision(device: Device, precision: Precision)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("block", [Block(1, 1), Block(4, 1), Block(4, 2), Block(3, 2)], ids=str)
-def test_direct(device: Device, shape: Shape, block: Block) -> None:
+@pytest.mark.parametrize(
+    "block", [OutputBlock(1, 1), OutputBlock(4, 1), OutputBlock(4, 2), OutputBlock(3, 2)], ids=str
+)
+def test_direct(device: Device, shape: Shape, block: OutputBlock) -> None:
     _check(
         device, shape, lambda low: build_direct(low, conv_problem(low), "conv", block),
         Precision.F32,

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from tflgpu.conformance.plans import backwards
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
 from tflgpu.plugins import registry
@@ -16,7 +16,7 @@ _COUNT, _STEPS = 1 << 16, 200
 
 def main(backend: str, way: str) -> None:
     """Run something, and leave it in one of the `WAYS`."""
-    target = Target.open(registry(), backend, 0)
+    target = DeviceUnderTest.open(registry(), backend, 0)
     device: Any = target.device
     recording = device.load(backwards(_COUNT, device.alignment, _STEPS))
     recording.run()

@@ -124,12 +124,23 @@ def test_a_function_of_python_is_called_too() -> None:
 
 @pytest.mark.parametrize("registerer", ["tflgpu_no_such_function", lambda address: 1 / 0])
 def test_a_registerer_that_fails_is_named(registerer: Any) -> None:
-    says = "no_such_function|division by zero"
-    with (
-        InterpreterWithCustomOps(**given([registerer])) as interpreter,
-        pytest.raises(tflgpu.UnsupportedError, match=says),
-    ):
-        run(interpreter)
+    """When the interpreter is made. LiteRT says it of a name likewise, and of a function what that raises."""
+    says = r"Looking up symbol 'tflgpu_no_such_function' failed|division by zero"
+    with pytest.raises(ValueError, match=says) as error:
+        InterpreterWithCustomOps(**given([registerer]))
+    assert isinstance(error.value, tflgpu.errors.OptionError)
+    with pytest.raises((ValueError, ZeroDivisionError), match=says):
+        in_litert([registerer])
+
+
+def test_the_constructor_calls_each_once() -> None:
+    """As LiteRT's does, without a custom operator in the model, too."""
+    for make in (InterpreterWithCustomOps, litert.InterpreterWithCustomOps):
+        calls: list[int] = []
+        model = write_model(ModelSpec([TensorSpec("x", (1,))], [], [0], [0]))
+        make(custom_op_registerers=[calls.append, calls.append], model_content=model)
+        assert len(calls) == 2
+        assert all(calls)
 
 
 @pytest.mark.parametrize("device", [None, DEVICES["kernels"]], ids=["alone", "kernels"])
@@ -138,10 +149,7 @@ def test_numpy_takes_none(device: dict[str, Any] | None) -> None:
     made = given(
         [genai.GenAIOpsRegisterer], cpu_backend="cpu_ref", experimental_delegates=delegates
     )
-    with (
-        InterpreterWithCustomOps(**made) as interpreter,
-        pytest.raises(tflgpu.DeviceError, match="NumPy references take no operators in native"),
-    ):
-        run(interpreter)
+    with pytest.raises(tflgpu.DeviceError, match="NumPy references take no operators in native"):
+        InterpreterWithCustomOps(**made)
     for each in delegates:
         each.close()

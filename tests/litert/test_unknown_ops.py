@@ -209,7 +209,7 @@ class TestControlFlow:
     def test_one_that_runs_itself_is_refused(self) -> None:
         """LiteRT would run out of stack."""
         model = write_model(looped(runs_itself=True))
-        with pytest.raises(tflgpu.AllocationError, match="subgraph 1 runs itself"):
+        with pytest.raises(tflgpu.ModelError, match="subgraph 1 runs itself"):
             run(model, [np.array([1], np.int32), numbers((2, 3))])
 
     def test_one_with_a_state_is_not_litert_s(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from tflgpu.conformance.run import run_case
-from tflgpu.conformance.samples import Case, materialize, run_reference
+from tflgpu.conformance.samples import SampleCase, materialize, run_reference
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
@@ -48,7 +48,7 @@ def i8(values: Any) -> Array:
     return np.array(values, np.int8)
 
 
-def case_of(op: str, operands: list[Any], fields: dict[str, Any] | None = None) -> Case:
+def case_of(op: str, operands: list[Any], fields: dict[str, Any] | None = None) -> SampleCase:
     """A case with these very operands at run time, and what the reference makes of them."""
     arrays = [np.asarray(o) for o in operands]
     args = tuple(Arg(a.shape, DType.from_numpy(a.dtype), 1, 2) for a in arrays)
@@ -59,7 +59,7 @@ def case_of(op: str, operands: list[Any], fields: dict[str, Any] | None = None) 
     return case
 
 
-def run(case: Case, device: Device, precision: Precision) -> Array:
+def run(case: SampleCase, device: Device, precision: Precision) -> Array:
     results = run_case(case, device, precision)
     assert not isinstance(results, Unsupported), results
     return results[0]
@@ -247,7 +247,9 @@ def test_arithmetic_of_scaled_numbers_is_refused(op: str) -> None:
 
 def test_an_activation_that_no_kernel_has_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="SIGN_BIT"):
-        OPS["ADD"].parse(Fields("ADD", {"fused_activation_function": Activation.SIGN_BIT.value}))
+        OPS["CONCATENATION"].parse(
+            Fields("CONCATENATION", {"fused_activation_function": Activation.SIGN_BIT.value})
+        )
 
 
 def test_quantizing_rounds_halves_to_the_even_step_and_clamps() -> None:

@@ -54,10 +54,14 @@ def _run(interpreter: Any, data: Any, indices: Any) -> Any:
     return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
 
-def _divided(op: str) -> bytes:
-    tensors = [TensorSpec(n, (4,), DType.I32) for n in "aby"]
-    tensors[0:2] = [TensorSpec("data", (4,), DType.I32), TensorSpec("indices", (4,), DType.I32)]
-    return write_model(ModelSpec(tensors, [OperatorSpec(op, {}, [0, 1], [2])], [0, 1], [2]))
+def _divided(op: str, const: Any = None) -> bytes:
+    tensors = [
+        TensorSpec("data", (4,), DType.I32),
+        TensorSpec("indices", (4,), DType.I32, const),
+        TensorSpec("y", (4,), DType.I32),
+    ]
+    inputs = [0, 1] if const is None else [0]
+    return write_model(ModelSpec(tensors, [OperatorSpec(op, {}, [0, 1], [2])], inputs, [2]))
 
 
 @pytest.mark.parametrize("side", ["litert", "cpu_ref"])
@@ -81,6 +85,49 @@ def test_strict_makes_it_an_error(case: str, side: str) -> None:
         assert "strict=True makes an error" in refusal.reason
         with pytest.raises(tflgpu.TflgpuError, match=r"(?i)outside|out of bounds|zero|by 0"):
             _run(interpreter, data, indices)
+
+
+@pytest.mark.parametrize("side", ["litert", "cpu_ref"])
+@pytest.mark.parametrize("op", ["DIV", "FLOOR_DIV", "FLOOR_MOD"])
+def test_a_constant_divisor_with_a_zero_is_an_error(op: str, side: str) -> None:
+    """On a device too, without being strict; others are taken."""
+    data = np.array([7, -7, 8, 1], np.int32)
+    for last in (-3, 0):
+        content = _divided(op, np.array([2, 3, 5, last], np.int32))
+        with (
+            tflgpu.GpuDelegate(backend="cpu_ref", device=1, cpu_backend=side) as delegate,
+            tflgpu.Interpreter(
+                model_content=content, experimental_delegates=[delegate]
+            ) as interpreter,
+        ):
+            interpreter.allocate_tensors()
+            assert interpreter.report.delegated_nodes == bool(last)
+            if last:
+                wanted = _run(Interpreter(model_content=content), data, None)
+                np.testing.assert_array_equal(_run(interpreter, data, None), wanted)
+                continue
+            (refusal,) = interpreter.report.refusals
+            assert "a divisor with a 0" in refusal.reason
+            for each in (interpreter, Interpreter(model_content=content)):
+                with pytest.raises((RuntimeError, ValueError), match=r"(?i)zero|by 0"):
+                    _run(each, data, None)
+
+
+def test_segments_are_indices_too() -> None:
+    tensors = [
+        TensorSpec("data", (3, 2)),
+        TensorSpec("indices", (3,), DType.I32),
+        TensorSpec("n", (), DType.I32, np.array(2, np.int32)),
+        TensorSpec("y", (2, 2)),
+    ]
+    operator = OperatorSpec("UNSORTED_SEGMENT_SUM", {}, [0, 1, 2], [3])
+    content = write_model(ModelSpec(tensors, [operator], [0, 1], [3]))
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=1, strict=True) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as interpreter,
+        pytest.raises(InputError, match="segment 2 of 2"),
+    ):
+        _run(interpreter, np.ones((3, 2), np.float32), np.array([0, 1, 2], np.int32))
 
 
 def test_strict_leaves_constants_alone() -> None:

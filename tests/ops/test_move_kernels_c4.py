@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.compiler.target import Target
-from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
@@ -49,7 +49,7 @@ def _packed(array: Array, layout: Layout) -> Array:
     return padded.reshape(-1)
 
 
-def _run(case: Case, caps: DeviceCaps) -> list[Array] | str:
+def _run(case: SampleCase, caps: DeviceCaps) -> list[Array] | str:
     """The outputs as they lie in their buffers, padding included."""
     target = Target.plain(caps, Precision.F32)
     refused, rule = target.refusal(case.node), target.rule(case.node)
@@ -79,7 +79,7 @@ def _run(case: Case, caps: DeviceCaps) -> list[Array] | str:
     return [memory[v.id] for v in case.graph.outputs]
 
 
-def _check(case: Case, caps: DeviceCaps) -> None:
+def _check(case: SampleCase, caps: DeviceCaps) -> None:
     results = _run(case, caps)
     if isinstance(results, str):
         pytest.skip(f"refused: {results}")

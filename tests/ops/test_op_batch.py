@@ -17,7 +17,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.ops.base import Fields, OpDef, Operand, Sample
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.passes.batch import Batching
+from tflgpu.passes.batch import BatchedGraph
 
 COUNT = 3
 MOST = 30_000  # elements; larger samples show nothing more
@@ -76,7 +76,7 @@ def of_items(
     graph, node = node_of(op, sample, arrays, each)
     ids = {i: node.input(i).id for i in each}
     alone = [run(node, {ids[i]: item[i] for i in each}) for item in items]
-    work = Batching(graph, COUNT, builtin_ops())
+    work = BatchedGraph(graph, COUNT, builtin_ops())
     refused = next(filter(None, map(work.widen, graph.inputs)), None) or work.add(node)
     if refused is not None:
         return refused, [], []

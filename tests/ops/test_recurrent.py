@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array
 from tflgpu.ops.base import Sample
@@ -54,7 +54,7 @@ def test_an_option_of_lstm(op: str, sample: Sample) -> None:
         case.tolerance().check(c, b, "the kernels")
 
 
-def ours(case: Case, delegate: Any) -> tflgpu.Interpreter:
+def ours(case: SampleCase, delegate: Any) -> tflgpu.Interpreter:
     interpreter = tflgpu.Interpreter(
         model_content=single_op_model(case), experimental_delegates=[delegate]
     )
@@ -62,7 +62,7 @@ def ours(case: Case, delegate: Any) -> tflgpu.Interpreter:
     return interpreter
 
 
-def inside_litert(case: Case, delegate: Any) -> Any:
+def inside_litert(case: SampleCase, delegate: Any) -> Any:
     interpreter = litert.Interpreter(
         model_content=single_op_model(case), experimental_delegates=[delegate]
     )
@@ -70,7 +70,7 @@ def inside_litert(case: Case, delegate: Any) -> Any:
     return interpreter
 
 
-def invoke(interpreter: Any, case: Case, arrays: dict[int, Array]) -> list[Array]:
+def invoke(interpreter: Any, case: SampleCase, arrays: dict[int, Array]) -> list[Array]:
     for value, array in arrays.items():
         interpreter.set_tensor(value, array)
     interpreter.invoke()
@@ -80,7 +80,7 @@ def invoke(interpreter: Any, case: Case, arrays: dict[int, Array]) -> list[Array
 @pytest.mark.parametrize("host", [ours, inside_litert], ids=["tflgpu", "litert"])
 @pytest.mark.parametrize("op", STREAMS)
 def test_a_thousand_calls(
-    op: str, host: Callable[[Case, Any], Any], require_backend: Callable[[str], object]
+    op: str, host: Callable[[SampleCase, Any], Any], require_backend: Callable[[str], object]
 ) -> None:
     """The state of each call comes from the one before, and is reset twice: at once, and late."""
     require_backend("vulkan")

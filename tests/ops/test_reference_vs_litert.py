@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from file_fields import file_fields
-from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
 from tflgpu.ops.base import OpDef, Sample
@@ -20,8 +20,6 @@ litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[
 NOT_IN_LITERT = {
     ("CONV_2D", "no_bias"): "LiteRT's kernel refuses a missing bias",
     ("DEPTHWISE_CONV_2D", "no_bias"): "LiteRT's kernel crashes without a bias",
-    ("CONV_2D", "tanh"): "LiteRT's kernel leaves a fused TANH out without a word",
-    ("DEPTHWISE_CONV_2D", "tanh"): "LiteRT's kernel leaves a fused TANH out without a word",
     ("FULLY_CONNECTED", "tanh"): "LiteRT's kernel refuses a fused TANH",
     **{
         ("DENSIFY", id): "LiteRT's kernel wants a sparse constant; see test_densify"
@@ -57,7 +55,7 @@ def places_from_xnnpack(places: Array, height: int, width: int) -> Array:
     return (row * width + column + 0.1).astype(np.float32)
 
 
-def single_op_model(case: Case) -> bytes:
+def single_op_model(case: SampleCase) -> bytes:
     """A `.tflite` file of the case's one operator; tensor indices are value ids."""
 
     def spec(value: Value) -> TensorSpec:
@@ -92,7 +90,7 @@ def single_op_model(case: Case) -> bytes:
     )
 
 
-def run_litert(case: Case) -> tuple[list[Array], list[Array]]:
+def run_litert(case: SampleCase) -> tuple[list[Array], list[Array]]:
     """Outputs and new states of the variables, as LiteRT's own kernels compute them."""
     resolvers = litert.OpResolverType
     # The builtin kernels are the definition, but MediaPipe's custom ops exist in XNNPACK only.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tflgpu.conformance.samples import Case, materialize
-from tflgpu.conformance.special import Planted, special_samples
+from tflgpu.conformance.samples import SampleCase, materialize
+from tflgpu.conformance.special import SpecialNumbers, special_samples
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ops.axes import integers
@@ -70,7 +70,7 @@ CASES = [
 ]
 
 
-def run_litert(case: Case, resolver: object) -> list[Array] | None:
+def run_litert(case: SampleCase, resolver: object) -> list[Array] | None:
     """What LiteRT computes, None where it has no such kernel."""
     interpreter = litert.Interpreter(
         model_content=single_op_model(case), experimental_op_resolver_type=resolver
@@ -88,7 +88,7 @@ def run_litert(case: Case, resolver: object) -> list[Array] | None:
     return [interpreter.get_tensor(v.id) for v in case.graph.outputs]
 
 
-def difference(case: Case, theirs: Sequence[Array]) -> str | None:
+def difference(case: SampleCase, theirs: Sequence[Array]) -> str | None:
     """What of the reference has neither LiteRT's value nor a reason."""
     for index, (ours, other) in enumerate(zip(case.expected, theirs, strict=True)):
         if ours.dtype.kind != "f":
@@ -111,14 +111,16 @@ def difference(case: Case, theirs: Sequence[Array]) -> str | None:
     return None
 
 
-def _starts_with_nan(case: Case) -> Array:
+def _starts_with_nan(case: SampleCase) -> Array:
     (x,) = case.arrays.values()
     (axis,) = integers(case.node.const(1))
     return np.isnan(np.take(x, 0, axis)) if x.dtype.kind == "f" else np.zeros((), bool)
 
 
 @pytest.mark.parametrize(("op", "sample", "planted"), CASES)
-def test_reference_does_as_a_kernel_of_litert(op: OpDef, sample: Sample, planted: Planted) -> None:
+def test_reference_does_as_a_kernel_of_litert(
+    op: OpDef, sample: Sample, planted: SpecialNumbers
+) -> None:
     case = materialize(op, sample, planted=planted)
     resolvers = litert.OpResolverType
     problems = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tflgpu.compiler.target import Target
-from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
 from tflgpu.language.interpreter import interpret
@@ -37,7 +37,7 @@ CASES = [
 _GARBAGE = 77.0  # what a buffer holds before anything writes it
 
 
-def lowered(case: Case, caps: DeviceCaps, precision: Precision) -> Lowering | None:
+def lowered(case: SampleCase, caps: DeviceCaps, precision: Precision) -> Lowering | None:
     """The node's kernels for tensors in C4, None where no rule takes it."""
     rule = Target.plain(caps, precision).rule(case.node)
     if not isinstance(rule, KernelRule):
@@ -51,7 +51,7 @@ def lowered(case: Case, caps: DeviceCaps, precision: Precision) -> Lowering | No
     return low
 
 
-def run(case: Case, low: Lowering) -> list[Array]:
+def run(case: SampleCase, low: Lowering) -> list[Array]:
     """Outputs and new states as they lie in their buffers: [outer, padded channels]."""
     memory: dict[object, Array] = {}
     for value in case.given:

@@ -115,8 +115,7 @@ def test_types_without_numbers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("op", "fields", "message"),
     [
-        ("CONV_2D", {**ONE, "fused_activation_function": 5}, "SIGN_BIT"),
-        ("MAX_POOL_2D", {**POOL, "fused_activation_function": 5}, "SIGN_BIT"),
+        ("FULLY_CONNECTED", {"fused_activation_function": 5}, "SIGN_BIT"),
         ("FULLY_CONNECTED", {"weights_format": 1}, "shuffled 4x16 int8"),
     ],
 )

@@ -17,7 +17,7 @@ from option_models import HERE, SHAPE, block, chain, opened, quantized_conv, run
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.memory import Usage, assign
 from tflgpu.contract.checked_recording import CheckedRecording
-from tflgpu.devices.honoured import objections
+from tflgpu.devices.option_checks import objections
 from tflgpu.devices.targets import target_on
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.options import DelegateOptions

@@ -71,6 +71,24 @@ def test_no_option_is_forgotten_above() -> None:
     assert set(EXAMPLES) | TOGETHER >= set(known_options())
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such device")
+def test_a_file_of_options_has_an_end() -> None:
+    """In a process of its own: reading the device to its end would fill the memory."""
+    program = "import sys, tflgpu; tflgpu.DelegateOptions.from_toml(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2)\n"
+         + program, "/dev/zero"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert "OptionError: /dev/zero: it is no file" in done.stderr
+
+
+def test_options_that_are_nested_too_deep(tmp_path: Path) -> None:
+    path = toml(tmp_path, f"exclude = {'[' * 100_000}{']' * 100_000}")
+    with pytest.raises(OptionError, match=r"options\.toml: it is no TOML file"):
+        DelegateOptions.from_toml(path)
+
+
 def test_from_toml(tmp_path: Path) -> None:
     path = toml(
         tmp_path,

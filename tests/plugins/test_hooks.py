@@ -15,7 +15,7 @@ from tflgpu import hookspecs
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.graph_checks import run_graph
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.devices.choose import find_candidates
 from tflgpu.errors import DeviceError, OptionError, PluginError
 from tflgpu.ir.dtypes import DType
@@ -118,15 +118,17 @@ def test_hook_open_device() -> None:
 
 
 def test_hook_register_ops() -> None:
-    target = Target.open(toy("tflgpu_register_ops"), "cpu_ref", 0)
+    target = DeviceUnderTest.open(toy("tflgpu_register_ops"), "cpu_ref", 0)
     (y,) = run_graph(target, twice(), Precision.F32)
     assert y.shape == (3, 5)
     target.close()
 
 
 def test_hook_register_kernels() -> None:
-    target = Target.open(toy("tflgpu_register_ops", "tflgpu_register_kernels"), "cpu_ref", 1)
-    reference = Target.open(target.registry, "cpu_ref", 0)
+    target = DeviceUnderTest.open(
+        toy("tflgpu_register_ops", "tflgpu_register_kernels"), "cpu_ref", 1
+    )
+    reference = DeviceUnderTest.open(target.registry, "cpu_ref", 0)
     (got,) = run_graph(target, twice(), Precision.F32)
     (want,) = run_graph(reference, twice(), Precision.F32)
     assert np.array_equal(got, want)

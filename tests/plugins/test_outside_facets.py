@@ -11,7 +11,7 @@ import pytest
 from outside_ops import outside
 from tflgpu.errors import PluginError
 from tflgpu.ops.base import Arg, OpDef, Sample, no_attrs
-from tflgpu.ops.facets import Hybrid, Instead, OnTheFly, Rounding
+from tflgpu.ops.facets import Hybrid, OnTheFly, Replacement, Rounding
 from tflgpu.plugins import Registry
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -46,7 +46,7 @@ UNASKED: dict[str, tuple[OpDef, str]] = {
         attrs.evolve(TWICE, int16_table=lambda n: np.array([1, 2], np.int32)), r"int16_table gave int32\[2\]"),
     "as_stored raises": (attrs.evolve(TWICE, as_stored=_raises), "as_stored raised KeyError"),
     "as_stored of no arrays": (
-        attrs.evolve(TWICE, as_stored=lambda n: Instead("NEG", None, (1,))), "as_stored gave .*arrays"),
+        attrs.evolve(TWICE, as_stored=lambda n: Replacement("NEG", None, (1,))), "as_stored gave .*arrays"),
 }  # fmt: skip
 
 

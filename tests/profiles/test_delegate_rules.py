@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from profile_models import T, answer, const
-from tflgpu.profiles.rules import OpRule, RuleTable, table
+from tflgpu.profiles.rules import RuleTable
+from tflgpu.profiles.table import rule_table
 from tflgpu.tflite.schema import BUILTIN_CODES
 
-V2 = table("tflite_gpu.json")
-DRIFT = table("litert_gpu.json")
+V2 = rule_table("tflite-gpu")
+DRIFT = rule_table("litert-gpu")
 
 IMAGE = T(1, 5, 5, 8)
 
@@ -30,7 +32,7 @@ CUSTOMS = {"Convolution2DTransposeBias", "MaxPoolingWithArgmax2D", "MaxUnpooling
 
 
 def builtins_of(rules: RuleTable) -> set[str]:
-    return {op for op, rule in rules.rules.items() if not rule.custom}
+    return {op for op, rule in rules.rules.items() if not rule.get("custom")}
 
 
 def test_the_original_takes_81_codes() -> None:
@@ -53,20 +55,19 @@ def test_every_builtin_is_one_of_the_schema() -> None:
 
 def test_versions() -> None:
     said = dict(entry.split() for entry in VERSIONS.replace("\n", " ").strip().split(";"))
-    have = {op: V2.rules[op].version for op in builtins_of(V2)}
+    have = {op: V2.rules[op].get("version") for op in builtins_of(V2)}
     assert have == {op: None if v == "-" else int(v) for op, v in said.items()}
 
 
 def test_versions_of_the_successor() -> None:
     for op, version in {"CONV_2D": 6, "FULLY_CONNECTED": 14, "MUL": 8, "STRIDED_SLICE": 2, "TRANSPOSE": 9,
                         "SOFTMAX": 4, "RELU": 2}.items():  # fmt: skip
-        assert DRIFT.rules[op].version == version
+        assert DRIFT.rules[op]["version"] == version
 
 
 @pytest.mark.parametrize("op", ["CONV_2D", "MUL", "SOFTMAX"])
 def test_a_newer_version_is_refused_by_its_number(op: str) -> None:
-    most = V2.rules[op].version
-    assert most is not None
+    most = V2.rules[op]["version"]
     why = answer(V2, op, [IMAGE], [IMAGE], version=most + 1)
     assert why == f"version {most + 1} of it; the highest that is taken is {most}"
 
@@ -252,6 +253,7 @@ class TestTheSuccessor:
         assert "beta is 2.0" in answer(DRIFT, "SOFTMAX", [IMAGE], [IMAGE], beta=2.0)
 
 
-def test_a_rule_of_a_check_that_is_not_there() -> None:
-    with pytest.raises(KeyError, match="no_such"):
-        OpRule(ops=["X"], checks=["no_such"])
+@pytest.mark.parametrize("rule", [{"checks": ["no_such"]}, {"no_such": 3}])
+def test_a_rule_of_a_check_that_is_not_there(rule: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"rule for ABS has unknown keys or checks: \['no_such'\]"):
+        attrs.evolve(V2, rules={"ABS": rule})

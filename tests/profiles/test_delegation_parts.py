@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from profile_models import T, const, graph
 from tflgpu.profiles.delegation import Delegation, delegated
-from tflgpu.profiles.rules import table
+from tflgpu.profiles.table import rule_table
 from tflgpu.tflite.read import read_model
 
-V2 = table("tflite_gpu.json")
-DRIFT = table("litert_gpu.json")
+V2 = rule_table("tflite-gpu")
+DRIFT = rule_table("litert-gpu")
 
 X = T(1, 3)
 

@@ -19,7 +19,7 @@ from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry
 from tflgpu.profiles import Profile
-from tflgpu.profiles.rules import table
+from tflgpu.profiles.table import rule_table
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
@@ -87,7 +87,7 @@ class TestTable:
         [
             ({"name": "My GPU"}, "small letters"),
             ({"caps": None}, "either the caps of a device or rules"),
-            ({"rules": table("tflite_gpu.json")}, "either the caps of a device or rules"),
+            ({"rules": rule_table("tflite-gpu")}, "either the caps of a device or rules"),
             ({"apis": ()}, "caps but no API"),
             ({"sources": ()}, "no source"),
         ],

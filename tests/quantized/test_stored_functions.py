@@ -88,3 +88,20 @@ def test_no_table_where_rounding_gives_the_same(op: str) -> None:
     content = model(op, fields, (I8, 0.25, 5), (I8, 0.125, -3), 7)
     view = float_view(build_graph(read_model(content), 0, builtin_ops()), builtin_ops()).graph
     assert "QUANTIZED_TABLE" not in [n.op for n in view]
+
+
+@pytest.mark.parametrize("alpha", [np.inf, -np.inf, np.nan])
+def test_a_factor_that_is_no_number(alpha: float) -> None:
+    """LEAKY_RELU of a damaged file: what is not negative is what it would be."""
+    quant = Quantization((0.1,), (0,))
+    tensors = [TensorSpec(name, (3,), I8, quantization=quant) for name in "xy"]
+    step = OperatorSpec("LEAKY_RELU", {"alpha": alpha}, [0], [1])
+    content = write_model(ModelSpec(tensors, [step], [0], [1]))
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref") as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as made,
+    ):
+        made.allocate_tensors()
+        made.set_tensor(0, np.int8([-3, 5, 127]))
+        made.invoke()
+        np.testing.assert_array_equal(made.get_tensor(1)[1:], [5, 127])

@@ -63,7 +63,7 @@ def held_elsewhere(lock: Any, action: Callable[[], str]) -> str:
 
 def test_a_model_that_was_being_called() -> None:
     with tflgpu.Model(models.large(1), cpu_backend="cpu_ref") as model:
-        told = held_elsewhere(model._lock, lambda: in_a_child(lambda: model(X)[0][0, 0]))
+        told = held_elsewhere(model._guard, lambda: in_a_child(lambda: model(X)[0][0, 0]))
     assert told == "6.0"
 
 

@@ -92,7 +92,10 @@ def test_in_the_order_in_which_they_came(monkeypatch: pytest.MonkeyPatch) -> Non
             threads.append(threading.Thread(target=pool, args=(number(n),)))
             threads[-1].start()
             end = time.monotonic() + 30
-            while len(pool._waiting) + 1 - len(pool._free) <= n and time.monotonic() < end:
+            while (
+                len(pool._gather._queue) + 1 - len(pool._gather.free) <= n
+                and time.monotonic() < end
+            ):
                 time.sleep(0.001)
         with pytest.raises(BusyError, match=r"free in 0\.01 seconds"):
             pool(number(9), timeout=0.01)
@@ -130,7 +133,7 @@ def test_closing_waits_for_those_inside_and_refuses_the_others(
     for thread in callers[1:]:
         thread.start()
     closer = threading.Thread(target=pool.close)
-    while len(pool._waiting) < 2:
+    while len(pool._gather._queue) < 2:
         time.sleep(0.001)
     closer.start()
     for thread in callers[1:]:
@@ -174,3 +177,39 @@ def test_mistakes() -> None:
         tflgpu.Pool(MODEL, devices=[0], delegates=[])
     with pytest.raises(OptionError, match="size"):
         tflgpu.Pool(MODEL, size=0)
+
+
+@pytest.mark.parametrize("backend", ["vulkan", "opencl"])
+def test_as_many_runs_are_in_flight_as_there_are_copies(
+    backend: str, require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits is answered by one thread, which begins the next before it waits for the last."""
+    require_backend(backend)
+    begin, finish, seen = Model._begin, Model._finish, []
+
+    def spy(method: Any, change: int) -> Any:
+        def call(self: Any, *given: Any) -> Any:
+            seen.append((change, threading.get_ident()))
+            return method(self, *given)
+
+        return call
+
+    monkeypatch.setattr(Model, "_begin", spy(begin, 1))
+    monkeypatch.setattr(Model, "_finish", spy(finish, -1))
+    with tflgpu.Pool(MODEL, devices=[0], backend=backend, size=2) as pool:
+        futures = [pool.submit(number(n)) for n in range(9)]
+        futures.insert(5, pool.submit(np.zeros((3, 3), np.float32)))
+        for n, future in enumerate(futures):
+            if n == 5:
+                with pytest.raises(InputError):
+                    future.result(60)
+            else:
+                check(future.result(60), n - (n > 5))
+        check(pool(number(1)), 1)
+        end = time.monotonic() + 30
+        while len(pool.reports) < 2 and time.monotonic() < end:
+            time.sleep(0.001)
+        assert len(pool.reports) == 2
+    flying = np.cumsum([change for change, _ in seen])
+    assert 2 <= flying.max() <= 3  # the wrong one was not begun
+    assert len({thread for _, thread in seen}) == 1

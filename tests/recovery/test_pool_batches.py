@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -66,11 +70,11 @@ def held(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Ev
     go_on, inside, seen = threading.Event(), threading.Event(), []
     together = Model._together
 
-    def slow(self: Model, parts: Sequence[Any]) -> Any:
+    def slow(self: Model, parts: Sequence[Any], placed: Sequence[bool]) -> Any:
         inside.set()
         assert go_on.wait(30)
         seen.append([float(a.reshape(-1)[0]) for part in parts for a in part[0]])
-        return together(self, parts)
+        return together(self, parts, placed)
 
     monkeypatch.setattr(Model, "_together", slow)
     return go_on, inside, seen
@@ -93,9 +97,9 @@ def test_after_the_deadline_what_has_come(
     """In the smallest batch that was compiled."""
     taken, rows = [], Model._run_rows
 
-    def spy(self: Model, parts: Any) -> Any:
+    def spy(self: Model, parts: Any, placed: Any) -> Any:
         taken.append(self._size)
-        return rows(self, parts)
+        return rows(self, parts, placed)
 
     monkeypatch.setattr(Model, "_run_rows", spy)
     with pool_of(batch=8, sizes=sizes, deadline=0.2) as pool:
@@ -162,10 +166,10 @@ def test_wrong_numbers_are_their_callers() -> None:
 def test_a_failed_device_is_told_to_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     together = Model._together
 
-    def some(self: Model, parts: Sequence[Any]) -> Any:
+    def some(self: Model, parts: Sequence[Any], placed: Sequence[bool]) -> Any:
         if any(part[0].reshape(-1)[0] == 5 for part in parts):
             raise DeviceError("planted")
-        return together(self, parts)
+        return together(self, parts, placed)
 
     monkeypatch.setattr(Model, "_together", some)
     with pool_of(batch=4, deadline=LONG) as pool:
@@ -245,10 +249,10 @@ def test_several_devices_share(require_backend: Callable[[str], Any]) -> None:
     require_backend("vulkan")
     used, together, both = set(), Model._together, threading.Barrier(2)
 
-    def spy(self: Model, parts: Sequence[Any]) -> Any:
+    def spy(self: Model, parts: Sequence[Any], placed: Sequence[bool]) -> Any:
         both.wait(30)
         used.add(self.report.backend)
-        return together(self, parts)
+        return together(self, parts, placed)
 
     given = [tflgpu.GpuDelegate(backend=b) for b in ("vulkan", "cpu_ref")]
     with (
@@ -305,14 +309,14 @@ def test_who_has_less_time_than_the_deadline_is_served_where_a_copy_is_free(
 
 def test_threads_that_close_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each comes back when all is released, and no copy is closed twice."""
-    closed, close, together = [], Model.close, threading.Barrier(4)
+    closed, close, together = [], Model._close, threading.Barrier(4)
 
     def slow(self: Model) -> None:
         closed.append(self)
         time.sleep(0.005)
         close(self)
 
-    monkeypatch.setattr(Model, "close", slow)
+    monkeypatch.setattr(Model, "_close", slow)
     pool = pool_of(batch=4)
 
     def end() -> int:
@@ -339,3 +343,133 @@ def test_the_largest_batch_is_made_first(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(DeviceError, match="too large"):
         pool_of(batch=8)
     assert made == [8]
+
+
+class Interrupted(Exception):
+    """What a signal's handler raises here."""
+
+
+def interrupt(*_: Any) -> None:
+    raise Interrupted
+
+
+@pytest.fixture
+def interrupt_main() -> Iterator[Callable[[], None]]:
+    """Lets a signal's handler raise in the main thread."""
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    main = threading.get_ident()
+    yield lambda: signal.pthread_kill(main, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+@contextmanager
+def no_waiting(pool: tflgpu.Pool) -> Iterator[None]:
+    """Where something went wrong the pool's threads are not waited for."""
+    try:
+        yield
+    except BaseException:
+        pool._gather._threads.clear()
+        raise
+
+
+def test_who_is_interrupted_keeps_no_others_waiting(interrupt_main: Callable[[], None]) -> None:
+    """One caller of a batch goes before it is full; each of the others is answered."""
+    answered = []
+
+    def call(n: int) -> None:
+        check(pool(image(n)), n)
+        answered.append(n)
+
+    def others() -> None:
+        while pool._gather._open is None:
+            time.sleep(0.001)
+        time.sleep(0.05)  # so that it waits
+        interrupt_main()
+
+    with pool_of(batch=8, sizes=[8], deadline=LONG) as pool:
+        thread = threading.Thread(target=others)
+        thread.start()
+        with pytest.raises(Interrupted):
+            pool(image(0))
+        thread.join(30)
+        callers = [threading.Thread(target=call, args=(n,), daemon=True) for n in range(1, 7)]
+        for caller in callers:
+            caller.start()
+        end = time.monotonic() + 30
+        while pool._gather._open.items < 7 and time.monotonic() < end:
+            time.sleep(0.001)
+        check(pool.submit(image(7)).result(30), 7)
+        for caller in callers:
+            caller.join(5)
+        assert sorted(answered) == list(range(1, 7))
+
+
+def test_a_run_of_who_is_interrupted_is_made_for_the_others(
+    interrupt_main: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of a batch runs it in its own thread, which a signal may end."""
+    go_on, together, threads = threading.Event(), Model._together, []
+
+    def slow(self: Model, parts: Any, placed: Any) -> Any:
+        threads.append(threading.current_thread())
+        if len(threads) == 1:
+            assert go_on.wait(30)
+        return together(self, parts, placed)
+
+    def send() -> None:
+        while not threads:
+            time.sleep(0.001)
+        interrupt_main()
+
+    monkeypatch.setattr(Model, "_together", slow)
+    with pool_of(batch=3, sizes=[3], deadline=LONG) as pool, no_waiting(pool):
+        futures = [pool.submit(image(n)) for n in range(2)]
+        sender = threading.Thread(target=send)
+        sender.start()
+        with pytest.raises(Interrupted):
+            pool(image(2))
+        sender.join(30)
+        for n, future in enumerate(futures):
+            check(future.result(30), n)
+        check(pool(image(5, 3)), 5, 3)
+    assert threads[0] is threading.main_thread()
+    assert threads[1] is not threads[0]
+
+
+def test_rows_that_nothing_fills_are_no_reason_to_fail() -> None:
+    """They keep what earlier runs had there, but for what a run refused; none has been run, or refused, in vain."""
+    with pool_of(lookup(), batch=4, sizes=[4], deadline=LONG) as pool:
+        words = [np.array([[n, 1]], np.int32) for n in (0, 2, 3, 7)]
+        for given in (words, words[:1], words[:3], words[1:2], words, words[2:3]):
+            futures = [pool.submit(w) for w in given]
+            if len(given) < 4:  # what is shorter than the deadline makes it go
+                np.testing.assert_array_equal(pool(words[0], timeout=0)[0], TABLE[words[0]])
+            for w, future in zip(given, futures, strict=True):
+                if w[0, 0] == 7:
+                    with pytest.raises(InputError, match="7"):
+                        future.result(30)
+                else:
+                    np.testing.assert_array_equal(future.result(30)[0], TABLE[w])
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_results_are_not_kept_by_the_pool(batch: int) -> None:
+    """Nor by a cycle: memory that a device lent goes back when its holder lets go of it."""
+    gc.collect()
+    gc.disable()
+    try:
+        with pool_of(batch=batch) as pool:
+            for found in (pool(image(1)), pool.submit(image(2)).result(30)):
+                last = weakref.ref(found[0])
+                assert last() is not None
+            given = image(3)
+            seen = weakref.ref(given)
+            check(pool(given), 3)
+            del given, found
+            end = time.monotonic() + 30
+            while (seen() or last()) is not None and time.monotonic() < end:
+                time.sleep(0.001)
+            assert seen() is None
+            assert last() is None
+    finally:
+        gc.enable()

@@ -18,7 +18,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.opening import open_graph
 from tflgpu.runtime.provider import device_provider
-from tflgpu.saved import keeping as keeping_module
+from tflgpu.saved import location
 from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.store import entries
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -97,7 +97,7 @@ def test_litert_s_interpreter_uses_a_folder_too(
 
     def started() -> bytes:
         delegate = tflgpu.GpuDelegate(**REF)
-        kept = keeping_module.Keeping(folder=tmp_path / "models")
+        kept = location.SavedLocation(folder=tmp_path / "models")
         delegate.provider = attrs.evolve(delegate.provider, keeping=kept)
         interpreter = litert.Interpreter(
             model_content=small_model(), experimental_delegates=[delegate]
@@ -167,7 +167,7 @@ def test_a_provider_with_a_folder_compiles_once(
     folder, graph = tmp_path / "models", graph_of(small_model())
 
     def opened() -> tuple[bytes, DelegationReport]:
-        keeping = keeping_module.Keeping(None, folder, "mine")
+        keeping = location.SavedLocation(None, folder, "mine")
         provider = device_provider(DelegateOptions(**REF), keeping=keeping)
         assert provider.opened is not None
         session = open_graph(graph, provider, provider.opened.cpu)
@@ -289,3 +289,24 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
         pytest.raises(SavedModelError, match="cannot be written"),
     ):
         delegate.save(small_model(), tmp_path / "nowhere" / "m.tflgpu")
+
+
+def test_a_forged_file_has_no_operators_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest is right, since all of it was written so."""
+    model, path = small_model(), tmp_path / "m.tflgpu"
+    write = location.write_saved
+
+    def forging(to: Path, compiled: Any, *args: Any, **kwargs: Any) -> None:
+        compiled.parts[0].nodes[0].origins = (999,)
+        write(to, compiled, *args, **kwargs)
+
+    monkeypatch.setattr(location, "write_saved", forging)
+    with tflgpu.GpuDelegate(**REF) as delegate:
+        delegate.save(model, path)
+    with (
+        tflgpu.GpuDelegate(saved=path, **REF) as delegate,
+        pytest.raises(SavedModelError, match="operators that the model does not have"),
+    ):
+        run(model, delegate)

@@ -21,10 +21,10 @@ from tflgpu.errors import AllocationError, DeviceError
 from tflgpu.ir.dtypes import DType
 from tflgpu.runtime import compile_or_load
 from tflgpu.runtime.opened_device import OpenedDevice
-from tflgpu.saved import asked, keeping
-from tflgpu.saved.given import SavedSource
+from tflgpu.saved import location, option_facts
 from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.model import checked
+from tflgpu.saved.model_lookup import SavedSource
 from tflgpu.saved.start import Start
 from tflgpu.saved.store import entries
 from tflgpu.tflite import build as building
@@ -104,7 +104,7 @@ def test_it_is_so_without_asking(
     tmp_path: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the user's cache folder, unless `enable_serialization` is off."""
-    monkeypatch.setattr(keeping, "default_folder", lambda: tmp_path / "kept")
+    monkeypatch.setattr(location, "default_folder", lambda: tmp_path / "kept")
     for _ in range(2):
         with GpuDelegate(**REF) as delegate:
             run(small_model(), delegate)
@@ -187,7 +187,7 @@ def test_whatever_changes_it_is_made_anew(
         )
     if what == "source":
         monkeypatch.setattr("tflgpu.saved.facts.stamp", lambda place: "another")
-        keeping.facts_of.__globals__["_own"].cache_clear()
+        location.facts_of.__globals__["_own"].cache_clear()
     with device(**options) as delegate:
         assert delegate.device is not None
         inner: Any = delegate.device
@@ -196,18 +196,18 @@ def test_whatever_changes_it_is_made_anew(
         if what == "capability":
             inner.caps = attrs.evolve(inner.caps, cache_bytes=12345)
         run(model, delegate)
-    keeping.facts_of.__globals__["_own"].cache_clear()
+    location.facts_of.__globals__["_own"].cache_clear()
     assert compiled == 2 * ["built", "compiled"]
     assert len(entries(folder)) == 2
 
 
 def test_every_option_is_in_the_key() -> None:
     """Also one that comes later."""
-    said = dict(asked.facts_of_options(tflgpu.DelegateOptions()))
+    said = dict(option_facts.facts_of_options(tflgpu.DelegateOptions()))
     names = {field.name for field in attrs.fields(tflgpu.DelegateOptions)}
     places = {"serialization_dir", "model_token", "enable_serialization"}
     assert {name.removeprefix("option ") for name in said} == names - places
-    other = dict(asked.facts_of_options(tflgpu.DelegateOptions(exclude=("ADD",))))
+    other = dict(option_facts.facts_of_options(tflgpu.DelegateOptions(exclude=("ADD",))))
     assert {name for name in said if said[name] != other[name]} == {"option exclude"}
 
 
@@ -323,8 +323,8 @@ def test_what_became_kernels_is_not_read(device: Device, monkeypatch: pytest.Mon
     """Neither nodes nor options: importing the ops that have these takes as long as all of a start. Parts
     of the CPU are there whole."""
     seen: list[Start] = []
-    read = keeping.read_start
-    monkeypatch.setattr(keeping, "read_start", lambda *a: seen.append(read(*a)) or seen[-1])
+    read = location.read_start
+    monkeypatch.setattr(location, "read_start", lambda *a: seen.append(read(*a)) or seen[-1])
     with device(exclude="CUMSUM") as delegate:
         first = run(mixed_model(), delegate)
     with device(exclude="CUMSUM") as delegate:
@@ -420,7 +420,7 @@ def test_other_graphs_of_the_same_file_are_not_mixed_up(
 UNUSED = (
     *("tflgpu.kernels.", "tflgpu.runtime.guard", "tflgpu.profiles", "tflgpu.cli", "tflgpu.conformance"),
     *("tflgpu.hosts", "tflgpu.converters", "tflgpu.tflite.build"),
-    *("tflgpu.tflite.write", "tflgpu.saved.flatten", "tflgpu.devices.measure", "tflgpu.devices.targets"),
+    *("tflgpu.tflite.write", "tflgpu.saved.flatten", "tflgpu.devices.measure.", "tflgpu.devices.targets"),
     *("tflgpu.flow.session", "tflgpu.flow.program", "tflgpu.runtime.timing"),
     *("tflgpu.runtime.cpu_session", "tflgpu.compiler.compile.", "tflgpu.compiler.lower"),
     *("tflgpu.compiler.target", "tflgpu.compiler.fuse", "tflgpu.compiler.partition.", "tflgpu.passes."),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from file_fields import file_fields
 from tflgpu import GpuDelegate, Interpreter
-from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.base import OpDef, Sample
@@ -39,7 +39,7 @@ def _cases() -> Iterator[object]:
                     yield pytest.param(op, sample, index, id=f"{op.name}-{sample.id}-{index}")
 
 
-def model(case: Case, at: int, placeholder: str, *, computed: bool) -> bytes:
+def model(case: SampleCase, at: int, placeholder: str, *, computed: bool) -> bytes:
     """The case's one operator, with operand ``at`` an input of the model, or computed from one."""
     node, graph = case.node, case.graph
     specs = [
@@ -79,7 +79,7 @@ def model(case: Case, at: int, placeholder: str, *, computed: bool) -> bytes:
     return write_model(ModelSpec(specs, operators, inputs, outputs, subgraphs=bodies))
 
 
-def run(case: Case, at: int, content: bytes, delegate: GpuDelegate | None) -> list[Array]:
+def run(case: SampleCase, at: int, content: bytes, delegate: GpuDelegate | None) -> list[Array]:
     """The model's outputs, with the contents of operand ``at`` given as an input."""
     delegates = None if delegate is None else [delegate]
     with Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:

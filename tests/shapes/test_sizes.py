@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from tflgpu import Interpreter
 from tflgpu.errors import InputError
+from tflgpu.ir.budget import MAX_BYTES
 from tflgpu.ir.dtypes import DType
-from tflgpu.ir.sizes import MAX_BYTES
 from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

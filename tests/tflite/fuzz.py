@@ -1,7 +1,8 @@
 """Damaged models must be refused with a ModelError, or read as models that keep their promises.
 
 Run it as ``python -m tests.tflite.fuzz --count 20000 --seed 0``. A case is made from its seed and
-number alone, so any failure can be made again with ``--first N --count 1``.
+number alone, so any failure can be made again with ``--first N --count 1``. With ``--run`` models of
+single operators are damaged, and what can be read is prepared and run, too.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ from typing import Any
 
 import numpy as np
 from attrs import define, field
-from tflgpu.errors import ModelError
+from tflgpu import GpuDelegate, Interpreter
+from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.encode import Record, finish
 from tflgpu.tflite.layouts import Field, Kind
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo, TensorInfo
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.schema import layout
+from tflgpu.tflite.spec import ModelSpec
 from tflgpu.tflite.write import model_record, write_model
 
+from tests.differential.seeds import families
 from tests.tflite import samples
 
 # What offsets, counts, indices and sizes go wrong at.
@@ -103,9 +107,9 @@ def _spots(record: Record) -> Iterator[_Spot]:
             yield _Spot(record.values, f)
 
 
-def rewrite(rng: random.Random) -> bytes:
+def rewrite(rng: random.Random, specs: Sequence[ModelSpec]) -> bytes:
     """A well-formed flatbuffer that says something wrong: a sample with some numbers changed."""
-    root, buffers = model_record(rng.choice(list(samples.ALL.values()))())
+    root, buffers = model_record(rng.choice(specs))
     root = copy.deepcopy(root)
     spots = list(_spots(root))
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -130,7 +134,7 @@ def _number(f: Field, rng: random.Random) -> Any:
     if f.number.kind == "b":
         return rng.random() < 0.5
     if f.number.kind == "f":
-        return rng.choice((0.0, -1.0, math.inf, math.nan, 1e-40, 3.5))
+        return rng.choice((0.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, 3e38, 3.5))
     limits = np.iinfo(f.number)
     values = (-2, -1, 0, 1, 2, 3, 5, 127, 32767, 2**31 - 1, -(2**31), 2**40)
     return rng.choice([v for v in values if limits.min <= v <= limits.max])
@@ -148,20 +152,38 @@ MUTATIONS: tuple[Callable[[bytearray, random.Random, Sequence[bytes]], None], ..
 )
 
 
-def bases(extra: Sequence[Path] = ()) -> list[bytes]:
-    """The models that cases are made from: the written samples, and any files given."""
-    return [write_model(make()) for make in samples.ALL.values()] + [p.read_bytes() for p in extra]
+@define
+class Bases:
+    """The models that cases are made from: as they are written, and as files."""
+
+    specs: list[ModelSpec]
+    files: list[bytes]
+
+    @classmethod
+    def of(cls, specs: Sequence[ModelSpec], extra: Sequence[Path] = ()) -> Bases:
+        return cls(list(specs), [write_model(s) for s in specs] + [p.read_bytes() for p in extra])
 
 
-def make_case(seed: int, number: int, models: Sequence[bytes]) -> bytes:
-    """One damaged model."""
+def bases(extra: Sequence[Path] = ()) -> Bases:
+    """The written samples, and any files given."""
+    return Bases.of([make() for make in samples.ALL.values()], extra)
+
+
+def operators(extra: Sequence[Path] = ()) -> Bases:
+    """A model of each sample of each operator, and any files given."""
+    singles = next(found for name, _, found in families(real=False) if name == "op")
+    return Bases.of(list(singles.values()), extra)
+
+
+def make_case(seed: int, number: int, models: Bases, rewritten: float = 0.25) -> bytes:
+    """One damaged model; ``rewritten`` is the share of those that are damaged before they are written."""
     rng = random.Random(f"{seed}:{number}")
-    if rng.random() < 0.25:
-        return rewrite(rng)
-    data = bytearray(rng.choice(models))
+    if rng.random() < rewritten:
+        return rewrite(rng, models.specs)
+    data = bytearray(rng.choice(models.files))
     for _ in range(rng.choice((1, 1, 1, 2, 3, 4))):
         if data:
-            rng.choice(MUTATIONS)(data, rng, models)
+            rng.choice(MUTATIONS)(data, rng, models.files)
     # A case with a wrong identifier ends at the first check, so most keep theirs.
     if len(data) >= 8 and rng.random() < 0.9:
         data[4:8] = b"TFL3"
@@ -258,17 +280,40 @@ class Result:
     messages: collections.Counter[str] = field(factory=collections.Counter)
 
 
-def run(count: int, seed: int, models: Sequence[bytes], first: int = 0, cap: float = 5.0) -> Result:
-    """Read ``count`` damaged models; anything but success or ModelError is a failure."""
+def read(case: bytes) -> None:
+    """Read a model."""
+    check_promises(read_model(case))
+
+
+def run_by(backend: str) -> Callable[[bytes], None]:
+    """Reads a model, prepares it and runs it once, by a backend."""
+    delegates = [GpuDelegate(backend=backend)] if backend != "cpu" else []
+
+    def run_one(case: bytes) -> None:
+        with Interpreter(model_content=case, experimental_delegates=delegates) as interpreter:
+            interpreter.allocate_tensors()
+            interpreter.invoke()
+
+    return run_one
+
+
+def run(
+    count: int, seed: int, models: Bases, first: int = 0, cap: float = 5.0,
+    use: Callable[[bytes], None] = read, rewritten: float = 0.25, tell: bool = False,
+) -> Result:  # fmt: skip
+    """Use ``count`` damaged models; anything but success or a TflgpuError is a failure. With ``tell``
+    each case's number is printed before it, for a parent to know which ended the process."""
     result = Result()
     for number in range(first, first + count):
-        case = make_case(seed, number, models)
+        case = make_case(seed, number, models, rewritten)
+        if tell:
+            print(number, flush=True)
         start = time.perf_counter()
         try:
             with time_cap(cap):
-                check_promises(read_model(case))
+                use(case)
             result.accepted += 1
-        except ModelError as error:
+        except TflgpuError as error:
             result.refused += 1
             result.messages[_kind(str(error))] += 1
         except Exception:  # noqa: BLE001 (whatever it is, it is what the fuzzer is here to find)
@@ -290,16 +335,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--cap", type=float, default=5.0, help="seconds that a case may take")
     parser.add_argument("--messages", action="store_true", help="count the kinds of refusal")
+    parser.add_argument("--run", metavar="BACKEND", help="prepare and run them, too; cpu is none")
+    parser.add_argument("--tell", action="store_true", help="print each number before its case")
     parser.add_argument("models", nargs="*", type=Path, help="further models to damage")
     options = parser.parse_args(arguments)
-    models = bases(options.models)
+    models = (operators if options.run else bases)(options.models)
+    use, rewritten = (run_by(options.run), 0.8) if options.run else (read, 0.25)
     before = _peak_rss()
     start = time.perf_counter()
-    result = run(options.count, options.seed, models, options.first, options.cap)
+    result = run(
+        options.count,
+        options.seed,
+        models,
+        options.first,
+        options.cap,
+        use,
+        rewritten,
+        options.tell,
+    )
     seconds = time.perf_counter() - start
-    print(f"cases     {options.count} from {len(models)} models, seed {options.seed}")
+    print(f"cases     {options.count} from {len(models.files)} models, seed {options.seed}")
     print(f"accepted  {result.accepted}")
-    print(f"refused   {result.refused} with ModelError, {len(result.messages)} kinds of message")
+    print(f"refused   {result.refused} with TflgpuError, {len(result.messages)} kinds of message")
     for message, times in result.messages.most_common() if options.messages else ():
         print(f"{times:9} {message}")
     print(f"failures  {len(result.failures)}")

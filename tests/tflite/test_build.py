@@ -19,6 +19,7 @@ from tflgpu.ops.unknown import UnknownOp, unknown_reason
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
+from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec
 from tflgpu.tflite.spec import TensorSpec as Tensor
 from tflgpu.tflite.write import write_model
@@ -383,8 +384,12 @@ def test_order_is_checked(operators: Sequence[OperatorSpec], message: str) -> No
         build_graph(_chain(operators), 0, OPS)
 
 
-def test_an_input_with_contents_is_an_error() -> None:
-    spec = ModelSpec([Tensor("x", (2,), data=[1, 2])], [], inputs=(0,), outputs=(0,))
+def test_an_input_with_sparse_contents_is_an_error() -> None:
+    sparsity = Sparsity(
+        (0,), (), (Level(None, np.array([0, 1], np.int32), np.array([1], np.int32)),)
+    )
+    tensor = Tensor("x", (2,), data=np.array([1], np.float32), sparsity=sparsity)
+    spec = ModelSpec([tensor], [], inputs=(0,), outputs=(0,))
     with pytest.raises(ModelError, match=r"tensor 0 \('x'\) is an input"):
         build(spec)
 

@@ -111,11 +111,11 @@ CONV: list[tuple[Callable[[Tree], None], str]] = [
     ),
     (
         put(lambda t: tensor(t, 0), shape=[1, -7, 5, 2]),
-        r"shape \(1, -7, 5, 2\) has a negative size",
+        r"has a negative size in its shape \[1, -7, 5, 2\]",
     ),
-    (put(lambda t: tensor(t, 0), shape=[1] * 33), "33 dimensions, at most 32 are supported"),
-    (put(lambda t: tensor(t, 0), shape=[2**31 - 1] * 4), r"has more than 2\*\*63 bytes"),
-    (put(lambda t: tensor(t, 0), shape=[0, *[2**31 - 1] * 4]), r"has more than 2\*\*63 bytes"),
+    (put(lambda t: tensor(t, 0), shape=[1] * 33), "33 dimensions; at most 32 are supported"),
+    (put(lambda t: tensor(t, 0), shape=[2**31 - 1] * 4), "is too large"),
+    (put(lambda t: tensor(t, 0), shape=[0, *[2**31 - 1] * 4]), "is too large"),
     (
         put(lambda t: tensor(t, 0), shape_signature=[-1, 7]),
         r"shape signature \(-1, 7\) for shape \(1, 7, 5, 2\)",

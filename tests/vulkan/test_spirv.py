@@ -208,6 +208,18 @@ def test_equal_kernels_make_equal_modules_whatever_their_names() -> None:
     assert "%a_dst" in text_of(named("a"), FULL)
 
 
+def test_a_statement_loads_a_variable_once() -> None:
+    k = Builder("loads", (1, 1, 1))
+    dst = k.buffer("dst", Scalar.F32, 1, "write")
+    x = k.var(k.f32(2.0), "x")
+    k.store(dst, 0, x * x + x)
+    k.set(x, k.load(k.buffer("src", Scalar.F32, 1, "read"), 0))
+    k.store(dst, 1, -x)
+    lines = text_of(k.build(), FULL).splitlines()
+    # For either store, one more where it is set, and one of the buffer.
+    assert sum("OpLoad" in line for line in lines) == 4
+
+
 def test_capabilities_follow_from_what_is_used() -> None:
     def capabilities(kernel: Kernel, target: Target) -> set[str]:
         lines = text_of(kernel, target).splitlines()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tflgpu.conformance.node_table import (
     GROUPS,
-    Case,
+    NodeCase,
     build_table,
     operands,
     result_of,
@@ -92,7 +92,7 @@ def _first_beyond(
     return int(wrong[0]) if wrong.size else None
 
 
-def _allowed(case: Case, scalar: Scalar) -> float:
+def _allowed(case: NodeCase, scalar: Scalar) -> float:
     if scalar is Scalar.F16:
         return 1 if case.ulp else 0  # computed in f32 and rounded, or rounded once
     return case.ulp + (_NUMPY_ULP if case.ulp else 0)

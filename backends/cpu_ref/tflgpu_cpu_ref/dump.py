@@ -73,7 +73,7 @@ def _text(expr: Expr, depth: int = 0) -> str:
     if depth > _MAX_DEPTH:
         return "..."
     if isinstance(expr, Binary):
-        return f"({_text(expr.a, depth + 1)} {expr.op} {_text(expr.b, depth + 1)})"
+        return f"({_text(expr.left, depth + 1)} {expr.op} {_text(expr.right, depth + 1)})"
     if isinstance(expr, Load):
         lane = ".scalar" if expr.scalar else ""
         return f"{expr.buffer.name}{lane}[{_text(expr.index, depth + 1)}]"

@@ -17,7 +17,7 @@ from tflgpu.ops.unknown import ForeignOp
 from tflgpu.options import OpResolverType
 from tflgpu.tflite.cut import small_model
 
-from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model
+from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model, try_registerers
 from tflgpu_litert.newer import repack
 from tflgpu_litert.quirks import quirk, quirk_of_loops
 from tflgpu_litert.recording import LiteRTRecording
@@ -38,7 +38,9 @@ class LiteRTDevice(BaseNodeDevice):
 
     def register_custom_ops(self, registerers: Sequence[Any]) -> None:
         """As `tflgpu.contract.device.CustomOps`."""
-        self.settings = attrs.evolve(self.settings, registerers=tuple(registerers))
+        settings = attrs.evolve(self.settings, registerers=tuple(registerers))
+        try_registerers(settings)
+        self.settings = settings
 
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
         """Whether LiteRT takes the node, found out by giving it the node alone."""

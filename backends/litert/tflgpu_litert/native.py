@@ -11,9 +11,11 @@ import attrs
 from ai_edge_litert.interpreter import Interpreter, InterpreterWithCustomOps
 from ai_edge_litert.interpreter import OpResolverType as LiteRTResolver
 from tflgpu.contract.waiting import of_signal
-from tflgpu.ir.dtypes import Array
+from tflgpu.errors import OptionError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph
 from tflgpu.options import OpResolverType
-from tflgpu.tflite.cut import SmallModel
+from tflgpu.tflite.cut import SmallModel, small_model
 
 # Of "Node number 3 (RESHAPE) failed to prepare." Delegates' nodes come behind those of the model.
 _NODE = re.compile(r"Node number (\d+) \(")
@@ -140,6 +142,23 @@ def _opened(model: SmallModel, settings: Settings) -> Opened:
     )
     interpreter.allocate_tensors()
     return Opened(interpreter, model)
+
+
+def try_registerers(settings: Settings) -> None:
+    """Call registerers once, as making LiteRT's interpreter does.
+
+    Raises:
+        OptionError: LiteRT does not find one of them, or one of them raises.
+    """
+    x = Graph("nothing").add_value((1,), DType.F32)
+    nothing = small_model([], [x], [x], {})
+    assert isinstance(nothing, SmallModel)
+    try:
+        InterpreterWithCustomOps(settings.registerers, model_content=nothing.content)
+    except Exception as error:  # whatever a registerer in Python raises
+        if of_signal(error):
+            raise
+        raise OptionError(f"{type(error).__name__}: {_line(error)}") from error
 
 
 def _named(model: SmallModel, error: BaseException) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 from tflgpu.errors import TflgpuError, UnsupportedError
-from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Activation, OpDef
@@ -40,27 +39,19 @@ _I32 = 2  # the schema's number of the type
 
 
 def quirk_of_loops(node: Node) -> str | None:
-    """As `quirk`, of a node that runs subgraphs: LiteRT hands a body's results to the next round one
-    after another, in the memory of its inputs. Where one of these is a result at another place, it has
-    been written over by then."""
-    if node.source is None or not node.source.bodies:
+    """As `quirk`, of a node that runs subgraphs. LiteRT cannot be stopped in a loop, which may have no
+    end; and it hands a body's results to the next round one after another, in the memory of its inputs,
+    so that it writes over what is a result at another place."""
+    if node.source is None:
         return None
-    subgraphs = node.source.bodies
     found, ahead = set[int](), [(node.op, node.source.fields)]
     while ahead:
         name, fields = ahead.pop()
-        numbers = subgraphs_of(fields)
         if name == "WHILE":
-            body = subgraphs[numbers["body_subgraph_index"][0]]
-            for result, given in zip(body.outputs, body.inputs, strict=False):
-                if result != given and result in body.inputs:
-                    return (
-                        f"LiteRT's WHILE gives the next round another value than {result} of "
-                        f"subgraph {quoted(body.name)}, an input that is a result at another place"
-                    )
-        for number in {n for several in numbers.values() for n in several} - found:
+            return "nothing could end a loop that LiteRT runs"
+        for number in {n for several in subgraphs_of(fields).values() for n in several} - found:
             found.add(number)
-            ahead += [(each.name, each.fields) for each in subgraphs[number].operators]
+            ahead += [(o.name, o.fields) for o in node.source.bodies[number].operators]
     return None
 
 

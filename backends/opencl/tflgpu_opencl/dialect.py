@@ -133,7 +133,7 @@ class _OpenCLPrinter(CPrinter):
         return super().unary(expr, x)
 
     def binary(self, expr: tree.Binary, a: Code, b: Code) -> Code:
-        operand = expr.a.type
+        operand = expr.left.type
         if operand.width == 1 or self.wraps(expr):
             return super().binary(expr, a, b)
         if operand.scalar is not Scalar.BOOL and expr.op not in ("min", "max"):
@@ -181,12 +181,12 @@ class _OpenCLPrinter(CPrinter):
 
     def cast(self, expr: tree.Cast, x: Code) -> Code:
         if (
-            isinstance(expr.x, tree.Load)
-            and not self.has_temporary(expr.x)
-            and expr.x.buffer.scalar is Scalar.F16
+            isinstance(expr.operand, tree.Load)
+            and not self.has_temporary(expr.operand)
+            and expr.operand.buffer.scalar is Scalar.F16
             and expr.type.scalar is Scalar.F32
         ):
-            return self._load_half(expr.x, self.code_of(expr.x.index))
+            return self._load_half(expr.operand, self.code_of(expr.operand.index))
         return super().cast(expr, x)
 
     def bitcast(self, expr: tree.Bitcast, x: Code) -> Code:

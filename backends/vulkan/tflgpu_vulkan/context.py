@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import Any
 
 from tflgpu.contract.counted import Counted
+from tflgpu.contract.waiting import manner
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, strings, vk
@@ -101,7 +102,7 @@ class Context(Counted):
         status = lib.vkGetFenceStatus
         only = fence[0]
         result: int = vk.VK_NOT_READY
-        if self._spin:
+        if self._spin and not manner.asleep:
             end = time.perf_counter() + self._spin
             result = status(handle, only)
             while result == vk.VK_NOT_READY and time.perf_counter() < end:

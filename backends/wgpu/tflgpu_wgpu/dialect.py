@@ -178,8 +178,8 @@ class _WgslPrinter(DefiningPrinter):
 
     def binary(self, expr: Binary, a: Code, b: Code) -> Code:
         if expr.op in ("shl", "shr"):
-            return self.infix(expr.op, self._typed(expr.a, a), self._as_u32(expr.b, b))
-        if expr.op == "ne" and expr.a.type.is_float:
+            return self.infix(expr.op, self._typed(expr.left, a), self._as_u32(expr.right, b))
+        if expr.op == "ne" and expr.left.type.is_float:
             # naga makes of != a comparison that is false where an operand is NaN.
             return Code("!" + self.infix("eq", a, b).atom, UNARY)
         return super().binary(expr, a, b)
@@ -204,7 +204,9 @@ class _WgslPrinter(DefiningPrinter):
         return x.at(SHIFT) if x.level >= AND else x.text
 
     def select(self, expr: Select, cond: Code, a: Code, b: Code) -> Code:
-        return self.function_of("select", self._typed(expr.b, b), self._typed(expr.a, a), cond)
+        return self.function_of(
+            "select", self._typed(expr.if_false, b), self._typed(expr.if_true, a), cond
+        )
 
     def bitcast(self, expr: Bitcast, x: Code) -> Code:
         return self.function_of(f"bitcast<{self.type_name(expr.type)}>", x)

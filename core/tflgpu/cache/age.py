@@ -9,8 +9,8 @@ import time
 def age_of(status: os.stat_result) -> float:
     """Seconds since a file was last used or written.
 
-    A time to come is of before the clock was set back. It says as little as one that is long past, and
-    counts as that: else such a file would be the youngest until the clock is there again, and whatever
-    is made in the meantime would go before it.
+    A time to come is of before the clock was set back. Such a file counts as long unused: else it
+    would stay the youngest until the clock is there again, and newer files would be dropped before
+    it.
     """
     return abs(time.time() - status.st_mtime)

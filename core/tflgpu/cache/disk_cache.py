@@ -1,10 +1,11 @@
 """Bytes kept on disk from one process to the next: what drivers compile, what was measured.
 
-A cache: whatever is wrong with it, its owner makes the bytes anew. This is the one place that
-reads and writes it. An entry is a file of its own, which appears whole or not at all, and whose
-digest covers its key too, so that a file under another's name is not taken for it. The digest finds
-damage, not malice; against that, only what nobody else can write to is read (`private_folder`).
-Nothing is flushed to the disk: what a loss of power leaves behind has a wrong digest.
+A cache: where an entry is missing or damaged, its owner makes the bytes anew. This is the one place
+that reads and writes it. An entry is a file of its own, which appears whole or not at all, and
+whose digest covers its key too, so that a file under another's name is not taken for it. The digest
+finds damage, not malice; against that, only folders that no other user can write to are read
+(`private_folder`). Nothing is flushed to the disk: an entry cut short by a loss of power has a
+wrong digest.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def cache_folder(name: str, root: str | None = None) -> Path:
 
         root = platformdirs.user_cache_dir("tflgpu", False)
     # No shell has seen what a Dockerfile or a TOML file says.
-    return Path(os.path.expanduser(root)) / name  # noqa: PTH111 (a `~` of nobody's stays what it is)
+    return Path(os.path.expanduser(root)) / name  # noqa: PTH111 (the `~` of an unknown user stays as it is)
 
 
 def cache_key(*parts: str) -> str:

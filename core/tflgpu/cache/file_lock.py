@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _NAPS = (0.002, 0.05)  # seconds between two attempts: the first, and the longest
-_FAR = 2**30  # Windows locks bytes; one past the end keeps nobody from reading the file
+_FAR = 2**30  # Windows locks bytes; a lock past the end leaves the file readable
 #: Descriptors of locks. A child of a fork has copies, which would keep a lock after its owner has
 #: died.
 _open: set[int] = set()
@@ -88,8 +88,8 @@ class FileLock:
 def exclusive(path: Path, limit: float) -> Iterator[bool]:
     """Hold a lock on a file while inside; gives whether another had it before.
 
-    Who waits longer than ``limit`` seconds, or has a file system without locks, goes on without
-    it: a lock only saves work.
+    After ``limit`` seconds, or on a file system without locks, the block runs without the lock: it
+    only saves work.
     """
     waited = False
     try:

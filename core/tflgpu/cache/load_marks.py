@@ -3,9 +3,9 @@ process was reading when it died.
 
 A driver that is handed a bad binary may not refuse it but end the process, and would do so at each
 start. So a mark is a small locked file that names entries, made before a driver reads them and
-removed after. A mark that nobody holds the lock of is that of a process that died, by a crash or by
-SIGKILL. Locks do not outlive processes and are not copied to children (`file_lock`), so neither
-process ids that come again, nor forks, nor containers that share the folder confuse this.
+removed after. A mark whose lock is free is that of a process that died, by a crash or by SIGKILL.
+Locks do not outlive processes and are not copied to children (`file_lock`), so neither process ids
+that come again, nor forks, nor containers that share the folder confuse this.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Folders that nobody else can write to.
+"""Folders that no other user can write to.
 
-What lies in the cache is handed to drivers, which run it as code. So a folder counts as ours only
-if nobody but its owner can write to it, and the owner is this user (or the administrator, who can
-do anything in any case). A link is followed if it was made by the same people, as one to a larger
-disk would be. This holds for the folder and for the one it lies in; folders farther up are the
-system's business, and may be open to others if they are sticky, as the one for temporary files is.
+What lies in the cache is handed to drivers, which run it as code. So a folder is private only if
+its owner alone can write to it, and the owner is this user (or the administrator, whose rights have
+no limit anyway). A link is followed if the same users made it, as one to a larger disk would be.
+This holds for the folder and for the one it lies in; folders farther up are the system's business,
+and may be open to others if they are sticky, as the one for temporary files is.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ class Stored:
 
 
 def stored(root: Path, *, besides: str) -> list[Stored]:
-    """The files of all stores in a cache folder but one, last used first. Other files are nobody's
-    business here."""
+    """The files of all stores in a cache folder but one, last used first. Other files are left out."""
     found = []
     with contextlib.suppress(OSError):
         folders = [each for each in os.scandir(root) if each.is_dir(follow_symlinks=False)]

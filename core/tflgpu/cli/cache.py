@@ -14,7 +14,7 @@ from tflgpu.cli import console
 from tflgpu.errors import OptionError, SavedModelError
 from tflgpu.saved.model import checked
 from tflgpu.saved.source import FILE
-from tflgpu.saved.store import FOLDER, LIMIT, Entry, default_folder, drop, entries, fault, prune
+from tflgpu.saved.store import FOLDER, LIMIT, SavedFile, default_folder, drop, entries, fault, prune
 
 #: The exit code where something is wrong with a file.
 FAULTY = 1
@@ -95,9 +95,9 @@ def shrink(
 ) -> None:
     """Remove what was not used for longest, until the others are within a limit."""
     most, place = _bytes(limit), folder or default_folder()
-    found: list[Entry | Stored] = [*entries(place), *_others(folder)]
+    found: list[SavedFile | Stored] = [*entries(place), *_others(folder)]
     total = sum(each.nbytes for each in found)
-    gone: list[Entry | Stored] = []
+    gone: list[SavedFile | Stored] = []
     for each in sorted(found, key=lambda each: -each.age):
         if total > most and drop(each.path):
             total -= each.nbytes
@@ -109,7 +109,7 @@ def shrink(
 @cache.command()
 def clear(folder: Folder = None) -> None:
     """Remove all of it."""
-    found: list[Entry | Stored] = [*entries(folder or default_folder()), *_others(folder)]
+    found: list[SavedFile | Stored] = [*entries(folder or default_folder()), *_others(folder)]
     _removed([each for each in found if drop(each.path)])
 
 
@@ -125,8 +125,8 @@ def _started(facts: Mapping[str, str]) -> str:
     return name if resized == "{}" else f"{name}, resized {resized}"
 
 
-def _removed(gone: Sequence[Entry | Stored]) -> None:
-    models = [each for each in gone if isinstance(each, Entry)]
+def _removed(gone: Sequence[SavedFile | Stored]) -> None:
+    models = [each for each in gone if isinstance(each, SavedFile)]
     more = f" and {len(gone) - len(models)} other entries" if len(gone) > len(models) else ""
     size = _size(sum(each.nbytes for each in gone))
     console.say(f"{len(models)} models{more} removed, {size}")

@@ -39,8 +39,9 @@ _SILENCE = 5.0
 
 def prepare_streams() -> None:
     """For the script: names of tensors and files may have any characters, and not every terminal or
-    pipe has all of them (a Windows console, LC_ALL=C). These are written by their numbers then; a command
-    that ends in the middle of its table helps nobody. Streams that are closed swallow what they get.
+    pipe has all of them (a Windows console, LC_ALL=C). Such characters are written by their
+    numbers, so that a command never ends in the middle of its table. Closed streams drop what is
+    written to them.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -70,7 +71,8 @@ def _written() -> Iterator[None]:
 
 
 def _harmless(text: str) -> str:
-    """Names in files are anybody's: a terminal would obey the control characters in them."""
+    """Names come from files that may not be trusted: a terminal would obey the control characters
+    in them."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -167,10 +169,10 @@ def show_json(value: Any) -> None:
 
 
 #: What `working` is about: a delegate is made before it is known what for.
-_works: list[Work] = []
+_works: list[Task] = []
 
 
-class Work:
+class Task:
     """Something that takes its time, and how far it is."""
 
     def __init__(self, what: str) -> None:
@@ -183,16 +185,17 @@ class Work:
 
 
 def kernels(ready: int, whole: int) -> None:
-    """For a delegate: tells whoever is `working`."""
+    """A delegate's `progress`: hands the count of kernels to every open `working`."""
     for work in _works:
         work.kernels(ready, whole)
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A spinner while something takes its time, with the number of kernels that are ready. Where stderr
-    is no terminal, a line there every few seconds, so that nobody takes it for dead."""
-    console, work, ended = err(), Work(what), threading.Event()
+    """A spinner while something takes its time, with the number of kernels that are ready. Where
+    stderr is no terminal, a line there every few seconds shows that the command is still at work.
+    """
+    console, work, ended = err(), Task(what), threading.Event()
     _works.append(work)
 
     def tell() -> None:

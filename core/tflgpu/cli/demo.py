@@ -83,7 +83,7 @@ def _on_devices(digits: Digits, count: int) -> Iterator[_Result]:
 def _classify(
     digits: Digits, count: int, title: tuple[str, str], backend: str, device: str | None
 ) -> _Result:
-    """Run the digits one by one; whatever goes wrong is part of the result."""
+    """Run the digits one by one; an error becomes part of the result."""
     answers: list[Array] = []
     times: list[float] = []
     try:

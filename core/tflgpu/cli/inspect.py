@@ -68,7 +68,7 @@ class _Row:
         part: Which part of the device's, from 0.
         reason: Why it is not on the device.
         code: What kind of reason that is, as `ReasonCode`; "" where it is there.
-        seconds, gain: As `OperatorReport`; None where nobody estimated them.
+        seconds, gain: The fields of `OperatorReport`; None without an estimate.
         numerics: With integer numerics, "integers" or "floats" for an operator on quantized tensors;
             "" for any other.
         in_floats: Why it is floats.
@@ -140,7 +140,7 @@ def inspect(
         return
     _show_tensors(file, model)
     _show_rows(rows)
-    # Nobody chose what stands in for a device, and its times are nobody's.
+    # A stand-in for a device is not chosen by options, and its times are of no real device.
     for line in () if judged.report is None or note else notes(judged.report):
         console.say(line)
     if note:
@@ -178,7 +178,7 @@ class _Judged:
 def _by_device(
     file: ModelFile, backend: str | None, device: str | None, numerics: str | None
 ) -> _Judged:
-    # Whether LiteRT, say, runs what nobody here defines: the shapes behind that are known then.
+    # Whether LiteRT, say, runs ops without a definition here: the shapes behind them are known then.
     cpu = CpuSide(registry(), DelegateOptions())
     graph = build_graph(file, 0, registry().ops(), foreign=cpu.infer)
     cpu.close()

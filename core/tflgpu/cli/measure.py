@@ -19,23 +19,23 @@ class Runner(Protocol):
     """What tflgpu's interpreter and LiteRT's have in common."""
 
     def get_input_details(self) -> Sequence[Mapping[str, Any]]:
-        """As in tf.lite."""
+        """Name, index, shape and type of each input."""
         ...
 
     def get_output_details(self) -> Sequence[Mapping[str, Any]]:
-        """As in tf.lite."""
+        """Name, index, shape and type of each output."""
         ...
 
     def set_tensor(self, tensor_index: int, value: Array) -> None:
-        """As in tf.lite."""
+        """Copy an array into an input."""
         ...
 
     def get_tensor(self, tensor_index: int) -> Array:
-        """As in tf.lite."""
+        """A copy of a tensor."""
         ...
 
     def invoke(self) -> None:
-        """As in tf.lite."""
+        """Run the model once."""
         ...
 
 

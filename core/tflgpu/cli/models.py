@@ -135,8 +135,8 @@ def _read(
 
 
 def allocate(interpreter: Interpreter) -> None:
-    """Allocate, with a sign of life: drivers may compile for seconds. The log's sentence on what was
-    left is kept back: whoever asks for this shows the report."""
+    """Allocate, with a sign of life: drivers may compile for seconds. The log's sentence on
+    operators left on the CPU is suppressed: the calling command shows the report."""
     with _kept_back(TOLD), console.working("preparing the model"):
         interpreter.allocate_tensors()
 

@@ -38,7 +38,7 @@ class Judgement:
 
     @property
     def denied(self) -> bool:
-        """Whether it is left out where nobody asks for it."""
+        """Whether the device is used only if an option names it."""
         return self.verdict is Verdict.DENY
 
     def is_gpu(self, info: DeviceInfo) -> bool:

@@ -26,7 +26,7 @@ _SOFTWARE = (
             name=name,
             reason="a software renderer: it runs kernels on the CPU",
             source=source,
-            # As a translation layer may report them, whatever kind of device it says they are.
+            # As a translation layer may report them, with any kind of device.
             device=device,
             caps={"is_gpu": False},
         )
@@ -96,7 +96,7 @@ _NVIDIA = (
 )
 
 # The units came with RDNA 3; of a newer GPU's name nothing is known, so it is listed as one that has
-# none until somebody adds it.
+# none until one is added.
 _AMD_MATRIX_UNITS = r"RX [79]\d{3}|PRO [WV][79]\d{3}|PRO R9\d{3}|\b[78][4-9]0M\b|\b80[456]0S\b"
 _AMD = (
     CompatEntry(

@@ -1,6 +1,6 @@
 """What a graph becomes: parts, each with the plan that a device loads or its nodes.
 
-`tflgpu.compiler.compile` makes it, and takes the whole compiler; whoever reads one from a file does not.
+`tflgpu.compiler.compile` makes it, with the whole compiler; reading one from a file does without.
 """
 
 from __future__ import annotations

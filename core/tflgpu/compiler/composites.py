@@ -143,7 +143,7 @@ class _Taking:
     def _place(self, composite: Composite) -> _Place | str:
         """Where a composite is, found backwards from its results; or why it is not there as a whole."""
         values = self._graph.values
-        inputs = tuple(values.get(i) for i in composite.inputs)  # None: absent, or nobody reads it
+        inputs = tuple(values.get(i) for i in composite.inputs)  # None: absent, or without a reader
         outputs = [values.get(i) for i in composite.outputs]
         needed = {id(v) for v in outputs if v is not None}
         given = {id(v) for v in inputs if v is not None}
@@ -223,8 +223,8 @@ class _Taking:
         return self._trial.refused(op, composed, node, place.inputs, place.nodes) or node
 
     def _put(self, node: Node, place: _Place) -> None:
-        """Put a node in the place of a composite's. Those whose results nobody needs any more, `prune`
-        takes out."""
+        """Put a node in the place of a composite's. `prune` then removes nodes whose results have
+        no reader left."""
         nodes = self._graph.nodes
         self.gone |= {id(n) for n in place.nodes}
         nodes[nodes.index(place.nodes[0])] = node

@@ -52,8 +52,9 @@ def equal(one: Bytes, other: Bytes) -> bool:
 
 
 def firsts(arrays: Sequence[Array], keys: Sequence[Key] | None = None) -> list[int]:
-    """For each array the index of the first that is equal to it: the constants that a plan needs
-    memory for are those that are their own. ``keys`` are those of `key_of`, where somebody has them."""
+    """For each array the index of the first that is equal to it. A plan needs memory only for
+    arrays whose index is their own. ``keys`` are those of `key_of`, where the caller has them
+    already."""
     seen: dict[Key, list[int]] = {}
     found = []
     for i, (array, key) in enumerate(zip(arrays, keys or map(key_of, arrays), strict=True)):

@@ -8,8 +8,8 @@ other operand the chain needs exists by then.
 
     conv -> x, LOGISTIC(x) -> s, MUL(x, s)   one group too: swish
 
-Where a node closes branches that begin at one value and read nothing else but constants and what exists
-anyway, all of them join the group that makes this value: nobody else reads it.
+Where a node closes branches that begin at one value, and these read besides it only constants and
+values that exist by then, all of them join the group that makes this value.
 
 A chain has a budget (`tflgpu.language.budget`): the node that would exceed it begins a group of its
 own, which others may join.
@@ -26,7 +26,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_CHAIN, cost
 from tflgpu.language.builder import Builder
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.lowering import Fused
+from tflgpu.lowering.lowering import FusedNode
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
 
 #: What reading one more operand may cost, where it is broadcast: a division and a remainder for
@@ -52,7 +52,7 @@ class Group:
 
     head: Node
     rule: KernelRule
-    fused: list[Fused] = attrs.Factory(list)
+    fused: list[FusedNode] = attrs.Factory(list)
     cost: int = 0
     before: tuple[Node, ...] = ()
 
@@ -142,9 +142,9 @@ def group_nodes(
                 for branch in branches:
                     first = elementwise(branch.head)
                     assert first is not None
-                    group.fused += [Fused(branch.head, first.expr, first.owner), *branch.fused]
+                    group.fused += [FusedNode(branch.head, first.expr, first.owner), *branch.fused]
                     group.cost += costs.of(branch.head, first) + branch.cost
-                group.fused.append(Fused(node, rule.expr, rule.owner))
+                group.fused.append(FusedNode(node, rule.expr, rule.owner))
                 group.cost += more
         if group is not None:
             pass

@@ -1,10 +1,12 @@
-"""What only moves the vectors of a tensor joins the group that makes it: the store puts them where they go.
+"""A node that only moves the vectors of a tensor joins the group that makes it: the store puts them
+there.
 
     FULLY_CONNECTED -> RESHAPE -> TRANSPOSE -> ...      one kernel, and no tensor in between
 
-A RESHAPE that moves nothing shares its operand's buffer by then, so readers are counted by buffers: the
-node that moves has to be the only one that reads it, under whatever name. Joined nodes keep their order,
-those that joined the moving node's own store come behind it, and the group runs where that node stood.
+A RESHAPE that moves nothing shares its operand's buffer by then, so readers are counted by buffers:
+the node that moves has to be the only reader of the buffer, not only of the value. Joined nodes
+keep their order, those that joined the moving node's own store come behind it, and the group runs
+where that node stood.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from collections.abc import Callable, Collection, Sequence
 from tflgpu.compiler.fuse import Group, buffers_of
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_CHAIN
-from tflgpu.lowering.lowering import Fused
-from tflgpu.lowering.place import Place, place_of
+from tflgpu.lowering.lowering import FusedNode
+from tflgpu.lowering.place import VectorPlace, place_of
 from tflgpu.lowering.rule import Site
 from tflgpu.ops.moves import Moves
 
@@ -66,7 +68,7 @@ def join_moves(
 
 
 def _fits(
-    maker: Group, moving: Group, place: Place, source: Value, site_of: Callable[[Node], Site]
+    maker: Group, moving: Group, place: VectorPlace, source: Value, site_of: Callable[[Node], Site]
 ) -> bool:
     site, result = site_of(moving.head), moving.head.outputs[0]
     after = [f.node for f in moving.fused]
@@ -78,6 +80,6 @@ def _fits(
     )
 
 
-def _join(maker: Group, moving: Group, place: Place) -> None:
-    maker.fused += [Fused(moving.head, None, place=place), *moving.fused]
+def _join(maker: Group, moving: Group, place: VectorPlace) -> None:
+    maker.fused += [FusedNode(moving.head, None, place=place), *moving.fused]
     maker.cost += place.cost + moving.cost

@@ -1,12 +1,12 @@
-"""What no kernel takes, whatever the op: types that cannot cross, empty or huge tensors."""
+"""Tensors that no kernel takes, in any op: types that cannot cross, empty or huge tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tflgpu.ir.budget import MAX_BYTES
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.ir.sizes import MAX_BYTES
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.lowering.rule import Site
 from tflgpu.ops.base import OpDef
@@ -41,16 +41,18 @@ def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | Non
     return None
 
 
-def unchecked(node: Node, ops: Mapping[str, OpDef]) -> str | None:
-    """Which operand of a node may have a number that the op refuses while the model runs, and a kernel
-    does not; None where none has."""
+def unchecked(node: Node, ops: Mapping[str, OpDef], *, strict: bool) -> str | None:
+    """Which operand of a node has a number that the op refuses while the model runs, and a kernel does
+    not, or with ``strict`` may have one; None where none has."""
     op = ops[node.op]
     for i in op.checked:
         value = node.optional_input(i)
         if value is None or not value.dtype.is_int:
             continue
         # Constant indices were checked when the model was opened; what is elementwise has divisors.
-        if value.data is None or (op.elementwise and not value.data.all()):
+        if value.data is not None and op.elementwise and not value.data.all():
+            return f"operand {value.name} is a divisor with a 0, which is an error that no kernel can raise"
+        if value.data is None and strict:
             return (
                 f"operand {value.name} may hold an index that is outside, or a divisor of 0, which "
                 "strict=True makes an error, and no kernel can raise one"

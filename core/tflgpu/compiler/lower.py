@@ -28,7 +28,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.language.budget import MAX_KERNEL, cost
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.bodies import Bodies
+from tflgpu.lowering.bodies import KernelBodies
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import (
@@ -101,7 +101,7 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
     storage = _Storage(part)
     groups = _groups(part, storage)
     placed: list[_Placed] = []
-    bodies = Bodies()
+    bodies = KernelBodies()
     index = 0
     waiting = groups[::-1]
     while waiting:
@@ -156,7 +156,7 @@ def _groups(part: LoweringInput, storage: _Storage) -> list[Group]:
 
 
 def _dispatches(
-    group: Group, site: Site, layout_of: Callable[[Value], Layout], bodies: Bodies
+    group: Group, site: Site, layout_of: Callable[[Value], Layout], bodies: KernelBodies
 ) -> list[Dispatch] | None:
     """The launches of a group; None where a kernel is over its budget for its chain, which its
     head may store in many places."""

@@ -47,7 +47,7 @@ class TimeModel:
         device, host: Their figures.
         measured: Whether these were measured, both on this machine; else they are round figures,
             which rank parts and tell little of how long anything takes.
-        note: Why they were not measured, or who the two are.
+        note: Why there was no measurement, or the names of the two machines.
     """
 
     device: Machine

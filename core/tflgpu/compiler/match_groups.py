@@ -63,7 +63,7 @@ class _Finder:
         self.taken: set[int] = set()
 
     def maker(self, value: Value) -> Node | None:
-        """The node that makes a value which one other node reads and nobody else."""
+        """The node that makes a value with exactly one reader."""
         node = self._makers.get(value.id)
         if node is None or id(node) in self.taken or len(node.outputs) != 1:
             return None

@@ -20,7 +20,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.verify import verify
 from tflgpu.ops.base import NoAttrs, OpDef, Operand
-from tflgpu.ops.convert import Cast
+from tflgpu.ops.convert import CastAttrs
 from tflgpu.ops.narrow import OP as NARROW
 from tflgpu.ops.narrow import narrowed
 from tflgpu.ops.unknown import unknown_reason
@@ -117,7 +117,7 @@ class _Narrowing:
             twin = self.graph.add_value(value.shape, DType.I32, name=f"{value.name} in 32 bits")
             node.outputs[i] = self._twins[id(value)] = twin
             self._equal.add(id(value))
-            self.graph.nodes.insert(after, Node(_CAST, Cast(DType.I64), [twin], [value]))
+            self.graph.nodes.insert(after, Node(_CAST, CastAttrs(DType.I64), [twin], [value]))
 
 
 def _is_wide(value: Value | None) -> bool:

@@ -22,7 +22,7 @@ from tflgpu.errors import UnsupportedError
 from tflgpu.ir.brief import quoted
 from tflgpu.values import frozen
 
-#: Its own, so that whoever shows the report can turn the sentence off and leave the rest of the log on.
+#: Its own, so that a program that shows the report can turn the sentence off and keep the rest of the log.
 TOLD = logging.getLogger("tflgpu.delegation")
 
 #: Reasons that the log's one sentence has room for.
@@ -54,10 +54,10 @@ class DelegationReport:
         partitioning: "gain" or "all": what goes to the device of all that it can run; empty without
             a device.
         partitioning_reason: Why that.
-        estimates: What estimates of time are made of: who was measured, or that nobody was; empty
-            where there are none.
+        estimates: What estimates of time are made of: measured figures, or round ones; empty where
+            there are none.
         measured: Whether they were measured, on this machine.
-        seconds: Estimated, of a run as it is; None where nobody estimated it.
+        seconds: Estimated, of a run as it is; None without an estimate.
         cpu_seconds: Estimated, of a run wholly on the CPU.
         accuracy: What the accuracy guard found; None without one.
         composites: What became of the file's composites, where there is a device.
@@ -123,7 +123,7 @@ class DelegationReport:
 
     @property
     def _cpu(self) -> str:
-        """Who runs what is on the CPU, where it is one for all operators."""
+        """What runs the operators on the CPU, where it is the same for all."""
         names = {r.runs_on for r in self.refusals}
         name = names.pop() if len(names) == 1 else ""
         return f" by {name}" if name else ""
@@ -197,7 +197,7 @@ def _by(refusal: Refusal) -> str:
 
 
 def _clause(ops: Sequence[str], reason: str) -> str:
-    """A reason, and who it is true of."""
+    """A reason, and the operators that it holds for."""
     line = " ".join(reason.split())
     if len(line) > _LONGEST_REASON:
         line = f"{line[:_LONGEST_REASON]}..."

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def to_html(report: DelegationReport) -> str:
     """A piece of HTML without scripts or styles of its own. All text is escaped: names of tensors,
-    ops and devices are whatever a file or a driver says."""
+    ops and devices come from files and drivers."""
     head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells) + "</tr>"

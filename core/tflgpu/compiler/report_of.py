@@ -16,6 +16,7 @@ from tflgpu.compiler.report_values import (
     Place,
     Refusal,
 )
+from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode
 
@@ -23,6 +24,11 @@ from tflgpu.lowering.reason import ReasonCode
 def report_of(graph: Graph, compiled: Compiled) -> DelegationReport:
     """Where the operators run; which device it is, is for its owner to add."""
     total = set(_names(graph))
+    named = {o for part in compiled.parts for o in _origins(part)}
+    if not named.union(*(left.origins for left in compiled.refusals)) <= total:
+        raise SavedModelError(
+            "a saved model is damaged: it has operators that the model does not have"
+        )
     refusals = refusals_of(graph, compiled)
     refused = {refusal.node for refusal in refusals}
     on_device = compiled.delegated
@@ -107,7 +113,7 @@ def on_device(
 
 
 def untimed(report: DelegationReport) -> DelegationReport:
-    """The same without estimated times, for a device of which nobody knows them."""
+    """The same without estimated times, for a device without figures."""
     return attrs.evolve(
         report,
         operators=tuple(attrs.evolve(o, seconds=None, gain=None) for o in report.operators),

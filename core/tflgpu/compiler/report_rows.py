@@ -17,7 +17,7 @@ COLUMNS = ("operators", "op", "where", "why", "time", "gain")
 
 
 @attrs.frozen
-class Row:
+class ReportRow:
     """A line, as text.
 
     Attributes:
@@ -42,7 +42,7 @@ class Row:
         return attrs.astuple(self)
 
 
-def rows(report: DelegationReport, *, every: bool = False) -> list[Row]:
+def rows(report: DelegationReport, *, every: bool = False) -> list[ReportRow]:
     """A line for all operators that one thing became of, in the order of the first; with ``every``
     one for each operator."""
     groups: dict[tuple[object, ...], list[OperatorReport]] = {}
@@ -80,9 +80,9 @@ def _from_refusals(refusals: Sequence[Refusal]) -> list[OperatorReport]:
     ]
 
 
-def _row(group: Sequence[OperatorReport]) -> Row:
+def _row(group: Sequence[OperatorReport]) -> ReportRow:
     first = group[0]
-    return Row(
+    return ReportRow(
         numbers(operator.node for operator in group),
         first.op,
         _where(first),

@@ -83,8 +83,8 @@ class OperatorReport:
         partition: Which part of the device's, from 0; None elsewhere.
         runs_on: What runs it on the CPU; empty elsewhere, and where the NumPy references do.
         code, reason: Why it is not on the device; None and empty where it is.
-        seconds: Estimated, of a run; shared among operators that were merged. None where nobody
-            estimated it.
+        seconds: Estimated, of a run; shared among operators that were merged. None without an
+            estimate.
         gain: Estimated seconds that the CPU would take more, the way to the device and back left
             out; None where it is not on the device.
     """
@@ -112,7 +112,7 @@ class PartitionReport:
         number: From 0, in the order in which they run.
         operators: The file's, by index.
         dispatches: Kernels that a run launches.
-        seconds: Estimated, of a run, with the way there and back; None where nobody estimated it.
+        seconds: Estimated, of a run, with the transfers there and back; None without an estimate.
         gain: Estimated seconds that the CPU would take more; less than nothing where everything
             goes to the device that can.
     """

@@ -51,7 +51,7 @@ class Target:
         rounds_hybrid: Whether float data that meets 8-bit weights is rounded, as TFLite does.
         max_partitions, min_nodes, by_gain: As `tflgpu.compiler.partition.partition`.
         times: What estimates of time are made of.
-        in_f32: The file's operators, by index, that are computed in f32 whatever the precision of
+        in_f32: The file's operators, by index, that are computed in f32 in any precision of
             ``site``; what they make lies as f32 between two kernels.
         choice: Which operators may go to the device at all.
         strict: Whether nodes stay on the CPU that may have to refuse a number while the model runs.
@@ -95,8 +95,8 @@ class Target:
         alignment: int = 64,
         numerics: Numerics = Numerics.FLOAT,
     ) -> Target:
-        """What compiles a graph as it is: no graph passes, and nobody objects. ``ops`` are the
-        shipped ones unless given; ``rules`` come beside the shipped ones."""
+        """A target that compiles a graph as it is: without graph passes and without objections.
+        ``ops`` are the shipped ones unless given; ``rules`` come beside the shipped ones."""
         known = builtin_ops() if ops is None else ops
         site = Site(caps, precision, numerics.storage_on(caps))
         return cls(known, (), site, alignment, tuple(rules), numerics=numerics)
@@ -120,7 +120,7 @@ class Target:
         return attrs.evolve(self.without_limits(), by_gain=False)
 
     def joining(self) -> Target:
-        """The same with kernels that join nodes even where nobody measured that they pay."""
+        """The same with kernels that join nodes even where no measurement shows that this pays."""
         return attrs.evolve(self, site=attrs.evolve(self.site, joins=True))
 
     def unfused(self) -> Target:
@@ -160,9 +160,7 @@ class Target:
         )
         if refused is not None:
             return refused
-        reason = self.ops[node.op].limits(node) or (
-            unchecked(node, self.ops) if self.strict else None
-        )
+        reason = self.ops[node.op].limits(node) or unchecked(node, self.ops, strict=self.strict)
         if reason is not None:
             return Unsupported(reason)  # of an op that the device has, in this form
         found = self.kernels.select(node, site)

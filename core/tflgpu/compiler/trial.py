@@ -16,7 +16,7 @@ from tflgpu.ops.base import Composed, OpDef, Operand
 from tflgpu.ops.composed import draw_all
 from tflgpu.ops.facets import Work
 
-#: Operations of a composite from which on nobody waits for its operators to be run in NumPy: some
+#: Operations of a composite from which on running its operators in NumPy takes too long: some
 #: seconds' worth.
 _MOST_WORK = 1 << 35
 #: Elements of one of its tensors from which on they take too much memory; of scores 128 MiB, several

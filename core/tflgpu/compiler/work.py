@@ -7,6 +7,7 @@ from math import prod
 from tflgpu.ir.graph import Node
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.facets import Work
+from tflgpu.ops.unknown import UnknownOp
 
 
 def estimate(node: Node, op: OpDef | None) -> Work:
@@ -15,6 +16,8 @@ def estimate(node: Node, op: OpDef | None) -> Work:
 
     ``op`` is the node's definition, None where there is none.
     """
+    if isinstance(node.attrs, UnknownOp):
+        op = None  # its functions ask attributes that the node does not have
     said = op.work(node) if op is not None and op.work is not None else None
     if said is not None:
         return said

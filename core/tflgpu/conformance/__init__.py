@@ -1,4 +1,4 @@
-"""The conformance suite: what every backend must get right, shipped for whoever writes one.
+"""The conformance suite: what every backend must get right, shipped for authors of backends.
 
     pytest --pyargs tflgpu.conformance --tflgpu-backend opencl
 

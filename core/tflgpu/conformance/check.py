@@ -10,7 +10,7 @@ import attrs
 from tflgpu.lowering.reason import Unsupported
 
 if TYPE_CHECKING:
-    from tflgpu.conformance.target import Target
+    from tflgpu.conformance.target import DeviceUnderTest
 
 #: What the levels are about, by number.
 LEVELS = ("device", "nodes", "ops", "generated", "graphs", "guards")
@@ -39,7 +39,7 @@ class Check:
     """
 
     id: str
-    run: Callable[[Target], Outcome] = attrs.field(eq=False, repr=False)
+    run: Callable[[DeviceUnderTest], Outcome] = attrs.field(eq=False, repr=False)
     op: str = ""
 
     @property

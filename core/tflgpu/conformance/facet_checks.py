@@ -13,8 +13,8 @@ import attrs
 import numpy as np
 
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
-from tflgpu.conformance.samples import Case, materialize
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.samples import SampleCase, materialize
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ops.activation import apply_activation
@@ -24,7 +24,7 @@ from tflgpu.ops.facets import Filter, Pads
 from tflgpu.ops.foreign import other_contents
 from tflgpu.ops.moves import Moves
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.passes.batch import Batching
+from tflgpu.passes.batch import BatchedGraph
 
 _ACTIVATIONS = (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1, Activation.TANH)
 _BORDER = Pads(1, 2, 0, 3)
@@ -43,7 +43,7 @@ def _says_anything(op: OpDef) -> bool:
     return any(functions) or flags or bool(op.activation_field)
 
 
-def _check(op: OpDef, target: Target) -> Outcome:
+def _check(op: OpDef, target: DeviceUnderTest) -> Outcome:
     asked = 0
     for sample in op.samples():
         case = materialize(op, sample)
@@ -53,7 +53,7 @@ def _check(op: OpDef, target: Target) -> Outcome:
     return None if asked else NotApplicable("no sample shows what the op says of itself")
 
 
-def facets_of(case: Case) -> Iterator[tuple[str, str | None]]:
+def facets_of(case: SampleCase) -> Iterator[tuple[str, str | None]]:
     """Each facet that the case shows, and what is wrong with it; None where nothing is."""
     op, node = case.op, case.node
     said: dict[str, Callable[[_Shown], str | None]] = {}
@@ -80,7 +80,7 @@ class _NothingSaid(Exception):
 class _Shown:
     """A case, and what its reference makes of other operands or attributes."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: SampleCase) -> None:
         self.op, self.node = case.op, case.node
         self.operands: list[Array | None] = [
             None if v is None else case.arrays[v.id] if v.data is None else v.data
@@ -228,7 +228,7 @@ def _batch(shown: _Shown) -> str | None:
         "facet", [node], [node.input(i) for i in each], list(node.outputs), known, max(known) + 1
     )
     wide = single.copy()
-    work = Batching(wide, 2, {**builtin_ops(), shown.op.name: shown.op})
+    work = BatchedGraph(wide, 2, {**builtin_ops(), shown.op.name: shown.op})
     refused = next(filter(None, map(work.widen, wide.inputs)), None) or work.add(wide.nodes[0])
     shown.need(refused is None)
     items = [

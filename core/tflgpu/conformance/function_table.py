@@ -32,7 +32,7 @@ Leave = Callable[[Sequence[Array], Scalar], Array]
 
 
 @attrs.frozen
-class Row:
+class FunctionRow:
     """One function on lanes of some types.
 
     Attributes:
@@ -99,30 +99,30 @@ def _wrapped_abs(a: int) -> int:
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 ROWS = (
-    Row("exp", math.exp, np.exp, 3, "small", exact=False),
-    Row("log", math.log, np.log, 3, "positive", exact=False),
-    Row("sqrt", math.sqrt, np.sqrt, 3, "positive", exact=False),
-    Row("rsqrt", lambda a: 1 / math.sqrt(a), lambda a: 1 / np.sqrt(a), 2, "positive", exact=False),
-    Row("sin", math.sin, np.sin, 4, "small", exact=False, leaves_out=_far),
-    Row("cos", math.cos, np.cos, 4, "small", exact=False, leaves_out=_far),
-    Row("tanh", math.tanh, np.tanh, 5, "small", exact=False),
-    Row("erf", math.erf, _erf, 16, "small", exact=False),
-    Row("floor", math.floor, np.floor),
-    Row("ceil", math.ceil, np.ceil),
-    Row("round", round, np.rint),
-    Row("trunc", math.trunc, np.trunc),
-    Row("abs", abs, np.abs),
-    Row("abs", _wrapped_abs, None, scalars=(Scalar.I32,)),
-    Row("sign", _sign, np.sign),
-    Row("sign", _sign, None, scalars=(Scalar.I32,)),
-    Row("isnan", math.isnan, np.isnan),
-    Row("pow", math.pow, np.power, 16, "positive", exact=False),
-    Row("atan2", math.atan2, np.arctan2, 6, exact=False, signed=True, leaves_out=_long_sides),
-    Row("fma", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c, 1, exact=False,
+    FunctionRow("exp", math.exp, np.exp, 3, "small", exact=False),
+    FunctionRow("log", math.log, np.log, 3, "positive", exact=False),
+    FunctionRow("sqrt", math.sqrt, np.sqrt, 3, "positive", exact=False),
+    FunctionRow("rsqrt", lambda a: 1 / math.sqrt(a), lambda a: 1 / np.sqrt(a), 2, "positive", exact=False),
+    FunctionRow("sin", math.sin, np.sin, 4, "small", exact=False, leaves_out=_far),
+    FunctionRow("cos", math.cos, np.cos, 4, "small", exact=False, leaves_out=_far),
+    FunctionRow("tanh", math.tanh, np.tanh, 5, "small", exact=False),
+    FunctionRow("erf", math.erf, _erf, 16, "small", exact=False),
+    FunctionRow("floor", math.floor, np.floor),
+    FunctionRow("ceil", math.ceil, np.ceil),
+    FunctionRow("round", round, np.rint),
+    FunctionRow("trunc", math.trunc, np.trunc),
+    FunctionRow("abs", abs, np.abs),
+    FunctionRow("abs", _wrapped_abs, None, scalars=(Scalar.I32,)),
+    FunctionRow("sign", _sign, np.sign),
+    FunctionRow("sign", _sign, None, scalars=(Scalar.I32,)),
+    FunctionRow("isnan", math.isnan, np.isnan),
+    FunctionRow("pow", math.pow, np.power, 16, "positive", exact=False),
+    FunctionRow("atan2", math.atan2, np.arctan2, 6, exact=False, signed=True, leaves_out=_long_sides),
+    FunctionRow("fma", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c, 1, exact=False,
         leaves_out=huge),
 )  # fmt: skip
 
 
-def rows_of(scalar: Scalar) -> list[Row]:
+def rows_of(scalar: Scalar) -> list[FunctionRow]:
     """The functions that take lanes of ``scalar``."""
     return [row for row in ROWS if scalar in row.scalars]

@@ -17,7 +17,7 @@ from tflgpu.conformance.generate import generate, source_of
 from tflgpu.conformance.op_checks import Question, ask, judge
 from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.run import Tensors
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import TflgpuError
 from tflgpu.lowering.precision import Precision
@@ -57,7 +57,7 @@ def generated_checks(ops: Iterable[OpDef]) -> list[Check]:
     return [Check(f"3/{op.name}", partial(_check, op), op.name) for op in ops]
 
 
-def _check(op: OpDef, target: Target) -> Outcome:
+def _check(op: OpDef, target: DeviceUnderTest) -> Outcome:
     missing = missing_package()
     if missing is not None:
         return NotApplicable(missing)
@@ -113,7 +113,7 @@ def _explore(
 
 
 def _smallest(
-    question: Callable[[Any], Question], target: Target
+    question: Callable[[Any], Question], target: DeviceUnderTest
 ) -> tuple[Question, BaseException] | None:
     """The smallest failing case that a fresh search finds, None where it finds none."""
     last: list[tuple[Question, BaseException]] = []

@@ -18,7 +18,7 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.parts import Part
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.dags import random_graph, reference
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import NodeDevice, NodeRun, Recording
 from tflgpu.errors import UnsupportedError
@@ -36,7 +36,7 @@ _VETO = "a test says so"
 
 def graph_checks() -> list[Check]:
     """The random graphs, in every way in which one can be run."""
-    ways: dict[str, Callable[[Target, int, Precision], Outcome]] = {
+    ways: dict[str, Callable[[DeviceUnderTest, int, Precision], Outcome]] = {
         "fused": _fused, "parts": _parts, "passes": _passes
     }  # fmt: skip
     return [
@@ -48,15 +48,15 @@ def graph_checks() -> list[Check]:
 
 
 def _start(
-    run: Callable[[Target, int, Precision], Outcome],
+    run: Callable[[DeviceUnderTest, int, Precision], Outcome],
     seed: int,
     precision: Precision,
-    target: Target,
+    target: DeviceUnderTest,
 ) -> Outcome:
     return target.lacks(precision) or run(target, seed, precision)
 
 
-def _fused(target: Target, seed: int, precision: Precision) -> Outcome:
+def _fused(target: DeviceUnderTest, seed: int, precision: Precision) -> Outcome:
     """With and without elementwise chains joined to their producers."""
     if isinstance(target.device, NodeDevice):
         return NotApplicable("the device runs nodes; nothing is fused")
@@ -74,7 +74,7 @@ def _fused(target: Target, seed: int, precision: Precision) -> Outcome:
     return None
 
 
-def _parts(target: Target, seed: int, precision: Precision) -> Outcome:
+def _parts(target: DeviceUnderTest, seed: int, precision: Precision) -> Outcome:
     """With random nodes vetoed, so that tensors go between device and CPU."""
     graph = random_graph(target.ops, seed, steps=13)
     rng = np.random.default_rng(seed)
@@ -88,7 +88,7 @@ def _parts(target: Target, seed: int, precision: Precision) -> Outcome:
     return None
 
 
-def _passes(target: Target, seed: int, precision: Precision) -> Outcome:
+def _passes(target: DeviceUnderTest, seed: int, precision: Precision) -> Outcome:
     """After the graph passes, plugins' included."""
     graph = random_graph(target.ops, seed, steps=13)
     refused = _whole(target, graph, precision)
@@ -100,7 +100,7 @@ def _passes(target: Target, seed: int, precision: Precision) -> Outcome:
     return None
 
 
-def _whole(target: Target, graph: Graph, precision: Precision) -> Unsupported | None:
+def _whole(target: DeviceUnderTest, graph: Graph, precision: Precision) -> Unsupported | None:
     """The first refusal of a node, None where the device takes all."""
     for node in graph:
         refused = target.refusal(node, precision)
@@ -118,13 +118,13 @@ def inputs_of(graph: Graph) -> dict[int, Array]:
     }
 
 
-def _tolerance(target: Target, precision: Precision) -> Tolerance:
+def _tolerance(target: DeviceUnderTest, precision: Precision) -> Tolerance:
     # Every node adds its rounding; a graph of a dozen stays within what one sum may be off.
     return target.scaled(Tolerance.accumulate(1, half=precision is not Precision.F32))
 
 
 def _check(
-    target: Target, graph: Graph, found: list[Array], precision: Precision, how: str
+    target: DeviceUnderTest, graph: Graph, found: list[Array], precision: Precision, how: str
 ) -> None:
     env = reference(graph, target.ops, inputs_of(graph))
     tolerance = _tolerance(target, precision)
@@ -133,7 +133,7 @@ def _check(
 
 
 def run_graph(
-    target: Target,
+    target: DeviceUnderTest,
     graph: Graph,
     precision: Precision,
     *,
@@ -174,7 +174,7 @@ def run_graph(
     return [env[v.id] for v in graph.outputs]
 
 
-def _record(target: Target, part: Part) -> Recording:
+def _record(target: DeviceUnderTest, part: Part) -> Recording:
     run = NodeRun(part.nodes, part.inputs, part.outputs, target.ops, {})
     device = target.device
     if not part.delegated:

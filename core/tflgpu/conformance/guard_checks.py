@@ -16,7 +16,7 @@ from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.op_checks import Question, judge
 from tflgpu.conformance.run import Prepared, Tensors, prepare, run_one
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.precision import Precision
@@ -30,7 +30,7 @@ def guard_checks(ops: Iterable[OpDef]) -> list[Check]:
     return [*checks, Check("5/cache/reload", _reload), Check("5/cache/damaged", _damaged)]
 
 
-def _guards(op: OpDef, target: Target) -> Outcome:
+def _guards(op: OpDef, target: DeviceUnderTest) -> Outcome:
     """A few samples, each alone between guard bands, with odd channels where there are some."""
     device = target.device
     if not isinstance(device, Device):
@@ -85,7 +85,7 @@ def _of_each_kind(ops: Iterable[OpDef]) -> list[OpDef]:
     return list(found.values())
 
 
-def _outputs(target: Target) -> list[Array]:
+def _outputs(target: DeviceUnderTest) -> list[Array]:
     """What a newly opened device computes."""
     other = target.reopen()
     try:
@@ -115,7 +115,7 @@ def _equal(got: list[Array], want: list[Array], what: str) -> None:
             raise AssertionError(f"output {i} is not the same {what}")
 
 
-def _reload(target: Target) -> Outcome:
+def _reload(target: DeviceUnderTest) -> Outcome:
     if not isinstance(target.device, Device):
         return NotApplicable("the device runs nodes; it compiles nothing")
     with _cache_folder() as folder:
@@ -125,7 +125,7 @@ def _reload(target: Target) -> Outcome:
     return None if kept else NotApplicable("the backend keeps nothing in TFLGPU_CACHE_DIR")
 
 
-def _damaged(target: Target) -> Outcome:
+def _damaged(target: DeviceUnderTest) -> Outcome:
     """Files that were cut short, or overwritten, are made anew."""
     if not isinstance(target.device, Device):
         return NotApplicable("the device runs nodes; it compiles nothing")

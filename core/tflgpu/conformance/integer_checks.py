@@ -16,7 +16,7 @@ from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.conformance.check import Check, Outcome
 from tflgpu.conformance.graph_checks import run_graph
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import NodeRun
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
@@ -39,7 +39,7 @@ def integer_checks() -> list[Check]:
     ]
 
 
-def _check(seed: int, precision: Precision, target: Target) -> Outcome:
+def _check(seed: int, precision: Precision, target: DeviceUnderTest) -> Outcome:
     lacking = target.lacks(precision)
     if lacking is not None:
         return lacking
@@ -68,7 +68,7 @@ def _check(seed: int, precision: Precision, target: Target) -> Outcome:
     return None
 
 
-def integer_graph(target: Target, seed: int) -> tuple[Graph, frozenset[int]]:
+def integer_graph(target: DeviceUnderTest, seed: int) -> tuple[Graph, frozenset[int]]:
     """An 8-bit graph as a file has it, and the operators of it that integer kernels are for."""
     rng = np.random.default_rng([seed, 11])
     graph = Graph(f"integers{seed}")
@@ -102,7 +102,7 @@ def integer_graph(target: Target, seed: int) -> tuple[Graph, frozenset[int]]:
     return graph, frozenset({0, 1, 3})
 
 
-def _reference(compiled: Compiled, target: Target, given: dict[int, Array]) -> list[Array]:
+def _reference(compiled: Compiled, target: DeviceUnderTest, given: dict[int, Array]) -> list[Array]:
     graph = compiled.graph
     run = NodeRun(tuple(graph.nodes), tuple(graph.inputs), tuple(graph.outputs), target.ops, {})
     recording = ReferenceRecording(run)

@@ -15,7 +15,7 @@ from tflgpu.compiler.plan import (
     Ref,
 )
 from tflgpu.compiler.target import Target
-from tflgpu.conformance.samples import Case
+from tflgpu.conformance.samples import SampleCase
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
 from tflgpu.lowering.layout import Layout, LayoutKind
@@ -23,7 +23,7 @@ from tflgpu.lowering.lowering import Constant, Lowering, NewState, Temp, storage
 from tflgpu.lowering.rule import KernelRule
 
 
-def plan_of_internals(case: Case, target: Target) -> Plan:
+def plan_of_internals(case: SampleCase, target: Target) -> Plan:
     """A plan whose inputs and outputs are channel-sliced buffers, of shape [outer, padded
     channels] each. A view is not taken for an alias: its copy kernel runs.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tflgpu.conformance.programs import Program
+from tflgpu.conformance.programs import ProgramCase
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.builder import Builder
 from tflgpu.language.interpreter import interpret
@@ -45,7 +45,7 @@ def move(scalar: Scalar, width: int, lanes: bool, as_scalar: Scalar | None) -> K
     return k.build()
 
 
-def _rounded(width: int) -> Program:
+def _rounded(width: int) -> ProgramCase:
     """Stores of f32 into f16 round to nearest even, overflow to infinity, and keep subnormals,
     infinities and NaN."""
     k = Builder(f"half_rounding_{width}", (4, 1, 1))
@@ -57,25 +57,25 @@ def _rounded(width: int) -> Program:
     data[8:13] = [np.nan, -np.nan, np.inf, -np.inf, -3e38]
     with np.errstate(over="ignore"):
         want = data.astype(np.float16)
-    return Program(k.build(), (4, 1, 1), [data, np.zeros_like(want)], {1: want})
+    return ProgramCase(k.build(), (4, 1, 1), [data, np.zeros_like(want)], {1: want})
 
 
-def half_rounding() -> Program:
+def half_rounding() -> ProgramCase:
     """f32 into f16, by vectors of four."""
     return _rounded(4)
 
 
-def half_rounding_x2() -> Program:
+def half_rounding_x2() -> ProgramCase:
     """f32 into f16, by pairs."""
     return _rounded(2)
 
 
-def half_rounding_x1() -> Program:
+def half_rounding_x1() -> ProgramCase:
     """f32 into f16, one by one."""
     return _rounded(1)
 
 
-def half_values() -> Program:
+def half_values() -> ProgramCase:
     """f32 values rounded to f16 and computed with as f32 again, in vectors of every width:
     halves to even, beyond 65504, and values whose sign is all that is left.
 
@@ -104,10 +104,10 @@ def half_values() -> Program:
     data[33:36] = data[[24, 27, 30]]
     with np.errstate(over="ignore"):
         want = data.astype(np.float16).astype(np.float32) * np.float32(2)
-    return Program(k.build(), (128, 1, 1), [data, np.zeros_like(data)], {1: want})
+    return ProgramCase(k.build(), (128, 1, 1), [data, np.zeros_like(data)], {1: want})
 
 
-def literals() -> Program:
+def literals() -> ProgramCase:
     """Literals arrive exactly: limits, subnormals, infinities, the sign of zero, no number."""
     floats = [
         0.1, 1 / 3, 1e-38, 3.4028235e38, -0.0, 16777217.0, float("inf"), float("-inf"), 1e-6,
@@ -128,21 +128,21 @@ def literals() -> Program:
         0: np.array(floats, np.float32), 1: np.array(whole, np.int32),
         2: np.array([2**32 - 1], np.uint32),
     }  # fmt: skip
-    return Program(k.build(), (1, 1, 1), [np.zeros_like(a) for a in want.values()], want)
+    return ProgramCase(k.build(), (1, 1, 1), [np.zeros_like(a) for a in want.values()], want)
 
 
-def half_literals() -> Program:
+def half_literals() -> ProgramCase:
     """16-bit literals arrive exactly."""
     want = np.array([0.1, 65504, -65504, 6.1e-5, 1 / 3, np.inf, -np.inf, -0.0], np.float16)
     k = Builder("half_literals", (1, 1, 1))
     dst = k.buffer("dst", Scalar.F16, 1, "write")
     for at, number in enumerate(want.tolist()):
         k.store(dst, at, k.const(number, Type(Scalar.F16)))
-    return Program(k.build(), (1, 1, 1), [np.zeros_like(want)], {0: want})
+    return ProgramCase(k.build(), (1, 1, 1), [np.zeros_like(want)], {0: want})
 
 
-def remainders() -> Program:
-    """Remainders have the sign of what is divided, whatever that of the divisor."""
+def remainders() -> ProgramCase:
+    """Remainders have the sign of the dividend; the divisor's has no effect."""
     divisors = (3, -3, 8, -8)
     k = Builder("remainders", (32, 1, 1))
     src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
@@ -151,10 +151,10 @@ def remainders() -> Program:
         k.store(dst, i * 4 + at, k.load(src, i) % divisor)
     x = np.arange(-16, 16).astype(np.int32)
     want = np.stack([np.fmod(x, d) for d in divisors], 1).reshape(-1)
-    return Program(k.build(), (1, 1, 1), [x, np.zeros_like(want)], {1: want})
+    return ProgramCase(k.build(), (1, 1, 1), [x, np.zeros_like(want)], {1: want})
 
 
-def constants() -> Program:
+def constants() -> ProgramCase:
     """Constants of every type and width."""
     k = Builder("constants", (1, 1, 1))
     out = k.buffer("out", Scalar.I32, 1, "write")
@@ -165,10 +165,10 @@ def constants() -> Program:
             k.store(out, at, sum(total.lanes, start=k.i32(0)) + k.global_id(0))
             at += 1
     want = np.array([v * w for v in (3, -4, 5) for w in (1, 2, 3, 4)], np.int32)
-    return Program(k.build(), (1, 1, 1), [np.zeros(at, np.int32)], {0: want})
+    return ProgramCase(k.build(), (1, 1, 1), [np.zeros(at, np.int32)], {0: want})
 
 
-def shifted_literals() -> Program:
+def shifted_literals() -> ProgramCase:
     """One literal shifted by another number of bits in each lane."""
     k = Builder("shifted_literals", (5, 1, 1))
     src = k.buffer("src", Scalar.I32, 4, "read")
@@ -178,10 +178,12 @@ def shifted_literals() -> Program:
     k.store(out, k.global_id(0), (ones << bits) ^ (minus >> bits))
     data = np.random.default_rng(5).integers(0, 32, 20).astype(np.int32)
     want = np.left_shift(np.int32(1), data) ^ np.right_shift(np.int32(-(2**31)), data)
-    return Program(k.build(), (1, 1, 1), [data, np.zeros_like(data)], {1: want.astype(np.int32)})
+    return ProgramCase(
+        k.build(), (1, 1, 1), [data, np.zeros_like(data)], {1: want.astype(np.int32)}
+    )
 
 
-def precedence() -> Program:
+def precedence() -> ProgramCase:
     """Random integer expressions of one another: 400, of 40 at a time, the first 40 with loads in
     them. Were all 400 of one another, and with loads, software Vulkan would compile them for 14 s."""
     rng = np.random.default_rng(7)
@@ -202,7 +204,7 @@ def precedence() -> Program:
     kernel, groups = k.build(), (1, 1, 1)
     wanted = [a.copy() for a in arrays]
     interpret(kernel, groups, wanted)
-    return Program(kernel, groups, arrays, {1: wanted[1]})
+    return ProgramCase(kernel, groups, arrays, {1: wanted[1]})
 
 
 def _random_expression(k: Builder, rng: np.random.Generator, pool: list[Expr]) -> Expr:
@@ -219,7 +221,7 @@ def _random_expression(k: Builder, rng: np.random.Generator, pool: list[Expr]) -
     return binary(op, a, b)
 
 
-def dot_products() -> Program:
+def dot_products() -> ProgramCase:
     """``dot`` of 2, 3 and 4 lanes, of whole numbers: every order of summation gives the same."""
     k = Builder("dot", (8, 1, 1))
     a = k.buffer("a", Scalar.F32, 1, "read")
@@ -233,10 +235,10 @@ def dot_products() -> Program:
     rows = data.reshape(8, 4)
     want = np.stack([(rows[:, :w] * rows[:, :w][:, ::-1]).sum(1) for w in (2, 3, 4)], 1)
     arrays = [data, np.zeros(24, np.float32)]
-    return Program(k.build(), (1, 1, 1), arrays, {1: want.reshape(-1)})
+    return ProgramCase(k.build(), (1, 1, 1), arrays, {1: want.reshape(-1)})
 
 
-def _shared(kind: Type) -> Program:
+def _shared(kind: Type) -> ProgramCase:
     k = Builder(f"exchange_{kind.scalar.value}_{kind.width}", (4, 1, 1))
     dst = k.buffer("dst", kind.scalar, 1, "write")
     tile = k.shared("tile", kind, 4)
@@ -249,57 +251,57 @@ def _shared(kind: Type) -> Program:
         k.store(dst, k.global_id(0) * kind.width + i, part)
     want = [(lane + 1) % 4 * 10 + i for lane in range(4) for i in range(kind.width)]
     dtype = kind.scalar.numpy
-    return Program(
+    return ProgramCase(
         k.build(), (1, 1, 1), [np.zeros(4 * kind.width, dtype)], {0: np.array(want, dtype)}
     )
 
 
-def shared_f32x3() -> Program:
+def shared_f32x3() -> ProgramCase:
     """A shared array of vectors that no buffer can have."""
     return _shared(Type(Scalar.F32, 3))
 
 
-def shared_i32x1() -> Program:
+def shared_i32x1() -> ProgramCase:
     """A shared array of integers."""
     return _shared(Type(Scalar.I32))
 
 
-def shared_i32x4() -> Program:
+def shared_i32x4() -> ProgramCase:
     """A shared array of integer vectors."""
     return _shared(Type(Scalar.I32, 4))
 
 
-def shared_u32x2() -> Program:
+def shared_u32x2() -> ProgramCase:
     """A shared array of unsigned pairs."""
     return _shared(Type(Scalar.U32, 2))
 
 
-def shared_f16x1() -> Program:
+def shared_f16x1() -> ProgramCase:
     """A shared array of 16-bit floats."""
     return _shared(Type(Scalar.F16, 1))
 
 
-def shared_f16x2() -> Program:
+def shared_f16x2() -> ProgramCase:
     """A shared array of pairs of 16-bit floats."""
     return _shared(Type(Scalar.F16, 2))
 
 
-def shared_f16x3() -> Program:
+def shared_f16x3() -> ProgramCase:
     """A shared array of vectors of 16-bit floats that no buffer can have."""
     return _shared(Type(Scalar.F16, 3))
 
 
-def shared_f16x4() -> Program:
+def shared_f16x4() -> ProgramCase:
     """A shared array of vectors of four 16-bit floats."""
     return _shared(Type(Scalar.F16, 4))
 
 
 #: Kernels whose zeros must have the right sign; a sum may have either.
-SIGNED: tuple[Callable[[], Program], ...] = (literals, half_literals)
+SIGNED: tuple[Callable[[], ProgramCase], ...] = (literals, half_literals)
 
 
-#: Kernels for devices that store 16-bit floats, whatever they compute in.
-def _widened(scalar: Scalar) -> Program:
+#: Kernels for devices that store 16-bit floats and compute in any type.
+def _widened(scalar: Scalar) -> ProgramCase:
     """Small whole numbers are what they were when they are loaded: by vectors, and by lanes."""
     k = Builder(f"widened_{scalar.value}", (4, 1, 1))
     src = k.buffer("src", scalar, 4, "read")
@@ -310,30 +312,30 @@ def _widened(scalar: Scalar) -> Program:
         k.store_lane(lanes, i * 4 + lane, k.load_lane(src, i * 4 + lane) + 1)
     data = move_data(scalar, 64)
     want = data.astype(np.int32) + 1
-    return Program(
+    return ProgramCase(
         k.build(), (4, 1, 1), [data, np.zeros_like(want), np.zeros_like(want)], {1: want, 2: want}
     )
 
 
-def widened_i8() -> Program:
+def widened_i8() -> ProgramCase:
     """Bytes with a sign."""
     return _widened(Scalar.I8)
 
 
-def widened_u8() -> Program:
+def widened_u8() -> ProgramCase:
     """Bytes without one."""
     return _widened(Scalar.U8)
 
 
-def widened_i16() -> Program:
+def widened_i16() -> ProgramCase:
     """16-bit whole numbers."""
     return _widened(Scalar.I16)
 
 
-HALVES: tuple[Callable[[], Program], ...] = (half_rounding, half_rounding_x2, half_rounding_x1)
+HALVES: tuple[Callable[[], ProgramCase], ...] = (half_rounding, half_rounding_x2, half_rounding_x1)
 
 #: Kernels by the function that makes them, and the type that a device must have for one.
-KERNELS: list[tuple[Callable[[], Program], Scalar | None]] = [
+KERNELS: list[tuple[Callable[[], ProgramCase], Scalar | None]] = [
     (literals, None), (half_literals, Scalar.F16), (constants, None), (precedence, None), (shifted_literals, None),
     (remainders, None), (dot_products, None), (shared_f32x3, None), (shared_i32x1, None), (shared_i32x4, None),
     (shared_u32x2, None), (shared_f16x1, Scalar.F16), (shared_f16x2, Scalar.F16),

@@ -27,7 +27,7 @@ from tflgpu.conformance.node_table import (
     ulps,
 )
 from tflgpu.conformance.plans import io, plan
-from tflgpu.conformance.programs import PROGRAMS, Program
+from tflgpu.conformance.programs import PROGRAMS, ProgramCase
 from tflgpu.conformance.special_table import (
     build_special,
     special_arrays,
@@ -35,7 +35,7 @@ from tflgpu.conformance.special_table import (
     wrong_results,
 )
 from tflgpu.conformance.subgroup_nodes import subgroup_checks
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
@@ -97,7 +97,7 @@ def node_checks() -> list[Check]:
 
 
 def _with_kernels(
-    check: Callable[[Device], None], scalar: Scalar | None, target: Target
+    check: Callable[[Device], None], scalar: Scalar | None, target: DeviceUnderTest
 ) -> Outcome:
     if not isinstance(target.device, Device):
         return NotApplicable("the device runs nodes, not kernels")
@@ -108,7 +108,7 @@ def _with_kernels(
     return None
 
 
-def _with_halves(check: Callable[[Device], None], target: Target) -> Outcome:
+def _with_halves(check: Callable[[Device], None], target: DeviceUnderTest) -> Outcome:
     if not target.caps.f16_storage:
         return NotApplicable(f"{target.device.info.name} does not store 16-bit floats")
     return _with_kernels(check, None, target)
@@ -235,11 +235,11 @@ def _beyond_class(name: str, got: Array, want: Array, operands: Sequence[Array])
     return ulps(np.where(excused, want, got).astype(want.dtype), want)
 
 
-def _program(make: Callable[[], Program], device: Device) -> None:
+def _program(make: Callable[[], ProgramCase], device: Device) -> None:
     _compare(device, make(), signs=make in SIGNED)
 
 
-def _compare(device: Device, program: Program, *, signs: bool = False) -> None:
+def _compare(device: Device, program: ProgramCase, *, signs: bool = False) -> None:
     got = run_kernel(device, program.kernel, program.groups, program.arrays)
     for index, want in program.want.items():
         name = program.kernel.buffers[index].name

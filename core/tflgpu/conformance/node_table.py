@@ -29,7 +29,7 @@ _GROUP = 16
 
 
 @attrs.frozen
-class Case:
+class NodeCase:
     """One operation. ``ulp`` is the worst error that the OpenCL specification allows."""
 
     name: str
@@ -41,7 +41,7 @@ class Case:
     arity: int = 2
 
 
-def _int_cases(scalar: Scalar) -> list[Case]:
+def _int_cases(scalar: Scalar) -> list[NodeCase]:
     bits = 2**32
 
     def wrap(value: int) -> int:
@@ -60,55 +60,55 @@ def _int_cases(scalar: Scalar) -> list[Case]:
         "and": lambda a, b: wrap(a & b), "or": lambda a, b: wrap(a | b),
         "xor": lambda a, b: wrap(a ^ b),
     }  # fmt: skip
-    found = [Case(op, scalar, _binary(op), fn) for op, fn in plain.items()]
+    found = [NodeCase(op, scalar, _binary(op), fn) for op, fn in plain.items()]
     found += [
-        Case("div", scalar, _binary("div"), quotient, domain="divisor"),
-        Case("rem", scalar, _binary("rem"), remainder, domain="divisor"),
-        Case("shl", scalar, _binary("shl"), lambda a, b: wrap(a << b), domain="shift"),
-        Case("shr", scalar, _binary("shr"), lambda a, b: a >> b, domain="shift"),
-        Case("neg", scalar, lambda k, a: -a, lambda a: wrap(-a), arity=1),
+        NodeCase("div", scalar, _binary("div"), quotient, domain="divisor"),
+        NodeCase("rem", scalar, _binary("rem"), remainder, domain="divisor"),
+        NodeCase("shl", scalar, _binary("shl"), lambda a, b: wrap(a << b), domain="shift"),
+        NodeCase("shr", scalar, _binary("shr"), lambda a, b: a >> b, domain="shift"),
+        NodeCase("neg", scalar, lambda k, a: -a, lambda a: wrap(-a), arity=1),
     ]
     return found
 
 
-def _float_cases(scalar: Scalar) -> list[Case]:
+def _float_cases(scalar: Scalar) -> list[NodeCase]:
     def divide(a: float, b: float) -> float:
         return a / b if b else math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a)
 
     return [
-        Case("add", scalar, _binary("add"), lambda a, b: a + b),
-        Case("sub", scalar, _binary("sub"), lambda a, b: a - b),
-        Case("mul", scalar, _binary("mul"), lambda a, b: a * b),
-        Case("div", scalar, _binary("div"), divide, 2.5, "nonzero"),
-        Case("min", scalar, _binary("min"), min),
-        Case("max", scalar, _binary("max"), max),
-        Case("neg", scalar, lambda k, a: -a, lambda a: -a, arity=1),
+        NodeCase("add", scalar, _binary("add"), lambda a, b: a + b),
+        NodeCase("sub", scalar, _binary("sub"), lambda a, b: a - b),
+        NodeCase("mul", scalar, _binary("mul"), lambda a, b: a * b),
+        NodeCase("div", scalar, _binary("div"), divide, 2.5, "nonzero"),
+        NodeCase("min", scalar, _binary("min"), min),
+        NodeCase("max", scalar, _binary("max"), max),
+        NodeCase("neg", scalar, lambda k, a: -a, lambda a: -a, arity=1),
     ]
 
 
-def _function_cases(scalar: Scalar) -> list[Case]:
+def _function_cases(scalar: Scalar) -> list[NodeCase]:
     return [
-        Case(row.name, row.result(scalar), row.build, row.number, row.ulp, row.domain,
+        NodeCase(row.name, row.result(scalar), row.build, row.number, row.ulp, row.domain,
              FUNCTIONS[row.name].arity)
         for row in rows_of(scalar)
     ]  # fmt: skip
 
 
-def _compare_cases() -> list[Case]:
+def _compare_cases() -> list[NodeCase]:
     def build(op: str) -> Callable[..., Expr]:
         return lambda k, a, b: k.cast(make.binary(op, a, b), Scalar.I32)
 
     return [
-        Case("eq", Scalar.I32, build("eq"), lambda a, b: int(a == b), domain="equal"),
-        Case("ne", Scalar.I32, build("ne"), lambda a, b: int(a != b), domain="equal"),
-        Case("lt", Scalar.I32, build("lt"), lambda a, b: int(a < b), domain="equal"),
-        Case("le", Scalar.I32, build("le"), lambda a, b: int(a <= b), domain="equal"),
-        Case("gt", Scalar.I32, build("gt"), lambda a, b: int(a > b), domain="equal"),
-        Case("ge", Scalar.I32, build("ge"), lambda a, b: int(a >= b), domain="equal"),
+        NodeCase("eq", Scalar.I32, build("eq"), lambda a, b: int(a == b), domain="equal"),
+        NodeCase("ne", Scalar.I32, build("ne"), lambda a, b: int(a != b), domain="equal"),
+        NodeCase("lt", Scalar.I32, build("lt"), lambda a, b: int(a < b), domain="equal"),
+        NodeCase("le", Scalar.I32, build("le"), lambda a, b: int(a <= b), domain="equal"),
+        NodeCase("gt", Scalar.I32, build("gt"), lambda a, b: int(a > b), domain="equal"),
+        NodeCase("ge", Scalar.I32, build("ge"), lambda a, b: int(a >= b), domain="equal"),
     ]
 
 
-def _logic_cases(scalar: Scalar) -> list[Case]:
+def _logic_cases(scalar: Scalar) -> list[NodeCase]:
     """Booleans, and what chooses by them; conditions are made of the numbers."""
 
     def both(k: Builder, a: Expr, b: Expr) -> Expr:
@@ -150,21 +150,21 @@ def _logic_cases(scalar: Scalar) -> list[Case]:
 
     i32 = Scalar.I32
     return [
-        Case("land", i32, both, lambda a, b: int(a > 0 and b > 0)),
-        Case("lor", i32, either, lambda a, b: int(a > 0 or b > 0)),
-        Case("not", i32, neither, lambda a, b: int(not (a > 0 or b > 0))),
-        Case("eq bool", i32, same, lambda a, b: int((a > 0) == (b > 0))),
-        Case("ne bool", i32, differ, lambda a, b: int((a > 0) != (b > 0))),
-        Case("select", scalar, pick, min),
-        Case("select whole", scalar, pick_all, lambda a, b: b),
-        Case("select bool", i32, swap_bools, lambda a, b: int((max(a, b)) > 0)),
-        Case("bool constants", i32, constants, lambda a, b: int(a > 0)),
-        Case("bool lanes", i32, lanes, lambda a, b: int(a > b)),
-        Case("bool splat", i32, spread, lambda a, b: int(a > b)),
+        NodeCase("land", i32, both, lambda a, b: int(a > 0 and b > 0)),
+        NodeCase("lor", i32, either, lambda a, b: int(a > 0 or b > 0)),
+        NodeCase("not", i32, neither, lambda a, b: int(not (a > 0 or b > 0))),
+        NodeCase("eq bool", i32, same, lambda a, b: int((a > 0) == (b > 0))),
+        NodeCase("ne bool", i32, differ, lambda a, b: int((a > 0) != (b > 0))),
+        NodeCase("select", scalar, pick, min),
+        NodeCase("select whole", scalar, pick_all, lambda a, b: b),
+        NodeCase("select bool", i32, swap_bools, lambda a, b: int((max(a, b)) > 0)),
+        NodeCase("bool constants", i32, constants, lambda a, b: int(a > 0)),
+        NodeCase("bool lanes", i32, lanes, lambda a, b: int(a > b)),
+        NodeCase("bool splat", i32, spread, lambda a, b: int(a > b)),
     ]
 
 
-def _cast_cases(scalar: Scalar) -> list[Case]:
+def _cast_cases(scalar: Scalar) -> list[NodeCase]:
     def limit(low: int, high: int) -> Callable[[float], int]:
         return lambda a: 0 if math.isnan(a) else math.trunc(max(low, min(high, a)))
 
@@ -177,23 +177,23 @@ def _cast_cases(scalar: Scalar) -> list[Case]:
     def through_bool(k: Builder, a: Expr) -> Expr:
         return k.cast(k.cast(a, Scalar.BOOL), scalar)
 
-    found = [Case("through bool", scalar, through_bool, lambda a: int(a != 0), arity=1)]
+    found = [NodeCase("through bool", scalar, through_bool, lambda a: int(a != 0), arity=1)]
     if scalar.is_float:
         low, high = -(2**31), 2**31 - 1
         found += [
-            Case("to i32", Scalar.I32, to(Scalar.I32), limit(low, high), 0, "huge", 1),
-            Case("to u32", Scalar.U32, to(Scalar.U32), limit(0, 2**32 - 1), 0, "huge", 1),
+            NodeCase("to i32", Scalar.I32, to(Scalar.I32), limit(low, high), 0, "huge", 1),
+            NodeCase("to u32", Scalar.U32, to(Scalar.U32), limit(0, 2**32 - 1), 0, "huge", 1),
         ]
     elif scalar is Scalar.I32:
-        found.append(Case("to u32", Scalar.U32, to(Scalar.U32), lambda a: a % 2**32, arity=1))
+        found.append(NodeCase("to u32", Scalar.U32, to(Scalar.U32), lambda a: a % 2**32, arity=1))
     else:
-        found.append(Case("to i32", Scalar.I32, to(Scalar.I32), wrap, arity=1))
+        found.append(NodeCase("to i32", Scalar.I32, to(Scalar.I32), wrap, arity=1))
     if scalar is not Scalar.F32:
-        found.append(Case("to f32", Scalar.F32, to(Scalar.F32), np.float32, arity=1))
+        found.append(NodeCase("to f32", Scalar.F32, to(Scalar.F32), np.float32, arity=1))
     return found
 
 
-def _bit_cases(scalar: Scalar) -> list[Case]:
+def _bit_cases(scalar: Scalar) -> list[NodeCase]:
     """Bits read as another type; numbers only, since a device may change a NaN's."""
 
     def to(target: Scalar) -> Callable[..., Expr]:
@@ -207,20 +207,22 @@ def _bit_cases(scalar: Scalar) -> list[Case]:
 
     if scalar is Scalar.F32:
         return [
-            Case("bits as i32", Scalar.I32, to(Scalar.I32), lambda a: _bits("f", "i", a), arity=1),
-            Case("bits as u32", Scalar.U32, to(Scalar.U32), lambda a: _bits("f", "I", a), arity=1),
-            Case("bits and back", scalar, shorten,
+            NodeCase("bits as i32", Scalar.I32, to(Scalar.I32), lambda a: _bits("f", "i", a), arity=1),
+            NodeCase("bits as u32", Scalar.U32, to(Scalar.U32), lambda a: _bits("f", "I", a), arity=1),
+            NodeCase("bits and back", scalar, shorten,
                  lambda a: _bits("I", "f", _bits("f", "I", a) & 0xFFFFE000), arity=1),
         ]  # fmt: skip
     if scalar is Scalar.I32:
         return [
-            Case("bits as u32", Scalar.U32, to(Scalar.U32), lambda a: _bits("i", "I", a), arity=1)
+            NodeCase(
+                "bits as u32", Scalar.U32, to(Scalar.U32), lambda a: _bits("i", "I", a), arity=1
+            )
         ]
     if scalar is not Scalar.U32:
         return []
     return [
-        Case("bits as i32", Scalar.I32, to(Scalar.I32), lambda a: _bits("I", "i", a), arity=1),
-        Case("bits as f32", Scalar.F32, normal,
+        NodeCase("bits as i32", Scalar.I32, to(Scalar.I32), lambda a: _bits("I", "i", a), arity=1),
+        NodeCase("bits as f32", Scalar.F32, normal,
              lambda a: _bits("I", "f", a & 0x3FFFFFFF | 0x00800000), arity=1),
     ]  # fmt: skip
 
@@ -229,7 +231,7 @@ def _bits(source: str, target: str, value: float) -> Any:
     return struct.unpack(target, struct.pack(source, value))[0]
 
 
-def table(scalar: Scalar) -> list[Case]:
+def table(scalar: Scalar) -> list[NodeCase]:
     """All cases whose operands are lanes of ``scalar``."""
     own = _float_cases(scalar) if scalar.is_float else _int_cases(scalar)
     return (
@@ -249,7 +251,7 @@ def _binary(op: str) -> Callable[..., Expr]:
 # Inputs
 
 
-def operands(case: Case, scalar: Scalar, lanes: int, seed: int) -> list[Array]:
+def operands(case: NodeCase, scalar: Scalar, lanes: int, seed: int) -> list[Array]:
     """Arrays for a case: random numbers of its domain, with the awkward ones among them."""
     rng = np.random.default_rng([seed, *case.name.encode()])
     dtype = scalar.numpy
@@ -283,7 +285,7 @@ def operands(case: Case, scalar: Scalar, lanes: int, seed: int) -> list[Array]:
     return [a.astype(dtype) for a in arrays]
 
 
-def expected(case: Case, arrays: Sequence[Array]) -> Array:
+def expected(case: NodeCase, arrays: Sequence[Array]) -> Array:
     """What a case should give: computed number by number, in Python, then rounded once."""
     rows = zip(*(a.tolist() for a in arrays), strict=True)
     values = [case.expected(*row) for row in rows]
@@ -294,7 +296,7 @@ def expected(case: Case, arrays: Sequence[Array]) -> Array:
 # One kernel of all cases
 
 
-def build_table(cases: Sequence[Case], scalar: Scalar, width: int) -> Kernel:
+def build_table(cases: Sequence[NodeCase], scalar: Scalar, width: int) -> Kernel:
     """Element i of every case's result comes from element i of its operands."""
     k = Builder(f"table_{scalar.value}_{width}", (_GROUP, 1, 1))
     lanes_only = width == 3  # there are no buffers of 3-lane elements
@@ -326,7 +328,7 @@ GROUPS = (-(-COUNT // _GROUP), 1, 1)
 
 
 def table_arrays(
-    cases: Sequence[Case], scalar: Scalar, width: int, seed: int = 0
+    cases: Sequence[NodeCase], scalar: Scalar, width: int, seed: int = 0
 ) -> tuple[list[Array], list[list[Array]]]:
     """The buffers' arrays (operands, then zeroed results), and each case's own operands."""
     lanes = COUNT * width
@@ -340,7 +342,7 @@ def table_arrays(
     return merged + [np.zeros(lanes * len(cases), s.numpy) for s in results], own
 
 
-def result_of(cases: Sequence[Case], number: int, arrays: Sequence[Array], width: int) -> Array:
+def result_of(cases: Sequence[NodeCase], number: int, arrays: Sequence[Array], width: int) -> Array:
     """A case's part of the arrays after a run."""
     results = sorted({case.result for case in cases}, key=lambda s: s.value)
     array = arrays[3 + results.index(cases[number].result)]

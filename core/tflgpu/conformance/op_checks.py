@@ -12,9 +12,9 @@ import numpy as np
 from tflgpu.compiler.stored_numbers import numerics_for
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.run import Prepared, Result, Tensors, prepare, run_many
-from tflgpu.conformance.samples import Case, materialize
-from tflgpu.conformance.special import Planted, special_samples
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.samples import SampleCase, materialize
+from tflgpu.conformance.special import SpecialNumbers, special_samples
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
@@ -35,7 +35,7 @@ class Question:
     precision: Precision
     tensors: Tensors
     seed: int = 0
-    planted: Planted | None = None
+    planted: SpecialNumbers | None = None
 
     @property
     def name(self) -> str:
@@ -49,7 +49,7 @@ class Question:
         """Whether tensors may be stored as f16."""
         return self.precision is not Precision.F32
 
-    def case(self) -> Case:
+    def case(self) -> SampleCase:
         """The sample with its numbers."""
         case = materialize(self.op, self.sample, self.seed, half=self.half, planted=self.planted)
         if self.planted is not None and self.half and self.op.accuracy is Accuracy.EXACT:
@@ -85,7 +85,7 @@ def op_checks(ops: Iterable[OpDef]) -> list[Check]:
     return found
 
 
-def _raise(error: TflgpuError, target: Target) -> Outcome:
+def _raise(error: TflgpuError, target: DeviceUnderTest) -> Outcome:
     raise error
 
 
@@ -102,14 +102,14 @@ def _special(op: OpDef, precision: Precision, tensors: Tensors) -> list[Question
     return [Question(op, sample, precision, tensors, planted=p) for sample, p in found]
 
 
-def _check(questions: Sequence[Question], index: int, target: Target) -> Outcome:
+def _check(questions: Sequence[Question], index: int, target: DeviceUnderTest) -> Outcome:
     """The first check of a group asks for all of it; the others read what came."""
     answers = target.once(("ops", id(questions)), lambda: ask(target, questions))
     case, answer = answers[index]
     return judge(target, case, answer, half=questions[index].half)
 
 
-def ask(target: Target, questions: Sequence[Question]) -> list[tuple[Case, Answer]]:
+def ask(target: DeviceUnderTest, questions: Sequence[Question]) -> list[tuple[SampleCase, Answer]]:
     """Run many questions in one load."""
     cases = [q.case() for q in questions]
     first = [_prepared(target, q, c) for q, c in zip(questions, cases, strict=True)]
@@ -121,7 +121,7 @@ def ask(target: Target, questions: Sequence[Question]) -> list[tuple[Case, Answe
     return list(zip(cases, answers, strict=True))
 
 
-def _prepared(target: Target, question: Question, case: Case) -> Prepared | Answer:
+def _prepared(target: DeviceUnderTest, question: Question, case: SampleCase) -> Prepared | Answer:
     lacking = target.lacks(question.precision)
     if lacking is not None:
         return lacking
@@ -139,7 +139,7 @@ def _prepared(target: Target, question: Question, case: Case) -> Prepared | Answ
         return error
 
 
-def _run_node(target: Target, device: object, case: Case) -> list[Array]:
+def _run_node(target: DeviceUnderTest, device: object, case: SampleCase) -> list[Array]:
     assert isinstance(device, NodeDevice)
     variables = {v.id: np.array(case.arrays[v.id]) for v in case.variables}
     graph = case.graph
@@ -166,7 +166,7 @@ def _answer(action: Callable[[], list[Array]]) -> Result:
         return error
 
 
-def judge(target: Target, case: Case, answer: Answer, *, half: bool) -> Outcome:
+def judge(target: DeviceUnderTest, case: SampleCase, answer: Answer, *, half: bool) -> Outcome:
     """Hold what came against the op's reference.
 
     Raises:

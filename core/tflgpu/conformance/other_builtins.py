@@ -1,4 +1,4 @@
-"""TFLite's builtin operators that no op definition stands for: who runs them, or why nobody does."""
+"""TFLite's builtin operators that no op definition stands for: what runs them, or what is missing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tflgpu.tflite.schema import BUILTIN_CODES, CUSTOM, PLACEHOLDER
 
 @attrs.frozen
 class Other:
-    """Such an operator.
+    """A builtin operator without an op definition.
 
     Attributes:
         runs: "LiteRT", "host", or "no".
-        why: Why no device does, and where nobody does, what is missing.
+        why: Why no device runs it; where nothing does, what is missing.
     """
 
     runs: str

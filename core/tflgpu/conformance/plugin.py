@@ -1,6 +1,6 @@
 """Options of ``pytest --pyargs tflgpu.conformance``; loaded by pytest wherever tflgpu is installed.
 
-Imports nothing heavy: it is there in every pytest session, whatever that is about.
+Imports nothing heavy: every pytest session loads it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 @attrs.frozen
-class Program:
+class ProgramCase:
     """A kernel, its workgroups, its arrays, and which array should end up as what."""
 
     kernel: Kernel
@@ -32,7 +32,7 @@ def _numbers(count: int) -> Array:
     return np.random.default_rng(count).integers(-9, 10, count).astype(np.int32)
 
 
-def guarded_return() -> Program:
+def guarded_return() -> ProgramCase:
     """The excess invocations of the last workgroup leave early."""
     k = Builder("guarded_return", (8, 1, 1))
     src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
@@ -41,10 +41,10 @@ def guarded_return() -> Program:
         k.return_()
     k.store(dst, i, k.load(src, i) + 1)
     x = _numbers(13)
-    return Program(k.build(), (2, 1, 1), [x, np.zeros(13, np.int32)], {1: x + 1})
+    return ProgramCase(k.build(), (2, 1, 1), [x, np.zeros(13, np.int32)], {1: x + 1})
 
 
-def if_else() -> Program:
+def if_else() -> ProgramCase:
     """Branches that differ between neighbours, each assigning an outer variable."""
     k = Builder("if_else", (7, 1, 1))
     src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
@@ -59,10 +59,10 @@ def if_else() -> Program:
     k.store(dst, k.global_id(0), result)
     data = _numbers(21)
     want = np.where(data > 0, np.where(data % 2 == 0, data * 10, 0) + 1, -data)
-    return Program(k.build(), (3, 1, 1), [data, np.zeros(21, np.int32)], {1: want})
+    return ProgramCase(k.build(), (3, 1, 1), [data, np.zeros(21, np.int32)], {1: want})
 
 
-def nested_loops_with_break() -> Program:
+def nested_loops_with_break() -> ProgramCase:
     """Loops whose length differs between invocations, and a break out of the inner one only."""
     k = Builder("nested", (5, 1, 1))
     dst = k.buffer("dst", Scalar.I32, 1, "write")
@@ -85,10 +85,12 @@ def nested_loops_with_break() -> Program:
                 total_n += a_n + b_n
             total_n += 100
         want.append(total_n)
-    return Program(k.build(), (3, 1, 1), [np.zeros(15, np.int32)], {0: np.array(want, np.int32)})
+    return ProgramCase(
+        k.build(), (3, 1, 1), [np.zeros(15, np.int32)], {0: np.array(want, np.int32)}
+    )
 
 
-def return_inside_a_loop() -> Program:
+def return_inside_a_loop() -> ProgramCase:
     """The first index of a match; the invocations that find none go on to the end."""
     k = Builder("find", (4, 1, 1))
     src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
@@ -99,10 +101,12 @@ def return_inside_a_loop() -> Program:
     k.store(dst, i, k.i32(-1))
     x = np.abs(_numbers(19)) * 2
     want = [int(np.argmax(x == i)) if (x == i).any() else -1 for i in range(16)]
-    return Program(k.build(), (4, 1, 1), [x, np.zeros(16, np.int32)], {1: np.array(want, np.int32)})
+    return ProgramCase(
+        k.build(), (4, 1, 1), [x, np.zeros(16, np.int32)], {1: np.array(want, np.int32)}
+    )
 
 
-def variable_keeps_value_across_masks() -> Program:
+def variable_keeps_value_across_masks() -> ProgramCase:
     """Assignments in a loop that some have left do not reach those."""
     k = Builder("collatz", (8, 1, 1))
     dst = k.buffer("dst", Scalar.U32, 1, "write")
@@ -123,10 +127,12 @@ def variable_keeps_value_across_masks() -> Program:
         while value != 1:
             value, count = (value // 2 if value % 2 == 0 else 3 * value + 1), count + 1
         want.append(count)
-    return Program(k.build(), (3, 1, 1), [np.zeros(24, np.uint32)], {0: np.array(want, np.uint32)})
+    return ProgramCase(
+        k.build(), (3, 1, 1), [np.zeros(24, np.uint32)], {0: np.array(want, np.uint32)}
+    )
 
 
-def workgroup_sum() -> Program:
+def workgroup_sum() -> ProgramCase:
     """A tree of sums in shared memory, with a barrier a level."""
     k = Builder("workgroup_sum", (16, 1, 1))
     src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
@@ -142,10 +148,10 @@ def workgroup_sum() -> Program:
         k.store(dst, k.group_id(0), k.load_shared(part, 0))
     x = _numbers(80)
     want = x.reshape(5, 16).sum(1).astype(np.int32)
-    return Program(k.build(), (5, 1, 1), [x, np.zeros(5, np.int32)], {1: want})
+    return ProgramCase(k.build(), (5, 1, 1), [x, np.zeros(5, np.int32)], {1: want})
 
 
-def shared_tile_in_a_loop() -> Program:
+def shared_tile_in_a_loop() -> ProgramCase:
     """A tile that is filled and used again and again: two barriers a round; 2-D workgroups."""
     k = Builder("tile", (4, 4, 1))
     a = k.buffer("a", Scalar.I32, 1, "read")
@@ -165,10 +171,10 @@ def shared_tile_in_a_loop() -> Program:
     k.store(c, row * 8 + column, total)
     p, q = _numbers(96), _numbers(97)[:96]
     want = (p.reshape(8, 12) @ q.reshape(12, 8)).ravel().astype(np.int32)
-    return Program(k.build(), (2, 2, 1), [p, q, np.zeros(64, np.int32)], {2: want})
+    return ProgramCase(k.build(), (2, 2, 1), [p, q, np.zeros(64, np.int32)], {2: want})
 
 
-def shared_vectors() -> Program:
+def shared_vectors() -> ProgramCase:
     """Vectors and booleans in shared memory, read by a neighbour."""
     k = Builder("shared_vectors", (8, 1, 1))
     src, dst = k.buffer("src", Scalar.F32, 4, "read"), k.buffer("dst", Scalar.F32, 4, "write")
@@ -184,10 +190,10 @@ def shared_vectors() -> Program:
     x = np.arange(64, dtype=np.float32)
     want = x.reshape(2, 8, 4)[:, ::-1].copy()
     want[:, (7 - np.arange(8)) % 3 != 0] = -1
-    return Program(k.build(), (2, 1, 1), [x, np.zeros(64, np.float32)], {1: want.ravel()})
+    return ProgramCase(k.build(), (2, 1, 1), [x, np.zeros(64, np.float32)], {1: want.ravel()})
 
 
-def in_place() -> Program:
+def in_place() -> ProgramCase:
     """A buffer that is read and written by the same invocation, lanes of a vector buffer."""
     k = Builder("in_place", (4, 1, 1))
     data = k.buffer("data", Scalar.F32, 4, "read_write")
@@ -197,10 +203,10 @@ def in_place() -> Program:
     x = np.arange(32, dtype=np.float32)
     want = x.reshape(-1, 4) * 2
     want[:, 1] = want[:, 2] + 1
-    return Program(k.build(), (2, 1, 1), [x], {0: want.ravel()})
+    return ProgramCase(k.build(), (2, 1, 1), [x], {0: want.ravel()})
 
 
-def vectors_and_lanes() -> Program:
+def vectors_and_lanes() -> ProgramCase:
     """Vectors taken apart and put together."""
     k = Builder("swizzle", (4, 1, 1))
     src, dst = k.buffer("src", Scalar.F32, 4, "read"), k.buffer("dst", Scalar.F32, 4, "write")
@@ -214,13 +220,13 @@ def vectors_and_lanes() -> Program:
     seven = np.full(8, 7, np.float32)
     moved = np.stack([rows[:, 3], rows[:, 0], seven, rows[:, 1]], 1)
     pairs = np.stack([rows[:, 0], -rows[:, 1]], 1)
-    return Program(
+    return ProgramCase(
         k.build(), (2, 1, 1), [data, np.zeros(32, np.float32), np.zeros(16, np.float32)],
         {1: (moved + rows[:, 2:3]).ravel(), 2: pairs.ravel()},
     )  # fmt: skip
 
 
-def ids_along_three_axes() -> Program:
+def ids_along_three_axes() -> ProgramCase:
     """All nine ids."""
     k = Builder("ids", (2, 3, 2))
     dst = k.buffer("dst", Scalar.I32, 1, "write")
@@ -231,12 +237,12 @@ def ids_along_three_axes() -> Program:
     k.store(dst, (gz * 6 + gy) * 6 + gx, value)
     z, y, x = np.meshgrid(np.arange(2), np.arange(6), np.arange(6), indexing="ij")
     want = ((x % 2 * 3 + x // 2) * 10 + y % 3 * 3 + y // 3) * 10 + z % 2 * 3 + z // 2
-    return Program(
+    return ProgramCase(
         k.build(), (3, 2, 1), [np.zeros(72, np.int32)], {0: want.ravel().astype(np.int32)}
     )
 
 
-def shared_subexpressions() -> Program:
+def shared_subexpressions() -> ProgramCase:
     """A value squared 40 times over: a tree of it would have 2**40 nodes."""
     k = Builder("squares", (4, 1, 1))
     src, dst = k.buffer("src", Scalar.U32, 1, "read"), k.buffer("dst", Scalar.U32, 1, "write")
@@ -248,10 +254,10 @@ def shared_subexpressions() -> Program:
     want = x
     for _ in range(40):
         want = want * want + np.uint32(1)
-    return Program(k.build(), (2, 1, 1), [x, np.zeros(8, np.uint32)], {1: want})
+    return ProgramCase(k.build(), (2, 1, 1), [x, np.zeros(8, np.uint32)], {1: want})
 
 
-def long_chain() -> Program:
+def long_chain() -> ProgramCase:
     """An expression deeper than Python's recursion limit."""
     k = Builder("chain", (4, 1, 1))
     src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
@@ -264,10 +270,10 @@ def long_chain() -> Program:
     want, ids = x, np.arange(8, dtype=np.int32)
     for n in range(3000):
         want = want + ids if n % 2 else want ^ np.int32(n)
-    return Program(k.build(), (2, 1, 1), [x, np.zeros(8, np.int32)], {1: want})
+    return ProgramCase(k.build(), (2, 1, 1), [x, np.zeros(8, np.int32)], {1: want})
 
 
-def reserved_names() -> Program:
+def reserved_names() -> ProgramCase:
     """Names that shading languages have for themselves, and names that are none."""
     k = Builder("min", (4, 1, 1))
     src, dst = k.buffer("half", Scalar.F32, 1, "read"), k.buffer("var", Scalar.F32, 1, "write")
@@ -281,10 +287,10 @@ def reserved_names() -> Program:
         k.add_to(max_, k.cast(j, Scalar.F32))
     k.store(dst, i, k.let(max_ + 0.0, "a-b c"))
     data = np.linspace(-4, 4, 8, dtype=np.float32)
-    return Program(k.build(), (2, 1, 1), [data, np.zeros(8, np.float32)], {1: data + 1})
+    return ProgramCase(k.build(), (2, 1, 1), [data, np.zeros(8, np.float32)], {1: data + 1})
 
 
-def sums_that_wrap() -> Program:
+def sums_that_wrap() -> ProgramCase:
     """What a compiler that takes signed numbers not to overflow would work out beforehand."""
     k = Builder("wrap", (7, 1, 1))
     src = k.buffer("src", Scalar.I32, 1, "read")
@@ -302,10 +308,10 @@ def sums_that_wrap() -> Program:
         (data < 0) & (data != -(2**31)), more.astype(np.int32) > 0,
     )  # fmt: skip
     want = {i: each.astype(np.int32) for i, each in enumerate(wants, 1)}
-    return Program(k.build(), (1, 1, 1), [data, *(np.zeros(7, np.int32) for _ in dst)], want)
+    return ProgramCase(k.build(), (1, 1, 1), [data, *(np.zeros(7, np.int32) for _ in dst)], want)
 
 
-PROGRAMS: list[Callable[[], Program]] = [
+PROGRAMS: list[Callable[[], ProgramCase]] = [
     guarded_return, if_else, nested_loops_with_break, return_inside_a_loop,
     variable_keeps_value_across_masks, workgroup_sum, shared_tile_in_a_loop, shared_vectors,
     in_place, vectors_and_lanes, ids_along_three_axes, shared_subexpressions, long_chain,

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from tflgpu.conformance.check import LEVELS, Check
-from tflgpu.conformance.suite import Verdict
+from tflgpu.conformance.suite import CheckResult
 from tflgpu.contract.device import DeviceInfo
 
 #: Statuses of cases whose numbers were looked at.
@@ -26,7 +26,7 @@ class Judged:
     Attributes:
         level: Which of `LEVELS` the check belongs to.
         op: The op it is about, "" where it is about none.
-        status, detail: As `Verdict` has them.
+        status, detail: As `CheckResult` has them.
     """
 
     level: int
@@ -52,7 +52,7 @@ class Report:
     declared: frozenset[str] = frozenset()
     _verdicts: list[Judged] = attrs.Factory(list)
 
-    def add(self, check: Check, verdict: Verdict) -> None:
+    def add(self, check: Check, verdict: CheckResult) -> None:
         """Count one."""
         self._verdicts.append(Judged(check.level, check.op, verdict.status, verdict.detail))
 

@@ -20,7 +20,7 @@ from tflgpu.compiler.stored_numbers import numerics_for
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.internals import plan_of_internals
 from tflgpu.conformance.merge import merge_plans
-from tflgpu.conformance.samples import Case
+from tflgpu.conformance.samples import SampleCase
 from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
@@ -46,7 +46,7 @@ class Prepared:
         tensors: How the op's tensors lie.
     """
 
-    case: Case
+    case: SampleCase
     plan: Plan
     tensors: Tensors
 
@@ -90,7 +90,7 @@ Result = Union[list[Array], TflgpuError, AssertionError]
 
 
 def run_case(
-    case: Case,
+    case: SampleCase,
     device: Device,
     precision: Precision,
     *,
@@ -105,7 +105,7 @@ def run_case(
     Raises:
         AssertionError: with internal tensors, a padding lane is not zero.
     """
-    # No cache to stay in: whatever the precision may store as f16 is stored so.
+    # No cache to stay in: all that the precision may store as f16 is stored so.
     target = Target.plain(
         attrs.evolve(device.caps, cache_bytes=0),
         precision,
@@ -120,7 +120,7 @@ def run_case(
     return run_one(device, prepare(case, target, tensors), guard_bands=guard_bands)
 
 
-def prepare(case: Case, target: Target, tensors: Tensors) -> Prepared:
+def prepare(case: SampleCase, target: Target, tensors: Tensors) -> Prepared:
     """Compile a case that the target takes.
 
     Raises:

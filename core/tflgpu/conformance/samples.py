@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.conformance.special import Planted
+from tflgpu.conformance.special import SpecialNumbers
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
@@ -18,7 +18,7 @@ from tflgpu.ops.base import Fields, OpDef, Operand, Sample
 
 
 @attrs.frozen(eq=False)
-class Case:
+class SampleCase:
     """A sample made concrete.
 
     Attributes:
@@ -63,8 +63,8 @@ def materialize(
     seed: int = 0,
     *,
     half: bool = False,
-    planted: Planted | None = None,
-) -> Case:
+    planted: SpecialNumbers | None = None,
+) -> SampleCase:
     """Draw a sample's operands and compute its reference.
 
     The same op, sample and seed always give the same numbers. With ``half`` every float operand
@@ -112,12 +112,12 @@ def materialize(
             values[0].quant = sample.fields[field]
     graph.add_node(op.name, attributes, inputs, outputs, version=sample.version, origins=(0,))
     verify(graph)
-    case = Case(op, sample, graph, arrays, [], [])
+    case = SampleCase(op, sample, graph, arrays, [], [])
     expected, states = run_reference(case, arrays)
     return attrs.evolve(case, expected=expected, states=states)
 
 
-def run_reference(case: Case, arrays: dict[int, Array]) -> tuple[list[Array], list[Array]]:
+def run_reference(case: SampleCase, arrays: dict[int, Array]) -> tuple[list[Array], list[Array]]:
     """Outputs and new states for other contents of a case's operands.
 
     Raises:
@@ -132,7 +132,7 @@ def run_reference(case: Case, arrays: dict[int, Array]) -> tuple[list[Array], li
     return list(results[: len(node.outputs)]), list(results[len(node.outputs) :])
 
 
-def _check_results(case: Case, results: Sequence[Array]) -> None:
+def _check_results(case: SampleCase, results: Sequence[Array]) -> None:
     wanted = [*case.node.outputs, *case.variables]
     where = f"{case.op.name}, sample {case.sample.id}: the reference"
     if len(results) != len(wanted):

@@ -25,7 +25,7 @@ _HUGE, _HUGE_HALF = 5e37, 6e4
 _MOST = 30
 
 
-class Kind(enum.Enum):
+class SpecialKind(enum.Enum):
     """What is planted, and where."""
 
     NAN = "nan"
@@ -37,7 +37,7 @@ class Kind(enum.Enum):
 
 
 @attrs.frozen
-class Planted:
+class SpecialNumbers:
     """Special numbers in the operands of a sample.
 
     Attributes:
@@ -46,7 +46,7 @@ class Planted:
         huge: What huge means.
     """
 
-    kind: Kind
+    kind: SpecialKind
     operand: int = -1
     huge: float = _HUGE
 
@@ -61,19 +61,19 @@ class Planted:
             return data
         huge = min(self.huge, _HUGE_HALF) if data.dtype == np.float16 else self.huge
         planted = np.array(data)
-        if self.kind is Kind.EVERYWHERE:
+        if self.kind is SpecialKind.EVERYWHERE:
             chosen = rng.choice(_everything(huge), data.shape).astype(data.dtype)
             return np.where(rng.random(data.shape) < _SHARE, chosen, data)
         value = _value(self.kind, huge)
-        if self.kind is Kind.ALL_NAN:
+        if self.kind is SpecialKind.ALL_NAN:
             planted[...] = value
         else:
             planted.reshape(-1)[int(rng.integers(planted.size))] = value
         return planted
 
 
-def _value(kind: Kind, huge: float) -> float:
-    numbers = {Kind.INF: np.inf, Kind.MINUS_INF: -np.inf, Kind.HUGE: huge}
+def _value(kind: SpecialKind, huge: float) -> float:
+    numbers = {SpecialKind.INF: np.inf, SpecialKind.MINUS_INF: -np.inf, SpecialKind.HUGE: huge}
     return numbers.get(kind, np.nan)
 
 
@@ -81,7 +81,7 @@ def _everything(huge: float) -> list[float]:
     return [np.nan, np.nan, np.inf, -np.inf, 0.0, -0.0, huge, -huge, 90.0, -90.0, 1e4, -1e4]
 
 
-def special_samples(op: OpDef, *, half: bool = False) -> list[tuple[Sample, Planted]]:
+def special_samples(op: OpDef, *, half: bool = False) -> list[tuple[Sample, SpecialNumbers]]:
     """The samples of an op that has operands of floats, each with something planted: in turn
     every kind in every operand, and all of them at least once (of an op of many operands, in
     turns too: ``_MOST`` cases)."""
@@ -89,16 +89,16 @@ def special_samples(op: OpDef, *, half: bool = False) -> list[tuple[Sample, Plan
     samples = [s for s in op.samples() if floats[s.id]]
     huge = min(op.largest_operand, _HUGE_HALF if half else _HUGE)
     if op.elementwise:
-        return [(s, Planted(Kind.EVERYWHERE, huge=huge)) for s in samples]
-    kinds = [k for k in Kind if k is not Kind.EVERYWHERE]
+        return [(s, SpecialNumbers(SpecialKind.EVERYWHERE, huge=huge)) for s in samples]
+    kinds = [k for k in SpecialKind if k is not SpecialKind.EVERYWHERE]
     operands = sorted({i for found in floats.values() for i in found})
     count = max(len(samples), min(_MOST, len(kinds) * len(operands)))
-    found: list[tuple[Sample, Planted]] = []
+    found: list[tuple[Sample, SpecialNumbers]] = []
     for i in range(count if samples else 0):
         turn, which = divmod(i, len(operands))
         operand, kind = operands[which], kinds[(turn + which) % len(kinds)]
         able = [s for s in samples if operand in floats[s.id]]
-        found.append((able[i % len(able)], Planted(kind, operand, huge)))
+        found.append((able[i % len(able)], SpecialNumbers(kind, operand, huge)))
     return found
 
 

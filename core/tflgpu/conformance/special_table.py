@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.conformance.function_table import LARGEST_DIVISOR, Row, beyond, huge, rows_of
+from tflgpu.conformance.function_table import LARGEST_DIVISOR, FunctionRow, beyond, huge, rows_of
 from tflgpu.ir.dtypes import Array
 from tflgpu.language import make
 from tflgpu.language.builder import Builder
@@ -262,7 +262,7 @@ def _functions(scalar: Scalar) -> list[Special]:
     ]  # fmt: skip
 
 
-def _of_row(row: Row, scalar: Scalar) -> Special:
+def _of_row(row: FunctionRow, scalar: Scalar) -> Special:
     arity, array, leaves_out = FUNCTIONS[row.name].arity, row.array, row.leaves_out
     assert array is not None, f"{row.name} of {scalar.value}: nothing said of special values"
     return Special(

@@ -9,8 +9,8 @@ import numpy as np
 
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.memory_nodes import move_data
-from tflgpu.conformance.programs import Program
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.programs import ProgramCase
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.builder import Builder
@@ -24,7 +24,7 @@ _GROUPS = 3
 #: Workgroups of one axis and of two, with more invocations than a subgroup has.
 _SHAPES: tuple[Size3, ...] = ((64, 1, 1), (32, 2, 1))
 
-Run = Callable[[Device, Program], None]
+Run = Callable[[Device, ProgramCase], None]
 
 
 def subgroup_checks(run: Run) -> list[Check]:
@@ -43,7 +43,7 @@ def subgroup_checks(run: Run) -> list[Check]:
 
 
 def _check(
-    make: Callable[[int, Size3], Program], scalar: Scalar, run: Run, target: Target
+    make: Callable[[int, Size3], ProgramCase], scalar: Scalar, run: Run, target: DeviceUnderTest
 ) -> Outcome:
     if not isinstance(target.device, Device):
         return NotApplicable("the device runs nodes, not kernels")
@@ -63,7 +63,7 @@ def _lacks(scalar: Scalar, caps: DeviceCaps) -> str | None:
     return None
 
 
-def _shuffles(scalar: Scalar, width: int, size: int, shape: Size3) -> Program:
+def _shuffles(scalar: Scalar, width: int, size: int, shape: Size3) -> ProgramCase:
     """A value's exchange by every mask below ``size``."""
     masks = range(1, min(size, LARGEST))
     count = int(np.prod(shape))
@@ -80,10 +80,10 @@ def _shuffles(scalar: Scalar, width: int, size: int, shape: Size3) -> Program:
     data = move_data(scalar, total * width)
     rows = data.reshape(total, width)
     want = np.concatenate([rows[np.arange(total) ^ mask] for mask in masks]).ravel()
-    return Program(k.build(), (_GROUPS, 1, 1), [data, np.zeros_like(want)], {1: want})
+    return ProgramCase(k.build(), (_GROUPS, 1, 1), [data, np.zeros_like(want)], {1: want})
 
 
-def _sums(op: str, scalar: Scalar, width: int, size: int, shape: Size3) -> Program:
+def _sums(op: str, scalar: Scalar, width: int, size: int, shape: Size3) -> ProgramCase:
     """Reductions over every number of neighbours up to ``size``; all of them get the result."""
     sizes = [n for n in (1, 2, 4, 8, 16, 32) if n <= size]
     count = int(np.prod(shape))
@@ -102,7 +102,7 @@ def _sums(op: str, scalar: Scalar, width: int, size: int, shape: Size3) -> Progr
         info = np.iinfo(scalar.numpy)
         data = rng.integers(info.min, info.max, total * width).astype(scalar.numpy)
     want = np.concatenate([_merged(op, data.reshape(-1, n, width)) for n in sizes])
-    return Program(k.build(), (_GROUPS, 1, 1), [data, np.zeros_like(want)], {1: want})
+    return ProgramCase(k.build(), (_GROUPS, 1, 1), [data, np.zeros_like(want)], {1: want})
 
 
 def _merged(op: str, groups: Array) -> Array:

@@ -16,14 +16,14 @@ from tflgpu.conformance.guard_checks import guard_checks
 from tflgpu.conformance.integer_checks import integer_checks
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.op_checks import op_checks
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.errors import TflgpuError
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.plugins import Registry
 
 
 @attrs.frozen
-class Verdict:
+class CheckResult:
     """What came of a check.
 
     Attributes:
@@ -71,7 +71,7 @@ class Suite:
         wanted = set(levels or range(len(LEVELS)))
         return [c for c in self.checks if c.level in wanted]
 
-    def judge(self, check: Check, target: Target) -> Verdict:
+    def judge(self, check: Check, target: DeviceUnderTest) -> CheckResult:
         """Run a check. A known failure that fails is "expected"; one that passes has failed, unless it
         is one of only some versions."""
         expectation = self.expected.get(check.id)
@@ -79,14 +79,14 @@ class Suite:
             outcome: Outcome = check.run(target)
         except (Exception, SystemExit) as error:  # noqa: BLE001
             if expectation is not None:
-                return Verdict("expected", str(expectation))
+                return CheckResult("expected", str(expectation))
             known = isinstance(error, (AssertionError, TflgpuError))
             text = str(error) if known else f"{type(error).__name__}: {error}"
-            return Verdict("failed", text)
+            return CheckResult("failed", text)
         if isinstance(outcome, Unsupported):
-            return Verdict("refused", outcome.reason)
+            return CheckResult("refused", outcome.reason)
         if isinstance(outcome, NotApplicable):
-            return Verdict("inapplicable", outcome.reason)
+            return CheckResult("inapplicable", outcome.reason)
         if expectation is not None and expectation.kind != "version":
-            return Verdict("failed", f"passes, but was expected to fail ({expectation})")
-        return Verdict("passed")
+            return CheckResult("failed", f"passes, but was expected to fail ({expectation})")
+        return CheckResult("passed")

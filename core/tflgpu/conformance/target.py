@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 @attrs.define(eq=False)
-class Target:
+class DeviceUnderTest:
     """An opened device. Close it when the last check has run.
 
     Attributes:
@@ -51,7 +51,7 @@ class Target:
     @classmethod
     def open(
         cls, registry: Registry, backend: str, index: int = 0, *, examples: int | None = None
-    ) -> Target:
+    ) -> DeviceUnderTest:
         """Open a device.
 
         Raises:
@@ -84,8 +84,8 @@ class Target:
     def compiled_for(
         self, precision: Precision, numerics: Numerics = Numerics.FLOAT
     ) -> CompileTarget:
-        """What graphs are compiled for, as they are. The device has no cache to stay in: whatever a
-        precision may store as f16 is stored so."""
+        """The target that compiles graphs as they are. The device has no cache for data to stay in:
+        all that a precision may store as f16 is stored so."""
         key = ("target", precision, numerics)
         return self.once(key, lambda: self._compiled_for(precision, numerics))
 
@@ -126,10 +126,12 @@ class Target:
         """A tolerance with the backend's factor on it."""
         return tolerance if self.tolerance_scale == 1 else tolerance.scaled(self.tolerance_scale)
 
-    def reopen(self) -> Target:
+    def reopen(self) -> DeviceUnderTest:
         """A second, independent device of the same index."""
         if self.opener is None:
-            return Target.open(self.registry, self.backend, self.index, examples=self.examples)
+            return DeviceUnderTest.open(
+                self.registry, self.backend, self.index, examples=self.examples
+            )
         return attrs.evolve(self, device=self.opener(), kept={})
 
     def once(self, key: object, make: Callable[[], _T]) -> _T:

@@ -11,7 +11,7 @@ from tflgpu.conformance.plugin import keep_report
 from tflgpu.conformance.report import Report
 from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.suite import Suite
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.errors import TflgpuError
 from tflgpu.plugins import registry
 
@@ -46,13 +46,13 @@ def _check_requirements(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="module")
-def target(pytestconfig: pytest.Config) -> Iterator[Target]:
+def target(pytestconfig: pytest.Config) -> Iterator[DeviceUnderTest]:
     """The opened device. One that was asked for by name and cannot be opened ends the run."""
     backend = pytestconfig.getoption("--tflgpu-backend")
     index = pytestconfig.getoption("--tflgpu-device")
     examples = pytestconfig.getoption("--tflgpu-examples")
     try:
-        opened = Target.open(registry(), backend, index, examples=examples)
+        opened = DeviceUnderTest.open(registry(), backend, index, examples=examples)
     except TflgpuError as error:
         pytest.exit(f"backend {backend}, device {index} cannot be tested: {error}", returncode=1)
     yield opened
@@ -66,14 +66,14 @@ def suite(pytestconfig: pytest.Config) -> Suite:
 
 
 @pytest.fixture(scope="module")
-def report(pytestconfig: pytest.Config, target: Target, suite: Suite) -> Report:
+def report(pytestconfig: pytest.Config, target: DeviceUnderTest, suite: Suite) -> Report:
     """Verdicts, shown and written at the end of the session."""
     made = Report(target.device.info, target.tolerance_scale, suite.ops, declared=target.declared)
     keep_report(pytestconfig, made)
     return made
 
 
-def test_conformance(check: Check, suite: Suite, target: Target, report: Report) -> None:
+def test_conformance(check: Check, suite: Suite, target: DeviceUnderTest, report: Report) -> None:
     """A check passes, or is refused with a reason, or fails as its backend expects."""
     verdict = suite.judge(check, target)
     report.add(check, verdict)

@@ -33,7 +33,7 @@ from tflgpu.contract.device import (
 from tflgpu.contract.edge import Edge
 from tflgpu.contract.given_up import is_given_up
 from tflgpu.contract.offers import offers
-from tflgpu.contract.party import Party
+from tflgpu.contract.party import PluginCaller
 from tflgpu.errors import DeviceError, TflgpuError, UnsupportedError
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.lowering.caps import DeviceCaps
@@ -53,7 +53,7 @@ _DEVICE = (
 class _Checked:
     """What both kinds of device have. ``info`` and ``caps`` are asked for once."""
 
-    def __init__(self, inner: Any, party: Party, backend: str, index: int) -> None:
+    def __init__(self, inner: Any, party: PluginCaller, backend: str, index: int) -> None:
         self._inner, self._party = inner, party
         self._closed = False
         self.info = _info(party.call("info", getattr, inner, "info"), party, backend, index)
@@ -94,7 +94,7 @@ class _Checked:
 class CheckedDevice(_Checked):
     """A `Device` around another."""
 
-    def __init__(self, inner: Any, party: Party, backend: str, index: int) -> None:
+    def __init__(self, inner: Any, party: PluginCaller, backend: str, index: int) -> None:
         super().__init__(inner, party, backend, index)
         alignment = party.call("alignment", getattr, inner, "alignment")
         if not _is_whole(alignment, 1):
@@ -190,6 +190,7 @@ class CheckedNodeDevice(_Checked):
 
         Raises:
             UnsupportedError: the device takes none.
+            OptionError: as there.
         """
         if not offers(self._inner, CustomOps):
             raise UnsupportedError(f"{self._party.label} takes no operators in native code")
@@ -212,7 +213,7 @@ class CheckedNodeDevice(_Checked):
 Checked = Union[CheckedDevice, CheckedNodeDevice]
 
 
-def checked_device(inner: object, party: Party, backend: str, index: int) -> Checked:
+def checked_device(inner: object, party: PluginCaller, backend: str, index: int) -> Checked:
     """A device that was just opened, checked; it is closed where it is not what it must be.
 
     Raises:
@@ -273,7 +274,7 @@ def _close_quietly(inner: Any) -> None:
         attempt(close)
 
 
-def _info(info: object, party: Party, backend: str, index: int) -> DeviceInfo:
+def _info(info: object, party: PluginCaller, backend: str, index: int) -> DeviceInfo:
     if not isinstance(info, DeviceInfo):
         raise party.broke(f"info is {shown(info)}, not a DeviceInfo")
     problem = wrong_info(info, backend)
@@ -298,7 +299,7 @@ def wrong_info(info: DeviceInfo, backend: str) -> str | None:
     return None
 
 
-def _caps(caps: object, party: Party) -> DeviceCaps:
+def _caps(caps: object, party: PluginCaller) -> DeviceCaps:
     if not isinstance(caps, DeviceCaps):
         raise party.broke(f"caps is {shown(caps)}, not a DeviceCaps")
     for field in attrs.fields(DeviceCaps):

@@ -9,7 +9,7 @@ import numpy as np
 
 from tflgpu.blame import shown
 from tflgpu.contract.buffers import Buffer
-from tflgpu.contract.party import Party
+from tflgpu.contract.party import PluginCaller
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
@@ -20,7 +20,7 @@ _NEEDED = ("nbytes", "write", "read", "export", "close")
 class CheckedBuffer:
     """A `Buffer` around another's. Whatever it has besides is the other's."""
 
-    def __init__(self, inner: Any, party: Party, nbytes: int) -> None:
+    def __init__(self, inner: Any, party: PluginCaller, nbytes: int) -> None:
         self._inner, self._party = inner, party
         #: Its size in bytes.
         self.nbytes = nbytes
@@ -75,7 +75,7 @@ class CheckedBuffer:
 
 
 def checked_buffer(
-    found: object, party: Party, what: str, least: int
+    found: object, party: PluginCaller, what: str, least: int
 ) -> CheckedBuffer | Unsupported:
     """What ``allocate`` or ``import_buffer`` gave, checked; a buffer has ``least`` bytes or more.
 
@@ -96,7 +96,7 @@ def checked_buffer(
     return CheckedBuffer(found, party, int(nbytes))
 
 
-def checked_reason(answer: object, party: Party, what: str) -> Unsupported:
+def checked_reason(answer: object, party: PluginCaller, what: str) -> Unsupported:
     """A "no".
 
     Raises:

@@ -11,7 +11,7 @@ from tflgpu.contract.device import Recording
 from tflgpu.contract.edge import Edge
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
-from tflgpu.contract.party import Party
+from tflgpu.contract.party import PluginCaller
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 
@@ -75,7 +75,7 @@ class CheckedLender(CheckedRecording):
 
 def checked_recording(
     inner: object,
-    party: Party,
+    party: PluginCaller,
     inputs: Sequence[Edge],
     outputs: Sequence[Edge],
     dispatches: int | None = None,

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from tflgpu.blame import shown
-from tflgpu.contract.party import Party
+from tflgpu.contract.party import PluginCaller
 
 
 class CheckedPending:
     """A `Pending` around another's."""
 
-    def __init__(self, inner: Any, party: Party, after: Callable[[], None]) -> None:
+    def __init__(self, inner: Any, party: PluginCaller, after: Callable[[], None]) -> None:
         """``after`` looks at the recording once the run is over."""
         self._inner, self._party = inner, party
         self._after: Callable[[], None] | None = after

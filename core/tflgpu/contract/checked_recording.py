@@ -16,7 +16,7 @@ from tflgpu.contract.checked_buffers import checked_reason, inner_buffers
 from tflgpu.contract.checked_pending import CheckedPending
 from tflgpu.contract.device import DispatchTime, Recording
 from tflgpu.contract.edge import Edge
-from tflgpu.contract.party import Party
+from tflgpu.contract.party import PluginCaller
 from tflgpu.contract.pending import Pending
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
@@ -28,7 +28,7 @@ class CheckedRecording:
     def __init__(
         self,
         inner: Recording,
-        party: Party,
+        party: PluginCaller,
         inputs: Sequence[Edge],
         outputs: Sequence[Edge],
         dispatches: int | None,

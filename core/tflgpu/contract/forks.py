@@ -75,27 +75,17 @@ class Holder(OfProcess):
 
 
 class ForkWatch(Holder):
-    """Tells an object in a child that it is one, for objects whose own names are their users'.
+    """Watches for forks on behalf of an object whose own names are its users': in a child the object
+    lives as long as the process, and `check_inherited` refuses."""
 
-    Args:
-        owner: The object. Where it can no longer be used, it lives as long as the process.
-        renew: Called with it in a child, to forget locks.
-        usable: Whether a child may use it.
-    """
-
-    def __init__(self, owner: T, renew: Callable[[T], object], *, usable: bool = False) -> None:
-        self._owner, self._renew, self._usable = weakref.ref(owner), renew, usable
+    def __init__(self, owner: object) -> None:
+        self._owner = weakref.ref(owner)
         self.belongs_to_process()
 
     def after_fork(self) -> None:
-        """As `Holder.after_fork`."""
-        self.inherited = not self._usable
-        owner = self._owner()
-        if owner is None:
-            return
-        if self.inherited:
-            immortal(owner)
-        self._renew(owner)
+        """In a child: nothing of the object is released there."""
+        super().after_fork()
+        immortal(self._owner())
 
 
 class Begun(Holder):

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 @frozen
-class Party:
+class PluginCaller:
     """A backend and the plugin that brought it.
 
     Attributes:

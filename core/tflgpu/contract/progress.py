@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from tflgpu.blame import Failed, attempt
+from tflgpu.contract.run_guard import for_this_thread
 
 #: Told how many kernels are ready, and of how many.
 Progress = Callable[[int, int], object]
@@ -33,7 +34,8 @@ class Count:
     """
 
     def __init__(self, whole: int) -> None:
-        self._progress = _asked.get()
+        asked = _asked.get()
+        self._progress = None if asked is None else for_this_thread(asked)
         self._whole = whole
         self._ready = 0
         self._lock = threading.Lock()

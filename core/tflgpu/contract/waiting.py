@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -20,8 +21,22 @@ __all__ = ["of_signal", "wait_until"]  # backends ask both here
 
 #: Seconds without sleep.
 _AWAKE = 2e-3
-#: The part of the time waited so far that a nap takes, and the longest nap in seconds.
-_PART, _LONGEST = 1 / 64, 0.02
+#: The part of the time waited so far that a nap takes, and the shortest and longest nap in seconds.
+_PART, _SHORTEST, _LONGEST = 1 / 64, 2e-5, 0.02
+
+
+class Manner(threading.local):
+    """How this thread waits for a device.
+
+    Attributes:
+        asleep: Whether it leaves the interpreter lock to others, who have more use for it than for
+            hearing of the end at once: it asks seldom, or has the driver wait.
+    """
+
+    asleep = False
+
+
+manner = Manner()
 
 _pass_on: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
@@ -34,8 +49,8 @@ def wait_until(done: Callable[[], bool], timeout: float = math.inf) -> bool:
         waited = time.perf_counter() - start
         if waited >= timeout:
             return False
-        if waited < _AWAKE:
+        if waited < _AWAKE and not manner.asleep:
             _pass_on()
         else:
-            time.sleep(min(waited * _PART, _LONGEST, timeout - waited))
+            time.sleep(min(max(waited * _PART, _SHORTEST), _LONGEST, timeout - waited))
     return True

@@ -19,8 +19,8 @@ from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, Probe
 from tflgpu.contract.forks import try_in_child
 from tflgpu.contract.memory_use import CountsMemory
 from tflgpu.contract.offers import offers
-from tflgpu.devices import remembered
-from tflgpu.devices.considered import Candidate, Considered, Notes
+from tflgpu.devices import measured_times
+from tflgpu.devices.candidates import Candidate, ExaminedDevice, Notes
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.options import CPU, DelegateOptions, device_from_text
 from tflgpu.plugins import Registry, missing_driver
@@ -39,13 +39,13 @@ _NO_GPU = f"there is no GPU that can be used{ALL_ON_CPU}{_SEE}"
 
 @frozen
 class Choice:
-    """The device to use; None where there is none and none was asked for.
+    """The device to use; None without a device, where no option names one.
 
     Attributes:
         device: Which one.
         reasons: Why, and why not the others.
         judgement: What the device database says of it.
-        explicit: Somebody asked for the backend or device, so that its failure is an error.
+        explicit: An option names the backend or device, so that its failure is an error.
         considered: Every device that was looked at, with what became of it.
     """
 
@@ -53,7 +53,7 @@ class Choice:
     reasons: tuple[str, ...]
     judgement: Judgement = attrs.field(factory=Judgement)
     explicit: bool = False
-    considered: tuple[Considered, ...] = ()
+    considered: tuple[ExaminedDevice, ...] = ()
 
 
 @frozen
@@ -142,7 +142,7 @@ def choose(
     registry: Registry,
     options: DelegateOptions,
     environ: Mapping[str, str] = os.environ,
-    times: remembered.Remembered | None = None,
+    times: measured_times.MeasuredTimes | None = None,
 ) -> Choice:
     """What `open_best` would give, and why; the device is opened, and closed again.
 
@@ -159,7 +159,7 @@ def open_best(
     registry: Registry,
     options: DelegateOptions,
     environ: Mapping[str, str] = os.environ,
-    times: remembered.Remembered | None = None,
+    times: measured_times.MeasuredTimes | None = None,
     *,
     only_gpus: bool = False,
 ) -> tuple[Choice, Device | NodeDevice | None]:
@@ -184,8 +184,8 @@ def open_best(
     for tier in candidates.tiers:
         order = tier
         if len(tier) > 1 and all(c.rank >= 0 for c in tier):
-            folder = remembered.default_folder()
-            store = remembered.Remembered(folder) if times is None else times
+            folder = measured_times.default_folder()
+            store = measured_times.MeasuredTimes(folder) if times is None else times
             order = _by_speed(registry, options, tier, store, notes)
         for candidate in order:
             try:
@@ -212,13 +212,13 @@ def _by_speed(
     registry: Registry,
     options: DelegateOptions,
     tier: Sequence[Candidate],
-    times: remembered.Remembered,
+    times: measured_times.MeasuredTimes,
     notes: Notes,
 ) -> list[Candidate]:
     """The tier in the order in which to try its devices; adds to the notes."""
     owners = {c.info.backend: registry.distribution(c.info.backend) for c in tier}
     infos = [c.info for c in tier]
-    key = remembered.candidates_key(infos, owners)
+    key = measured_times.candidates_key(infos, owners)
     known = times.load(key, len(tier))
     if known is not None:
         pairs = list(zip(tier, known, strict=True))
@@ -291,7 +291,7 @@ def _fastest_first(measured: Sequence[tuple[Candidate, float]]) -> list[Candidat
 def _asked(
     options: DelegateOptions, environ: Mapping[str, str]
 ) -> tuple[str | None, int | str | None, str]:
-    """Backend, device, and who wants them."""
+    """Backend, device, and the option or variable that names them."""
     backend, wanted = options.backend, options.device
     why = f"asked for by the option {'device' if backend is None else 'backend'}"
     if backend is None and environ.get("TFLGPU_BACKEND", "").strip():

@@ -31,9 +31,9 @@ _warned = False
 
 
 class CpuSide:
-    """Runs on the CPU what no device takes. Opens nothing before it is needed.
+    """Runs the operators that no device takes on the CPU. Opens nothing before it is needed.
 
-    Whoever makes one closes it, after the sessions that use it. One thread at a time.
+    The owner closes it, after the sessions that use it. One thread at a time.
 
     Args:
         known: Where backends are found.
@@ -71,6 +71,7 @@ class CpuSide:
         Raises:
             DeviceError: the backend that was asked for cannot run here, or nothing that is here
                 takes custom operators in native code, and there are some.
+            OptionError: a registerer of such operators is not found, or raises.
             StateError: it is closed.
         """
         if self._closed:
@@ -111,7 +112,7 @@ class CpuSide:
         return self._lacking
 
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
-        """As `tflgpu.contract.device.ForeignOps.infer`, of whatever is in use."""
+        """`tflgpu.contract.device.ForeignOps.infer` of the backend in use."""
         device = self.device
         if offers(device, ForeignOps):
             return device.infer(node)
@@ -144,6 +145,8 @@ class CpuSide:
                 break
             try:
                 found = self._opened(name)
+            except OptionError:  # of a registerer, which another backend would not know either
+                raise
             except TflgpuError as error:
                 lacking.append(str(error))
                 continue
@@ -171,6 +174,11 @@ class CpuSide:
                 if not offers(device, CustomOps):
                     raise UnsupportedError(f"backend {name} takes no operators in native code")
                 device.register_custom_ops(self._registerers)
+            except OptionError as error:
+                device.close()
+                raise OptionError(
+                    f"custom_op_registerers {shown(list(self._registerers))}: {error}"
+                ) from error
             except TflgpuError as error:
                 device.close()
                 raise DeviceError(self._no_registerers(str(error))) from error

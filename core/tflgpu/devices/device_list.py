@@ -11,8 +11,8 @@ import attrs
 from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.judge import Judgement, judge
 from tflgpu.contract.device import DeviceInfo
+from tflgpu.devices.candidates import ExaminedDevice, milliseconds
 from tflgpu.devices.choose import Choice, choose
-from tflgpu.devices.considered import Considered, milliseconds
 from tflgpu.errors import OptionError, TflgpuError
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry, registry
@@ -33,11 +33,11 @@ class Explanation:
             backend that is not available).
     """
 
-    devices: tuple[Considered, ...]
+    devices: tuple[ExaminedDevice, ...]
     reasons: tuple[str, ...]
 
     @property
-    def chosen(self) -> Considered | None:
+    def chosen(self) -> ExaminedDevice | None:
         """The device to use, None where there is none."""
         return next((d for d in self.devices if d.chosen), None)
 
@@ -163,12 +163,12 @@ class CompatibilityList:
         return self._registry.compat_entries(backend)
 
 
-def _time(seen: Considered) -> str:
+def _time(seen: ExaminedDevice) -> str:
     if seen.seconds is None:
         return "not measured"
     return milliseconds(seen.seconds) + (", measured before" if seen.remembered else "")
 
 
-def _known(seen: Considered) -> Sequence[str]:
+def _known(seen: ExaminedDevice) -> Sequence[str]:
     known = zip(seen.judgement.reasons, seen.judgement.sources, strict=True)
     return [f"{reason}; {source}" if source else reason for reason, source in known] or ["no entry"]

@@ -39,8 +39,8 @@ Open = Callable[[Graph], Recording]
 
 
 def measure_machine(open_graph: Open, ops: Mapping[str, OpDef], *, joins: bool = True) -> Machine:
-    """The figures of whatever ``open_graph`` opens graphs on. Takes some 0.3 s once everything is
-    compiled.
+    """The figures of the device, or the CPU, that ``open_graph`` opens graphs on. Takes some 0.3 s
+    once everything is compiled.
 
     Args:
         open_graph: Opens a graph.
@@ -168,7 +168,7 @@ class _Maker:
         graph.inputs.append(last)
         operands: list[Value] = []
         if filter_shape is not None:
-            # Numbers near zero and not denormal, whatever the number of layers.
+            # Numbers near zero and not denormal, with any number of layers.
             weights = np.full(filter_shape, 1e-3, np.float32)
             operands = [graph.add_const(weights), graph.add_const(np.zeros(_CHANNELS, np.float32))]
         for at in range(length):

@@ -1,4 +1,5 @@
-"""A device that is lost is opened anew: who was on the old one, and when that is closed."""
+"""A device that is lost is opened anew: the sessions that used the old one, and when that is
+closed."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Renewal:
         self._replaced: list[tuple[Device | NodeDevice, weakref.WeakSet[User]]] = []
 
     def users(self) -> weakref.WeakSet[User]:
-        """Those of the device in use, to be added to; closes what nobody uses any more."""
+        """The users of the device in use, a set to add to; closes devices without users."""
         for entry in tuple(self._replaced):
             if all(user.is_closed for user in entry[1]):
                 attempt(entry[0].close)  # nothing is expected of a lost one
@@ -60,5 +61,6 @@ class Renewal:
             self._replaced.pop()
 
     def after_fork(self) -> None:
-        """A child touches none of them; the lock may have been somebody's."""
+        """A child process touches none of the devices; another thread may have held the lock at the
+        fork."""
         self._lock = threading.Lock()

@@ -9,7 +9,7 @@ import attrs
 
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, NodeDevice
-from tflgpu.devices.wanted import node_choice, precision_on
+from tflgpu.devices.device_options import node_choice, precision_on
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.reason import Unsupported

@@ -18,56 +18,26 @@ from tflgpu.flow.operators import (
     VAR_HANDLE,
     WHILE,
     called,
+    reached,
 )
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
-#: Subgraphs inside each other. Converters make a level for each loop or branch in the source.
-_DEEPEST = 32
 _Types = list[DType]
 
 
-def check_bodies(subgraphs: Sequence[SubgraphInfo], start: int) -> None:
+def check_bodies(subgraphs: tuple[SubgraphInfo, ...], start: int) -> None:
     """Check all that running subgraph ``start`` may lead to.
 
     Raises:
-        ModelError: a subgraph runs itself, directly or not; subgraphs lie too deep in each other; or
-            one does not take or give what the operator that runs it has.
+        ModelError: a subgraph does not take or give what the operator that runs it has.
     """
-    depth: dict[int, int] = {}  # of those that are done: levels from there on
-    path: list[tuple[int, list[int]]] = [(start, _called_by(subgraphs[start]))]
-    inside = {start}
-    while path:
-        number, ahead = path[-1]
-        if not ahead:
-            path.pop()
-            inside.discard(number)
-            below = [depth[i] for i in _called_by(subgraphs[number])]
-            depth[number] = 1 + max(below, default=0)
-            if depth[number] > _DEEPEST:
-                raise ModelError(
-                    f"subgraph {number} runs subgraphs {depth[number] - 1} deep in each other; at "
-                    f"most {_DEEPEST - 1} are supported"
-                )
-            continue
-        following = ahead.pop()
-        if following in inside:
-            raise ModelError(
-                f"subgraph {following} runs itself, by way of subgraph {number}; this would never end"
-            )
-        if following not in depth:
-            inside.add(following)
-            path.append((following, _called_by(subgraphs[following])))
-    for number in depth:
+    for number in reached(subgraphs, [start]):
         for operator in subgraphs[number].operators:
             if run_by_host(operator) and not operator.is_custom:
                 _Checking(subgraphs, number, operator).check()
-
-
-def _called_by(info: SubgraphInfo) -> list[int]:
-    return [number for operator in info.operators for number in called(operator)]
 
 
 class _Checking:

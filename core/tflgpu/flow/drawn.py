@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tflgpu.errors import DeviceError, InputError
+from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.sizes import check_size
 
 _U32, _U64 = np.uint32, np.uint64
 _LOW = _U64(0xFFFFFFFF)

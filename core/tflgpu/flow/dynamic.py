@@ -24,9 +24,9 @@ from tflgpu.errors import (
 )
 from tflgpu.flow.cut import Known
 from tflgpu.flow.drawn import Draws
+from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import UnknownOp
@@ -169,6 +169,9 @@ class Dynamic:
             every = tuple(range(len(self.node.inputs)))
             operands = self._operands(env, every)
             specs = definition.infer(attributes, operands)
+            if len(specs) != len(self.operator.outputs):
+                made = len(self.operator.outputs)
+                raise ModelError(f"makes {len(specs)} tensors, but the file gives it {made}")
             for spec in specs:
                 check_size(spec.shape, spec.dtype, "its result")
             with np.errstate(all="ignore"):

@@ -10,7 +10,6 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.flow.cut import Known
-from tflgpu.flow.endless import decided_by_values
 from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import (
     ASSIGN,
@@ -109,10 +108,7 @@ class HostOperators:
         assert operator.name == WHILE
         cond, body = bodies
         _check_one(where, cond.results(given)[0])
-        loop = Loop(
-            shared, operator.index, where, inputs, outputs, cond, body, _decision, given,
-            decided_by_values=decided_by_values(shared.model.subgraphs, called(operator)),
-        )  # fmt: skip
+        loop = Loop(shared, operator.index, where, inputs, outputs, cond, body, _decision, given)
         loop.prepare([known.constants.get(i, info.tensors[i].data) for i in inputs])
         return loop
 

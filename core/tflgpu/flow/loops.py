@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tflgpu.errors import ModelError
-from tflgpu.flow.endless import Watch
+from tflgpu.errors import BudgetError, ModelError
 from tflgpu.flow.pieces import Piece
 from tflgpu.flow.program import Program, Shared, Stretch
 from tflgpu.flow.rounds import AHEAD, Body, Counter, Rounds, rounds
@@ -41,10 +39,8 @@ class Loop:
     def __init__(
         self, shared: Shared, index: int, where: str, inputs: tuple[int, ...], outputs: tuple[int, ...],
         cond: Program, body: Program, decide: Callable[[str, Given], bool], given: Sequence[Told],
-        *, decided_by_values: bool,
     ) -> None:  # fmt: skip
         self.index = index
-        self._watch = partial(Watch, where, decided=decided_by_values)
         self._where, self._inputs, self._outputs = where, inputs, outputs
         self._cond, self._body, self._decide = cond, body, decide
         stays = self._stays = _results(body, given) == tuple(given)
@@ -57,10 +53,7 @@ class Loop:
     def __call__(self, env: Env) -> None:
         """Run the body as long as the condition holds."""
         state: list[Given] = [env[i] for i in self._inputs]
-        if self._blocks is not None:
-            state = self._blocks.run(state, self._watch())
-        else:
-            state = self._run_by_rounds(state)
+        state = self._run_by_rounds(state) if self._blocks is None else self._blocks.run(state)
         for i, made in zip(self._outputs, state, strict=True):
             # Copied, since the body's next run, for another operator perhaps, overwrites it.
             env[i] = np.array(made) if isinstance(made, np.ndarray) else made
@@ -80,11 +73,9 @@ class Loop:
     def _run_by_rounds(self, state: list[Given]) -> list[Given]:
         """The state after the last round. What the body gave last time is its operand now, and is kept
         from being overwritten where the body reads it late."""
-        watch, is_both = self._watch(), self._cond is self._body
+        is_both = self._cond is self._body
         before = state  # what nothing here overwrites
         while self._decide(self._where, self._cond.run(state)[0]):
-            if watch.due():
-                watch.look(state)
             # Asked for only now: at the shapes that the last round leaves, the body need not work out.
             _keep(state, before, () if is_both else self._body.holds(state))
             before, state = state, self._body.run(state)
@@ -138,16 +129,12 @@ class Blocks:
             return None
         return cls(shared, found[0], found[1])
 
-    def run(self, state: Sequence[Given], watch: Watch) -> list[Given]:
+    def run(self, state: Sequence[Given]) -> list[Given]:
         """The state after the last round."""
         arrays: list[Any] = list(state)
         if self._counter is None:
-            return self._run_asking(arrays, watch)
-        before: list[bytes] = []
+            return self._run_asking(arrays)
         while count := self._counter.count(arrays):
-            counters = [arrays[at].tobytes() for at in self._counter.positions]
-            if counters == before:
-                watch.fail(AHEAD)
             for length in self._lengths(count):
                 block = self._block(length)
                 if block is None:
@@ -156,7 +143,6 @@ class Blocks:
             else:
                 if count < AHEAD:
                     break
-                before = counters
         return arrays
 
     def prepare(self, contents: Sequence[Array | None]) -> None:
@@ -166,7 +152,10 @@ class Blocks:
             self._asking()
             return
         if all(contents[at] is not None for at in counter.positions):
-            count = counter.count([np.zeros(()) if c is None else c for c in contents])
+            try:
+                count = counter.count([np.zeros(()) if c is None else c for c in contents])
+            except BudgetError:
+                return  # it is counted when it runs
             while any(self._block(n) is None for n in dict.fromkeys(self._lengths(count))):
                 pass  # lengths are others now
 
@@ -238,15 +227,13 @@ class Blocks:
             return None
         return _Carrying(self._shared.joined(session), self._body.inputs, step)
 
-    def _run_asking(self, arrays: list[Any], watch: Watch) -> list[Given]:
+    def _run_asking(self, arrays: list[Any]) -> list[Given]:
         """A round at a time, which says whether there is another."""
         first, step = self._asking()
         *_, flag = first.run(arrays)
         if isinstance(step, _Carrying):
-            return step.run(arrays, watch) if flag.reshape(())[()] else arrays
+            return step.run(arrays) if flag.reshape(())[()] else arrays
         while flag.reshape(())[()]:
-            if watch.due():
-                watch.look(arrays)
             *arrays, flag = step.run(arrays)
         return arrays
 
@@ -286,7 +273,7 @@ class _Carrying:
         self._inputs = inputs
         self._outputs = made.outputs
 
-    def run(self, state: Sequence[Any], watch: Watch) -> list[Any]:
+    def run(self, state: Sequence[Any]) -> list[Any]:
         """The state after all rounds, of which there is one at least; arrays that the next run of the
         loop overwrites, but for what it was given."""
         session = self._session
@@ -302,8 +289,6 @@ class _Carrying:
         while more:
             session.run()
             more = bool(session.arrays[flag.id].reshape(())[()])
-            if watch.due() and more:
-                watch.look(self._made(state))
         return self._made(state)
 
     def _made(self, state: Sequence[Any]) -> list[Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from tflgpu.ir.budget import spend
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ops.base import OpDef
@@ -211,6 +212,7 @@ class Counter:
 
     def _counted(self, state: dict[int, Array]) -> int:
         for done in range(AHEAD):
+            spend("rounds", 1, "a WHILE")
             (flag,) = self._run(self.cond, tuple(self.cond.graph), state, (0,))
             if not flag.reshape(())[()]:
                 return done

@@ -12,7 +12,7 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_values import OperatorReport, Refusal
 from tflgpu.compiler.report_values import Place as RunsOn
 from tflgpu.contract.forks import Holder
-from tflgpu.errors import AllocationError, ModelError, StateError
+from tflgpu.errors import AllocationError, ModelError, StateError, TflgpuError
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
@@ -21,11 +21,12 @@ from tflgpu.flow.pieces import KeepingPiece, Piece
 from tflgpu.flow.program import Program, Shared
 from tflgpu.flow.steps import Repeats
 from tflgpu.flow.store import Handle, Held, Store
+from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
-from tflgpu.ir.sizes import check_size
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
+from tflgpu.ops.unknown import check_held
 from tflgpu.runtime.places import Place, Traffic
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host
@@ -103,6 +104,11 @@ class FlowSession(Session):
         check_bodies(model.subgraphs, number)
         info = model.subgraphs[number]
         graph = Graph(info.name or "main")
+        for i, dtype in (
+            *((i, info.tensors[i].dtype) for i in info.inputs),
+            *((i, info.tensors[i].dtype.unpacked) for i in info.outputs),
+        ):
+            check_held(dtype, i, info.tensors[i].name, "nothing here runs", texts=True)
         for i in dict.fromkeys(info.inputs):
             tensor = info.tensors[i]
             shape = shapes.get(i, tensor.shape)
@@ -161,7 +167,7 @@ class FlowSession(Session):
         for i in self._info.outputs:
             tensor = self._info.tensors[i]
             if i not in self._arrays and tensor.data is None and i in known:
-                self._arrays[i] = tensor.dtype.blank(known[i])
+                self._arrays[i] = tensor.dtype.unpacked.blank(known[i])
 
     def run(self, *, is_watched: bool = True) -> None:
         """As `Session.run`. A run that fails leaves variables as they were."""
@@ -181,6 +187,11 @@ class FlowSession(Session):
             self._store.restore(before)
             if isinstance(error, ModelError) and not isinstance(error, RuntimeError):
                 raise AllocationError(f"with what was computed: {error}") from error
+            if isinstance(error, MemoryError) and not isinstance(error, TflgpuError):
+                raise AllocationError(
+                    "not enough memory for the tensors that this run makes, which grow with what it was "
+                    "given or from round to round of a loop"
+                ) from error
             raise
         arrays, given, shown = self._arrays, self._given_tensors, self._shown
         for i, array in env.items():

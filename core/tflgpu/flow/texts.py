@@ -20,9 +20,9 @@ from tflgpu.errors import (
 from tflgpu.flow.cut import Known
 from tflgpu.flow.program import Shared
 from tflgpu.flow.steps import Env, Told
+from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.skip_gram import SKIP_GRAM

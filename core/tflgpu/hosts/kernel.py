@@ -8,6 +8,7 @@ from typing import Any
 
 from tflgpu.blame import in_a_line, of_signal
 from tflgpu.contract.forks import Holder
+from tflgpu.contract.run_guard import RunGuard
 from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
 from tflgpu.hosts.cdef import DYNAMIC, ffi, resize
 from tflgpu.hosts.edges import Edge, Edges
@@ -44,6 +45,7 @@ class Kernel(Holder):
         self._context: Any = None  # as long as LiteRT has the kernel
         self._arrays: Mapping[int, Array] = {}
         self._edges = Edges()
+        self._guard = RunGuard("this part of a model")
         self.belongs_to_process()
 
     def prepare(self, context: Any) -> None:
@@ -54,18 +56,19 @@ class Kernel(Holder):
         Raises:
             TflgpuError: the operators do not work out at these shapes, or a device failed.
         """
-        tensors = context.tensors
-        self._context = context
-        self._edges.give_back(tensors, contents=True)
-        self._deferred = any(tensors[t].allocation_type == DYNAMIC for t in self._info.inputs)
-        if not self._deferred:
-            self._fit(context, most=1)
-            return
-        for index in self._info.outputs:
-            tensor = tensors[index]
-            if tensor.allocation_type != DYNAMIC:  # as TFLite's SetTensorToDynamic
-                tensor.allocation_type = DYNAMIC
-                tensor.data = ffi().NULL
+        with self._guard.call:
+            tensors = context.tensors
+            self._context = context
+            self._edges.give_back(tensors, contents=True)
+            self._deferred = any(tensors[t].allocation_type == DYNAMIC for t in self._info.inputs)
+            if not self._deferred:
+                self._fit(context, most=1)
+                return
+            for index in self._info.outputs:
+                tensor = tensors[index]
+                if tensor.allocation_type != DYNAMIC:  # as TFLite's SetTensorToDynamic
+                    tensor.allocation_type = DYNAMIC
+                    tensor.data = ffi().NULL
 
     def invoke(self, context: Any) -> None:
         """Run on what the inputs hold.
@@ -73,17 +76,18 @@ class Kernel(Holder):
         Raises:
             TflgpuError: a device failed, or the delegate was closed.
         """
-        if self._deferred or self._session.is_broken:
-            self._fit(context, most=_MOST_SESSIONS if self._deferred else 1)
-        tensors, session = context.tensors, self._session
-        self._edges.copy_in(tensors)
-        try:
-            session.run()
-        except DeviceError as error:
-            session = self._made_again(context, error)
-        if session.arrays is not self._arrays:  # the accuracy guard put another in its place
-            self._connect(context, session)
-        self._edges.copy_out(tensors)
+        with self._guard.call:
+            if self._deferred or self._session.is_broken:
+                self._fit(context, most=_MOST_SESSIONS if self._deferred else 1)
+            tensors, session = context.tensors, self._session
+            self._edges.copy_in(tensors)
+            try:
+                session.run()
+            except DeviceError as error:
+                session = self._made_again(context, error)
+            if session.arrays is not self._arrays:  # the accuracy guard put another in its place
+                self._connect(context, session)
+            self._edges.copy_out(tensors)
 
     def close(self) -> None:
         """Release the sessions; twice is harmless."""

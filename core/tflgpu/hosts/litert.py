@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ import attrs
 
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal
-from tflgpu.contract.forks import Holder
+from tflgpu.contract.run_guard import RunGuard
 from tflgpu.hosts.callbacks import Native, Nodes, Preview
 from tflgpu.hosts.kernel import Kernel
 from tflgpu.hosts.layout import check_layout
@@ -26,7 +25,7 @@ _MOST_REPORTS = 32
 LITERT = "LiteRT"
 
 
-class LiteRtHost(Holder):
+class LiteRtHost:
     """One delegate inside LiteRT. It serves any number of interpreters, one after another or in
     threads.
 
@@ -36,17 +35,11 @@ class LiteRtHost(Holder):
     """
 
     def __init__(self, provider: Provider) -> None:
-        self._provider = weakref.ref(
-            provider
-        )  # whose delegate owns this object; its kernels keep it
-        self._lock = threading.Lock()
+        # Its delegate owns this object, and its kernels keep it.
+        self._provider = weakref.ref(provider)
+        self._guard = RunGuard("this delegate")
         self._native = Native(self)
         self.reports: deque[DelegationReport] = deque(maxlen=_MOST_REPORTS)
-        self.belongs_to_process()
-
-    def after_fork(self) -> None:
-        """What another thread locked, nobody unlocks in a child."""
-        self._lock = threading.Lock()
 
     def pointer(self) -> int:
         """The `TfLiteDelegate*` for the interpreter that is calling.
@@ -70,7 +63,7 @@ class LiteRtHost(Holder):
             return {}
         opened = provider.opened
         assert opened is not None
-        with self._lock:
+        with self._guard:
             graph = read_context(context)
             decision = decide(graph, provider, preview)
             try:

@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import OfProcess
+from tflgpu.contract.run_guard import Closable, RunGuard
 from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.buffer_methods import BufferMethods
-from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.invocation import Invocation, Lanes
 from tflgpu.interpreter.model_details import ModelDetails
 from tflgpu.interpreter.providers import provider_of
 from tflgpu.interpreter.session_opener import SessionOpener, is_kept
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.ir.brief import clipped
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OpResolverType, truth
-from tflgpu.options.keywords import Self
-from tflgpu.options.kinds import Count
+from tflgpu.options.kinds import WholeNumber
 from tflgpu.plugins import registry
 from tflgpu.tflite.model_file import SignatureInfo
 
+if sys.version_info >= (3, 11):
+    from typing import Self
+else:
+    from typing_extensions import Self
 
-class Interpreter(OfProcess, BufferMethods, ModelDetails):
+
+class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
     """Runs a `.tflite` model, on the best GPU there is where no delegate is named.
 
         interpreter = tflgpu.Interpreter("model.tflite")
@@ -49,7 +56,8 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
     numbers.
 
     Any values are allowed as inputs, NaN and infinities too. One thread at a time may use an
-    interpreter; a call that comes while another thread's is running raises `StateError`.
+    interpreter; a call that comes while another thread's is running raises `StateError`, and so does one
+    from inside a call of the same thread (by a signal's handler, say).
     """
 
     #: Of custom operators in native code: see `InterpreterWithCustomOps`.
@@ -135,7 +143,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         ):
             truth(name, value)
         resolver = resolver_of(experimental_op_resolver_type)
-        self._busy = Busy()
+        self._busy = RunGuard("this interpreter", waits=False)
         preserve_all = truth("experimental_preserve_all_tensors", experimental_preserve_all_tensors)
         fuse = not truth(
             "experimental_disable_delegate_node_fusion", experimental_disable_delegate_node_fusion
@@ -144,7 +152,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             "experimental_compress_quantization_zero_points",
             experimental_compress_quantization_zero_points,
         )
-        self._most = Count().read("max_in_flight", max_in_flight)
+        self._most = WholeNumber().read("max_in_flight", max_in_flight)
         self._lanes: Lanes | None = None
         options, provider = provider_of(experimental_delegates, resolver)
         digest: list[str] = []
@@ -161,7 +169,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             fuse,
             "".join(digest),
         )
-        if Count().read("batch", batch) > 1:
+        if WholeNumber().read("batch", batch) > 1:
             batching = Batching(self._model, registry().ops(), self._cpu.infer, batch)
             self._opener.batching, self._model = batching, batching.view()
         self._subgraphs: dict[int, Subgraph] = {}
@@ -217,28 +225,30 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             InputError: an index of no input, or another type or shape than it has.
             StateError, DeviceError: as `invoke`; the latter also from `Invocation.wait`.
         """
-        with self._busy:
-            if not self._main.allocated:
-                self._main.run()  # says what lacks
+        with self._busy.call:
             if inputs is not None and not isinstance(inputs, Mapping):
                 raise InputError(
                     f"inputs are values by tensor index, {{0: image}}, not {shown(inputs)}"
                 )
-            given = {as_index(index): value for index, value in (inputs or {}).items()}
-            for index in given:
+            given = {}
+            for key, value in (inputs or {}).items():
+                index = as_index(key)
                 if index not in self._main.info.inputs:
                     raise InputError(f"tensor {index} is no input of the model")
-            self._check_outputs_free()
-            if self._lanes is None or not self._lanes.fits:
-                self._close_lanes()
-                self._lanes = Lanes(self._main, self._most, self._opener)
-            return self._lanes.begin(given, self._make_lane)
+                given[index] = self._main.as_array(index, value)
+            with self._busy:
+                if not self._main.allocated:
+                    self._main.run()  # says what lacks
+                self._check_outputs_free()
+                if self._lanes is None or not self._lanes.fits:
+                    self._close_lanes()
+                    self._lanes = Lanes(self._main, self._most, self._opener)
+                return self._lanes.begin(given, self._make_lane)
 
     def reset_all_variables(self) -> None:
-        """Set the model's state, if it has any, to what it was before the first run: zero, or the
-        stored number that stands for zero. Resource variables become what they are in a
-        model just loaded: unassigned, and what CALL_ONCE runs is run again. (LiteRT leaves these as
-        they are.)"""
+        """Set the model's state, if it has any, to what it was before the first run: zero, or the stored
+        number that stands for it. Resource variables are as in a model just loaded: unassigned, and what
+        CALL_ONCE runs is run again. (LiteRT leaves these as they are.)"""
         with self._busy:
             self._settle()
             self._opener.store.reset()
@@ -275,6 +285,8 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             InputError: no such tensor, or another type or shape.
             StateError: not allocated, closed or in use.
         """
+        if type(value) is not np.ndarray:
+            value = self._main.as_array(tensor_index, value)
         with self._busy:
             if self._lanes is not None and as_index(tensor_index) not in self._main.info.inputs:
                 self._settle()  # state comes after the runs in flight
@@ -290,8 +302,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         """
         with self._busy:
             self._settle()
-            found: Array = self._subgraph(subgraph_index).get(tensor_index)
-            return found
+            return self._subgraph(subgraph_index).get(tensor_index)
 
     def tensor(self, tensor_index: int) -> Callable[[], Array]:
         """A function that gives a view of a tensor's memory, to read and write without copies.
@@ -316,17 +327,17 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         Raises:
             InputError: no signature of that key, or no key and not exactly one signature.
         """
-        with self._busy:
-            if signature_key is None:
+        if signature_key is None:
+            with self._busy:
                 keys = [s.key for s in self._model.signatures]
-                if len(keys) != 1:
-                    listed = ", ".join(map(repr, keys)) or "none"
-                    raise InputError(
-                        f"signature_key is only left out where a model has one signature; "
-                        f"this one has {listed}"
-                    )
-                (signature_key,) = keys
-            return SignatureRunner(self, signature_key)
+            if len(keys) != 1:
+                listed = ", ".join(map(repr, keys)) or "none"
+                raise InputError(
+                    f"SignatureDef signature_key is None and model has {len(keys)} Signatures. None "
+                    f"is only allowed when the model has 1 SignatureDef; this one has {listed}"
+                )
+            (signature_key,) = keys
+        return SignatureRunner(self, signature_key)
 
     # Beyond tf.lite
 
@@ -365,27 +376,14 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             "runs with ai_edge_litert.interpreter.Interpreter, which takes a GpuDelegate too"
         )
 
-    def close(self) -> None:
-        """Release memory and what is on the device; twice is harmless. A delegate that was given
-        stays open. A call of another thread that is under way is waited for, and later ones are
-        refused.
-        """
-        self._busy.close(self._release)
-
-    def __repr__(self) -> str:
-        info = self._main.info
-        sides = (", ".join(info.tensors[i].name for i in at) for at in (info.inputs, info.outputs))
-        state = "ready" if self._main.allocated else "not allocated"
-        return f"<Interpreter: {' -> '.join(sides)}; {state}>"
-
     def __enter__(self) -> Self:
         with self._busy:
             return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     # Inside
+
+    def _close(self) -> None:
+        self._busy.close(self._release)
 
     def _release(self) -> None:
         # In this order, so that a call that was interrupted can be made again.
@@ -403,7 +401,11 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             return found
         count = len(self._model.subgraphs)
         if not 0 <= index < count:
-            raise InputError(f"there is no subgraph {index}; the model has {count}, from 0")
+            raise InputError(
+                f"Invalid subgraph index {index} exceeds max subgraph index {count}: there is no "
+                f"subgraph {index}. subgraph_index is out of range: {index} for the model, "
+                f"which has {count} subgraphs."
+            )
         made = self._subgraphs[index] = self._make(index)
         return made
 
@@ -427,18 +429,22 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             self._lanes.close()
         self._lanes = None
 
-    def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, Busy]:
+    def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, RunGuard]:
         """For a runner: a signature, its subgraph, and what keeps other threads out."""
         with self._busy:
             known = [s for s in self._model.signatures if isinstance(key, str) and s.key == key]
             if not known:
                 listed = ", ".join(repr(s.key) for s in self._model.signatures) or "none"
-                raise InputError(f"no signature {shown(key)}; the model has {listed}")
+                said = f'Invalid signature_key provided: "{clipped(str(key))}".'
+                said = said if str(key) else "None signature_key provided."
+                raise InputError(
+                    f"{said} There is no signature {shown(key)}; the model has {listed}"
+                )
             return known[-1], self._subgraph(known[-1].subgraph), self._busy
 
     def _check_views(self) -> None:
         if self._main.has_views:
             raise StateError(
-                "a NumPy view of a tensor is still held; keep the function that tensor() "
-                "returned instead, and call it each time"
+                "There is at least 1 reference to internal data: a NumPy view of a tensor is still held; "
+                "keep the function that tensor() returned instead, and call it each time"
             )

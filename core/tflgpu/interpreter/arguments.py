@@ -14,7 +14,7 @@ import numpy as np
 from tflgpu.blame import shown
 from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.interpreter.details import numpy_type
-from tflgpu.ir.brief import quoted
+from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.options import DelegateOptions, OpResolverType
@@ -39,14 +39,18 @@ def load(path: Any, content: Any, known: Callable[[memoryview], bool]) -> ModelF
     has_path = path is not None and not (isinstance(path, (str, bytes)) and not path)
     has_content = content is not None and not (isinstance(content, (str, bytes)) and not content)
     if has_path == has_content:
-        given = "both" if has_path else "neither"
-        raise OptionError(f"give either model_path or model_content; {given} was given")
+        if has_path:
+            raise OptionError("Can't both provide `model_path` and `model_content`; both was given")
+        raise OptionError("`model_path` or `model_content` must be specified; neither was given")
     if has_content:
         if not isinstance(content, (bytes, bytearray, memoryview)):
             raise ArgumentError(f"model_content is bytes, not {type(content).__name__}")
         return read_model(content, known)
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise ArgumentError(f"model_path is a path, not {type(path).__name__}")
+        kind = type(path).__name__
+        raise ArgumentError(
+            f"model_path is a path, not {kind}: expected str, bytes or os.PathLike object, not {kind}"
+        )
     return read_model(os.fsdecode(path), known)
 
 
@@ -71,10 +75,11 @@ def threads_of(count: Any) -> int | None:
     """
     if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
         raise OptionError(
-            f"num_threads is a whole number, not {type(count).__name__} {shown(count)}"
+            "type of num_threads should be int: num_threads is a whole number, not "
+            f"{type(count).__name__} {shown(count)}"
         )
     if count is not None and count < 1:
-        raise OptionError(f"num_threads is {shown(count)}; the least is 1")
+        raise OptionError(f"num_threads should >= 1: num_threads is {shown(count)}; the least is 1")
     return count
 
 
@@ -109,7 +114,11 @@ def resolver_of(kind: Any) -> OpResolverType:
     name = str(getattr(kind, "name", None))
     if name not in OpResolverType.__members__:
         names = ", ".join(OpResolverType.__members__)
-        raise OptionError(f"experimental_op_resolver_type is one of {names}, not {shown(kind)}")
+        given = clipped(kind) if isinstance(kind, str) else shown(kind)
+        raise OptionError(
+            f"Unrecognized passed in op resolver type: {given}; experimental_op_resolver_type is one "
+            f"of {names}, not {shown(kind)}"
+        )
     return OpResolverType[name]
 
 
@@ -141,8 +150,18 @@ def shape_of(size: Any) -> Shape:
     except (ValueError, OverflowError):  # lists of unequal lengths, for one
         sizes = np.zeros((0, 0))
     if sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
-        raise InputError(f"tensor_size is a list of whole numbers, not {shown(size)}")
+        rank = "" if sizes.ndim == 1 else f"Shape should be 1D instead of {sizes.ndim}: "
+        raise InputError(f"{rank}tensor_size is a list of whole numbers, not {shown(size)}")
     return tuple(int(d) for d in sizes)
+
+
+def as_array(info: TensorInfo, value: Any) -> Array:
+    """What NumPy makes of a value for a tensor. That may call the value's own code (``__array__``), so
+    that no lock is held here."""
+    is_array = isinstance(value, (np.ndarray, np.generic))
+    # Of a list of texts NumPy drops final zeros, unless they stay objects.
+    kept = info.dtype is DType.STRING and not is_array
+    return np.asarray(value, np.object_ if kept else None)
 
 
 def array_of(info: TensorInfo, value: Any) -> Array:
@@ -152,13 +171,13 @@ def array_of(info: TensorInfo, value: Any) -> Array:
         InputError: it has another type, a number that 2 or 4 bits cannot hold, or is a text that
             UTF-8 cannot say.
     """
+    source = as_array(info, value)
     if info.dtype is DType.STRING:
-        is_array = isinstance(value, (np.ndarray, np.generic))  # of a list NumPy drops final zeros
-        return _texts_of(info, np.asarray(value, None if is_array else np.object_))
-    source = np.asarray(value)
+        return _texts_of(info, source)
     expected = np.dtype(numpy_type(info))
     if source.dtype != expected and source.dtype.newbyteorder("=") != expected:
         raise InputError(
+            f"{_cannot_set(info, source.dtype, expected)}"
             f"tensor {info.index} ({quoted(info.name)}) is of type {expected}, the value of type "
             f"{source.dtype}; convert it with .astype(np.{expected}), or quantize it if the tensor "
             "is quantized"
@@ -166,11 +185,22 @@ def array_of(info: TensorInfo, value: Any) -> Array:
     if info.dtype.packed and source.size:
         low, high = packed_range(info.dtype)
         if not low <= source.min() <= source.max() <= high:
+            name = info.dtype.value.replace("u", "UINT").replace("i", "INT")
             raise InputError(
-                f"tensor {info.index} ({quoted(info.name)}) is of type {info.dtype.value}, whose values "
+                f"Cannot set tensor: Values for {name} input must be between {low} and {high}. Tensor "
+                f"{info.index} ({quoted(info.name)}) is of type {info.dtype.value}, whose values "
                 f"run from {low} to {high}; the given ones from {source.min()} to {source.max()}"
             )
     return source
+
+
+def _cannot_set(info: TensorInfo, given: np.dtype[Any], wanted: np.dtype[Any] | None) -> str:
+    """How LiteRT says that a value has the wrong type."""
+    names = ["STRING" if t is None or t.kind in "OSU" else t.name.upper() for t in (given, wanted)]
+    return (
+        f"Cannot set tensor: Got value of type {names[0]} but expected type {names[1]} for input "
+        f"{info.index}, name: {clipped(info.name)} ; "
+    )
 
 
 def check_view(info: TensorInfo) -> None:
@@ -191,6 +221,7 @@ def _texts_of(info: TensorInfo, source: Array) -> Array:
     what = f"tensor {info.index} ({quoted(info.name)})"
     if source.dtype.kind not in "OSU":
         raise InputError(
+            f"{_cannot_set(info, source.dtype, None)}"
             f"{what} is of texts, the value of type {source.dtype}; give an array of bytes or str"
         )
     found = np.empty(source.shape, np.object_)

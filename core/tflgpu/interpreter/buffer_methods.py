@@ -6,13 +6,13 @@ from typing import Any
 
 from tflgpu.blame import shown
 from tflgpu.contract.host_memory import in_pages
+from tflgpu.contract.run_guard import RunGuard
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import as_index
 from tflgpu.interpreter.bindings import Port
-from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.cuda_buffer import CudaBuffer, allocate
 from tflgpu.interpreter.device_buffer import DeviceBuffer
-from tflgpu.interpreter.given import recognised
+from tflgpu.interpreter.given import Given, recognised
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
@@ -42,7 +42,7 @@ class Copied:
 class BufferMethods:
     """The part of `Interpreter` that is about whose memory inputs and outputs lie in."""
 
-    _busy: Busy
+    _busy: RunGuard
     _model: ModelFile
     _main: Subgraph
 
@@ -67,8 +67,9 @@ class BufferMethods:
             StateError: not allocated, closed, in use, a closed buffer, or a view made by `tensor` is
                 still held.
         """
+        given = recognised(buffer)
         with self._busy:
-            self._bind(self._port(which, is_input=True), buffer)
+            self._bind(self._port(which, is_input=True), given)
 
     def bind_output(self, which: int | str, buffer: Any) -> None:
         """Let runs write an output to ``buffer``, until another is bound or `unbind` is called.
@@ -79,8 +80,9 @@ class BufferMethods:
             InputError: as `bind_input`; or the buffer cannot be written.
             ArgumentError, UnsupportedError, DeviceError, StateError: as `bind_input`.
         """
+        given = recognised(buffer)
         with self._busy:
-            self._bind(self._port(which, is_input=False), buffer)
+            self._bind(self._port(which, is_input=False), given)
 
     def unbind(self, which: int | str | None = None) -> None:
         """Give an input or output (without a name: each) its own memory back, with the contents that
@@ -162,6 +164,11 @@ class BufferMethods:
             own = session.arrays[port.index]
             return in_pages(own.shape, own.dtype)
 
+    def _input_array(self, tensor_index: int) -> Array:
+        """Where the next run reads an input, to be written to without a lease, and not to be read."""
+        with self._busy:
+            return self._main.input_array(tensor_index)
+
     @property
     def copied(self) -> Copied:
         """What runs, ``set_tensor`` and ``get_tensor`` have copied between host and device since the
@@ -186,8 +193,9 @@ class BufferMethods:
         Raises:
             As these.
         """
+        given = recognised(buffer)
         with self._busy:
-            self._bind(self._either(as_index(tensor_index)), buffer)
+            self._bind(self._either(as_index(tensor_index)), given)
 
     def set_allow_buffer_handle_output(self, allow_buffer_handle_output: bool) -> None:
         """Whether outputs that are bound to buffers may stay there, as in TensorFlow Lite.
@@ -241,11 +249,11 @@ class BufferMethods:
                     "write: its runs have results of their own; unbind it, or call invoke"
                 )
 
-    def _bind(self, port: Port, buffer: Any) -> None:
+    def _bind(self, port: Port, given: Given) -> None:
         self._check_views()
         session = self._main.ready_to_bind(port.told)
         assert session is not None
-        self._main.bindings.bind(session, port, recognised(buffer))
+        self._main.bindings.bind(session, port, given)
 
     def _either(self, which: int | str) -> Port:
         """An input or output."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,22 +15,25 @@ import numpy.typing as npt
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import ForkWatch, OfProcess
+from tflgpu.contract.run_guard import Closable, RunGuard
 from tflgpu.delegate import GpuDelegate
-from tflgpu.errors import OptionError, StateError, UnsupportedError
+from tflgpu.errors import OptionError, UnsupportedError
 from tflgpu.interpreter.arguments import timeout_of
-from tflgpu.interpreter.gather import Gatherer, batches_of, busy, check_deadline
+from tflgpu.interpreter.gather import Gatherer
 from tflgpu.interpreter.invocation import answer
 from tflgpu.interpreter.model import Model, Results
-from tflgpu.options.keywords import OptionKeywords, Self, Unpack
-from tflgpu.options.kinds import Count
+from tflgpu.options.keywords import OptionKeywords, Unpack
+from tflgpu.options.kinds import WholeNumber
 
 T = TypeVar("T")
 
 #: A number of copies beyond it is a mistake, which would take all memory before it was seen.
 _MOST_COPIES = 1024
+#: Seconds that a request may wait for others, at most.
+_LONGEST = 60.0
 
 
-class Pool(OfProcess):
+class Pool(Closable, OfProcess):
     """A `.tflite` model that many threads, or coroutines, call at once.
 
         with tflgpu.Pool("mobilenet.tflite", size=3) as pool:
@@ -87,25 +90,18 @@ class Pool(OfProcess):
                 batch of a model that does not compute items apart from one another.
             ModelError, DeviceError: as `Model`.
         """
-        count = Count().read("size", size)
+        count = WholeNumber().read("size", size)
         if count > _MOST_COPIES:
             raise OptionError(
                 f"size is {shown(count)}; at most {_MOST_COPIES} copies are made on a device, each of "
                 "which has tensors of its own"
             )
-        batches = batches_of(batch, sizes)
-        check_deadline(deadline)
-        # A loan may end wherever objects are collected, under this lock, too.
-        self._lock, self._ending = threading.RLock(), threading.RLock()
-        self._free: deque[Model] = deque()
-        self._waiting: deque[_Waiter] = deque()
-        self._closed = False
+        batches = _batches(batch, sizes)
+        _check_deadline(deadline)
+        self._guard = RunGuard("this pool")
         self._own: list[GpuDelegate] = []
         self._models: list[Model] = []
-        self._gather: Gatherer | None = None
-        self._workers: ThreadPoolExecutor | None = None
-        self._back = threading.Condition(self._lock)
-        self._watch = ForkWatch(self, Pool._renew)
+        self._watch = ForkWatch(self)
         try:
             own: dict[str, Any] = {"saved": saved, "progress": progress, **options}
             own = {name: value for name, value in own.items() if value is not None}
@@ -124,11 +120,8 @@ class Pool(OfProcess):
         except BaseException:
             self._release()
             raise
-        if batches != [1]:
-            self._gather = Gatherer(copies, deadline)
-            return
-        self._free.extend(self._models)
-        self._workers = ThreadPoolExecutor(len(self._models), "tflgpu-pool")
+        self._gather = Gatherer(copies, deadline, self._guard)
+        weakref.finalize(self, self._gather.refuse)
 
     def __call__(
         self, *arrays: npt.ArrayLike, timeout: float | None = None, **named: npt.ArrayLike
@@ -147,15 +140,12 @@ class Pool(OfProcess):
             ArgumentError: ``timeout`` is neither a number nor None.
             InputError, DeviceError: as `Model.__call__`.
         """
-        timeout = timeout_of(timeout)
-        if self._gather is not None:
-            self._check_open()
+        if timeout is not None:
+            timeout = timeout_of(timeout)
+        if self._watch.inherited:
+            self._watch.check_inherited("this pool's device")
+        with self._guard.call:
             return self._gather.call(arrays, named, timeout)
-        loan = self._borrow(timeout)
-        try:
-            return loan.model(*arrays, **named)
-        finally:
-            loan.end()
 
     def submit(
         self, *arrays: npt.ArrayLike, timeout: float | None = None, **named: npt.ArrayLike
@@ -167,23 +157,16 @@ class Pool(OfProcess):
             StateError: the pool is closed, or was made before this process was forked.
             ArgumentError: ``timeout`` is neither a number nor None.
         """
-        self._check_open()
+        self._watch.check_inherited("this pool's device")
         seconds = timeout_of(timeout)
-        call = partial(self, *arrays, timeout=seconds, **named)
         if seconds is not None:
-            waiting: Future[Results] = Future()
-            threading.Thread(
-                target=answer, args=(waiting, call), name="tflgpu-pool", daemon=True
-            ).start()
-            return waiting
-        if self._gather is not None:
+            future: Future[Results] = Future()
+            call = partial(self, *arrays, timeout=seconds, **named)
+            work = partial(answer, future, call)
+            threading.Thread(target=work, name="tflgpu-pool-submit", daemon=True).start()
+            return future
+        with self._guard.call:
             return self._gather.submit(arrays, named)
-        workers = self._workers
-        assert workers is not None
-        try:
-            return workers.submit(call)
-        except RuntimeError:  # it was closed just now
-            raise StateError("this pool is closed") from None
 
     async def run(
         self, *arrays: npt.ArrayLike, timeout: float | None = None, **named: npt.ArrayLike
@@ -199,44 +182,23 @@ class Pool(OfProcess):
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
-        """What runs where, for each copy that is free at the moment; with a ``batch``, for each size
-        of each copy."""
-        if self._gather is not None:
-            return tuple(model.report for model in self._models)
-        with self._lock:
-            free = list(self._free)
+        """What runs where, for each copy that is free at the moment; with a ``batch``, for each of its
+        sizes."""
+        free = [model for copy in list(self._gather.free) for model in copy.models.values()]
         return tuple(model.report for model in free)
 
     @property
     def runs(self) -> dict[int, int]:
         """With a ``batch``: how many runs there were, by the number of items that were gathered."""
-        return {} if self._gather is None else self._gather.runs
+        return self._gather.runs
 
     def close(self) -> None:
-        """Refuse calls from now on, wait for those that are being served, and release everything;
-        twice is harmless. Callers that wait for a copy are refused too."""
-        if self._watch.inherited:
-            return
-        with self._lock:
-            self._closed = True
-            while self._waiting:
-                self._waiting.popleft().serve(None)
-            while self._gather is None and len(self._free) < len(self._models):
-                self._back.wait()
-        if self._gather is not None:
-            self._gather.close()
-        if self._workers is not None:
-            self._workers.shutdown()
-        with self._ending:  # of several that close it, one has it to do
-            self._release()
-
-    def __enter__(self) -> Self:
-        """The pool itself."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Close it."""
-        self.close()
+        """Refuse calls from now on, those that wait for a copy among them, wait for those that are being
+        served, and release everything; twice is harmless. Inside of a call of the same thread (by a signal's
+        handler, or by a future's callback) it returns at once, and takes effect at the end of that call."""
+        if not self._watch.inherited:
+            self._gather.refuse()
+            super().close()
 
     def __repr__(self) -> str:
         models = list(self._models)
@@ -266,60 +228,24 @@ class Pool(OfProcess):
             self._own.append(GpuDelegate(device=device, **options))
         return list(self._own)
 
-    def _check_open(self) -> None:
-        self._watch.check_inherited("this pool's device")
-        if self._closed:
-            raise StateError("this pool is closed")
+    def _close(self) -> None:
+        self._guard.close(self._shut)
+        self._gather.join()
 
-    def _borrow(self, timeout: float | None) -> _Loan:
-        self._check_open()
-        with self._lock:
-            self._check_open()
-            if self._free and not self._waiting:
-                return _Loan(self._free.popleft(), self._give_back)
-            waiter = _Waiter()
-            self._waiting.append(waiter)
-        try:
-            came = waiter.there.wait(timeout)
-        except BaseException:
-            self._leave(waiter)
-            if waiter.model is not None:
-                self._give_back(waiter.model)
-            raise
-        if not came:
-            self._leave(waiter)
-            if not waiter.there.is_set():
-                raise busy(timeout)
-        if waiter.model is None:
-            raise StateError("this pool is closed")
-        return _Loan(waiter.model, self._give_back)
-
-    def _leave(self, waiter: _Waiter) -> None:
-        with self._lock:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-
-    def _give_back(self, model: Model) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().serve(model)
-            else:
-                self._free.append(model)
-                self._back.notify_all()
+    def _shut(self) -> None:
+        self._gather.close()
+        self._release()
 
     def _release(self) -> None:
         _close_all(self._models)
-        self._free.clear()
         _close_all(self._own)
 
 
 def _close_all(opened: list[Any]) -> None:
-    """From the last on. What a signal interrupts, or its handler does in between, is done once."""
+    """From the last on. What a signal interrupts is done when it is called again."""
     while opened:
-        last = opened[-1]
-        last.close()
-        if opened and opened[-1] is last:
-            opened.pop()
+        opened[-1]._close()  # noqa: SLF001
+        opened.pop()
 
 
 def _some(given: Sequence[T]) -> list[T]:
@@ -338,32 +264,27 @@ def _check_state(model: Model) -> None:
         )
 
 
-class _Loan:
-    """A copy of the model that a caller has. Should a signal end the caller before it gives it back,
-    it comes back with the end of this object."""
+def _batches(batch: Any, sizes: Sequence[int] | None) -> list[int]:
+    """The batches to compile, in order: by default the powers of 2, and the largest.
 
-    def __init__(self, model: Model, give_back: Callable[[Model], None]) -> None:
-        self.model = model
-        self._give_back: Callable[[Model], None] | None = give_back
-
-    def end(self) -> None:
-        """Give it back; once."""
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back(self.model)
-
-    def __del__(self) -> None:
-        self.end()
+    Raises:
+        OptionError: no whole numbers, or ``batch`` is not the largest of them.
+    """
+    most = WholeNumber().read("batch", batch)
+    if sizes is None:
+        return sorted({most, *(1 << n for n in range(most.bit_length()))})
+    found = sorted({WholeNumber().read("sizes", size) for size in sizes})
+    if not found or found[-1] != most:
+        raise OptionError(f"sizes are {found}; the largest has to be the batch, {most}")
+    return found
 
 
-class _Waiter:
-    """A caller in the queue. What it waits for is handed over, so that nobody else can take it."""
+def _check_deadline(value: Any) -> None:
+    """That it is a number of seconds to wait for.
 
-    def __init__(self) -> None:
-        self.there = threading.Event()
-        self.model: Model | None = None
-
-    def serve(self, model: Model | None) -> None:
-        """Give it a copy of the model; None where there is no use in waiting."""
-        self.model = model
-        self.there.set()
+    Raises:
+        OptionError: it is not.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= _LONGEST:
+        raise OptionError(f"deadline is {shown(value)}; it is seconds, from 0 to {_LONGEST:g}")

@@ -78,9 +78,8 @@ class CudaBuffer(DeviceBuffer):
             "data": (self.pointer, False), "stream": None,
         }  # fmt: skip
 
-    def close(self) -> None:
-        """Wait for CUDA, take the memory from it, and free it once no model is bound to it any more;
-        twice is harmless.
+    def _close(self) -> None:
+        """Wait for CUDA, take the memory from it, and free it once no model is bound to it any more.
 
         Raises:
             DeviceError: CUDA's driver failed.
@@ -91,12 +90,12 @@ class CudaBuffer(DeviceBuffer):
             self._imported.close()
         finally:
             self.buffer.wait = None  # type: ignore[attr-defined]
-            super().close()
+            super()._close()
 
     def __del__(self) -> None:
         # One that nobody closed; CUDA may be gone when the process ends.
         with contextlib.suppress(Exception):
-            self.close()
+            self._close()
 
     def _check(self) -> None:
         if _open.get(self.pointer) is not self:

@@ -23,10 +23,13 @@ class InterpreterWithCustomOps(Interpreter):
     """
 
     def __init__(self, custom_op_registerers: Sequence[Any] | None = None, **kwargs: Any) -> None:
-        """Read a model, as `Interpreter` does with ``kwargs``.
+        """Read a model, as `Interpreter` does with ``kwargs``, and call each registerer. (LiteRT calls
+        them again for each part of a model that it runs.)
 
         Raises:
-            OptionError: what was given is no list of names and functions.
+            OptionError: what was given is no list of names and functions, no library has a function of a
+                name, or a function raises.
+            DeviceError: what runs operators on the CPU takes none in native code.
         """
         given = custom_op_registerers
         if isinstance(given, str) or (given is not None and not isinstance(given, Sequence)):
@@ -39,3 +42,9 @@ class InterpreterWithCustomOps(Interpreter):
                 )
         self._registerers = tuple(given or ())
         super().__init__(**kwargs)
+        if self._registerers:
+            try:
+                self._cpu.device  # noqa: B018  (which is given them when it is opened)
+            except BaseException:
+                self.close()
+                raise

@@ -12,15 +12,15 @@ import numpy.typing as npt
 
 from tflgpu.blame import Failed, attempt, shown
 from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.run_guard import Closable, RunGuard
 from tflgpu.errors import ArgumentError, InputError, UnsupportedError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
-from tflgpu.options.keywords import Self
 
 
-class DeviceBuffer:
+class DeviceBuffer(Closable):
     """A tensor in a device's memory, as `Interpreter.allocate_buffer` makes it.
 
     It may be bound to inputs and outputs of any model on the same opened device, so that what one
@@ -39,6 +39,7 @@ class DeviceBuffer:
         self.shape = shape
         self.dtype = dtype
         self.nbytes = math.prod(shape) * dtype.itemsize
+        self._guard = RunGuard("this buffer")
 
     def write(self, value: npt.ArrayLike) -> None:
         """Copy an array of the same shape and type to the device.
@@ -54,7 +55,8 @@ class DeviceBuffer:
                 f"{array.dtype}{listed(array.shape)} for a buffer of {self.dtype}"
                 f"{listed(self.shape)}"
             )
-        self.buffer.write(array)
+        with self._guard.call:
+            self.buffer.write(array)
 
     def read(self) -> Array:
         """A copy of what is in it.
@@ -64,7 +66,8 @@ class DeviceBuffer:
             DeviceError: the device failed.
         """
         found: Array = np.empty(self.shape, self.dtype)
-        self.buffer.read(found)
+        with self._guard.call:
+            self.buffer.read(found)
         return found
 
     def reshaped(self, shape: Sequence[int]) -> DeviceBuffer:
@@ -97,15 +100,8 @@ class DeviceBuffer:
             raise UnsupportedError(f"this buffer cannot be exported: {found.reason}")
         return found
 
-    def close(self) -> None:
-        """Free it once no model is bound to it any more; twice is harmless."""
+    def _close(self) -> None:
         self.buffer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"DeviceBuffer({self.dtype}{listed(self.shape)})"

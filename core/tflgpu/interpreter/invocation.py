@@ -14,7 +14,6 @@ bodies of loops) is in the interpreter's store, which its lane works on too.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -26,6 +25,7 @@ import numpy as np
 from tflgpu.blame import attempt, of_signal
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.pending import Pending
+from tflgpu.contract.run_guard import RunGuard
 from tflgpu.errors import InputError, StateError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.session_opener import SessionOpener
@@ -51,7 +51,7 @@ class Invocation:
     def done(self) -> bool:
         """Whether `wait` would return, or raise, without waiting for the device."""
         run = self._run
-        return run is None or run.done()
+        return run is None or (not self._lane.guard.is_inside and run.done())
 
     def wait(self, timeout: float | None = None) -> bool:
         """Return when the results are there: True; or after ``timeout`` seconds: False.
@@ -139,7 +139,7 @@ class Lane:
     def __init__(self, subgraph: Subgraph) -> None:
         self.subgraph = subgraph
         self.flight: Invocation | None = None
-        self.lock = threading.RLock()
+        self.guard = RunGuard("this run")
         self.after: Callable[[Subgraph], None] = lambda _: None
 
     def begin(self, work: Callable[[Callable[[], None]], object]) -> Invocation:
@@ -155,7 +155,7 @@ class Lane:
         flight._run = _Run(None, future)  # noqa: SLF001
         self.flight = flight
         try:
-            work(partial(answer, future, self.subgraph.run))
+            work(partial(self._perform, future))
         except BaseException:
             if future.cancel():
                 self.flight = flight._run = None  # noqa: SLF001
@@ -165,7 +165,7 @@ class Lane:
     def collect(self, flight: Invocation, timeout: float | None = None) -> bool:
         """See a run to its end and give the invocation what came of it; False where that took
         longer than ``timeout``."""
-        if not self.lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+        if not self.guard.enter(timeout):
             return False
         try:
             run = flight._run  # noqa: SLF001
@@ -186,7 +186,11 @@ class Lane:
             self.flight = flight._run = None  # noqa: SLF001
             return True
         finally:
-            self.lock.release()
+            self.guard.leave()
+
+    def _perform(self, future: Future[None]) -> None:
+        with self.guard.call:
+            answer(future, self.subgraph.run)
 
 
 def answer(future: Future[T], action: Callable[[], T]) -> None:
@@ -225,16 +229,18 @@ class Lanes(Holder):
         self._lanes: list[Lane] = []  # the one whose run is the oldest first
         self._workers: ThreadPoolExecutor | None = None
         self._shapes = main.resized
+        self._values: dict[int, Array] = {}  # of inputs, by tensor
+        self._edition: object = None
         self.belongs_to_process()
 
     def begin(self, inputs: Mapping[int, Any], make: Callable[[], Subgraph]) -> Invocation:
         """A run on these inputs; those that are not named are as in the interpreter. ``make`` gives
         another subgraph like its main one, at the same shapes, ready to run."""
         lane = self._free(make)
-        with lane.lock:
+        with lane.guard:
             subgraph = lane.subgraph
             for index in self._main.info.inputs:
-                subgraph.set(index, inputs[index] if index in inputs else self._main.value(index))
+                subgraph.set(index, inputs[index] if index in inputs else self._value(index))
             if self._copied:
                 for index, state in self._main.variables.items():
                     np.copyto(subgraph.variables[index], state)
@@ -263,13 +269,12 @@ class Lanes(Holder):
             self._lanes[-1].subgraph.release()
             self._lanes.pop()
         if self._workers is not None:
-            self._workers.shutdown()
+            self._workers.shutdown(wait=False)  # one of them may be what closes
 
     def after_fork(self) -> None:
         """The runs are the parent's."""
         super().after_fork()
         for lane in self._lanes:
-            lane.lock = threading.RLock()
             if lane.flight is not None:
                 lane.flight._error = StateError(  # noqa: SLF001
                     "this run is in flight in the process that this one was forked from"
@@ -277,6 +282,16 @@ class Lanes(Holder):
                 lane.flight._run = None  # noqa: SLF001
 
     # Inside
+
+    def _value(self, index: int) -> Array:
+        """What an input of the interpreter has. Reading that may be slow, and is done once for each time
+        that it was set."""
+        edition = self._main.edition
+        if edition is None or edition != self._edition:
+            self._values, self._edition = {}, edition
+        if index not in self._values:
+            self._values[index] = np.array(self._main.value(index))
+        return self._values[index]
 
     def _collect_all(self) -> None:
         for lane in self._lanes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
@@ -13,15 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.forks import ForkWatch, OfProcess
+from tflgpu.contract.forks import OfProcess
+from tflgpu.contract.pending import Pending
+from tflgpu.contract.run_guard import Closable, RunGuard
 from tflgpu.delegate import GpuDelegate
-from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
+from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.ports import converted, fits, listed, ports
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Shape
 from tflgpu.options import DelegateOptions
-from tflgpu.options.keywords import OptionKeywords, Self, Unpack
+from tflgpu.options.keywords import OptionKeywords, Unpack
 
 #: What asks for a delegate of the model's own.
 _DEVICE = frozenset({"backend", "device", "saved", "progress"})
@@ -32,7 +34,7 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
 
     names: tuple[str, ...]
 
-    def __new__(cls, arrays: Sequence[Array], names: Sequence[str]) -> Self:
+    def __new__(cls, arrays: Sequence[Array], names: Sequence[str]) -> Results:
         """Arrays and their names, one each."""
         made = super().__new__(cls, arrays)
         made.names = tuple(names)
@@ -67,7 +69,7 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
         return dict(zip(self.names, self, strict=True))
 
 
-class Model(OfProcess):
+class Model(Closable, OfProcess):
     """A `.tflite` model that is called.
 
         with tflgpu.Model("mobilenet.tflite") as model:
@@ -117,8 +119,9 @@ class Model(OfProcess):
                 f"{', '.join(more)}: options are for a delegate of the model's own, and it was "
                 "given one; pass them to that one"
             )
-        self._lock = threading.Lock()
+        self._guard = RunGuard("this model")
         self._size = batch
+        self._is_filled = False  # whether all rows of its inputs went through a run
         self._own: GpuDelegate | None = None
         where = _source(model)
         if delegate is None and not _DEVICE.isdisjoint(more):
@@ -139,7 +142,6 @@ class Model(OfProcess):
         except BaseException:
             self._end()
             raise
-        self._watch = ForkWatch(self, Model._renew, usable=True)
 
     def __repr__(self) -> str:
         inputs = ", ".join(port.described for port in self._inputs)
@@ -156,20 +158,19 @@ class Model(OfProcess):
         Raises:
             InputError: too few or too many arrays, a name that there is not, a shape or a type
                 that does not fit, or a batch for a model that keeps state or mixes its batch.
-            StateError: closed.
+            StateError: closed, or called from inside its own call.
             DeviceError: the device failed.
         """
-        with self._lock:
-            if not self._end.alive:
-                raise StateError("this model is closed")
+        with self._guard.call:
             given = self._assigned(arrays, named)
-            if self._size > 1:
-                return self._run_items(given)
-            count = self._batch(given)
-            if count is None:
-                self._fit(given)
-                return Results(self._run(given), self.output_names)
-            return self._run_batch(given, count)
+            with self._guard:
+                if self._size > 1:
+                    return self._run_items(given)
+                count = self._batch(given)
+                if count is None:
+                    self._fit(given)
+                    return Results(self._run(given), self.output_names)
+                return self._run_batch(given, count)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -191,48 +192,49 @@ class Model(OfProcess):
         """What runs where, and why."""
         return self._interpreter.report
 
-    def close(self) -> None:
-        """Release what it holds; twice is harmless. Waits for a call that is running."""
-        with self._lock:
-            self._end()
-
-    def __enter__(self) -> Self:
-        """The model itself."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Close it."""
-        self.close()
-
     # For a pool that gathers calls
 
-    def _request(
-        self, arrays: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[dict[int, Array], int]:
+    def _request(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Array], int]:
         """What a call gives, checked and converted, and of how many items it is."""
         given = self._assigned(arrays, named)
-        return given, self._rows(given)
+        items = self._rows(given)
+        return list(given.values()), items
 
-    def _together(self, parts: Sequence[Mapping[int, Array]]) -> list[Results]:
-        """Results of several requests, computed in one run where they fit into one."""
-        with self._lock:
-            if not self._end.alive:
-                raise StateError("this model is closed")
-            counts = [len(part[0]) for part in parts]
-            if sum(counts) > self._size or not all(counts):
-                return [self._run_items(dict(part)) for part in parts]
-            found = self._run_rows(parts)
-            ends = np.cumsum(counts)
-            return [
-                Results([a[end - n : end] for a in found], self.output_names)
-                for n, end in zip(counts, ends, strict=True)
-            ]
+    def _input_rows(self, shapes: Sequence[Shape]) -> list[Array] | None:
+        """Where a run of items of these shapes reads its inputs, to be written to and not to be read;
+        None where the run has to see to it."""
+        ports = self._inputs
+        if any(p.shape[1:] != s or p.dtype.kind == "S" for p, s in zip(ports, shapes, strict=True)):
+            return None
+        return [self._interpreter._input_array(port.index) for port in ports]  # noqa: SLF001
+
+    def _together(self, parts: Sequence[Sequence[Array]], placed: Sequence[bool]) -> list[Array]:
+        """Results of several requests of at most `_size` items, computed in one run. The rows of those
+        that are ``placed`` are in `_input_rows`."""
+        with self._guard:
+            return self._run_rows(parts, placed)
+
+    def _begin(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Pending | None:
+        """Begin a call, to be ended by `_finish`; None where `__call__` has to make it."""
+        with self._guard:
+            given = self._assigned(arrays, named)
+            if self._size > 1 or self._batch(given) is not None:
+                return None
+            self._fit(given)
+            self._set(given)
+            with self._interpreter._busy:  # noqa: SLF001
+                return self._interpreter._main.begin()  # noqa: SLF001
+
+    def _finish(self, pending: Pending) -> Results:
+        with self._guard:
+            with self._interpreter._busy:  # noqa: SLF001
+                self._interpreter._main.finish(pending, None)  # noqa: SLF001
+            return Results(self._get(), self.output_names)
 
     # Inside
 
-    def _renew(self) -> None:
-        """In a child: the call of another thread, which had the lock, is in the parent."""
-        self._lock = threading.Lock()
+    def _close(self) -> None:
+        self._guard.close(self._end)
 
     def _look(self) -> None:
         names = _signature_names(self._interpreter)
@@ -309,11 +311,17 @@ class Model(OfProcess):
             raise
         self._look()
 
-    def _run(self, given: Mapping[int, Array]) -> list[Array]:
+    def _set(self, given: Mapping[int, Array]) -> None:
         for i, array in given.items():
             self._interpreter.set_tensor(self._inputs[i].index, array)
-        self._interpreter.invoke()
+
+    def _get(self) -> list[Array]:
         return [self._interpreter.get_tensor(port.index) for port in self._outputs]
+
+    def _run(self, given: Mapping[int, Array]) -> list[Array]:
+        self._set(given)
+        self._interpreter.invoke()
+        return self._get()
 
     def _run_batch(self, given: Mapping[int, Array], count: int) -> Results:
         parts: list[list[Array]] = []
@@ -337,7 +345,7 @@ class Model(OfProcess):
         """Runs of `_size` items each, for as many as there are."""
         total = self._rows(given)
         parts = [
-            self._run_rows([{i: a[at : at + self._size] for i, a in given.items()}])
+            self._run_rows([[a[at : at + self._size] for a in given.values()]], [False])
             for at in range(0, total, self._size)
         ]
         if not parts:
@@ -361,31 +369,41 @@ class Model(OfProcess):
             raise InputError(f"batches of different sizes: {sorted(several)}")
         total = several.pop() if several else 1
         for i, array in given.items():
-            given[i] = np.broadcast_to(array, (total, *array.shape[1:]))
+            if len(array) != total:
+                given[i] = np.broadcast_to(array, (total, *array.shape[1:]))
         return total
 
-    def _run_rows(self, parts: Sequence[Mapping[int, Array]]) -> list[Array]:
-        """One run of the items of all parts, at most `_size`; what is over is filled with the last."""
-        total = sum(len(part[0]) for part in parts)
-        self._fit(
-            {i: np.broadcast_to(a[:1], (self._size, *a.shape[1:])) for i, a in parts[0].items()}
-        )
+    def _run_rows(self, parts: Sequence[Sequence[Array]], placed: Sequence[bool]) -> list[Array]:
+        """One run of the items of all parts, at most `_size`; those that are ``placed`` are there.
+
+        Rows beyond them keep what an earlier run computed without complaint; where there was none,
+        the last item stands there. It comes from its caller's array: what was written for a device
+        may be read at a hundredth of the speed.
+        """
+        wanted = [(self._size, *array.shape[1:]) for array in parts[0]]
+        if wanted != [port.shape for port in self._inputs]:
+            self._is_filled = False
+            self._fit({i: np.broadcast_to(parts[0][i][:1], s) for i, s in enumerate(wanted)})
+        is_filled, self._is_filled = self._is_filled, False
         for i, port in enumerate(self._inputs):
-            rows = self._interpreter.tensor(port.index)()
+            rows = self._interpreter._input_array(port.index)  # noqa: SLF001
             at = 0
-            for part in parts:
-                rows[at : at + len(part[i])] = part[i]
-                at += len(part[i])
-            rows[at:] = rows[at - 1]
-            del rows  # nobody may hold a view while the model runs
+            for part, is_there in zip(parts, placed, strict=True):
+                end = at + len(part[i])
+                if not is_there:
+                    rows[at:end] = part[i]
+                at = end
+            if not is_filled:
+                rows[at:] = parts[-1][i][-1:]
         self._interpreter.invoke()
-        return [self._interpreter.get_tensor(port.index)[:total] for port in self._outputs]
+        self._is_filled = True
+        return [array[:at] for array in self._get()]
 
 
 def _close(interpreter: Interpreter, delegate: GpuDelegate | None) -> None:
-    interpreter.close()
+    interpreter._close()  # noqa: SLF001
     if delegate is not None:
-        delegate.close()
+        delegate._close()  # noqa: SLF001
 
 
 def _source(model: Any) -> dict[str, Any]:

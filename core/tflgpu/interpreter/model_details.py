@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+from tflgpu.contract.run_guard import RunGuard
 from tflgpu.errors import InputError
 from tflgpu.interpreter.arguments import as_index
-from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.details import TensorDetails, operator_details
+from tflgpu.interpreter.resizing import no_tensor
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.tflite.bodies import STATE
 from tflgpu.tflite.model_file import ModelFile
@@ -18,7 +19,7 @@ class ModelDetails:
     """The half of `Interpreter` that only looks. All of it raises `StateError` where the interpreter
     is closed or in use."""
 
-    _busy: Busy
+    _busy: RunGuard
     _model: ModelFile
     _main: Subgraph
     _compress: bool
@@ -30,6 +31,12 @@ class ModelDetails:
         Raises:
             InputError: there is none of that index.
         """
+
+    def __repr__(self) -> str:
+        info = self._main.info
+        sides = (", ".join(info.tensors[i].name for i in at) for at in (info.inputs, info.outputs))
+        state = "ready" if self._main.allocated else "not allocated"
+        return f"<Interpreter: {' -> '.join(sides)}; {state}>"
 
     def get_input_details(self) -> list[TensorDetails]:
         """A dictionary per input: name, index, shape, shape_signature, dtype, quantization,
@@ -65,7 +72,11 @@ class ModelDetails:
             InputError: no such tensor or subgraph, or one of a type that NumPy lacks.
         """
         with self._busy:
-            return self._subgraph(subgraph_index).details(tensor_index)
+            subgraph, index = self._subgraph(subgraph_index), as_index(tensor_index)
+            count = len(subgraph.info.tensors)
+            if index >= count:  # in LiteRT, tensors of kernels follow, which have no shape
+                raise InputError(f"Tensor with no shape found. {no_tensor(index, count)}")
+            return subgraph.details(index)
 
     def _get_ops_details(self) -> list[dict[str, Any]]:
         """A dictionary per operator of the file: index, op_name, inputs, outputs, types.
@@ -88,7 +99,9 @@ class ModelDetails:
             info, index = self._main.info, as_index(op_index, "an operator index")
             if not 0 <= index < len(info.operators):
                 count = len(info.operators)
-                raise InputError(f"there is no operator {index}; the model has {count}, from 0")
+                raise InputError(
+                    f"Invalid node index: there is no operator {index}; the model has {count}, from 0"
+                )
             return operator_details(info.operators[index], info.tensors)
 
     @property

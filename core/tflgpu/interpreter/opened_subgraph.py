@@ -20,7 +20,7 @@ from tflgpu.interpreter.resizing import all_named, new_shape, told
 from tflgpu.interpreter.session_opener import SessionOpener, readable
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Shape
+from tflgpu.ir.graph import Shape, at_rest
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile
 
@@ -64,6 +64,8 @@ class OpenedSubgraph:
         self._recovery = Recovery(opener)
         self._written = -1  # the run after which somebody wrote to its results
         self._lost: dict[int, str] = {}  # inputs whose contents are gone, and why
+        given = {i: self.info.tensors[i].default for i in self.info.inputs}
+        self._defaults = {i: a for i, a in given.items() if a is not None}
 
     # State
 
@@ -133,8 +135,8 @@ class OpenedSubgraph:
         memory = self._memory
         if memory is None:
             raise NotAllocatedError(
-                "the model is not ready to run; call allocate_tensors() first, and again after "
-                "resize_tensor_input()"
+                "Invoke called on model that is not ready: call allocate_tensors() first, and again "
+                "after resize_tensor_input()"
             )
         if memory.session.inherited:
             memory = self._open_in_child(memory)
@@ -194,6 +196,9 @@ class OpenedSubgraph:
             memory = SessionMemory(session)
             self._is_default = self._opener.is_default
             self._recovery.policy = self._opener.on_error
+            for i, default in self._defaults.items():
+                begin = session.arrays[i]  # of several items, where a batch is computed
+                begin[...] = np.resize(default, begin.shape)
             self.bindings.apply(session)
         except ModelError as error:
             if isinstance(error, RuntimeError):
@@ -247,6 +252,7 @@ class OpenedSubgraph:
         session = self.session
         if session is None or not session.is_broken:
             session = self.ready_to_bind()
+        self._recovery.touch()
         for index in tensors:
             lost = self.bindings.unbind(session, index)
             if lost:
@@ -255,10 +261,16 @@ class OpenedSubgraph:
                 self._wrote_result(session)
 
     def reset_variables(self) -> None:
-        """Set every state tensor to its rest value (`tflgpu.ir.graph.at_rest`)."""
-        self._recovery.inputs_changed = True
-        if self._memory is not None:
-            self._memory.session.reset_variables()
+        """Set every state tensor to its rest value (`tflgpu.ir.graph.at_rest`), and inputs marked as variables too."""
+        self._recovery.touch()
+        session = self.session
+        if session is None:
+            return
+        session.reset_variables()
+        for i in self.info.inputs:
+            tensor = self.info.tensors[i]
+            if tensor.is_variable and self.bindings.get(i) is None:
+                session.arrays[i][...] = at_rest(tensor.dtype, tensor.quantization)
 
     def resize(self, index: int, size: Any, *, strict: bool = False) -> None:
         """Give an input another shape. Where it differs, `allocate` must follow.
@@ -273,6 +285,8 @@ class OpenedSubgraph:
         if shape != self.shape(index):
             if self.session is not None:
                 self.session.forget_states()
+                for i in self._defaults:  # of one that was set, that stays
+                    self._defaults[i] = self.session.arrays[i].copy()
             self.release()
             self._resized[index] = shape
 

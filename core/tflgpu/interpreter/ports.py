@@ -42,6 +42,8 @@ def ports(details: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> Ite
 
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     """Whether an array's shape is one that may have -1 for any size."""
+    if shape == wanted:
+        return True
     return len(shape) == len(wanted) and all(
         b in (-1, a) for a, b in zip(shape, wanted, strict=True)
     )

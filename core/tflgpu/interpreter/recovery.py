@@ -45,14 +45,21 @@ class Recovery:
         policy: What follows an error of the session in use.
         inputs_changed: Whether inputs or state may have changed since the last run, which can then
             not be made again.
+        edition: How often they were changed by way of the interpreter.
     """
 
     def __init__(self, opener: SessionOpener) -> None:
         self.policy = OnError.RAISE
         self.inputs_changed = True
+        self.edition = 0
         self._opener = opener
         self._before: dict[int, Array] = {}
         self._strikes = 0
+
+    def touch(self) -> None:
+        """Inputs or state are about to change."""
+        self.inputs_changed = True
+        self.edition += 1
 
     def run(self, session: Session, again: Again) -> None:
         """A run, and what follows where it fails.

@@ -8,9 +8,12 @@ from typing import Any
 from tflgpu.errors import ModelError, ResizeError
 from tflgpu.interpreter.arguments import as_index, shape_of
 from tflgpu.ir.brief import listed, quoted
+from tflgpu.ir.budget import check_size
 from tflgpu.ir.graph import Shape
-from tflgpu.ir.sizes import check_size
 from tflgpu.tflite.model_file import SubgraphInfo, TensorInfo
+
+#: What LiteRT says of tensors that the file fixes.
+_FIXED = "Attempting to resize a fixed-size tensor: "
 
 
 def new_shape(
@@ -27,26 +30,53 @@ def new_shape(
     index = as_index(index)
     shape = shape_of(size)
     if index not in info.inputs:
+        fixed = 0 <= index < len(info.tensors) and info.tensors[index].is_constant
         raise ResizeError(
-            f"tensor {index} is not an input, and only inputs can be resized; they are "
+            f"{_FIXED if fixed else ''}tensor {index} is not an input, and only inputs can be resized; they are "
             f"{all_named(info, info.inputs)}"
         )
     tensor = info.tensors[index]
+    if tensor.default is not None and shape != tensor.shape:
+        raise ResizeError(
+            f"{_FIXED}{named(tensor)} has contents in the file, of shape {list(tensor.shape)}"
+        )
     if any(d < 0 for d in shape):
         raise ResizeError(f"{named(tensor)} cannot be resized to {listed(shape)}: a negative size")
     try:
         check_size(shape, tensor.dtype, named(tensor))
     except ModelError as error:
         raise ResizeError(f"cannot resize: {error}") from None
-    fixed = tensor.signature(resized.get(index, tensor.shape))
-    if strict and (
-        len(fixed) != len(shape) or any(d not in (-1, n) for d, n in zip(fixed, shape, strict=True))
-    ):
-        raise ResizeError(
-            f"{named(tensor)} cannot be resized to {listed(shape)}: with strict=True only sizes "
-            f"that are -1 in its shape signature {list(fixed)} can change"
-        )
+    if strict:
+        _check_strict(tensor, resized.get(index, tensor.shape), shape)
     return index, shape
+
+
+def _check_strict(tensor: TensorInfo, now: Shape, shape: Shape) -> None:
+    free = tensor.signature(now)
+    if len(free) == len(shape):
+        fixed = [i for i, size in enumerate(free) if size not in (-1, shape[i])]
+        if not fixed:
+            return
+        (at, *_) = fixed
+        what = (
+            f"Attempting to resize dimension {at} of tensor {tensor.index} with value {now[at]} to "
+            f"{shape[at]}. "
+        )
+    else:
+        what = ""
+    raise ResizeError(
+        f"{what}ResizeInputTensorStrict only allows mutating unknown dimensions identified by -1: "
+        f"{named(tensor)} cannot be resized to {listed(shape)}: with strict=True only sizes that are -1 "
+        f"in its shape signature {list(free)} can change"
+    )
+
+
+def no_tensor(index: int, count: int) -> str:
+    """That there is no tensor of an index, where there are so many."""
+    return (
+        f"Invalid tensor index {index} exceeds max tensor index {count}: there is no tensor {index}; "
+        f"the model has 0 to {count - 1}"
+    )
 
 
 def all_named(info: SubgraphInfo, indices: Collection[int]) -> str:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import attrs
 
 from tflgpu.blame import in_a_line
-from tflgpu.compiler.keep import Pairs
+from tflgpu.compiler.carried_state import Pairs
 from tflgpu.contract.forks import Holder
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError
 from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.store import Store
 from tflgpu.interpreter.batching import Batching
+from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.unknown import for_the_host
@@ -25,7 +26,7 @@ from tflgpu.options import DelegateOptions, OnError
 from tflgpu.runtime.opening import open_graph, open_source
 from tflgpu.runtime.provider import Provider, shared_provider
 from tflgpu.runtime.session import Session
-from tflgpu.saved.keeping import Keeping
+from tflgpu.saved.location import SavedLocation
 from tflgpu.saved.source import Source
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
@@ -136,6 +137,23 @@ class SessionOpener(Holder):
                 that runs nowhere; or the file was written to since it was opened.
             DeviceError, PluginError, GraphError: as `tflgpu.runtime.opening.open_graph`.
         """
+        with budget_of(len(self.model.content)):
+            return self._open(number, shapes, warn)
+
+    def keeps_state(self, number: int) -> bool:
+        """Whether running a subgraph by `FlowSession` may read or change state."""
+        subgraphs = self.model.subgraphs
+        return keeps_state(subgraphs, [number]) or any(
+            tensor.is_variable
+            for i in reached(subgraphs, [number])
+            for tensor in subgraphs[i].tensors
+        )
+
+    # Inside
+
+    def _open(
+        self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
+    ) -> tuple[Session, Edge | None]:
         build = partial(self._graph, number, dict(shapes))
         source = Source(self.model.content, number, shapes, build, self.digest)
         source.check()
@@ -175,17 +193,6 @@ class SessionOpener(Holder):
             strict=self.options.strict,
         )
         return made, None
-
-    def keeps_state(self, number: int) -> bool:
-        """Whether running a subgraph by `FlowSession` may read or change state."""
-        subgraphs = self.model.subgraphs
-        return keeps_state(subgraphs, [number]) or any(
-            tensor.is_variable
-            for i in reached(subgraphs, [number])
-            for tensor in subgraphs[i].tensors
-        )
-
-    # Inside
 
     def _graph(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
@@ -240,7 +247,7 @@ def is_kept(
     nothing. Adds the digest of the bytes to a list, where it was needed."""
     source = Source(content, 0, {}, _unbuilt)
     if provider is None:
-        known = Keeping().asked(options).knows(source)
+        known = SavedLocation().asked(options).knows(source)
     else:
         known = provider.device is not None and provider.keeping.knows(source)
     if source.is_digested:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -9,7 +10,7 @@ import numpy.typing as npt
 from tflgpu.errors import InputError, OptionError
 from tflgpu.interpreter.arguments import array_of
 from tflgpu.interpreter.details import TensorDetails
-from tflgpu.ir.brief import quoted
+from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.dtypes import Array
 
 
@@ -29,8 +30,13 @@ class SignatureRunner:
             InputError: the model has no such signature.
             StateError: the interpreter is closed or in use.
         """
-        if interpreter is None or signature_key is None:
-            raise OptionError("a SignatureRunner is for an interpreter and a signature_key")
+        for name, given in (("interpreter", interpreter), ("signature_key", signature_key)):
+            if given is None:
+                raise OptionError(
+                    f"None {name} provided. A SignatureRunner is for an interpreter and a signature_key"
+                )
+        assert interpreter is not None
+        assert signature_key is not None
         signature, subgraph, busy = interpreter._signature(signature_key)  # noqa: SLF001
         self._settle = interpreter._settle  # noqa: SLF001
         self._key = signature.key
@@ -48,24 +54,26 @@ class SignatureRunner:
             StateError: the interpreter is closed or in use.
             DeviceError, UnsupportedError: as `Interpreter.allocate_tensors` and ``invoke``.
         """
-        with self._busy:
-            subgraph = self._subgraph
+        subgraph = self._subgraph
+        with self._busy.call:
             if inputs.keys() != self._inputs.keys():
                 raise InputError(
-                    f"signature {quoted(self._key)} takes {_names(self._inputs)}, not {_names(inputs)}"
+                    f"{_wrong(inputs, self._inputs)}: signature {quoted(self._key)} takes "
+                    f"{_names(self._inputs)}, not {_names(inputs)}"
                 )
             arrays = {
                 index: array_of(subgraph.tensor(index), inputs[name])
                 for name, index in self._inputs.items()
             }
-            self._settle()
-            for index, array in arrays.items():
-                subgraph.resize(index, array.shape)
-            subgraph.allocate()
-            for index, array in arrays.items():
-                subgraph.set(index, array)
-            subgraph.run()
-            return {name: subgraph.get(index) for name, index in self._outputs.items()}
+            with self._busy:
+                self._settle()
+                for index, array in arrays.items():
+                    subgraph.resize(index, array.shape)
+                subgraph.allocate()
+                for index, array in arrays.items():
+                    subgraph.set(index, array)
+                subgraph.run()
+                return {name: subgraph.get(index) for name, index in self._outputs.items()}
 
     def get_input_details(self) -> dict[str, TensorDetails]:
         """Tensor details of each input, by name in the signature."""
@@ -80,3 +88,14 @@ class SignatureRunner:
 
 def _names(names: Any) -> str:
     return ", ".join(names) or "no inputs"
+
+
+def _wrong(given: Mapping[str, Any], wanted: Mapping[str, int]) -> str:
+    """How LiteRT says that the names of arguments are not those of the inputs."""
+    if len(given) != len(wanted):
+        return (
+            "Invalid number of inputs provided for running a SignatureDef, expected "
+            f"{len(wanted)} vs provided {len(given)}"
+        )
+    unknown = next(name for name in given if name not in wanted)
+    return f"Invalid Input name ({clipped(unknown)}) for SignatureDef"

@@ -7,17 +7,20 @@ from typing import Any, TypeVar
 
 from tflgpu.contract.copy import copy
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, StateError
-from tflgpu.interpreter.arguments import array_of, as_index, check_view
+from tflgpu.interpreter.arguments import array_of, as_array, as_index, check_view
 from tflgpu.interpreter.details import TensorDetails, tensor_details
 from tflgpu.interpreter.opened_subgraph import OpenedSubgraph
-from tflgpu.interpreter.resizing import named
+from tflgpu.interpreter.resizing import named, no_tensor
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Shape
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import TensorInfo
 
 #: Bytes from which on results are taken over rather than copied.
 _LENT = 256 << 10
 T = TypeVar("T")
+#: What LiteRT says of a tensor that is to be set and has no memory.
+_UNSET = ("Cannot set tensor: Tensor is unallocated.", "Try calling allocate_tensors() first")
 
 
 class Subgraph(OpenedSubgraph):
@@ -42,10 +45,18 @@ class Subgraph(OpenedSubgraph):
         index = as_index(index)
         tensors = self.info.tensors
         if not 0 <= index < len(tensors):
-            raise InputError(f"there is no tensor {index}; the model has 0 to {len(tensors) - 1}")
+            raise InputError(no_tensor(index, len(tensors)))
         return tensors[index]
 
-    def get(self, index: int) -> Any:
+    def as_array(self, index: int, value: Any) -> Array:
+        """A value for a tensor as an array, before any lock is held: it may call the value's own code.
+
+        Raises:
+            InputError, ArgumentError: as `tensor`.
+        """
+        return as_array(self.tensor(index), value)
+
+    def get(self, index: int) -> Array:
         """A tensor's contents, for the caller alone; a NumPy scalar where it has no dimensions.
 
         They are copied, unless the device can let go of the memory that it wrote them to.
@@ -63,7 +74,8 @@ class Subgraph(OpenedSubgraph):
         if bound is not None:
             return bound[()] if not bound.ndim else bound
         if not source.ndim or source.dtype.hasobject:  # texts stay an array
-            return source.copy() if source.dtype.hasobject else source.copy()[()]
+            found: Array = source.copy() if source.dtype.hasobject else source.copy()[()]
+            return found
         memory = self._memory
         if memory is not None and source.nbytes < _LENT:
             self._known.learn_output(memory.session, int(index))
@@ -82,18 +94,18 @@ class Subgraph(OpenedSubgraph):
             NotAllocatedError, ArgumentError: as `array`.
         """
         if self._is_plain and self._known.put(self._session(), index, value):
-            self._recovery.inputs_changed = True
+            self._recovery.touch()
             return
-        target = self.array(index)
+        target = self.array(index, *_UNSET)
         info = self.info.tensors[as_index(index)]
         if not target.flags.writeable:
             raise InputError(f"{named(info)} is a constant of the model and cannot be set")
         source = array_of(info, value)
         if source.shape != target.shape:
             raise InputError(
-                f"{named(info)} has shape {list(target.shape)}, the value has "
-                f"{list(source.shape)}; reshape it, or call resize_tensor_input and "
-                "allocate_tensors first"
+                f"{_mismatch(info, source.shape, target.shape)} {named(info)} has shape "
+                f"{list(target.shape)}, the value has {list(source.shape)}; reshape it, or call "
+                "resize_tensor_input and allocate_tensors first"
             )
         bound = self.bindings.get(info.index)
         is_input = info.index in self.info.inputs
@@ -102,7 +114,7 @@ class Subgraph(OpenedSubgraph):
             self._reading(self._memory.session, Session.settle)
             self._wrote_result(self._memory.session)
             target = self.array(index)
-        self._recovery.inputs_changed = True
+        self._recovery.touch()
         if bound is not None:
             bound.write(source)
         else:
@@ -111,10 +123,26 @@ class Subgraph(OpenedSubgraph):
                 self._known.learn_input(self._memory.session, info.index, target, source)
         self._lost.pop(info.index, None)
 
+    def input_array(self, index: int) -> Array:
+        """The array of an input that is not bound to anything, about to be written to.
+
+        Raises:
+            As `array`.
+        """
+        check_view(self.tensor(index))
+        self._recovery.touch()
+        self._lost.pop(index, None)
+        return self.array(index)
+
     @property
     def _is_plain(self) -> bool:
         """Whether tensors are in the session's arrays, and nowhere else."""
         return self._memory is not None and not self._lost and not self.bindings.any
+
+    @property
+    def edition(self) -> object:
+        """Equal to what it was where no input has changed since; None where that cannot be known."""
+        return None if self.has_views or self.bindings.any else self._recovery.edition
 
     def value(self, index: int) -> Array:
         """What an input has, wherever it is: not to be changed.
@@ -135,7 +163,7 @@ class Subgraph(OpenedSubgraph):
         check_view(self.tensor(index))
         if self._memory is not None:
             self._reading(self._memory.session, Session.settle)
-            self._recovery.inputs_changed = True
+            self._recovery.touch()
             self._lost.pop(int(index), None)
             bound = self.bindings.view(int(index))
             if bound is not None:
@@ -146,8 +174,13 @@ class Subgraph(OpenedSubgraph):
         view: Array = array.view()
         return view
 
-    def array(self, index: int) -> Array:
-        """The array that a tensor lives in.
+    def array(
+        self,
+        index: int,
+        what: str = "Tensor data is null.",
+        advice: str = "Run allocate_tensors() first",
+    ) -> Array:
+        """The array that a tensor lives in. ``what`` and ``advice`` begin messages, in LiteRT's words.
 
         Raises:
             InputError: no such tensor, or one that is not kept in memory.
@@ -158,14 +191,16 @@ class Subgraph(OpenedSubgraph):
         if info.data is not None:
             return info.data
         memory = self._memory
-        session = self._session(named(info)) if memory is None else memory.session
+        session = (
+            self._session(f"{what} {advice}: {named(info)}") if memory is None else memory.session
+        )
         if memory is not None and session.inherited:
             session = self._open_in_child(memory).session
         if not session.complete and info.index not in self.info.inputs:
             self._check_complete(info, session)
         if info.index not in self._visible:
             raise InputError(
-                f"{named(info)} is an intermediate result, which is not kept; make the "
+                f"{what} {named(info)} is an intermediate result, which is not kept; make the "
                 "interpreter with experimental_preserve_all_tensors=True to read it"
             )
         if session.comes_by_run and info.index not in session.arrays:
@@ -191,3 +226,12 @@ class Subgraph(OpenedSubgraph):
                 f"{named(info)} has no results: the last run failed or was interrupted; invoke() "
                 "runs the model again"
             )
+
+
+def _mismatch(info: TensorInfo, given: Shape, wanted: Shape) -> str:
+    """How LiteRT says that a value has the wrong shape."""
+    begin, what = "Cannot set tensor: Dimension mismatch.", f"input {info.index}."
+    if len(given) != len(wanted):
+        return f"{begin} Got {len(given)} but expected {len(wanted)} for {what}"
+    at = next(i for i, sizes in enumerate(zip(given, wanted, strict=True)) if len(set(sizes)) > 1)
+    return f"{begin} Got {given[at]} but expected {wanted[at]} for dimension {at} of {what}"

@@ -31,7 +31,7 @@ def activate(k: Builder, activation: Activation, value: Expr) -> Expr:
     """What an op's fused activation makes of its result, f16 or f32 lanes.
 
     Raises:
-        KernelError: SIGN_BIT, which no TFLite kernel computes (parsing refuses it).
+        KernelError: SIGN_BIT, which parsing refuses or leaves out.
     """
     if activation is Activation.NONE:
         return value

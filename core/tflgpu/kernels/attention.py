@@ -23,12 +23,13 @@ from tflgpu.kernels.domain import horizontal, power_of_two
 from tflgpu.kernels.team import Member, Teams
 from tflgpu.kernels.unary import tanh
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
-from tflgpu.ops.attention import NAME, Attention, Sizes
+from tflgpu.ops.attention import NAME, Attention, AttentionSizes
 
 _LOWEST = float(np.finfo(np.float32).min)
 _LANES = 64
@@ -56,7 +57,7 @@ class _Shape:
     slots: int
 
     @classmethod
-    def of(cls, sizes: Sizes, most: int) -> _Shape:
+    def of(cls, sizes: AttentionSizes, most: int) -> _Shape:
         most = min(_LANES, 1 << (most.bit_length() - 1))
         wide = power_of_two(-(-sizes.width // 4))
         lanes = min(most, max(power_of_two(-(-sizes.keys // 4)), wide))
@@ -78,7 +79,7 @@ class _Kernel:
     def __init__(self, low: Lowering) -> None:
         self.low, self.attrs = low, low.attrs
         q, k, v = (low.node.input(i).shape for i in range(3))
-        self.sizes = Sizes.of(low.attrs, q, k, v)
+        self.sizes = AttentionSizes.of(low.attrs, q, k, v)
         self.shape = _Shape.of(self.sizes, low.caps.max_workgroup)
         teams = Teams.of(low.caps, 1, self.shape.lanes, lanes_first=True)
         self.k: Builder = low.kernel("attention", teams.workgroup)
@@ -214,9 +215,9 @@ class _Kernel:
 class _Row:
     """One query: where it lies, and what it knows of the keys so far."""
 
-    largest: Name
-    total: Name
-    sums: list[Name]
+    largest: Variable
+    total: Variable
+    sums: list[Variable]
 
     def __init__(self, kernel: _Kernel, index: Expr) -> None:
         self.kernel = kernel
@@ -307,7 +308,7 @@ def _accepts(node: Node, site: Site) -> str | None:
     if width > _DEEPEST:
         return f"{NAME}: values of {width} numbers; its kernel takes {_DEEPEST}"
     q, k, v = (node.input(i).shape for i in range(3))
-    sizes = Sizes.of(node.attrs, q, k, v)
+    sizes = AttentionSizes.of(node.attrs, q, k, v)
     shape = _Shape.of(sizes, site.caps.max_workgroup)
     most = site.caps.max_groups
     if shape.groups > most[0] or sizes.items * sizes.key_heads > most[1]:

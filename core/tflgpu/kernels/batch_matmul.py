@@ -14,8 +14,9 @@ import attrs
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name, Shared
+from tflgpu.language.tree import Expr, Shared
 from tflgpu.language.types import F32x4, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule, Site
@@ -103,7 +104,7 @@ def _operands(low: Lowering, k: Builder, batch: Expr) -> tuple[_Matrix, _Matrix,
 
 
 def _multiply(
-    k: Builder, sums: Sequence[Name], left: Sequence[Expr], right: Callable[[int], Expr]
+    k: Builder, sums: Sequence[Variable], left: Sequence[Expr], right: Callable[[int], Expr]
 ) -> None:
     """Four steps of depth: ``left`` has a vector along depth per row, ``right`` one along the
     columns per step."""

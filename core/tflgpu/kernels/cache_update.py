@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import IndexMap, Source, movable, move, position
+from tflgpu.kernels.moves import ElementSource, IndexMap, movable, move, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -44,7 +44,7 @@ class _Cache:
             start = low.read(k, 5 + self.which).load_lane(0, k.i32(self.axis))
             first = k.let(k.clamp(start, 0, size - self.tokens), "first")
 
-        def where(index: Sequence[Expr]) -> Source:
+        def where(index: Sequence[Expr]) -> ElementSource:
             token = index[self.axis] - first
             if self.settings.ring:
                 token = (token + size) % size
@@ -57,7 +57,7 @@ class _Cache:
             if self.swap:
                 source[2], source[3] = source[3], source[2]
             old = cache.load_lane(position(index[:-1], self.shape[:-1]), index[-1])
-            return Source(source, inside, old)
+            return ElementSource(source, inside, old)
 
         return where
 

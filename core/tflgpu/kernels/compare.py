@@ -31,7 +31,7 @@ def _compare(fn: Callable[[Expr, Expr], Expr]) -> ElementwiseExpr:
 
 
 def _whole(k: Builder, attributes: InParts, operands: Sequence[Expr]) -> Sequence[Expr]:
-    # In f32 whatever the precision: f16 has no room for the steps.
+    # In f32 in every precision: f16 has no room for the steps.
     steps = [
         k.let(k.cast(round_to_steps(k, stored, k.cast(x, Scalar.F32)), Scalar.I32), "steps")
         for x, stored in zip(operands, (attributes.left, attributes.right), strict=True)

@@ -15,7 +15,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import Finish, Gather, Problem, pack_bias, pack_weights
 from tflgpu.kernels.grouped import build_grouped
-from tflgpu.kernels.products import Family, Size
+from tflgpu.kernels.products import Family, ProductSize
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
@@ -109,7 +109,7 @@ def conv_problem(low: Lowering, group: int = 0) -> Problem:
     )
 
 
-def _size(node: Node, site: Site) -> Size:
+def _size(node: Node, site: Site) -> ProductSize:
     groups, (outs, height, width, inner) = _groups(node), node.input(1).shape
     per_group, tuning = outs // groups, tuning_of(site.caps)
     separable = (
@@ -119,7 +119,7 @@ def _size(node: Node, site: Site) -> Size:
     )
     window = conv_window(node)
     rows = node.input(0).shape[0] * window.out_h * window.out_w
-    return Size(rows, height * width * -(-inner // 4), groups, separable)
+    return ProductSize(rows, height * width * -(-inner // 4), groups, separable)
 
 
 def _problems(low: Lowering) -> Iterator[Problem]:

@@ -12,8 +12,9 @@ from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.operands import read_bias
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
@@ -34,7 +35,7 @@ class _Voxel:
     batch: Expr
     at: Sequence[Expr]
     slice: Expr
-    sums: Name
+    sums: Variable
 
     @contextmanager
     def taps(self) -> Iterator[tuple[Expr, Sequence[Expr]]]:

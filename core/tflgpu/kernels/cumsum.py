@@ -7,8 +7,9 @@ import attrs
 from tflgpu.kernels.accept import NUMBERS, takes
 from tflgpu.kernels.domain import Domain
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar, Type
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, WriteView
@@ -51,7 +52,7 @@ class _Line:
     exclusive: bool
     reverse: bool
 
-    def across(self, row: Expr, slice_: Expr, total: Name) -> None:
+    def across(self, row: Expr, slice_: Expr, total: Variable) -> None:
         """Four channels, each with its own sum."""
         k = self.k
         value = k.let(k.cast(self.view.load(row, slice_), self.compute), "x")
@@ -59,7 +60,7 @@ class _Line:
         k.add_to(total, value)
         self.out.store(row, slice_, before if self.exclusive else total)
 
-    def within(self, row: Expr, slice_: Expr, total: Name) -> None:
+    def within(self, row: Expr, slice_: Expr, total: Variable) -> None:
         """Four neighbours of one sum. Lanes beyond the channels are zero and add nothing."""
         k = self.k
         value = k.let(k.cast(self.view.load(row, slice_), self.compute), "x")

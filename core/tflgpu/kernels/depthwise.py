@@ -17,8 +17,9 @@ from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name, Operand
+from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.grid import groups_across, launch, spread_over
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
@@ -72,7 +73,7 @@ class _Rows:
 
     def __init__(
         self, k: Builder, window: Window, width: int, blocks: int, x0: Expr, slice_: Expr,
-        read: Callable[[Expr, Expr], Expr], weights: ReadView, sums: list[Name],
+        read: Callable[[Expr, Expr], Expr], weights: ReadView, sums: list[Variable],
     ) -> None:  # fmt: skip
         self.k, self.window, self.width, self.blocks = k, window, width, blocks
         self.x0, self.slice, self.read, self.weights, self.sums = x0, slice_, read, weights, sums

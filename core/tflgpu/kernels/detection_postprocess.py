@@ -1,10 +1,10 @@
-"""TFLite_Detection_PostProcess: four dispatches, five with regular suppression, and all that
-depends on the numbers stays on the device.
+"""TFLite_Detection_PostProcess: four dispatches, five with regular suppression, and no intermediate
+result leaves the device.
 
 Boxes are decoded and scores become keys; a workgroup a list chooses (`kernels/suppression.py`);
 what was chosen is written out. "Fast" suppression has one list, of every box's best class;
-"regular" one a class, which are merged. It is computed in f32 whatever the precision: places and
-classes of detections are no matter of a little accuracy.
+"regular" one a class, which are merged. It is computed in f32 in every precision: a small error
+could change which boxes and classes are chosen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.suppression import (
     NOTHING,
-    Choice,
+    BoxLists,
     better_of,
     choose,
     merge,
@@ -73,12 +73,12 @@ def _build(low: Lowering) -> None:
     if attributes.use_regular_nms:
         classes = attributes.num_classes
         each = min(attributes.detections_per_class, most)
-        choice = Choice(boxes, _rank_all(low), None, each, attributes.nms_iou_threshold)
+        choice = BoxLists(boxes, _rank_all(low), None, each, attributes.nms_iou_threshold)
         most = min(attributes.max_detections, each * classes)
         chosen = merge(low, choose(low, choice), classes, most)
     else:
         keys, numbers = _rank_best(low)
-        choice = Choice(boxes, keys, numbers, most, attributes.nms_iou_threshold)
+        choice = BoxLists(boxes, keys, numbers, most, attributes.nms_iou_threshold)
         chosen = choose(low, choice)
     _report(low, boxes, chosen)
 

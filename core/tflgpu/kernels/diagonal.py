@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import IndexMap, Source, movable, move, position
+from tflgpu.kernels.moves import ElementSource, IndexMap, movable, move, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -15,8 +15,8 @@ from tflgpu.ops.diagonal import diagonal_of
 
 def _diag(low: Lowering) -> None:
     def prepare(k: Builder) -> IndexMap:
-        def where(index: Sequence[Expr]) -> Source:
-            return Source(index[:-1], index[-2].eq(index[-1]))
+        def where(index: Sequence[Expr]) -> ElementSource:
+            return ElementSource(index[:-1], index[-2].eq(index[-1]))
 
         return where
 
@@ -29,12 +29,12 @@ def _set_diag(low: Lowering) -> None:
     def prepare(k: Builder) -> IndexMap:
         x = low.read(k, 0)
 
-        def where(index: Sequence[Expr]) -> Source:
+        def where(index: Sequence[Expr]) -> ElementSource:
             row, column = index[-2:]
             # Rows below the last column have no element of the diagonal.
             source = [*index[:-2], k.min(row, min(shape[-2:]) - 1)]
             other = x.load_lane(position(index[:-1], shape[:-1]), column)
-            return Source(source, row.eq(column), other)
+            return ElementSource(source, row.eq(column), other)
 
         return where
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.gemm import Problem, Product
+from tflgpu.kernels.gemm import MatrixProduct, Problem
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Buffer, Expr, Name
+from tflgpu.language.tree import Buffer, Expr
 from tflgpu.language.types import Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.view import ReadView, WriteView
 
@@ -21,14 +22,14 @@ _LONG, _FEW, _PART = 64, 64, 8
 
 
 @attrs.frozen
-class Block:
+class OutputBlock:
     """Pixels and channel slices of one invocation."""
 
     rows: int = 4
     columns: int = 1
 
 
-def build_direct(low: Lowering, problem: Problem, name: str, block: Block) -> None:
+def build_direct(low: Lowering, problem: Problem, name: str, block: OutputBlock) -> None:
     """Write the kernel of a product and dispatch it."""
     k = low.kernel(name, _WORKGROUP)
     src = low.read(k, 0)
@@ -42,7 +43,7 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: Block) -> No
 
 
 def _write(
-    k: Builder, problem: Product, block: Block, src: ReadView, weights: Buffer, bias: Buffer,
+    k: Builder, problem: MatrixProduct, block: OutputBlock, src: ReadView, weights: Buffer, bias: Buffer,
     out: WriteView,
 ) -> None:  # fmt: skip
     column0 = k.let(k.global_id(0) * block.columns, "column")
@@ -54,12 +55,12 @@ def _write(
     safe_rows = [k.let(k.min(row0 + i, problem.pixels - 1), "r") for i in range(block.rows)]
     gathers = [problem.gather(k, src, row) for row in safe_rows]
 
-    def zeros(name: str) -> list[list[Name]]:
+    def zeros(name: str) -> list[list[Variable]]:
         return [
             [k.var(k.f32(0.0, 4), name) for _ in range(block.columns)] for _ in range(block.rows)
         ]
 
-    def add(q: Expr, sums: list[list[Name]]) -> None:
+    def add(q: Expr, sums: list[list[Variable]]) -> None:
         values = [k.let(gather(q), "x") for gather in gathers]
         base = k.let(q * (4 * problem.slices), "w0")
         for lane in range(4):

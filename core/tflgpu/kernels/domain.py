@@ -264,7 +264,7 @@ def share_of(k: Builder, shape: Shape2) -> Share:
 StepBody = Callable[[Expr, Expr, Expr], None]
 
 
-class Steps:
+class ItemSteps:
     """The steps of ``item`` that are this invocation's; few of them are read once and kept in
     registers."""
 

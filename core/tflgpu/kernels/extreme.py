@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from tflgpu.kernels.accept import NUMBERS, takes
-from tflgpu.kernels.domain import Domain, Share, Steps, share_of, team_shape
+from tflgpu.kernels.domain import Domain, ItemSteps, Share, share_of, team_shape
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar, Type
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView
@@ -40,10 +41,10 @@ class _Search:
         take = k.let(self.better(a[0], b[0]) | tie, "take")
         return [k.select(take, b[0], a[0]), k.select(take, b[1], a[1])]
 
-    def scan(self, at: Share, view: ReadView, item: Expr) -> list[Name]:
+    def scan(self, at: Share, view: ReadView, item: Expr) -> list[Variable]:
         """The best of this invocation's steps, in each lane."""
         k, domain = self.k, self.domain
-        steps = Steps(at, domain, view, self.compute, item)
+        steps = ItemSteps(at, domain, view, self.compute, item)
         some, start = steps.any()
         best = k.var(self._filled(start, some), "best")
         first = k.min(at.first, at.shape.steps - 1)
@@ -62,7 +63,7 @@ class _Search:
 
     def _filled(self, value: Expr, slice_: Expr) -> Expr:
         if self.compute is Scalar.F32:
-            # Comparisons with a NaN are false: an infinity loses against whatever there is.
+            # Comparisons with a NaN are false: an infinity loses against any number.
             last = -math.inf if self.largest else math.inf
             value = self.k.select(value.ne(value), last, value)
         return self.domain.fill_padding(self.k, value, slice_, None) if self.over else value

@@ -8,7 +8,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights, finish_with, floats_only
 from tflgpu.kernels.gemm import Gather, Problem, pack_bias, pack_weights
-from tflgpu.kernels.products import Family, Size
+from tflgpu.kernels.products import Family, ProductSize
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
@@ -29,7 +29,7 @@ def gather_rows(units: int) -> Gather:
             if src.channels == units:
                 value = src.load(row, at)
             elif src.channels % 4 == 0 and units % 4 == 0:
-                # Whole slices follow each other without gaps, whatever the shape.
+                # Whole slices follow each other without gaps, in every shape.
                 flat = k.let(row * slices + at, "flat")
                 value = src.load(flat // src.slices, flat % src.slices)
             else:
@@ -53,9 +53,9 @@ def _sizes(node: Node) -> tuple[int, int, int]:
     return node.input(0).elements // units, units, outs
 
 
-def _size(node: Node, site: Site) -> Size:
+def _size(node: Node, site: Site) -> ProductSize:
     rows, units, _ = _sizes(node)
-    return Size(rows, -(-units // 4))
+    return ProductSize(rows, -(-units // 4))
 
 
 def _problems(low: Lowering) -> Iterator[Problem]:

@@ -1,8 +1,8 @@
 """GATHER, GATHER_ND, EMBEDDING_LOOKUP.
 
 An index outside the operand, negative ones too, is an error on the CPU. A kernel cannot raise one:
-where the index is outside, the result is NaN, the smallest i32, or false, and never an element that
-nobody asked for. Constant indices are checked when a model is opened.
+where the index is outside, the result is NaN, the smallest i32, or false, and never another element
+of the operand. Constant indices are checked when a model is opened.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import NOWHERE, IndexMap, Source, movable, move, position
+from tflgpu.kernels.moves import NOWHERE, ElementSource, IndexMap, movable, move, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -46,12 +46,12 @@ class _Indices:
         row = k.let(k.clamp(given, 0, size - 1), "row")
         return row, row.eq(given)
 
-    def source(self, index: Sequence[Expr], inside: Sequence[Expr | None]) -> Source:
+    def source(self, index: Sequence[Expr], inside: Sequence[Expr | None]) -> ElementSource:
         """Where an element comes from: ``index``, if all of its parts are ``inside``."""
         found: Expr | None = None
         for part in inside:
             found = part if found is None else found if part is None else found & part
-        return Source(index, found, self.fill)
+        return ElementSource(index, found, self.fill)
 
 
 def _along(low: Lowering, operand: int, indices_at: int, axis: int, batch: int) -> None:
@@ -62,7 +62,7 @@ def _along(low: Lowering, operand: int, indices_at: int, axis: int, batch: int) 
     def prepare(k: Builder) -> IndexMap:
         indices = _Indices.of(low, k, indices_at, operand)
 
-        def where(index: Sequence[Expr]) -> Source:
+        def where(index: Sequence[Expr]) -> ElementSource:
             place = [*index[:batch], *index[axis : axis + width]]
             row, inside = indices.at(place, dims[axis])
             return indices.source([*index[:axis], row, *index[axis + width :]], [inside])
@@ -90,7 +90,7 @@ def _gather_nd(low: Lowering) -> None:
     def prepare(k: Builder) -> IndexMap:
         indices = _Indices.of(low, k, 1, 0)
 
-        def where(index: Sequence[Expr]) -> Source:
+        def where(index: Sequence[Expr]) -> ElementSource:
             place = index[: len(lead)]
             found = [indices.at([*place, k.i32(i)], dims[i]) for i in range(columns)]
             rows, inside = zip(*found, strict=True)

@@ -22,8 +22,9 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.tiles import Tile
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Buffer, Expr, Name, Shared
+from tflgpu.language.tree import Buffer, Expr, Shared
 from tflgpu.language.types import F32x4, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView, WriteView
 
@@ -59,7 +60,7 @@ Finish = Callable[[Builder, Expr], Expr]
 
 
 @attrs.frozen
-class Product:
+class MatrixProduct:
     """All of a product that its kernel depends on, besides its buffers."""
 
     pixels: int
@@ -89,9 +90,11 @@ class Problem:
         return -(-self.channels // 4)
 
     @property
-    def product(self) -> Product:
+    def product(self) -> MatrixProduct:
         """It without its operands."""
-        return Product(self.pixels, self.slices, self.depth, self.gather, self.finish, self.first)
+        return MatrixProduct(
+            self.pixels, self.slices, self.depth, self.gather, self.finish, self.first
+        )
 
     @property
     def ends_finite(self) -> bool:
@@ -116,7 +119,7 @@ def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
 
 
 def _write(
-    k: Builder, problem: Product, tile: Tile, src: ReadView, weights: Buffer, bias: Buffer,
+    k: Builder, problem: MatrixProduct, tile: Tile, src: ReadView, weights: Buffer, bias: Buffer,
     out: WriteView, masked: bool,
 ) -> None:  # fmt: skip
     """The body; ``masked``: weights past the end of the sum have to be made zeros."""
@@ -165,7 +168,7 @@ class _Stage:
     """Staging of both operands: global memory -> registers (`fetch`) -> shared (`commit`)."""
 
     def __init__(
-        self, k: Builder, tile: Tile, problem: Product, lane: _Lane, src: ReadView,
+        self, k: Builder, tile: Tile, problem: MatrixProduct, lane: _Lane, src: ReadView,
         weights: Buffer, masked: bool,
     ) -> None:  # fmt: skip
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
@@ -223,7 +226,7 @@ class _Stage:
 
 
 def _accumulate(
-    k: Builder, tile: Tile, lane: _Lane, stage: _Stage, sums: Sequence[Sequence[Name]]
+    k: Builder, tile: Tile, lane: _Lane, stage: _Stage, sums: Sequence[Sequence[Variable]]
 ) -> None:
     a0 = k.let(stage.a_base + lane.y * stage.pitch, "pa")
     b0 = k.let(stage.b_base + lane.x, "pb")
@@ -242,7 +245,7 @@ def _accumulate(
                     k.fma_to(sums[i][j], left[i].lane(lane_of_q), right)
 
 
-def _add_splits(k: Builder, tile: Tile, lane: _Lane, sums: Sequence[Sequence[Name]]) -> None:
+def _add_splits(k: Builder, tile: Tile, lane: _Lane, sums: Sequence[Sequence[Variable]]) -> None:
     """Sum the splits' accumulators into those of split 0."""
     threads = tile.cols * tile.rows
     blocks = tile.block_rows * tile.block_cols

@@ -7,7 +7,7 @@ slices; its invocations divide the sum among them and add up.
 
 from __future__ import annotations
 
-from tflgpu.kernels.gemm import Problem, Product
+from tflgpu.kernels.gemm import MatrixProduct, Problem
 from tflgpu.kernels.team import Teams
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer
@@ -35,7 +35,7 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
 
 
 def _write(
-    k: Builder, problem: Product, teams: Teams, src: ReadView, weights: Buffer, bias: Buffer,
+    k: Builder, problem: MatrixProduct, teams: Teams, src: ReadView, weights: Buffer, bias: Buffer,
     out: WriteView,
 ) -> None:  # fmt: skip
     rows, columns, shares = problem.pixels, teams.columns, teams.lanes

@@ -29,7 +29,7 @@ def _build_matrix(low: Lowering) -> None:
     if isinstance(attributes, Crop):
         turn = k.let(k.f32(attributes.rotation) - k.call("atan2", dy, dx), "turn")
     else:
-        # The arc tangent of a quotient is in the right half whatever the signs.
+        # The arc tangent of a quotient is in the right half with any signs.
         left = k.select(dx < 0.0, k.f32(-1.0), 1.0)
         turn = -k.call("atan2", dy * left, dx * left)
         none = dx.eq(0.0) & dy.eq(0.0)  # that quotient is NaN

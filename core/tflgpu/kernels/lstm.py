@@ -1,82 +1,72 @@
-"""LSTM with the basic kernel: all gates as one product, then the cell, element by element.
+"""LSTM with the full kernel and the sequence LSTMs: a cell that goes through time, on real numbers
+or on stored ones. LSTM with the basic kernel: all gates as one product, then the cell, element by
+element.
 
-The cell reads the sums of gates from a temporary in f32; the node's own copies of them, and of
-the joined input, are results that hardly any model reads, but they are results.
+The basic cell reads the sums of gates from a temporary in f32; the node's own copies of them, and
+of the joined input, are results that hardly any model reads, but they are results.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.gemm import pack_bias, pack_weights
+from tflgpu.kernels.cell_loop import NodeCell, run_directions
+from tflgpu.kernels.recurrent import (
+    InputProduct,
+    input_sums,
+    logistic,
+    not_constant,
+    not_shared,
+    side_by_side,
+    slices_of,
+)
+from tflgpu.kernels.stored_cell_loop import run_stored_cell, why_not_stored
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
-from tflgpu.ops.lstm import BasicLstm
+from tflgpu.ops.base import Activation
+from tflgpu.ops.basic_lstm import BIASES, CELLS, HIDDEN, INPUT, WEIGHTS, BasicLstm
+from tflgpu.ops.cell_operands import LSTM, CellOperands
+from tflgpu.ops.lstm import BACKWARD, FORWARD
+from tflgpu.ops.stored_cell import StoredCell
 
 _WORKGROUP = 64
-_INPUT, _HIDDEN, _WEIGHTS, _BIASES, _CELLS = range(5)
 _OUTPUT, _STATE, _JOINED, _GATES = range(4)
 
 
-def build_lstm(low: Lowering) -> None:
+def build_basic(low: Lowering) -> None:
     """Three dispatches: the sums of gates, the cell, and the joined input."""
-    node = low.node
-    batch, units = node.input(_HIDDEN).shape
-    gates = low.temp((batch, 4 * units), Scalar.F32)
-    _build_gates(low, gates)
-    _build_cell(low, gates)
+    node, inputs = low.node, low.node.input(INPUT).shape[1]
+    matrix = np.asarray(node.const(WEIGHTS))
+    products = [
+        InputProduct(INPUT, [matrix[:, :inputs]]), InputProduct(HIDDEN, [matrix[:, inputs:]])
+    ]  # fmt: skip
+    _build_cell(low, input_sums(low, products, [np.asarray(node.const(BIASES))], result=_GATES))
     _build_joined(low)
 
 
-def _build_gates(low: Lowering, gates: Temp) -> None:
-    node = low.node
-    inputs, units = node.input(_INPUT).shape[1], node.input(_HIDDEN).shape[1]
-    matrix = np.asarray(node.const(_WEIGHTS)).reshape(4 * units, 1, 1, inputs + units)
-    slices = units  # of the 4 * units sums
-    k = low.kernel("lstm_gates", (_WORKGROUP, 1, 1))
-    parts = []
-    for index, columns in ((_INPUT, slice(0, inputs)), (_HIDDEN, slice(inputs, None))):
-        view = low.read(k, index)
-        parts.append((view, low.weights(k, pack_weights(matrix[..., columns]))))
-    bias = low.weights(k, pack_bias(node.const(_BIASES), 4 * units), "bias", scalar=Scalar.F32)
-    kept, result = low.write_temp(k, gates), low.write(k, _GATES)
-    column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
-    guard(k, column < slices)
-    total = k.var(k.load(bias, column), "acc")
-    for view, weights in parts:
-        with k.loop(0, view.slices, name="q") as q:
-            value = k.let(k.cast(view.load(row, q), Scalar.F32), "x")
-            base = k.let(q * (4 * slices) + column, "w0")
-            for lane in range(4):
-                weight = k.load(weights, base + lane * slices, Scalar.F32)
-                k.fma_to(total, value.lane(lane), weight)
-    kept.store(row, column, total)
-    result.store(row, column, total)
-    low.dispatch(k, (slices, node.input(_INPUT).shape[0], 1))
-
-
 def _build_cell(low: Lowering, gates: Temp) -> None:
-    batch, units = low.node.input(_HIDDEN).shape
-    slices = -(-units // 4)
+    batch, units = low.node.input(HIDDEN).shape
     k = low.kernel("lstm_cell", (_WORKGROUP, 1, 1))
-    sums, cells = low.read_temp(k, gates, "gates"), low.read(k, _CELLS)
+    sums, cells = low.read_temp(k, gates, "gates"), low.read(k, CELLS)
     output, state = low.write(k, _OUTPUT), low.write(k, _STATE)
     slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
-    guard(k, slice_ < slices)
+    guard(k, slice_ < slices_of(units))
     admit, content, forget, show = (
         k.let(_gate(k, sums, row, slice_, gate, units), "gate") for gate in range(4)
     )
     old = k.cast(cells.load(row, slice_), Scalar.F32)
-    new = k.let(_sigmoid(k, admit) * k.call("tanh", content) + _sigmoid(k, forget) * old, "cell")
+    new = k.let(logistic(k, admit) * k.call("tanh", content) + logistic(k, forget) * old, "cell")
     state.store(row, slice_, new)
-    output.store(row, slice_, _sigmoid(k, show) * k.call("tanh", new))
-    low.dispatch(k, (slices, batch, 1))
+    output.store(row, slice_, logistic(k, show) * k.call("tanh", new))
+    low.dispatch(k, (slices_of(units), batch, 1))
 
 
 def _gate(k: Builder, sums: ReadView, row: Expr, slice_: Expr, gate: int, units: int) -> Expr:
@@ -87,34 +77,80 @@ def _gate(k: Builder, sums: ReadView, row: Expr, slice_: Expr, gate: int, units:
     return k.vec([sums.load_lane(row, lane) for lane in lanes])
 
 
-def _sigmoid(k: Builder, x: Expr) -> Expr:
-    return k.f32(1.0, 4) / (k.call("exp", -x) + 1.0)
-
-
 def _build_joined(low: Lowering) -> None:
-    node = low.node
-    batch, inputs = node.input(_INPUT).shape
     k = low.kernel("lstm_joined", (_WORKGROUP, 1, 1))
-    source, hidden, out = low.read(k, _INPUT), low.read(k, _HIDDEN), low.write(k, _JOINED)
+    source, hidden, out = low.read(k, INPUT), low.read(k, HIDDEN), low.write(k, _JOINED)
     slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
     guard(k, slice_ < out.slices)
-    lanes = []
-    for lane in range(4):
-        channel = k.let(slice_ * 4 + lane, "channel")
-        first = source.load_lane(row, k.min(channel, inputs - 1))
-        second = hidden.load_lane(row, k.clamp(channel - inputs, 0, hidden.channels - 1))
-        lanes.append(k.select(channel < inputs, first, second))
-    out.store(row, slice_, k.vec(lanes))
-    low.dispatch(k, (out.slices, batch, 1))
+    out.store(row, slice_, side_by_side(k, source, hidden, row, slice_))
+    low.dispatch(k, (out.slices, low.node.input(INPUT).shape[0], 1))
 
 
-def _accepts(node: Node, site: Site) -> str | None:
+def _accepts_basic(node: Node, site: Site) -> str | None:
     if not isinstance(node.attrs, BasicLstm):
         return "LSTM: only the basic kernel runs on the GPU; the full one keeps state on the CPU"
-    for index, what in ((_WEIGHTS, "weights"), (_BIASES, "biases")):
+    for index, what in ((WEIGHTS, "weights"), (BIASES, "biases")):
         if not node.input(index).is_const:
             return f"LSTM: the {what} are not constants"
     return takes(FLOATS)(node, site)
 
 
-RULES = (KernelRule("LSTM", "basic", build_lstm, _accepts),)
+def _accepts(ways: tuple[CellOperands, ...], node: Node, site: Site) -> str | None:
+    if isinstance(node.attrs, BasicLstm):
+        return "LSTM: the rule is for the full kernel"
+    second = [i for way in ways for i in way.second_weights]
+    names = dict.fromkeys(second, "weights of the second input")
+    reason = takes(FLOATS)(node, site) or not_constant(node, second, names)
+    if reason is not None:
+        return reason
+    return next(filter(None, (_why_not(node, places, site) for places in ways)), None)
+
+
+def _accepts_stored(node: Node, site: Site) -> str | None:
+    cell = None if isinstance(node.attrs, BasicLstm) else node.attrs.cell
+    if not isinstance(cell, StoredCell):
+        return f"{node.op}: the rule is for whole numbers"
+    if cell.hidden is None:
+        return f"{node.op}: gates of 8 bits are computed on the CPU"
+    if any(gate is not None and gate.norm is not None for gate in cell.gates):
+        return f"{node.op}: a layer norm of whole numbers needs sums of 64 bits"
+    return _why_not(node, LSTM, site) or why_not_stored(node)
+
+
+def _why_not(node: Node, places: CellOperands, site: Site) -> str | None:
+    """Why a cell cannot run on a device, None where it can."""
+    reason = not_constant(node, places.constants, places.names)
+    if reason is not None:
+        return reason
+    recurrent = [node.optional_input(i) for i in places.recurrent]
+    diagonal = any(v is not None and len(v.shape) == 1 for v in recurrent)
+    if diagonal and node.attrs.cell.activation is not Activation.TANH:
+        return f"{node.op}: an infinity would spread from a diagonal of the recurrent weights"
+    for index in places.states:
+        state = node.input(index)
+        if len(state.shape) != 2:
+            return f"{node.op}: state {state.name} of shape {list(state.shape)} is no matrix"
+    return not_shared(node.op, NodeCell.of(node, places).slices, site)
+
+
+def _through_time(op: str, *ways: CellOperands) -> KernelRule:
+    # It binds eight buffers, which is all that some devices have: no chain may bring more.
+    return KernelRule(
+        op, "through time", partial(run_directions, ways=ways), partial(_accepts, ways),
+        fuses=False, keeps_state=True,
+    )  # fmt: skip
+
+
+RULES = (
+    *(
+        KernelRule(
+            op, "through time, on whole numbers", run_stored_cell, _accepts_stored, fuses=False,
+            keeps_state=True,
+        )
+        for op in ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM")
+    ),
+    KernelRule("LSTM", "basic", build_basic, _accepts_basic),
+    _through_time("LSTM", LSTM),
+    _through_time("UNIDIRECTIONAL_SEQUENCE_LSTM", LSTM),
+    _through_time("BIDIRECTIONAL_SEQUENCE_LSTM", FORWARD, BACKWARD),
+)  # fmt: skip

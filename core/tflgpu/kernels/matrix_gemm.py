@@ -24,13 +24,14 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernels.gemm import Problem, Product
+from tflgpu.kernels.gemm import MatrixProduct, Problem
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
 from tflgpu.language.matrix import TILE, Matrix, MatrixRole
-from tflgpu.language.tree import Buffer, Expr, Name, Shared
+from tflgpu.language.tree import Buffer, Expr, Shared
 from tflgpu.language.types import F16x4, F32x4, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
@@ -78,7 +79,7 @@ def build_matrix_gemm(
 
 
 def _write(
-    k: Builder, problem: Product, tile: MatrixTile, src: ReadView, weights: tuple[Buffer, ...],
+    k: Builder, problem: MatrixProduct, tile: MatrixTile, src: ReadView, weights: tuple[Buffer, ...],
     bias: Buffer, out: WriteView, inputs: int, masked: bool,
 ) -> None:  # fmt: skip
     """The body. ``inputs`` is that of `Operands`; ``masked``: weights past the end of the sum have to
@@ -152,7 +153,7 @@ class _Stage:
     """
 
     def __init__(
-        self, k: Builder, tile: MatrixTile, problem: Product, lane: _Lane, src: ReadView,
+        self, k: Builder, tile: MatrixTile, problem: MatrixProduct, lane: _Lane, src: ReadView,
         weights: tuple[Buffer, ...], inputs: int, masked: bool,
     ) -> None:  # fmt: skip
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
@@ -217,7 +218,7 @@ class _Stage:
             at = k.let(b_base + item // tile.slices * tile.b_pitch + item % tile.slices, "ib")
             maybe(k, inside, lambda at=at, i=i: self._commit_weights(at, i))  # type: ignore[misc]
 
-    def _commit_input(self, at: Expr, reg: Name) -> None:
+    def _commit_input(self, at: Expr, reg: Variable) -> None:
         k = self.k
         if len(self.a) == 1:
             k.store_shared(self.a[0], at, k.cast(reg, Scalar.F16))

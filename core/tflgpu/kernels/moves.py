@@ -31,11 +31,12 @@ NOWHERE = {DType.I32: -(2**31), DType.BOOL: 0}
 
 
 @attrs.frozen
-class Source:
+class ElementSource:
     """Where an output element comes from.
 
     Attributes:
-        index: One index per dimension of the operand; must be inside it whatever ``inside`` is.
+        index: One index per dimension of the operand; must be inside it even where ``inside`` is
+            false.
         inside: Whether the element comes from there at all; None = always.
         fill: What it is otherwise: a number, or a scalar of the operand's lane type.
     """
@@ -46,7 +47,7 @@ class Source:
 
 
 #: Index of an output element, one per dimension -> its source.
-IndexMap = Callable[[Sequence[Expr]], Union[Source, Sequence[Expr]]]
+IndexMap = Callable[[Sequence[Expr]], Union[ElementSource, Sequence[Expr]]]
 
 
 def movable(node: Node, *values: Value | None) -> str | None:
@@ -95,11 +96,11 @@ def gather_vector(
     k = src.k
     lead = decompose(k, outer, shape[:-1])
 
-    def source(channel: Expr) -> Source:
+    def source(channel: Expr) -> ElementSource:
         found = where([*lead, channel] if shape else [])
-        return found if isinstance(found, Source) else Source(found)
+        return found if isinstance(found, ElementSource) else ElementSource(found)
 
-    def chosen(found: Source, value: Expr) -> Expr:
+    def chosen(found: ElementSource, value: Expr) -> Expr:
         return value if found.inside is None else k.select(found.inside, value, found.fill)
 
     if vector:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.domain import Domain, Shape2, Share, Steps, horizontal, share_of, team_shape
+from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Shared
 from tflgpu.language.types import F32x4, Scalar
@@ -28,7 +28,7 @@ class Moments:
     def __init__(self, k: Builder, shape: Shape2, domain: Domain, view: ReadView) -> None:
         self.k, self.domain = k, domain
         self.at: Share = share_of(k, shape)
-        self.steps = Steps(self.at, domain, view, Scalar.F32)
+        self.steps = ItemSteps(self.at, domain, view, Scalar.F32)
         self._room: Shared | None = self.at.shared(F32x4)
 
     def total(self, of: Callable[[Expr], Expr]) -> Expr:

@@ -16,8 +16,8 @@ from tflgpu.lowering.tuning import tuning_of
 def read_bias(low: Lowering, k: Builder, index: int, channels: int) -> Callable[[Operand], Expr]:
     """A function that gives the f32 bias of a slice of output channels.
 
-    ``index`` is the operand; constants are kept in f32 whatever the precision, and an absent
-    bias costs nothing.
+    ``index`` is the operand; constants are kept in f32 in every precision, and an absent bias costs
+    nothing.
     """
     value = low.node.optional_input(index)
     if value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import IndexMap, Source, accepts_data, movable, move
+from tflgpu.kernels.moves import ElementSource, IndexMap, accepts_data, movable, move
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
 from tflgpu.lowering.lowering import Lowering
@@ -21,7 +21,7 @@ def _pad(low: Lowering) -> None:
     def prepare(k: Builder) -> IndexMap:
         fill = fill_of(low, k, 2)
 
-        def where(index: Sequence[Expr]) -> Source:
+        def where(index: Sequence[Expr]) -> ElementSource:
             own: list[Expr] = []
             inside: Expr | None = None
             for x, dim, (before, after) in zip(index, dims, border, strict=True):
@@ -30,7 +30,7 @@ def _pad(low: Lowering) -> None:
                     inside = cond if inside is None else inside & cond
                 at = k.max(at, 0) if before else at
                 own.append(k.min(at, dim - 1) if after else at)
-            return Source(own, inside, fill)
+            return ElementSource(own, inside, fill)
 
         return where
 

@@ -15,8 +15,9 @@ from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.team import Teams
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32x4, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
@@ -111,7 +112,7 @@ class _Place:
         return k.cast(src.load(k.let(at, "at"), slice_), Scalar.F32), inside
 
 
-def _add_tap(k: Builder, kind: _Kind, total: Name, tap: tuple[Expr, Expr]) -> None:
+def _add_tap(k: Builder, kind: _Kind, total: Variable, tap: tuple[Expr, Expr]) -> None:
     value, inside = tap
     mine = kind.of(k, k.let(value, "v"))
     if kind.is_sum:
@@ -119,7 +120,7 @@ def _add_tap(k: Builder, kind: _Kind, total: Name, tap: tuple[Expr, Expr]) -> No
     k.set(total, kind.merge(k, total, mine))
 
 
-def _first(k: Builder, kind: _Kind, place: _Place, src: ReadView, slice_: Expr) -> Name:
+def _first(k: Builder, kind: _Kind, place: _Place, src: ReadView, slice_: Expr) -> Variable:
     """A total to start from: zero, or any pixel of the window for a maximum."""
     if kind.is_sum:
         return k.var(k.f32(0.0, 4), "total")

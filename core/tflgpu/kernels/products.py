@@ -17,7 +17,7 @@ import attrs
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.direct import Block, build_direct
+from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.kernels.gemm import F16_MAX, Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, split_operands
@@ -34,7 +34,7 @@ BuildProduct = Callable[[Lowering, Problem, str], None]
 
 
 @attrs.frozen
-class Size:
+class ProductSize:
     """What a choice of kernels asks of a node's product.
 
     Attributes:
@@ -63,7 +63,7 @@ class Family:
 
     op: str
     accepts: Accepts
-    size: Callable[[Node, Site], Size]
+    size: Callable[[Node, Site], ProductSize]
     problems: Callable[[Lowering], Iterable[Problem]]
 
     def rule(
@@ -153,4 +153,4 @@ def _blocked(low: Lowering, problem: Problem, name: str) -> None:
 
 
 def _direct(low: Lowering, problem: Problem, name: str) -> None:
-    build_direct(low, problem, name, Block(4, 2 if problem.slices % 2 == 0 else 1))
+    build_direct(low, problem, name, OutputBlock(4, 2 if problem.slices % 2 == 0 else 1))

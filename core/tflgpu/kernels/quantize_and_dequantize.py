@@ -26,7 +26,7 @@ def round_to_steps(k: Builder, stored: QuantizeAndDequantize, x: Expr) -> Expr:
 
 
 def _simulate(k: Builder, attributes: QuantizeAndDequantize, operands: Sequence[Expr]) -> Expr:
-    # In f32 whatever the precision: f16 has no room for the steps of a large scale.
+    # In f32 in every precision: f16 has no room for the steps of a large scale.
     steps = round_to_steps(k, attributes, k.cast(operands[0], Scalar.F32))
     return k.cast(steps * attributes.scale, operands[0].type.scalar)
 

@@ -7,10 +7,11 @@ many teams look for the ranges of parts, and two more dispatches merge these and
 from __future__ import annotations
 
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.domain import Domain, Shape2, Share, Steps, horizontal, share_of, team_shape
+from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32, F32x4, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, decompose
@@ -40,12 +41,12 @@ def _build(low: Lowering) -> None:
     _round(low, domain, _ends(low, domain, teams, ends))
 
 
-def _range(at: Share, domain: Domain, view: ReadView) -> tuple[Steps, Name, Name]:
+def _range(at: Share, domain: Domain, view: ReadView) -> tuple[ItemSteps, Variable, Variable]:
     """The lowest and the highest element of an item, four lanes each, which all members have."""
     k = at.k
     width = 1 if domain.over_channels else 4
     rooms = [at.shared(F32 if width == 1 else F32x4, name) for name in ("lows", "highs")]
-    steps = Steps(at, domain, view, Scalar.F32)
+    steps = ItemSteps(at, domain, view, Scalar.F32)
     slice_, some = steps.any()
     first = k.let(domain.fill_padding(k, some, slice_, None) if width == 1 else some, "first")
     low, high = k.var(first, "low"), k.var(first, "high")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
-from tflgpu.kernels.softmax import Row
+from tflgpu.kernels.softmax import SoftmaxRow
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering
@@ -18,7 +18,7 @@ _PART = 256
 
 def _build(low: Lowering) -> None:
     attributes: QuantizedSoftmax = low.attrs
-    row = Row(low)
+    row = SoftmaxRow(low)
     k = row.k
     exponentials, reciprocals = low.read(k, 1), low.read(k, 2)
 

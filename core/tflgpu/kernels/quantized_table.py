@@ -20,7 +20,7 @@ def _build(low: Lowering) -> None:
     count = out.layout.outer * out.slices
     i = spread(low, k, count)
     outer, slice_ = split_index(k, i, out)
-    # In f32 whatever the precision: f16 has no room for the steps.
+    # In f32 in every precision: f16 has no room for the steps.
     x = k.cast(view.load(outer, slice_), Scalar.F32)
     steps = k.let(round_to_steps(k, attributes.operand, x), "steps")
     at = k.let(k.cast(steps, Scalar.I32) - attributes.operand.low, "at")

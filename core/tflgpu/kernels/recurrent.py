@@ -1,4 +1,5 @@
-"""What recurrent kernels share: sums over the inputs of all steps at once, and a loop over time.
+"""What recurrent kernels share: sums over the inputs of all steps at once, and a team that goes
+through time; of real numbers in f32, of stored ones in i32.
 
 Only what depends on the step before has to wait for it. So the inputs of all steps are multiplied
 first, by as many invocations as there are sums; then one workgroup a row of the batch goes through
@@ -9,8 +10,10 @@ Vectors lie in slices of four, and those of several gates behind each other, eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import attrs
 import numpy as np
@@ -19,18 +22,25 @@ from numpy.typing import DTypeLike
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.domain import horizontal
+from tflgpu.kernels.fixed_point import shift_right, upper_half
 from tflgpu.kernels.quantize_on_the_fly import RoundingOver
+from tflgpu.kernels.quantized_sums import byte_storage
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer, Expr, Shared
-from tflgpu.language.types import F32x4, Scalar
+from tflgpu.language.types import Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import Site
-from tflgpu.lowering.view import ReadView, WriteView
+from tflgpu.lowering.view import ReadView
 from tflgpu.ops.facets import Rounding
+from tflgpu.ops.fixed_point import Multiplier
+from tflgpu.ops.integer_scales import I16
 
 _WORKGROUP = 64
 _VECTOR = 16  # bytes of a slice in shared memory
+#: What a slice of stored sums has: what is added first, then a multiplier's value, left and right.
+ROWS = 4
 
 
 def slices_of(size: int) -> int:
@@ -57,7 +67,7 @@ def pack_vectors(vectors: Sequence[Array], dtype: DTypeLike = np.float32) -> Arr
 
 def multiply(
     k: Builder,
-    total: Expr,
+    total: Variable,
     load: Callable[[Expr], Expr],
     slices: int,
     weights: Buffer,
@@ -65,46 +75,128 @@ def multiply(
     columns: int,
     start: int = 0,
 ) -> None:
-    """Add to ``total`` (a variable) the products of a vector, which ``load`` gives by slices, and
-    slice ``column`` of ``columns`` of packed matrices, which begin at element ``start``."""
+    """Add to ``total`` the products of a vector, which ``load`` gives by slices, and slice
+    ``column`` of ``columns`` of packed matrices, which begin at element ``start``; in the type of
+    ``total``."""
+    scalar = total.type.scalar
     with k.loop(0, slices, name="q") as q:
-        value = k.let(k.cast(load(q), Scalar.F32), "x")
+        value = k.let(k.cast(load(q), scalar), "x")
         base = k.let(q * (4 * columns) + column + start, "w0")
         for lane in range(4):
-            weight = k.load(weights, base + lane * columns, Scalar.F32)
-            k.fma_to(total, value.lane(lane), weight)  # type: ignore[arg-type]
+            weight = k.load(weights, base + lane * columns, scalar)
+            if scalar is Scalar.F32:
+                k.fma_to(total, value.lane(lane), weight)
+            else:
+                k.add_to(total, k.splat(value.lane(lane), 4) * weight)
 
 
 @attrs.frozen
-class Product:
-    """Operand ``index`` of the node, [..., inputs], times a matrix [units, inputs] for each gate."""
+class InputProduct:
+    """Operand ``index`` of the node, [..., inputs], times a matrix [units, inputs] for each
+    gate."""
 
     index: int
     matrices: Sequence[Array]
 
 
-def input_sums(low: Lowering, products: Sequence[Product], biases: Sequence[Array] | None) -> Temp:
-    """One dispatch: [rows, gates * padded units], the sums of products and biases, f32. The rows are
-    those of the operands, in their order."""
+@attrs.frozen(eq=False)
+class Factors:
+    """What makes of sums of stored numbers those of the next step: what is added first, for each
+    gate [units], and a multiplier for each."""
+
+    offsets: Sequence[Array]
+    multipliers: Sequence[Multiplier]
+
+    @property
+    def packed(self) -> Array:
+        """[column, one of `ROWS`, lane]."""
+        rows = [list(self.offsets)]
+        rows += [
+            [np.full(len(self.offsets[0]), getattr(m, part)) for m in self.multipliers]
+            for part in ("value", "left", "right")
+        ]
+        packed = np.stack([pack_vectors(row, np.int32) for row in rows])
+        return np.asarray(packed.reshape(ROWS, -1, 4).transpose(1, 0, 2))
+
+    def finished(self, k: Builder, total: Expr, numbers: Buffer, column: Expr) -> Expr:
+        """Sums times the multiplier of their slice; ``numbers`` begin with what is `packed`."""
+        value, left, right = (
+            k.let(k.load(numbers, column * ROWS + row), "factor") for row in (1, 2, 3)
+        )
+        grows = any(m.left for m in self.multipliers)
+        return shift_right(k, upper_half(k, total << left if grows else total, value), right)
+
+    def overflow(self, matrices: Sequence[Array]) -> bool:
+        """Whether a sum of 8-bit numbers times these matrices, shifted to the left as its
+        multiplier wants, may need more than 32 bits."""
+        return any(
+            int((np.abs(m.astype(np.int64)).sum(axis=1) * 128 + np.abs(o)).max()) << by.left
+            >= 1 << 31
+            for m, o, by in zip(matrices, self.offsets, self.multipliers, strict=True)
+        )
+
+
+def input_sums(
+    low: Lowering,
+    products: Sequence[InputProduct],
+    biases: Sequence[Array] | None = None,
+    factors: Factors | None = None,
+    result: int | None = None,
+) -> Temp:
+    """One dispatch: [rows, gates * padded units], the sums of products and biases, f32; of stored
+    numbers finished by ``factors`` and clamped to 16 bits, i32. The rows are those of the operands,
+    in their order. They are result number ``result`` of the node too, where that is given."""
     first = products[0]
-    units = len(first.matrices[0])
-    columns = len(first.matrices) * slices_of(units)
-    rows = int(np.prod(low.node.input(first.index).shape[:-1]))
-    sums = low.temp((rows, columns * 4), Scalar.F32)
-    k = low.kernel("input_sums", (_WORKGROUP, 1, 1))
-    parts = [(low.read(k, p.index), low.weights(k, pack_matrices(p.matrices))) for p in products]
-    out = low.write_temp(k, sums, "sums")
+    columns = len(first.matrices) * slices_of(len(first.matrices[0]))
+    rows = math.prod(low.node.input(first.index).shape[:-1])
+    name, scalar, storage = "input_sums", Scalar.F32, None
+    if factors is not None:
+        name, scalar, storage = "integer_input_sums", Scalar.I32, byte_storage(low)
+    sums = low.temp((rows, columns * 4), scalar)
+    k = low.kernel(name, (_WORKGROUP, 1, 1))
+    parts = [
+        (low.read(k, p.index),
+         low.weights(k, pack_matrices(p.matrices, scalar.numpy), scalar=storage))
+        for p in products
+    ]  # fmt: skip
+    outs = [low.write_temp(k, sums, "sums"), *([] if result is None else [low.write(k, result)])]
     column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
     guard(k, column < columns)
-    start = k.f32(0.0, 4)
-    if biases is not None:
-        start = k.load(low.weights(k, pack_vectors(biases), "bias", scalar=Scalar.F32), column)
+    start, numbers = k.f32(0.0, 4), None
+    if factors is not None:
+        numbers = low.weights(k, factors.packed, "factors", scalar=scalar)
+        start = k.load(numbers, column * ROWS)
+    elif biases is not None:
+        start = k.load(low.weights(k, pack_vectors(biases), "bias", scalar=scalar), column)
     total = k.var(start, "acc")
     for view, weights in parts:
-        multiply(k, total, lambda q, v=view: v.load(row, q), view.slices, weights, column, columns)  # type: ignore[misc]
-    out.store(row, column, total)
+        load = partial(view.load, row)
+        multiply(k, total, load, view.slices, weights, column, columns)
+    value: Expr = total
+    if factors is not None and numbers is not None:
+        value = k.clamp(factors.finished(k, total, numbers, column), *I16)
+    for out in outs:
+        out.store(row, column, value)
     low.dispatch(k, (columns, rows, 1))
     return sums
+
+
+class Sections:
+    """Arrays of whole slices behind each other in one buffer: some devices bind no more than
+    eight."""
+
+    def __init__(self) -> None:
+        self._parts: list[Array] = []
+        self.starts: dict[str, int] = {}
+
+    def add(self, name: str, data: Array) -> None:
+        """One more; `starts` says at which slice it begins."""
+        self.starts[name] = sum(part.size for part in self._parts) // 4
+        self._parts.append(data.reshape(-1))
+
+    def buffer(self, low: Lowering, k: Builder, name: str, scalar: Scalar | None = None) -> Buffer:
+        """The buffer of a kernel."""
+        return low.weights(k, np.concatenate(self._parts), name, scalar=scalar)
 
 
 @attrs.frozen
@@ -158,21 +250,6 @@ class Team:
             with self.k.loop(self.lane, count, self.size, name=name) as at:
                 yield at
 
-    def room(self, name: str, slices: int) -> Shared:
-        """A vector that the workgroup shares."""
-        return self.k.shared(name, F32x4, slices)
-
-    def fetch(self, room: Shared, state: ReadView, size: int) -> None:
-        """Fill a room from a state, [batch, size]."""
-        with self.share(slices_of(size), "c") as c:
-            value = self.k.cast(state.load(self.sequence, c), Scalar.F32)
-            self.k.store_shared(room, c, value)
-
-    def keep(self, room: Shared, state: WriteView, size: int) -> None:
-        """What a room has becomes the new state."""
-        with self.share(slices_of(size), "c") as c:
-            state.store(self.sequence, c, self.k.load_shared(room, c))
-
 
 def without_padding(k: Builder, value: Expr, slice_: Expr, size: int) -> Expr:
     """Four lanes with zeros past ``size``: there an infinity times a weight of 0 leaves a NaN."""
@@ -203,7 +280,7 @@ def seen(
     return lambda q: over.of(k.load_shared(room, q))
 
 
-def sigmoid(k: Builder, x: Expr) -> Expr:
+def logistic(k: Builder, x: Expr) -> Expr:
     """1 / (1 + exp(-x)), four lanes."""
     return k.f32(1.0, 4) / (k.call("exp", -x) + 1.0)
 
@@ -218,10 +295,22 @@ def not_shared(op: str, slices: int, site: Site) -> str | None:
     )
 
 
-def not_constant(node: Node, indices: Sequence[int], names: Sequence[str]) -> str | None:
+def not_constant(node: Node, indices: Sequence[int], names: Mapping[int, str]) -> str | None:
     """Why weights cannot be packed: one of those operands is no constant."""
     for index in indices:
         value = node.optional_input(index)
         if value is not None and value.data is None:
-            return f"{node.op}: the {names[index]} (operand {index}) is not a constant"
+            what = names.get(index, "weights")
+            return f"{node.op}: the {what} (operand {index}) is not a constant"
     return None
+
+
+def side_by_side(k: Builder, first: ReadView, second: ReadView, row: Expr, slice_: Expr) -> Expr:
+    """A slice of rows that lie behind each other along the channels."""
+    lanes = []
+    for lane in range(4):
+        channel = k.let(slice_ * 4 + lane, "channel")
+        one = first.load_lane(row, k.min(channel, first.channels - 1))
+        place = k.clamp(channel - first.channels, 0, second.channels - 1)
+        lanes.append(k.select(channel < first.channels, one, second.load_lane(row, place)))
+    return k.vec(lanes)

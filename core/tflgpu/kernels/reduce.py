@@ -13,10 +13,11 @@ import attrs
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import BOOLS, FLOATS, NUMBERS, takes
-from tflgpu.kernels.domain import Domain, Shape2, Share, Steps, horizontal, share_of, team_shape
+from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar, type_of
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, RowReduction
 from tflgpu.lowering.view import ReadView, WriteView
@@ -79,10 +80,10 @@ class _Stage:
     def _flat(self, k: Builder, total: Expr) -> Expr:
         return k.let(horizontal(k, total, lambda a, b: self.reduction.merge(k, a, b)), "h")
 
-    def _total(self, at: Share, view: ReadView, item: Expr) -> Name:
+    def _total(self, at: Share, view: ReadView, item: Expr) -> Variable:
         """What this invocation's steps of an item merge to."""
         k, identity = at.k, self.reduction.identity
-        steps = Steps(at, self.domain, view, self.compute, item)
+        steps = ItemSteps(at, self.domain, view, self.compute, item)
 
         def filled(value: Expr, slice_: Expr) -> Expr:
             if not self.domain.over_channels or identity == 0:

@@ -124,7 +124,7 @@ def mix_pixels(
     for place, size, wanted in zip((y, x), sides, shape[1:3], strict=True):
         lower, upper, weight = neighbours(attributes, size, wanted)
         tables += [(lower, size, place), (upper, size, place)]
-        # Where both neighbours are one pixel its weights add up to 1 whatever they are.
+        # Where both neighbours are one pixel its two weights add up to 1.
         shares = np.where(lower == upper, np.float32(0), weight)
         if attributes.stored is not None:  # whole numbers, of which f32 has all
             shares = stored_weights(attributes, (lower, upper, weight)).astype(np.float32)
@@ -135,7 +135,7 @@ def mix_pixels(
     def pixel(row: Expr, column: Expr) -> Expr:
         at = [n, row + corner[0], column + corner[1]] if any(corner) else [n, row, column]
         value = src.load(position(at, src.shape[:-1]), slice_)
-        # Weights are f32, so the mixing is too, whatever the precision.
+        # Weights are f32, so the mixing is too, in every precision.
         return k.let(k.cast(value, Scalar.F32), "pixel")
 
     def mix(a: Expr, b: Callable[[], Expr], weight: Expr | None) -> Expr:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import NOWHERE, IndexMap, Source, movable, move
+from tflgpu.kernels.moves import NOWHERE, ElementSource, IndexMap, movable, move
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -28,13 +28,13 @@ def _reverse(low: Lowering) -> None:
     def prepare(k: Builder) -> IndexMap:
         lengths = low.read(k, 1)
 
-        def where(index: Sequence[Expr]) -> Source:
+        def where(index: Sequence[Expr]) -> ElementSource:
             length = k.let(lengths.load_lane(0, index[batch]), "length")
             inside = None if known else length <= size
             end = length if known else k.min(length, size)
             at = k.let(k.select(index[seq] < end, end - 1 - index[seq], index[seq]), "at")
             source = [*index[:seq], at, *index[seq + 1 :]]
-            return Source(source, inside, NOWHERE.get(x.dtype, math.nan))
+            return ElementSource(source, inside, NOWHERE.get(x.dtype, math.nan))
 
         return where
 

@@ -2,8 +2,8 @@
 
     mean = MEAN(x);  square = SQUARED_DIFFERENCE(x, mean);  MEAN(square);  ...  MUL(x, scale)
 
-Numbers that are one a row are known to the whole team. What has a number for each channel is kept nowhere:
-whatever needs it computes it anew from what lies in memory and from the row's numbers.
+Numbers that are one a row are known to the whole team. Values with a number for each channel are
+not kept: each use computes them anew from the tensors in memory and the row's numbers.
 """
 
 from __future__ import annotations

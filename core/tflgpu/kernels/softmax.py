@@ -10,16 +10,17 @@ from collections.abc import Callable
 
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.domain import Domain, Share, Steps, horizontal, share_of, team_shape
+from tflgpu.kernels.domain import Domain, ItemSteps, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name, Shared
+from tflgpu.language.tree import Expr, Shared
 from tflgpu.language.types import F32, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.softmax import L2_EPSILON
 
 
-class Row:
+class SoftmaxRow:
     """The team at work on one row of channels."""
 
     def __init__(self, low: Lowering) -> None:
@@ -31,14 +32,14 @@ class Row:
         view = low.read(self.k, 0)
         self.out = low.write(self.k)
         self.at: Share = share_of(self.k, self.shape)
-        self.steps = Steps(self.at, self.domain, view, Scalar.F32)
+        self.steps = ItemSteps(self.at, self.domain, view, Scalar.F32)
         self._room: Shared | None = self.at.shared(F32)
 
     @property
     def is_one_element(self) -> bool:
-        """Whether a row is its own largest element. A compiler for graphics finds out, and takes the
-        difference of the two for 0 whatever they are; what is taken from itself in so many words it is
-        told (`tflgpu.language.numbers`)."""
+        """Whether a row is its own largest element. A graphics compiler proves that, and takes the
+        difference of the two for 0 even where it is NaN; an element subtracted from itself by name
+        keeps its NaN (`tflgpu.language.numbers`)."""
         return self._length == 1
 
     def maximum(self, of: Callable[[Expr], Expr]) -> Expr:
@@ -62,7 +63,7 @@ class Row:
         )
         return self._merge(sums, lambda a, b: a + b)
 
-    def _merge(self, lanes: Name, merge: Callable[[Expr, Expr], Expr]) -> Expr:
+    def _merge(self, lanes: Variable, merge: Callable[[Expr, Expr], Expr]) -> Expr:
         k = self.k
         value = k.var(horizontal(k, lanes, merge), "merged")
         self.at.combine([self._room], [value], lambda a, b: [merge(a[0], b[0])], everywhere=True)
@@ -76,7 +77,7 @@ class Row:
 
 
 def _softmax(low: Lowering) -> None:
-    row = Row(low)
+    row = SoftmaxRow(low)
     k, beta = row.k, float(low.attrs.beta)
 
     def scaled(x: Expr) -> Expr:
@@ -92,7 +93,7 @@ def _softmax(low: Lowering) -> None:
 
 
 def _log_softmax(low: Lowering) -> None:
-    row = Row(low)
+    row = SoftmaxRow(low)
     k = row.k
     if row.is_one_element:
         row.store(lambda x: x - x)
@@ -105,7 +106,7 @@ def _log_softmax(low: Lowering) -> None:
 
 
 def _l2(low: Lowering) -> None:
-    row = Row(low)
+    row = SoftmaxRow(low)
     k = row.k
     total = row.total(lambda x: x * x)
     norm = k.let(k.max(k.call("sqrt", total), L2_EPSILON), "norm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernels.moves import IndexMap, Source, accepts_data, move
+from tflgpu.kernels.moves import ElementSource, IndexMap, accepts_data, move
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -69,7 +69,7 @@ def _space_to_batch(low: Lowering) -> None:
     batch, *dims, _ = low.node.input(0).shape
 
     def prepare(k: Builder) -> IndexMap:
-        def where(index: Sequence[Expr]) -> Source:
+        def where(index: Sequence[Expr]) -> ElementSource:
             n, *rows, c = index
             place = n // batch
             own: list[Expr] = []
@@ -81,7 +81,7 @@ def _space_to_batch(low: Lowering) -> None:
                 for cond in [at >= 0] * (before > 0) + [at < dim] * (after > 0):
                     inside = cond if inside is None else inside & cond
                 own.append(k.clamp(at, 0, dim - 1) if before or after else at)
-            return Source([n % batch, *own[::-1], c], inside)
+            return ElementSource([n % batch, *own[::-1], c], inside)
 
         return where
 

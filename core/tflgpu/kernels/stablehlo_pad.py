@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import IndexMap, Source, movable, move
+from tflgpu.kernels.moves import ElementSource, IndexMap, movable, move
 from tflgpu.kernels.pad import fill_of
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
@@ -22,7 +22,7 @@ def _spread(low: Lowering) -> None:
     def prepare(k: Builder) -> IndexMap:
         fill = fill_of(low, k, spread.value)
 
-        def where(index: Sequence[Expr]) -> Source:
+        def where(index: Sequence[Expr]) -> ElementSource:
             own: list[Expr] = []
             inside: Expr | None = None
             each = zip(index, dims, wanted, spread.low, spread.steps, strict=True)
@@ -35,7 +35,7 @@ def _spread(low: Lowering) -> None:
                 for condition in conditions:
                     inside = condition if inside is None else inside & condition
                 own.append(k.clamp(at, 0, last) // step if conditions else at)
-            return Source(own, inside, fill)
+            return ElementSource(own, inside, fill)
 
         return where
 

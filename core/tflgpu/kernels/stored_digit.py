@@ -15,7 +15,7 @@ from tflgpu.ops.stored_digit import OP, StoredDigit
 
 def _digit(k: Builder, attributes: StoredDigit, operands: Sequence[Expr]) -> Expr:
     base, last = float(1 << attributes.bits), attributes.count - 1
-    # In f32 whatever the precision: f16 has no room for the steps.
+    # In f32 in every precision: f16 has no room for the steps.
     rest = k.let(round_to_steps(k, attributes.stored, k.cast(operands[0], Scalar.F32)), "rest")
     digit = rest
     for at in range(attributes.index + 1):

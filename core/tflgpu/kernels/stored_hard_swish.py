@@ -30,7 +30,7 @@ def _fraction(k: Builder, a: Expr, b: int) -> Expr:
 
 def _hard_swish(k: Builder, attributes: StoredHardSwish, operands: Sequence[Expr]) -> Expr:
     linear, bent, result = attributes.linear, attributes.bent, attributes.result
-    # In f32 whatever the precision: f16 has no room for the steps of a large scale.
+    # In f32 in every precision: f16 has no room for the steps of a large scale.
     steps = round_to_steps(k, attributes.operand, k.cast(operands[0], Scalar.F32))
     wide = k.let(k.cast(steps, Scalar.I32) << POINT, "wide")
     straight, share = _fraction(k, wide, linear.value), wide

@@ -42,7 +42,7 @@ def _whole(k: Builder, attributes: StoredPair, a: Expr, b: Expr) -> Expr:
 
 def _pair(k: Builder, attributes: StoredPair, operands: Sequence[Expr]) -> Expr:
     kind, result = operands[0].type.scalar, attributes.result
-    # In f32 whatever the precision: f16 has no room for the steps.
+    # In f32 in every precision: f16 has no room for the steps.
     a, b = (
         round_to_steps(k, stored, k.cast(x, Scalar.F32))
         for x, stored in zip(operands, (attributes.left, attributes.right), strict=True)

@@ -21,7 +21,7 @@ from tflgpu.language.types import I32x4, Scalar
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
-from tflgpu.ops.stored_sums import LARGEST, OP, VECTOR, Rounds, StoredSums
+from tflgpu.ops.stored_sums import LARGEST, OP, VECTOR, StoredSums, SumRounding
 
 _LIMB, _MASK = 16, 0xFFFF
 
@@ -81,18 +81,18 @@ def times_wide(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
 
 
 def _times_narrow(
-    k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr], rounds: Rounds, together: Expr
+    k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr], rounds: SumRounding, together: Expr
 ) -> Expr:
-    """``together`` is whether these channels are `Rounds.EIGHTS`."""
+    """``together`` is whether these channels are `SumRounding.EIGHTS`."""
     value, left, right = rows
     a, b, c = limbs
     total = (c * (1 << _LIMB) + b) * (1 << _LIMB) + a
-    if rounds is Rounds.ONCE:
+    if rounds is SumRounding.ONCE:
         return times_once(k, total << left, value, right)
     product = k.let(upper_half(k, total << left, value), "product")
-    if rounds is Rounds.UP:
+    if rounds is SumRounding.UP:
         return up(k, product, right)
-    if rounds is Rounds.EIGHTS:
+    if rounds is SumRounding.EIGHTS:
         return k.select(together, up(k, product, right), shift_right(k, product, right))
     return shift_right(k, product, right)
 

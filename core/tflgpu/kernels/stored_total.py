@@ -15,7 +15,7 @@ from tflgpu.ops.stored_total import LARGEST, OP, StoredTotal
 
 def _total(k: Builder, attributes: StoredTotal, operands: Sequence[Expr]) -> Expr:
     result, zero = attributes.result, float(attributes.zero_point)
-    # In f32 whatever the precision: f16 has no room for totals.
+    # In f32 in every precision: f16 has no room for totals.
     total = k.call("round", k.cast(operands[0], Scalar.F32) * attributes.inverse)
     total = k.let(k.clamp(total, -float(LARGEST), float(LARGEST)), "total")
     if attributes.offset or attributes.away:

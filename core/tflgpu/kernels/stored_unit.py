@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
-from tflgpu.kernels.softmax import Row
+from tflgpu.kernels.softmax import SoftmaxRow
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32x4
 from tflgpu.lowering.lowering import Lowering
@@ -15,7 +15,7 @@ from tflgpu.ops.stored_unit import LARGEST, OP, UNIT, StoredUnit
 
 def _build(low: Lowering) -> None:
     attributes: StoredUnit = low.attrs
-    row = Row(low)
+    row = SoftmaxRow(low)
     k = row.k
 
     def steps(x: Expr) -> Expr:

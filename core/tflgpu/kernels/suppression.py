@@ -59,7 +59,7 @@ def better_of(k: Builder) -> Merge:
 
 
 @attrs.frozen
-class Choice:
+class BoxLists:
     """What is chosen from: lists over the same boxes.
 
     Attributes:
@@ -78,7 +78,7 @@ class Choice:
     limit: float
 
 
-def choose(low: Lowering, choice: Choice) -> Temp:
+def choose(low: Lowering, choice: BoxLists) -> Temp:
     """One dispatch. The choices in order, [lists * most, 4], i32: box, key, class and 0 in each
     row; a box of -1 where there are no more. Of equal scores the lower box comes first."""
     lists, count = choice.keys.layout.shape
@@ -203,7 +203,7 @@ class _Box:
 
 
 def _team(caps: DeviceCaps, count: int) -> Teams:
-    """As many members as have two candidates each."""
+    """The largest team, a power of two, that the device and the number of candidates allow."""
     most = min(_MOST_MEMBERS[caps.subgroup_shuffle >= 32], caps.most_members)
     lanes = 1
     while lanes * 2 <= min(most, count):

@@ -1,33 +1,44 @@
-"""SVDF: features of the input, then the outputs and, beside them, the state that moves on a step."""
+"""SVDF: features of the input, then the outputs and, beside them, the state that moves on a step.
+On stored numbers in i32, bit for bit as TFLite's reference kernel."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.recurrent import Product, input_sums, not_constant, pack_vectors
+from tflgpu.kernels.fixed_point import times
+from tflgpu.kernels.recurrent import Factors, InputProduct, input_sums, not_constant, pack_vectors
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
-from tflgpu.ops.svdf import BIAS, FEATURES, INPUT, OP, STATE, TIMES
+from tflgpu.ops.integer_scales import I8
+from tflgpu.ops.svdf import BIAS, FEATURES, INPUT, OP, STATE, TIMES, StoredSvdf
 
 _WORKGROUP = 64
-NAMES = ("input", "weights of features", "weights of time", "bias", "state")
+_NAMES = dict(enumerate(("input", "weights of features", "weights of time", "bias", "state")))
 
 
 def _build(low: Lowering) -> None:
-    node = low.node
-    features = input_sums(low, [Product(INPUT, [np.asarray(node.const(FEATURES))])], None)
+    stored, matrix = low.attrs.stored, np.asarray(low.node.const(FEATURES))
+    factors = None if stored is None else _factors(matrix, stored)
+    features = input_sums(low, [InputProduct(INPUT, [matrix])], factors=factors)
     _output(low, features)
-    keep_state(low, features)
+    _keep_state(low, features)
 
 
-def newest(k: Builder, old: ReadView, features: ReadView, row: Expr, at: Expr, steps: int) -> Expr:
+def _factors(matrix: Array, stored: StoredSvdf) -> Factors:
+    """What finishes the sums of features."""
+    offsets = np.asarray(-stored.input_zero * matrix.astype(np.int64).sum(axis=1))
+    return Factors([offsets], [stored.features])
+
+
+def _newest(k: Builder, old: ReadView, features: ReadView, row: Expr, at: Expr, steps: int) -> Expr:
     """Element ``at`` of a row of the new state: what is a step newer, or a feature."""
     filter_ = k.let(at // steps, "filter")
     feature = features.load_lane(row, filter_)
@@ -39,34 +50,46 @@ def newest(k: Builder, old: ReadView, features: ReadView, row: Expr, at: Expr, s
 
 def _output(low: Lowering, features: Temp) -> None:
     """Four units an invocation."""
-    node, rank = low.node, low.attrs.rank
+    node, stored = low.node, low.attrs.stored
     batch, units = node.outputs[0].shape
     steps = node.input(TIMES).shape[1]
-    k = low.kernel("svdf_output", (_WORKGROUP, 1, 1))
+    taps = low.attrs.rank * steps
+    name, scalar = "svdf_output", Scalar.F32
+    if stored is not None:
+        name, scalar = "integer_svdf_output", Scalar.I32
+    k = low.kernel(name, (_WORKGROUP, 1, 1))
     made = low.read_temp(k, features, "features")
     old = low.read_value(k, node.input(STATE), "old")
-    weights = low.weights(k, np.asarray(node.const(TIMES)), "times", width=1, scalar=Scalar.F32)
+    weights = low.weights(k, np.asarray(node.const(TIMES)), "times", width=1, scalar=scalar)
     out = low.write(k)
     slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
     guard(k, slice_ < out.slices)
     totals = []
     for lane in range(4):
-        first = k.let(k.min(slice_ * 4 + lane, units - 1) * (rank * steps), "first")
-        total = k.var(k.f32(0.0), "total")
-        with k.loop(0, rank * steps, name="i") as i:
+        first = k.let(k.min(slice_ * 4 + lane, units - 1) * taps, "first")
+        total = k.var(k.f32(0.0) if stored is None else k.i32(0), "total")
+        with k.loop(0, taps, name="i") as i:
             at = k.let(first + i, "at")
-            k.fma_to(total, newest(k, old, made, row, at, steps), k.load(weights, at))
+            state, weight = _newest(k, old, made, row, at, steps), k.load(weights, at)
+            if stored is None:
+                k.fma_to(total, state, weight)
+            else:
+                k.add_to(total, state * weight)
         totals.append(total)
     value = k.vec(totals)
-    bias = node.optional_input(BIAS)
-    if bias is not None:
-        packed = pack_vectors([np.asarray(node.const(BIAS)).reshape(-1)])
-        value = value + k.load(low.weights(k, packed, "bias", scalar=Scalar.F32), slice_)
-    out.store(row, slice_, activate(k, low.attrs.activation, k.let(value, "sum")))
+    if node.optional_input(BIAS) is not None:
+        packed = pack_vectors([np.asarray(node.const(BIAS)).reshape(-1)], scalar.numpy)
+        value = value + k.load(low.weights(k, packed, "bias", scalar=scalar), slice_)
+    value = k.let(value, "sum")
+    if stored is None:
+        value = activate(k, low.attrs.activation, value)
+    else:
+        value = k.clamp(times(k, value, stored.result) + stored.output_zero, *I8)
+    out.store(row, slice_, value)
     low.dispatch(k, (out.slices, batch, 1))
 
 
-def keep_state(low: Lowering, features: Temp) -> None:
+def _keep_state(low: Lowering, features: Temp) -> None:
     """One dispatch: the new state, of features [batch, filters] in f32 or i32."""
     node = low.node
     batch = node.input(INPUT).shape[0]
@@ -78,12 +101,28 @@ def keep_state(low: Lowering, features: Temp) -> None:
     slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
     guard(k, slice_ < new.slices)
     places = [k.let(k.min(slice_ * 4 + lane, new.channels - 1), "at") for lane in range(4)]
-    new.store(row, slice_, k.vec([newest(k, old, made, row, at, steps) for at in places]))
+    new.store(row, slice_, k.vec([_newest(k, old, made, row, at, steps) for at in places]))
     low.dispatch(k, (new.slices, batch, 1))
 
 
 def _accepts(node: Node, site: Site) -> str | None:
-    return takes(FLOATS)(node, site) or not_constant(node, (FEATURES, TIMES, BIAS), NAMES)
+    return takes(FLOATS)(node, site) or not_constant(node, (FEATURES, TIMES, BIAS), _NAMES)
 
 
-RULES = (KernelRule(OP, "features first", _build, _accepts, keeps_state=True),)
+def _accepts_stored(node: Node, site: Site) -> str | None:
+    stored = node.attrs.stored
+    if stored is None:
+        return f"{OP}: the rule is for whole numbers"
+    reason = not_constant(node, (FEATURES, TIMES, BIAS), _NAMES)
+    if reason is not None:
+        return reason
+    matrix = node.const(FEATURES)
+    if stored.result.left or _factors(matrix, stored).overflow([matrix]):
+        return f"{OP}: its sums may need more than 32 bits"
+    return None
+
+
+RULES = (
+    KernelRule(OP, "on whole numbers", _build, _accepts_stored, keeps_state=True),
+    KernelRule(OP, "features first", _build, _accepts, keeps_state=True),
+)

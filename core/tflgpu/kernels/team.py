@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name, Shared
+from tflgpu.language.tree import Expr, Shared
 from tflgpu.language.types import Size3, Type
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.caps import DeviceCaps
 
 #: Values of one member and those of another -> the merged values. The order of the two must not
@@ -92,7 +93,7 @@ class Member:
     def combine(
         self,
         rooms: Sequence[Shared | None],
-        values: Sequence[Name],
+        values: Sequence[Variable],
         merge: Merge,
         *,
         everywhere: bool = False,
@@ -106,7 +107,7 @@ class Member:
             self._by_memory(arrays, values, merge, everywhere)
 
     def _by_shuffles(
-        self, arrays: Sequence[Shared], values: Sequence[Name], merge: Merge, everywhere: bool
+        self, arrays: Sequence[Shared], values: Sequence[Variable], merge: Merge, everywhere: bool
     ) -> None:
         k, columns, near = self.k, self.teams.columns, self.teams.near
         self._exchange(values, merge, near)
@@ -122,7 +123,7 @@ class Member:
         if everywhere:
             k.barrier()  # before anyone writes the arrays again
 
-    def _exchange(self, values: Sequence[Name], merge: Merge, count: int) -> None:
+    def _exchange(self, values: Sequence[Variable], merge: Merge, count: int) -> None:
         k, stride = self.k, 1 if self.teams.lanes_first else self.teams.columns
         while count > 1:
             count //= 2
@@ -130,7 +131,7 @@ class Member:
             self._merge(values, merge, others)
 
     def _by_memory(
-        self, arrays: Sequence[Shared], values: Sequence[Name], merge: Merge, everywhere: bool
+        self, arrays: Sequence[Shared], values: Sequence[Variable], merge: Merge, everywhere: bool
     ) -> None:
         k, columns = self.k, self.teams.columns
         slot = k.let(self.lane * columns + self.column, "slot")
@@ -149,14 +150,14 @@ class Member:
             self._get(arrays, self.column, values)
             k.barrier()  # before anyone writes the arrays again
 
-    def _merge(self, values: Sequence[Name], merge: Merge, others: Sequence[Expr]) -> None:
+    def _merge(self, values: Sequence[Variable], merge: Merge, others: Sequence[Expr]) -> None:
         for value, merged in zip(values, merge(list(values), others), strict=True):
             self.k.set(value, self.k.let(merged, "merged"))
 
-    def _put(self, arrays: Sequence[Shared], slot: Expr, values: Sequence[Name]) -> None:
+    def _put(self, arrays: Sequence[Shared], slot: Expr, values: Sequence[Variable]) -> None:
         for array, value in zip(arrays, values, strict=True):
             self.k.store_shared(array, slot, value)
 
-    def _get(self, arrays: Sequence[Shared], slot: Expr, values: Sequence[Name]) -> None:
+    def _get(self, arrays: Sequence[Shared], slot: Expr, values: Sequence[Variable]) -> None:
         for array, value in zip(arrays, values, strict=True):
             self.k.set(value, self.k.load_shared(array, slot))

@@ -1,5 +1,5 @@
-"""TOPK_V2, in two dispatches: the rank of each element in its row, then who has each of the first
-``k`` ranks.
+"""TOPK_V2, in two dispatches: the rank of each element in its row, then the element of each of the
+first ``k`` ranks.
 
 An element's rank is how many of its row come before it: larger ones, and equal ones that stand
 earlier. NaN comes after all numbers, as on the CPU. No two elements have one rank, so nothing depends

@@ -19,8 +19,9 @@ from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import pack_weights
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name, Operand
+from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
@@ -31,7 +32,7 @@ _WORKGROUP = 64
 _MAX_UNROLLED = 9
 
 #: (tap, input slice, values of four input channels per pixel, sums per pixel): adds products.
-_Multiply = Callable[[Expr, Expr, list[Expr], list[Name]], None]
+_Multiply = Callable[[Expr, Expr, list[Expr], list[Variable]], None]
 
 
 def _multiply_const(low: Lowering, k: Builder, weights: Array, slice_: Expr) -> _Multiply:
@@ -39,7 +40,7 @@ def _multiply_const(low: Lowering, k: Builder, weights: Array, slice_: Expr) -> 
     _, in_slices, _, out_slices, _ = packed.shape
     buffer = low.weights(k, packed)
 
-    def multiply(tap: Expr, s: Expr, values: list[Expr], sums: list[Name]) -> None:
+    def multiply(tap: Expr, s: Expr, values: list[Expr], sums: list[Variable]) -> None:
         base = k.let((tap * in_slices + s) * (4 * out_slices) + slice_, "w0")
         for lane in range(4):
             weight = k.let(k.load(buffer, base + lane * out_slices, Scalar.F32), "w")
@@ -58,7 +59,7 @@ def _multiply_runtime(
         k.let(k.min(slice_ * 4 + lane, outs - 1) * (height * width), "out") for lane in range(4)
     ]
 
-    def multiply(tap: Expr, s: Expr, values: list[Expr], sums: list[Name]) -> None:
+    def multiply(tap: Expr, s: Expr, values: list[Expr], sums: list[Variable]) -> None:
         loaded = [k.let(k.cast(weights.load(row + tap, s), Scalar.F32), "w") for row in rows]
         for total, value in zip(sums, values, strict=True):
             k.add_to(total, k.vec([k.dot(value, weight) for weight in loaded]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import IndexMap, Source, movable, move, position
+from tflgpu.kernels.moves import ElementSource, IndexMap, movable, move, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -23,7 +23,7 @@ def _update(low: Lowering) -> None:
             for axis, (size, length) in enumerate(zip(shape, box, strict=True))
         ]
 
-        def where(index: Sequence[Expr]) -> Source:
+        def where(index: Sequence[Expr]) -> ElementSource:
             source: list[Expr] = []
             inside: Expr | None = None
             for at, begin, size, length in zip(index, first, shape, box, strict=True):
@@ -35,8 +35,10 @@ def _update(low: Lowering) -> None:
                 inside = found if inside is None else inside & found
                 source.append(k.clamp(there, 0, length - 1))
             if inside is None:
-                return Source(source)
-            return Source(source, inside, x.load_lane(position(index[:-1], shape[:-1]), index[-1]))
+                return ElementSource(source)
+            return ElementSource(
+                source, inside, x.load_lane(position(index[:-1], shape[:-1]), index[-1])
+            )
 
         return where
 

@@ -14,8 +14,20 @@ if TYPE_CHECKING:
     from tflgpu.language.interpreter import interpret
     from tflgpu.language.tree import Buffer, Expr, Kernel, Name, Shared
     from tflgpu.language.types import Scalar, Type
+    from tflgpu.language.variables import Variable
 
-__all__ = ["Buffer", "Builder", "Expr", "Kernel", "Name", "Scalar", "Shared", "Type", "interpret"]
+__all__ = [
+    "Buffer",
+    "Builder",
+    "Expr",
+    "Kernel",
+    "Name",
+    "Scalar",
+    "Shared",
+    "Type",
+    "Variable",
+    "interpret",
+]
 
 # No module here may have the name of one of these, which it would take when it is imported.
 _HOMES = {
@@ -23,6 +35,7 @@ _HOMES = {
     "interpret": "interpreter",
     **dict.fromkeys(("Buffer", "Expr", "Kernel", "Name", "Shared"), "tree"),
     **dict.fromkeys(("Scalar", "Type"), "types"),
+    "Variable": "variables",
 }
 
 

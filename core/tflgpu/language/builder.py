@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tflgpu.errors import KernelError
 from tflgpu.language import make
+from tflgpu.language.author import refused
 from tflgpu.language.builder_matrix import MatrixBuilder
 from tflgpu.language.builder_subgroup import SubgroupBuilder
-from tflgpu.language.check import check
+from tflgpu.language.check import check, memory_problem, workgroup_problem
 from tflgpu.language.tree import (
     Assign,
     Barrier,
@@ -48,6 +48,8 @@ from tflgpu.language.tree import (
 )
 from tflgpu.language.types import F32, I32, Scalar, Size3, Type
 from tflgpu.language.unique import unique
+from tflgpu.language.variables import Reads, Variable
+from tflgpu.language.walk import postorder, walk
 
 
 class Builder(MatrixBuilder, SubgroupBuilder):
@@ -55,12 +57,15 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     def __init__(self, name: str, workgroup: Size3) -> None:
         self.name = name
+        self._sound(workgroup_problem(workgroup))
         self.workgroup = workgroup
         self._buffers: list[Buffer] = []
         self._shared: list[Shared] = []
         self._blocks: list[list[Stmt]] = [[]]
         self._idents: dict[str, int] = {}
         self._last_if: list[int | None] = [None]
+        #: What expressions read of variables.
+        self.reads = Reads(name)
         #: What views have done with it that its kernel does not show ("chain": ran what joined a store).
         self.marks: set[str] = set()
 
@@ -69,28 +74,39 @@ class Builder(MatrixBuilder, SubgroupBuilder):
     def buffer(self, name: str, scalar: Scalar, width: int, access: str) -> Buffer:
         """Add a buffer parameter; parameters are bound in the order they were added."""
         buffer = Buffer(self._fresh(name), scalar, width, access)
+        self._sound(memory_problem(buffer))
         self._buffers.append(buffer)
         return buffer
 
     def shared(self, name: str, type: Type, count: int) -> Shared:
         """Add an array that the workgroup shares."""
         array = Shared(self._fresh(name), type, count)
+        self._sound(memory_problem(array))
         self._shared.append(array)
         return array
+
+    def _sound(self, problem: str | None) -> None:
+        if problem:
+            raise refused(f"{self.name}: {problem}")
 
     # Where this invocation is
 
     def global_id(self, axis: int) -> Expr:
         """This invocation among all, along ``axis``."""
-        return Builtin("global_id", axis)
+        return self._id("global_id", axis)
 
     def local_id(self, axis: int) -> Expr:
         """This invocation within its workgroup, along ``axis``."""
-        return Builtin("local_id", axis)
+        return self._id("local_id", axis)
 
     def group_id(self, axis: int) -> Expr:
         """This workgroup among all, along ``axis``."""
-        return Builtin("group_id", axis)
+        return self._id("group_id", axis)
+
+    def _id(self, kind: str, axis: int) -> Expr:
+        if axis not in (0, 1, 2):
+            raise refused(f"{self.name}: {kind}({axis!r}); the axes are 0, 1 and 2")
+        return Builtin(kind, axis)
 
     # Values
 
@@ -110,10 +126,10 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         """A vector of the given scalars."""
         first = next((p for p in parts if isinstance(p, Expr)), None)
         if first is None:
-            raise KernelError("vec: give at least one part as an expression")
+            raise refused("vec: give at least one part as an expression")
         exprs = tuple(make.wrap(p, first.type) for p in parts)
         if any(e.type != first.type.with_width(1) for e in exprs):
-            raise KernelError(f"vec of {', '.join(str(e.type) for e in exprs)}")
+            raise refused(f"vec of {', '.join(str(e.type) for e in exprs)}")
         return Vec(first.type.with_width(len(exprs)), exprs) if len(exprs) > 1 else exprs[0]
 
     def splat(self, value: Expr, width: int) -> Expr:
@@ -173,7 +189,7 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     def _load(self, buffer: Buffer, index: Operand, as_scalar: Scalar | None, lane: bool) -> Expr:
         if buffer.access == "write":
-            raise KernelError(f"{self.name}: {buffer.name} is write-only")
+            raise refused(f"{self.name}: {buffer.name} is write-only")
         kind = buffer.value_type.with_width(1) if lane else buffer.value_type
         loaded: Expr = Load(kind, buffer, self._index(index), lane and buffer.width > 1)
         # Kept as a Cast right over the Load: a printer may fuse the two (vload_half).
@@ -191,11 +207,12 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     def _store(self, buffer: Buffer, index: Operand, value: Expr, lane: bool) -> None:
         if buffer.access == "read":
-            raise KernelError(f"{self.name}: {buffer.name} is read-only")
+            raise refused(f"{self.name}: {buffer.name} is read-only")
         want = buffer.value_type.with_width(1) if lane else buffer.value_type
+        value = make.read(value)
         narrows = want.scalar is Scalar.F16 and value.type == want.with_scalar(Scalar.F32)
         if value.type != want and not narrows:
-            raise KernelError(f"{self.name}: {value.type} stored in {buffer.name} of {want}")
+            raise refused(f"{self.name}: {value.type} stored in {buffer.name} of {want}")
         self.emit(Store(buffer, self._index(index), value, lane and buffer.width > 1))
 
     def load_shared(self, array: Shared, index: Operand) -> Expr:
@@ -204,56 +221,75 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     def store_shared(self, array: Shared, index: Operand, value: Expr) -> None:
         """Write element ``index`` of a shared array."""
+        value = make.read(value)
         if value.type != array.type:
-            raise KernelError(f"{self.name}: {value.type} stored in {array.name} of {array.type}")
+            raise refused(f"{self.name}: {value.type} stored in {array.name} of {array.type}")
         self.emit(SharedStore(array, self._index(index), value))
 
     def _index(self, index: Operand) -> Expr:
         expr = make.wrap(index, I32)
         if expr.type != I32:
-            raise KernelError(f"{self.name}: an index is i32, not {expr.type}")
+            raise refused(f"{self.name}: an index is i32, not {expr.type}")
         return expr
 
     # Statements
 
     def let(self, value: Expr, name: str = "t") -> Expr:
-        """Compute a value once and name it; constants and names are given back as they are."""
+        """Compute a value once and name it; constants and names are given back as they are. Of a
+        variable, what it has now."""
+        value = make.read(value)
         if isinstance(value, Const) or (isinstance(value, Name) and not value.mutable):
             return value
         ident = self._fresh(name)
         self.emit(Let(ident, value))
         return Name(value.type, ident)
 
-    def var(self, value: Expr, name: str = "v") -> Name:
-        """A variable with its first value; change it with `set` or `add_to`."""
+    def var(self, value: Expr, name: str = "v") -> Variable:
+        """A variable with its first value; ``x += 1``, `set`, `add_to` and `fma_to` change it."""
+        value = make.read(value)
         ident = self._fresh(name)
         self.emit(Var(ident, value))
-        return Name(value.type, ident, mutable=True)
+        return Variable(Name(value.type, ident, mutable=True), self)
 
-    def set(self, target: Name, value: Operand) -> None:
+    def set(self, target: Variable, value: Operand) -> None:
         """Assign a variable."""
-        expr = make.splat(make.wrap(value, target.type), target.type.width)
-        if not target.mutable:
-            raise KernelError(f"{self.name}: {target.ident} is not a variable")
-        if expr.type != target.type:
-            raise KernelError(f"{self.name}: {expr.type} assigned to {target.ident}: {target.type}")
-        self.emit(Assign(target, expr))
+        name = self._own(target)
+        self._set(name, make.splat(make.wrap(value, name.type), name.type.width))
 
-    def add_to(self, target: Name, value: Operand) -> None:
+    def add_to(self, target: Variable, value: Operand) -> None:
         """``target += value``."""
-        self.set(target, target + value)
+        name = self._own(target)
+        self._set(name, make.binary("add", name, value))
 
-    def fma_to(self, target: Name, a: Operand, b: Operand) -> None:
+    def fma_to(self, target: Variable, a: Operand, b: Operand) -> None:
         """``target += a * b``."""
-        self.set(target, self.fma(a, b, target))
+        name = self._own(target)
+        self._set(name, make.call("fma", a, b, name))
+
+    def _own(self, target: Variable) -> Name:
+        if type(target) is not Variable or target.k is not self:
+            raise refused(
+                f"{self.name}: {getattr(target, 'ident', target)} is not a variable of it"
+            )
+        return target.target
+
+    def _set(self, name: Name, value: Expr) -> None:
+        if value.type is not name.type and value.type != name.type:
+            raise refused(f"{self.name}: {value.type} assigned to {name.ident}: {name.type}")
+        self.emit(Assign(name, value))
+        self.reads.set(name.ident)
 
     @contextmanager
     def if_(self, cond: Expr) -> Iterator[None]:
         """``with k.if_(cond):`` the statements inside run where ``cond`` holds."""
+        cond = make.condition(cond)
         if cond.type.scalar is not Scalar.BOOL or cond.type.width != 1:
-            raise KernelError(f"{self.name}: a condition is one boolean, not {cond.type}")
+            raise refused(f"{self.name}: a condition is one boolean, not {cond.type}")
+        self.reads.check(postorder([cond]))
+        self.reads.enter()
         body = yield from self._block()
-        self.emit(If(cond, body))
+        self.reads.leave()
+        self._blocks[-1].append(If(cond, body))
         self._last_if[-1] = len(self._blocks[-1]) - 1
 
     @contextmanager
@@ -261,8 +297,10 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         """``with k.else_():`` right after an `if_`."""
         at = self._last_if[-1]
         if at is None or at != len(self._blocks[-1]) - 1:
-            raise KernelError(f"{self.name}: else_ without an if_ right before it")
+            raise refused(f"{self.name}: else_ without an if_ right before it")
+        self.reads.enter(is_else=True)
         body = yield from self._block()
+        self.reads.leave()
         before = self._blocks[-1][at]
         assert isinstance(before, If)
         self._blocks[-1][at] = If(before.cond, before.then, body)
@@ -274,14 +312,18 @@ class Builder(MatrixBuilder, SubgroupBuilder):
     ) -> Iterator[Expr]:
         """``with k.loop(0, n) as i:`` the index is an i32; ``unroll`` is a hint to the driver."""
         if step <= 0:
-            raise KernelError(f"{self.name}: a loop's step is positive, not {step}")
+            raise refused(f"{self.name}: a loop's step is positive, not {step}")
+        first, end = self._index(start), self._index(stop)
+        self.reads.check(postorder([first, end]))
+        self.reads.enter(is_loop=True)
         index = Name(I32, self._fresh(name))
         self._blocks.append([])
         self._last_if.append(None)
         yield index
         self._last_if.pop()
+        self.reads.leave()
         body = tuple(self._blocks.pop())
-        self.emit(For(index, self._index(start), self._index(stop), step, body, unroll))
+        self._blocks[-1].append(For(index, first, end, step, body, unroll))
 
     def break_(self) -> None:
         """Leave the innermost loop."""
@@ -296,7 +338,13 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         self.emit(Barrier())
 
     def emit(self, stmt: Stmt) -> None:
-        """Append a statement to the current block."""
+        """Append a statement, which holds no block, to the current block.
+
+        Raises:
+            KernelError: it uses what read a variable that was set since.
+        """
+        if self.reads:
+            self.reads.check(walk(stmt).order)
         self._blocks[-1].append(stmt)
 
     @property
@@ -320,7 +368,7 @@ class Builder(MatrixBuilder, SubgroupBuilder):
             KernelError: it breaks a rule of the language.
         """
         if len(self._blocks) != 1:
-            raise KernelError(f"{self.name}: built inside an open block")
+            raise refused(f"{self.name}: built inside an open block")
         kernel = unique(
             Kernel(
                 self.name, self.workgroup, tuple(self._buffers), tuple(self._shared),

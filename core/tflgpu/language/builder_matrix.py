@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tflgpu.errors import KernelError
 from tflgpu.language import make
+from tflgpu.language.author import refused
 from tflgpu.language.builder_base import BuilderBase
 from tflgpu.language.matrix import (
     SUBGROUP,
@@ -58,5 +58,5 @@ class MatrixBuilder(BuilderBase):
     def _matrix(self, stmt: MatrixStmt) -> None:
         problem = problem_of(stmt)
         if problem:
-            raise KernelError(f"{self.name}: {problem}")
+            raise refused(f"{self.name}: {problem}")
         self.emit(stmt)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tflgpu.errors import KernelError
 from tflgpu.language import make
+from tflgpu.language.author import refused
 from tflgpu.language.builder_base import BuilderBase
 from tflgpu.language.subgroup import LARGEST, SubgroupShuffleXor, problem_of
 from tflgpu.language.tree import Expr, Name
@@ -20,9 +20,10 @@ class SubgroupBuilder(BuilderBase):
         Raises:
             KernelError: a type that cannot be shuffled, or a mask that is not in [1, 32).
         """
+        x = make.read(x)
         problem = problem_of(x, mask)
         if problem:
-            raise KernelError(f"{self.name}: {problem}")
+            raise refused(f"{self.name}: {problem}")
         ident = self._fresh(name)
         self.emit(SubgroupShuffleXor(ident, x, mask))
         return Name(x.type, ident)
@@ -43,9 +44,9 @@ class SubgroupBuilder(BuilderBase):
             KernelError: another operation, size, or type.
         """
         if op not in _MERGES:
-            raise KernelError(f"{self.name}: a reduction by {op!r}, not {', '.join(_MERGES)}")
+            raise refused(f"{self.name}: a reduction by {op!r}, not {', '.join(_MERGES)}")
         if not 1 <= size <= LARGEST or size & (size - 1):
-            raise KernelError(
+            raise refused(
                 f"{self.name}: a reduction over {size} neighbours, not a power of two up to "
                 f"{LARGEST}"
             )

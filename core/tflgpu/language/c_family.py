@@ -135,13 +135,13 @@ class CPrinter(Printer):
         """Negation, arithmetic or logical."""
         if id(expr) not in self._data:
             return super().unary(expr, x)
-        return self._wrapped(expr, Code("-" + self._word(expr.x, x).atom, UNARY))
+        return self._wrapped(expr, Code("-" + self._word(expr.operand, x).atom, UNARY))
 
     def binary(self, expr: Binary, a: Code, b: Code) -> Code:
         """An operator."""
         if not self.wraps(expr):
             return super().binary(expr, a, b)
-        sides = self._word(expr.a, a), self._word(expr.b, b)
+        sides = self._word(expr.left, a), self._word(expr.right, b)
         return self._wrapped(expr, self.infix(expr.op, *sides))
 
     def wraps(self, expr: Binary) -> bool:
@@ -185,7 +185,7 @@ class CPrinter(Printer):
 
     def cast(self, expr: Cast, x: Code) -> Code:
         """A value conversion."""
-        return self.convert(expr.x.type, expr.type, x)
+        return self.convert(expr.operand.type, expr.type, x)
 
     def converted(self, source: Type, target: Type, x: Code) -> Code:
         """An f16 as f32, or back."""

@@ -10,7 +10,7 @@ guarantees.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -30,6 +30,7 @@ from tflgpu.language.matrix import (
 from tflgpu.language.tree import (
     Assign,
     Break,
+    Buffer,
     Builtin,
     For,
     If,
@@ -38,6 +39,7 @@ from tflgpu.language.tree import (
     Load,
     Name,
     Return,
+    Shared,
     SharedLoad,
     Stmt,
     Var,
@@ -47,6 +49,8 @@ from tflgpu.language.walk import postorder, statements, walk
 from tflgpu.values import define
 
 MAX_WORKGROUP = 1024
+#: What a kernel may do with a buffer.
+ACCESS = ("read", "write", "read_write")
 
 
 @define
@@ -90,35 +94,52 @@ def check(kernel: Kernel) -> None:
 
 def _check(kernel: Kernel) -> None:
     scope = _Scope(kernel, {}, {})
-    if any(n < 1 for n in kernel.workgroup) or len(kernel.workgroup) != 3:
-        scope.fail(f"workgroup {kernel.workgroup} needs three sizes of at least 1")
-    x, y, z = kernel.workgroup
-    if x * y * z > MAX_WORKGROUP:
-        scope.fail(f"workgroup {kernel.workgroup} has more than {MAX_WORKGROUP} invocations")
+    problem = workgroup_problem(kernel.workgroup)
+    if problem:
+        scope.fail(problem)
     if nesting(kernel) > MAX_NESTING:
         scope.fail(
             f"blocks {nesting(kernel)} deep in each other; at most {MAX_NESTING} are allowed"
         )
     if not any(b.access != "read" for b in kernel.buffers):
         scope.fail("no buffer is written")
-    for buffer in kernel.buffers:
-        if buffer.width not in (1, 2, 4):
-            scope.fail(f"buffer {buffer.name} has {buffer.width} lanes; 1, 2 or 4 are allowed")
-        if buffer.access not in ("read", "write", "read_write"):
-            scope.fail(f"buffer {buffer.name}: unknown access {buffer.access!r}")
-        if buffer.scalar is Scalar.BOOL:
-            scope.fail(f"buffer {buffer.name} of booleans: no API has them, use i8 or i32")
-    for array in kernel.shared:
-        if array.count < 1:
-            scope.fail(f"shared array {array.name} is empty")
-        if array.type.scalar.is_storage_only:
-            scope.fail(f"shared array {array.name} of {array.type}: use i32")
+    for problem in (*map(memory_problem, kernel.buffers), *map(memory_problem, kernel.shared)):
+        if problem:
+            scope.fail(problem)
     memory = [*(b.name for b in kernel.buffers), *(a.name for a in kernel.shared)]
     for name in memory:
         if memory.count(name) > 1:
             scope.fail(f"{name} is defined twice")
     scope.memory = frozenset(memory)
     _block(kernel.body, scope)
+
+
+def workgroup_problem(workgroup: Sequence[int]) -> str | None:
+    """What is wrong with a workgroup's sizes."""
+    if len(workgroup) != 3 or any(n < 1 for n in workgroup):
+        return f"workgroup {workgroup} needs three sizes of at least 1"
+    x, y, z = workgroup
+    if x * y * z > MAX_WORKGROUP:
+        return f"workgroup {workgroup} has more than {MAX_WORKGROUP} invocations"
+    return None
+
+
+def memory_problem(memory: Buffer | Shared) -> str | None:
+    """What is wrong with a buffer or a shared array by itself."""
+    if isinstance(memory, Shared):
+        if memory.count < 1:
+            return f"shared array {memory.name} is empty"
+        if memory.type.scalar.is_storage_only:
+            return f"shared array {memory.name} of {memory.type}: use i32"
+        return None
+    if memory.width not in (1, 2, 4):
+        return f"buffer {memory.name} has {memory.width} lanes; 1, 2 or 4 are allowed"
+    if memory.access not in ACCESS:
+        known = ", ".join(map(repr, ACCESS))
+        return f"buffer {memory.name}: unknown access {memory.access!r}; there are {known}"
+    if memory.scalar is Scalar.BOOL:
+        return f"buffer {memory.name} of booleans: no API has them, use i8 or i32"
+    return None
 
 
 def _block(body: tuple[Stmt, ...], scope: _Scope) -> None:

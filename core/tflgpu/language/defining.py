@@ -145,19 +145,19 @@ class DefiningPrinter(Printer):
 
     def binary(self, expr: Binary, a: Code, b: Code) -> Code:
         """An operator, or what stands in for it."""
-        kind = expr.a.type
+        kind = expr.left.type
         if expr.op == "rem" and kind.scalar is Scalar.I32 and not self._positive(expr):
             return self.written("rem_i32", kind.width, a, b)
         if self._defines:
             if expr.op in ("land", "lor"):
                 return self.infix("and" if expr.op == "land" else "or", a, b)  # no branches
         elif kind.is_float:
-            if expr.op in ORDERED and not (never_nan(expr.a) and never_nan(expr.b)):
+            if expr.op in ORDERED and not (never_nan(expr.left) and never_nan(expr.right)):
                 return self.written(f"{expr.op}_{kind.scalar.value}", kind.width, a, b)
             known = foregone(expr)
             if known is not None:
                 stem = f"{known[0].name.lower()}_{kind.scalar.value}"
-                return self.written(stem, kind.width, a if known[1] is expr.a else b)
+                return self.written(stem, kind.width, a if known[1] is expr.left else b)
         if expr.op in ("add", "sub", "mul", "div", "rem"):
             a, b = self.unsplat(expr, a, b)
         return super().binary(expr, a, b)
@@ -165,7 +165,7 @@ class DefiningPrinter(Printer):
     def _positive(self, expr: Binary) -> bool:
         """Whether no operand is negative: wgpu makes of ``%`` an instruction that Vulkan leaves
         undefined where one is."""
-        return {id(expr.a), id(expr.b)} <= self._not_negative
+        return {id(expr.left), id(expr.right)} <= self._not_negative
 
     def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
         """The smaller or the larger."""
@@ -181,11 +181,11 @@ class DefiningPrinter(Printer):
             isinstance(x, Binary)
             and x.op in ("min", "max")
             and x.op != expr.op
-            and never_nan(x.b)
+            and never_nan(x.right)
             and not self.has_temporary(x)
             and id(x) not in self.constants
         ):  # one question for both limits
-            inner, limit = self.code_of(x.a), self.code_of(x.b)
+            inner, limit = self.code_of(x.left), self.code_of(x.right)
             return self.written(f"{x.op}_{expr.op}_{kind}", width, inner, limit, b)
         return self.written(f"{op}_{kind}", width, a, b)
 
@@ -208,7 +208,7 @@ class DefiningPrinter(Printer):
 
     def cast(self, expr: Cast, x: Code) -> Code:
         """A value conversion."""
-        source, target = expr.x.type, expr.type
+        source, target = expr.operand.type, expr.type
         if target.scalar is Scalar.BOOL:
             if source.is_float:  # a NaN is not zero
                 return Code("!" + self.infix("eq", x, self.zero(source)).atom, UNARY)
@@ -221,6 +221,6 @@ class DefiningPrinter(Printer):
             return self.written(f"to_{target.scalar.value}_f32", target.width, x)
         if target.scalar is Scalar.F16 and not source.is_float:
             x, source = self.converted(source, wide, x), wide  # whose rounding is defined
-        wide_again = target.scalar is Scalar.F32 and is_rounded(expr.x, self._rounded)
+        wide_again = target.scalar is Scalar.F32 and is_rounded(expr.operand, self._rounded)
         x = self.converted(source, target, x)
         return self.written("to_f16_and_back_f32", target.width, x) if wide_again else x

@@ -21,7 +21,9 @@ import numpy as np
 
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
+from tflgpu.language.author import refused
 from tflgpu.language.evaluate import binary, call, constant, convert
+from tflgpu.language.hints import Hints
 from tflgpu.language.types import I32, Scalar, Type, type_of
 from tflgpu.values import frozen
 
@@ -55,14 +57,19 @@ def _binary(op: str, a: Operand, b: Operand) -> Expr:
     return _combine(op, a, b)
 
 
-class Expr:
-    """Base of all expressions. Python operators build trees; comparisons of equality are the
-    methods `eq` and `ne`, because `==` stays Python's.
+class Expr(Hints):
+    """Base of all expressions. Python's operators build trees, ``==`` among them; what it has besides
+    is refused with a hint (`tflgpu.language.hints`).
 
     A class of expressions is an attrs class whose operands are the fields annotated ``Expr`` or
     ``tuple[Expr, ...]``. It says here what the rest of the language asks of it; a printer's method
     for it has its name (`tflgpu.language.node_writer`).
     """
+
+    #: NumPy's numbers leave operators to it, too.
+    __array_ufunc__: ClassVar[None] = None
+    #: It is one value, whatever ``==`` builds.
+    __hash__ = object.__hash__
 
     type: Type
     #: It reads a name, an id or memory, so that what it gives does not follow from its operands
@@ -100,20 +107,32 @@ class Expr:
         return _binary("mul", other, self)
 
     def __truediv__(self, other: Operand) -> Expr:
-        if not self.type.is_float:
-            raise KernelError("use // for whole numbers")
-        return _binary("div", self, other)
+        return _binary("div", self._float(), other)
 
     def __rtruediv__(self, other: Operand) -> Expr:
-        return _binary("div", other, self)
+        return _binary("div", other, self._float())
 
     def __floordiv__(self, other: Operand) -> Expr:
-        if self.type.is_float:
-            raise KernelError("use / for floats")
-        return _binary("div", self, other)
+        return _binary("div", self._whole(), other)
+
+    def __rfloordiv__(self, other: Operand) -> Expr:
+        return _binary("div", other, self._whole())
 
     def __mod__(self, other: Operand) -> Expr:
         return _binary("rem", self, other)
+
+    def __rmod__(self, other: Operand) -> Expr:
+        return _binary("rem", other, self)
+
+    def _float(self) -> Expr:
+        if not self.type.is_float:
+            raise refused("use // for whole numbers")
+        return self
+
+    def _whole(self) -> Expr:
+        if self.type.is_float:
+            raise refused("use / for floats")
+        return self
 
     def __and__(self, other: Operand) -> Expr:
         return _binary("land" if self.type.scalar is Scalar.BOOL else "and", self, other)
@@ -124,11 +143,19 @@ class Expr:
     def __xor__(self, other: Operand) -> Expr:
         return _binary("xor", self, other)
 
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
     def __lshift__(self, other: Operand) -> Expr:
         return _binary("shl", self, other)
 
+    def __rlshift__(self, other: Operand) -> Expr:
+        return _binary("shl", other, self)
+
     def __rshift__(self, other: Operand) -> Expr:
         return _binary("shr", self, other)
+
+    def __rrshift__(self, other: Operand) -> Expr:
+        return _binary("shr", other, self)
 
     def __lt__(self, other: Operand) -> Expr:
         return _binary("lt", self, other)
@@ -143,32 +170,43 @@ class Expr:
         return _binary("ge", self, other)
 
     def eq(self, other: Operand) -> Expr:
-        """Lane-wise equality."""
+        """Lane-wise equality: ``==``."""
         return _binary("eq", self, other)
 
     def ne(self, other: Operand) -> Expr:
-        """Lane-wise inequality."""
+        """Lane-wise inequality: ``!=``."""
         return _binary("ne", self, other)
+
+    __eq__ = eq  # type: ignore[assignment]
+    __ne__ = ne  # type: ignore[assignment]
 
     def __neg__(self) -> Expr:
         if self.type.scalar is Scalar.BOOL:
-            raise KernelError("use ~ to negate a boolean")
+            raise refused("use ~ to negate a boolean")
         return Unary(self.type, "neg", self)
 
+    def __pos__(self) -> Expr:
+        return self
+
+    def __abs__(self) -> Expr:
+        if self.type.scalar is Scalar.BOOL:
+            raise refused("abs of a boolean: k.cast it")
+        return self if self.type.scalar is Scalar.U32 else Call(self.type, "abs", (self,))
+
     def __invert__(self) -> Expr:
-        if self.type.scalar is not Scalar.BOOL:
-            raise KernelError("~ negates booleans only")
+        scalar = self.type.scalar
+        if scalar.is_float:
+            raise refused("~ of a float: use - to negate a number")
+        if scalar is not Scalar.BOOL:
+            return self ^ (-1 if scalar is Scalar.I32 else 0xFFFFFFFF)
         if isinstance(self, Const):
             return Const(self.type, not self.value)
         return Unary(self.type, "not", self)
 
-    def __bool__(self) -> bool:
-        raise KernelError("an expression has no value while the kernel is built; use k.if_()")
-
     def lane(self, index: int) -> Expr:
         """One lane of a vector (lane 0 of a scalar is the scalar)."""
         if not 0 <= index < self.type.width:
-            raise KernelError(f"lane {index} of a {self.type}")
+            raise refused(f"lane {index} of a {self.type}")
         if self.type.width == 1:
             return self
         if isinstance(self, Vec):
@@ -223,7 +261,7 @@ class Unary(Expr):
     keeps_lanes: ClassVar[bool] = True
     type: Type
     op: str
-    x: Expr
+    operand: Expr
 
     def evaluate(self, *operands: Array) -> Array:
         """The opposite, lane by lane."""
@@ -237,11 +275,11 @@ class Binary(Expr):
 
     type: Type
     op: str
-    a: Expr
-    b: Expr
+    left: Expr
+    right: Expr
 
     def evaluate(self, *operands: Array) -> Array:
-        """``a op b``, lane by lane."""
+        """``left op right``, lane by lane."""
         a, b = operands
         return binary(self.op, a, b)
 
@@ -261,14 +299,14 @@ class Call(Expr):
 
 @frozen(eq=False)
 class Select(Expr):
-    """``a`` where ``cond`` holds, else ``b``; both are evaluated. A scalar ``cond`` chooses
-    whole vectors."""
+    """``if_true`` where ``cond`` holds, else ``if_false``; both are evaluated. A scalar ``cond``
+    chooses whole vectors."""
 
     keeps_lanes: ClassVar[bool] = True
     type: Type
     cond: Expr
-    a: Expr
-    b: Expr
+    if_true: Expr
+    if_false: Expr
 
     def evaluate(self, *operands: Array) -> Array:
         """The chosen lanes."""
@@ -283,7 +321,7 @@ class Cast(Expr):
     f16 rounds to nearest even; what is beyond its range is infinite, and a NaN stays one."""
 
     type: Type
-    x: Expr
+    operand: Expr
 
     def evaluate(self, *operands: Array) -> Array:
         """Lanes converted."""
@@ -297,7 +335,7 @@ class Bitcast(Expr):
     a NaN on the way is open."""
 
     type: Type
-    x: Expr
+    operand: Expr
 
     def evaluate(self, *operands: Array) -> Array:
         """The same bits."""
@@ -324,7 +362,7 @@ class Splat(Expr):
 
     keeps_lanes: ClassVar[bool] = True
     type: Type
-    x: Expr
+    operand: Expr
 
     def evaluate(self, *operands: Array) -> Array:
         """The scalar as often as there are lanes."""
@@ -338,7 +376,7 @@ class Lane(Expr):
 
     keeps_lanes: ClassVar[bool] = True
     type: Type
-    x: Expr
+    operand: Expr
     index: int
 
     def evaluate(self, *operands: Array) -> Array:

@@ -1,4 +1,5 @@
-"""Checked constructors of expressions: operands are matched, whole-number constants folded.
+"""Checked constructors of expressions: operands are matched, whole-number constants folded, and a
+variable becomes the value that it has now.
 
 `tflgpu.language.tree` holds the values; what may be combined with what is decided here, so every
 front end (operators, `Builder`, rewriting) obeys the same rules.
@@ -11,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tflgpu.errors import KernelError
+from tflgpu.language.author import refused
 from tflgpu.language.evaluate import constant, convert
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.numbers import is_same
@@ -34,6 +35,7 @@ from tflgpu.language.tree import (
     combine_operands_with,
 )
 from tflgpu.language.types import BOOL, I32, Scalar, Type
+from tflgpu.language.variables import Variable
 
 _RANGES = {
     scalar._value_: (int(np.iinfo(scalar.numpy).min), int(np.iinfo(scalar.numpy).max))
@@ -52,30 +54,45 @@ _small = _Small()
 _MANY = 1 << 10
 
 
+def read(value: Expr) -> Expr:
+    """The expression itself; of a variable, the value that it has now.
+
+    Raises:
+        KernelError: it is no expression.
+    """
+    if type(value) is Variable:
+        return value.read()
+    if not isinstance(value, Expr):
+        raise refused(f"{value!r} is no expression: k.const(value, type) makes one of a number")
+    return value
+
+
 def wrap(value: Operand, like: Type) -> Expr:
     """An expression for ``value``; a Python number becomes a constant of ``like``'s lanes.
 
     Raises:
-        KernelError: the number does not fit the lanes' type.
+        KernelError: it is no number, or one that does not fit the lanes' type.
     """
     if isinstance(value, Expr):
-        return value
+        return value.read() if type(value) is Variable else value
     if type(value) is int and like.scalar is Scalar.I32 and 0 <= value < _MANY:
         return _small[value]
     number: Number
+    if not hasattr(value, "__float__"):
+        raise refused(f"{value!r} is neither a number nor an expression")
     if like.is_float:
         number = float(value)
     elif like.scalar is Scalar.BOOL:
         if not isinstance(value, bool):
-            raise KernelError(f"{value!r} is not a boolean")
+            raise refused(f"{value!r} is not a boolean")
         number = value
     else:
         if isinstance(value, float) or not hasattr(value, "__index__"):
-            raise KernelError(f"{value!r} is not a whole number")
+            raise refused(f"{value!r} is not a whole number")
         number = int(value)
         least, most = _RANGES[like.scalar._value_]
         if not least <= number <= most:
-            raise KernelError(f"{number} does not fit {like.scalar.value}")
+            raise refused(f"{number} does not fit {like.scalar.value}")
     return Const(like.with_width(1), number)
 
 
@@ -85,10 +102,11 @@ def splat(value: Expr, width: int) -> Expr:
     Raises:
         KernelError: a vector of another width.
     """
+    value = read(value)
     if value.type.width == width:
         return value
     if value.type.width != 1:
-        raise KernelError(f"a {value.type} where {width} lanes are needed")
+        raise refused(f"a {value.type} where {width} lanes are needed")
     if isinstance(value, Const):
         return Const(value.type.with_width(width), value.value)
     return Splat(value.type.with_width(width), value)
@@ -100,10 +118,13 @@ def cast(value: Expr, scalar: Scalar) -> Expr:
     Raises:
         KernelError: a storage-only type.
     """
+    value = read(value)
     if value.type.scalar is scalar:
         return value
+    if not isinstance(scalar, Scalar):
+        raise refused(f"cast to {scalar!r}, which is no Scalar")
     if scalar.is_storage_only:
-        raise KernelError(f"{scalar.value} is a storage type; values are i32")
+        raise refused(f"{scalar.value} is a storage type; values are i32")
     if isinstance(value, Const):
         with np.errstate(all="ignore"):
             lane = convert(constant(value.type.with_width(1), value.value), scalar)
@@ -117,11 +138,12 @@ def bitcast(value: Expr, scalar: Scalar) -> Expr:
     Raises:
         KernelError: one of the types does not have 32 bits, or is not a number.
     """
+    value = read(value)
     if value.type.scalar is scalar:
         return value
     for each in (value.type.scalar, scalar):
         if each not in (Scalar.F32, Scalar.I32, Scalar.U32):
-            raise KernelError(f"bits of {value.type.scalar.value} as {scalar.value}: 32 bits only")
+            raise refused(f"bits of {value.type.scalar.value} as {scalar.value}: 32 bits only")
     return Bitcast(value.type.with_scalar(scalar), value)
 
 
@@ -184,17 +206,21 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
     Raises:
         KernelError: the operands do not fit the operation or each other.
     """
+    if type(a) is Variable:
+        a = a.read()
+    if type(b) is Variable:
+        b = b.read()
     if isinstance(a, Expr):
         if not isinstance(b, Expr):
             b = wrap(b, a.type)
     elif isinstance(b, Expr):
         a = wrap(a, b.type)
     else:
-        raise KernelError(f"{op}: no operand is an expression")
+        raise refused(f"{op}: no operand is an expression")
     kind, other = a.type, b.type
     if kind is not other:  # as a rule both are of one type, of which there is one object
         if kind.scalar is not other.scalar:
-            raise KernelError(f"{op} of {kind} and {other}: cast one of them")
+            raise refused(f"{op} of {kind} and {other}: cast one of them")
         width = max(kind.width, other.width)
         a, b = splat(a, width), splat(b, width)
         kind = a.type
@@ -206,7 +232,7 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
         return Binary(kind, op, a, b) if folded is None else folded
     if op in COMPARE:
         if scalar is Scalar.BOOL and op not in ("eq", "ne"):
-            raise KernelError(f"{op} does not order booleans")
+            raise refused(f"{op} does not order booleans")
         if scalar.is_float and op in ("eq", "ne") and is_same(a, b):
             # The usual question for a NaN, which a device's compiler may take for a constant.
             is_nan = call("isnan", a)
@@ -220,9 +246,9 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
     elif op in ARITHMETIC:
         fits = scalar is not Scalar.BOOL and not (op == "rem" and scalar.is_float)
     else:
-        raise KernelError(f"unknown operation {op}")
+        raise refused(f"unknown operation {op}")
     if not fits:
-        raise KernelError(f"{op} of {kind}")
+        raise refused(f"{op} of {kind}")
     if width == 1 and op in LOGICAL:
         told = _fold_condition(op, a, b)
         if told is not None:
@@ -238,23 +264,37 @@ def call(fn: str, *args: Operand) -> Expr:
     """
     first = next((a for a in args if isinstance(a, Expr)), None)
     if first is None:
-        raise KernelError(f"{fn}: no argument is an expression")
-    exprs = [a if isinstance(a, Expr) else wrap(a, first.type) for a in args]
+        raise refused(f"{fn}: no argument is an expression")
+    like = first.type
+    exprs = [a if isinstance(a, Expr) and type(a) is not Variable else wrap(a, like) for a in args]
     kind = exprs[0].type
     if any(e.type is not kind for e in exprs):
         width = max([e.type.width for e in exprs])
         exprs = [splat(e, width) for e in exprs]
         kind = exprs[0].type
     if any(e.type is not kind and e.type != kind for e in exprs):
-        raise KernelError(f"{fn} of {', '.join(str(e.type) for e in exprs)}")
+        raise refused(f"{fn} of {', '.join(str(e.type) for e in exprs)}")
     function = FUNCTIONS.get(fn)
     if function is None:
-        raise KernelError(f"unknown function {fn}")
+        raise refused(f"unknown function {fn}")
     if len(exprs) != function.arity:
-        raise KernelError(f"{fn} takes {function.arity} arguments, not {len(exprs)}")
+        raise refused(f"{fn} takes {function.arity} arguments, not {len(exprs)}")
     if not function.accepts(kind):
-        raise KernelError(f"{fn} of {kind}; it takes {function.wanted}")
+        raise refused(f"{fn} of {kind}; it takes {function.wanted}")
     return Call(function.result(kind), fn, tuple(exprs))
+
+
+def condition(value: Expr) -> Expr:
+    """What a condition asks; Python's own True and False are refused.
+
+    Raises:
+        KernelError: it is no expression.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        raise refused(
+            f"the condition is {value}, which is known while the kernel is built: use Python's own if"
+        )
+    return read(value)
 
 
 def select(cond: Expr, a: Operand, b: Operand) -> Expr:
@@ -263,18 +303,19 @@ def select(cond: Expr, a: Operand, b: Operand) -> Expr:
     Raises:
         KernelError: the condition is not boolean, or the values differ in type.
     """
+    cond = condition(cond)
     if cond.type.scalar is not Scalar.BOOL:
-        raise KernelError(f"a condition is boolean, not {cond.type}")
+        raise refused(f"a condition is boolean, not {cond.type}")
     like = a if isinstance(a, Expr) else b
     if not isinstance(like, Expr):
-        raise KernelError("select: give at least one value as an expression")
+        raise refused("select: give at least one value as an expression")
     left, right = wrap(a, like.type), wrap(b, like.type)
     width = max(left.type.width, right.type.width, cond.type.width)
     left, right = splat(left, width), splat(right, width)
     if left.type != right.type:
-        raise KernelError(f"select of {left.type} and {right.type}")
+        raise refused(f"select of {left.type} and {right.type}")
     if cond.type.width not in (1, width):
-        raise KernelError(f"select: condition {cond.type} for {left.type}")
+        raise refused(f"select: condition {cond.type} for {left.type}")
     return Select(left.type, cond, left, right)
 
 

@@ -123,15 +123,15 @@ def _arithmetic_of(expr: Expr) -> str:
     if expr.keeps_lanes:
         return ""
     if isinstance(expr, Binary):
-        computes = expr.a.type.scalar is Scalar.F16 and expr.op in _ARITHMETIC
+        computes = expr.left.type.scalar is Scalar.F16 and expr.op in _ARITHMETIC
         return expr.op if computes else ""
     if isinstance(expr, Call):
         computes = expr.args[0].type.scalar is Scalar.F16 and expr.fn not in _EXACT
         return expr.fn if computes else ""
     if isinstance(expr, Cast) and expr.type.scalar is Scalar.F16:
         # Zero and one are halves as they are.
-        is_made = expr.x.type.scalar not in (Scalar.F16, Scalar.BOOL)
-        return f"a cast from {expr.x.type}" if is_made else ""
+        is_made = expr.operand.type.scalar not in (Scalar.F16, Scalar.BOOL)
+        return f"a cast from {expr.operand.type}" if is_made else ""
     if isinstance(expr, Cast):
         return ""
     halves = any(each.type.scalar is Scalar.F16 for each in (expr, *children(expr)))

@@ -15,18 +15,18 @@ def never_nan(expr: Expr) -> bool:
     if isinstance(expr, Const):
         return not math.isnan(expr.value)
     if isinstance(expr, Cast):
-        return not expr.x.type.is_float
+        return not expr.operand.type.is_float
     if isinstance(expr, Splat):
-        return never_nan(expr.x)
+        return never_nan(expr.operand)
     if isinstance(expr, Binary) and expr.op in ("min", "max"):
-        return never_nan(expr.a) and never_nan(expr.b)
+        return never_nan(expr.left) and never_nan(expr.right)
     return False
 
 
 def is_same(a: Expr, b: Expr) -> bool:
     """Whether both are one value, whatever it is."""
     if isinstance(a, Splat) and isinstance(b, Splat):
-        return is_same(a.x, b.x)
+        return is_same(a.operand, b.operand)
     if isinstance(a, Name) and isinstance(b, Name):
         return a.ident == b.ident
     return a is b
@@ -36,8 +36,8 @@ def extreme_of(expr: Binary) -> tuple[str, Expr, bool]:
     """How a ``min`` or ``max`` of floats may be written where NaN counts: by its own name, or, where
     one operand is no NaN, as the other one ``at_most`` or ``at_least`` that; which operand is asked
     about NaN first; and whether that is the second one."""
-    is_turned = never_nan(expr.a) and not never_nan(expr.b)
-    first, other = (expr.b, expr.a) if is_turned else (expr.a, expr.b)
+    is_turned = never_nan(expr.left) and not never_nan(expr.right)
+    first, other = (expr.right, expr.left) if is_turned else (expr.left, expr.right)
     limit = "at_most" if expr.op == "min" else "at_least"
     return (limit if never_nan(other) else expr.op), first, is_turned
 
@@ -58,14 +58,14 @@ def foregone(expr: Binary) -> tuple[Foregone, Expr] | None:
     """
     if not expr.type.is_float:
         return None
-    if expr.op == "mul" and (_is_zero(expr.a) or _is_zero(expr.b)):
-        return Foregone.ZERO_OF_FINITE, expr.b if _is_zero(expr.a) else expr.a
-    if expr.op == "sub" and is_same(expr.a, expr.b):
-        return Foregone.ZERO_OF_FINITE, expr.a
-    if expr.op == "div" and _is_zero(expr.a):
-        return Foregone.ZERO_OF_NONZERO, expr.b
-    if expr.op == "div" and is_same(expr.a, expr.b):
-        return Foregone.ONE_OF_FINITE_NONZERO, expr.a
+    if expr.op == "mul" and (_is_zero(expr.left) or _is_zero(expr.right)):
+        return Foregone.ZERO_OF_FINITE, expr.right if _is_zero(expr.left) else expr.left
+    if expr.op == "sub" and is_same(expr.left, expr.right):
+        return Foregone.ZERO_OF_FINITE, expr.left
+    if expr.op == "div" and _is_zero(expr.left):
+        return Foregone.ZERO_OF_NONZERO, expr.right
+    if expr.op == "div" and is_same(expr.left, expr.right):
+        return Foregone.ONE_OF_FINITE_NONZERO, expr.left
     return None
 
 

@@ -65,7 +65,7 @@ def _is_data(expr: Expr, found: set[int], names: set[str]) -> bool:
         # What a variable has may have been assigned to it further down, in a loop.
         return expr.mutable or expr.ident in names
     if isinstance(expr, Cast):
-        return expr.x.type.scalar is not Scalar.BOOL
+        return expr.operand.type.scalar is not Scalar.BOOL
     if isinstance(expr, Select):
-        return id(expr.a) in found or id(expr.b) in found
+        return id(expr.if_true) in found or id(expr.if_false) in found
     return isinstance(expr, _SOURCES) or any(id(part) in found for part in children(expr))

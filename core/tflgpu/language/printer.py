@@ -265,9 +265,9 @@ class Printer(NodeWriter):
 
     def unsplat(self, expr: Binary, a: Code, b: Code) -> tuple[Code, Code]:
         """The operands of an operator, which spreads a scalar over the lanes of its other one."""
-        if self._is_splat(expr.a) and self._is_splat(expr.b):
+        if self._is_splat(expr.left) and self._is_splat(expr.right):
             return a, b
-        return self._unsplat(expr.a, a), self._unsplat(expr.b, b)
+        return self._unsplat(expr.left, a), self._unsplat(expr.right, b)
 
     def _is_splat(self, expr: Expr) -> bool:
         splat = isinstance(expr, Splat) and not self.has_temporary(expr)
@@ -277,7 +277,7 @@ class Printer(NodeWriter):
         if not self._is_splat(expr):
             return code
         if isinstance(expr, Splat):
-            return self.code_of(expr.x)
+            return self.code_of(expr.operand)
         assert isinstance(expr, Const)
         return self.scalar_literal(expr.type.scalar, expr.value)
 
@@ -426,5 +426,5 @@ class Printer(NodeWriter):
 def _is_trivial(expr: Expr) -> bool:
     """Whether repeating it costs and hides nothing."""
     if isinstance(expr, (Lane, Splat, Unary)):
-        return isinstance(expr.x, (Name, Const))
+        return isinstance(expr.operand, (Name, Const))
     return isinstance(expr, (Const, Name, Builtin))

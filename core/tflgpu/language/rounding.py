@@ -27,5 +27,5 @@ def is_rounded(expr: Expr, names: frozenset[str]) -> bool:
     return (
         isinstance(expr, Cast)
         and expr.type.scalar is Scalar.F16
-        and expr.x.type.scalar is Scalar.F32
+        and expr.operand.type.scalar is Scalar.F32
     )

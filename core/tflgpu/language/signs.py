@@ -97,19 +97,19 @@ class _Signs:
         if isinstance(expr, Binary):
             return self._binary(expr)
         if isinstance(expr, Select):
-            return self._all(expr.a, expr.b)
+            return self._all(expr.if_true, expr.if_false)
         if isinstance(expr, (Splat, Lane)):
-            return self._all(expr.x)
+            return self._all(expr.operand)
         if isinstance(expr, Vec):
             return self._all(*expr.parts)
-        return isinstance(expr, Cast) and expr.x.type.scalar is Scalar.BOOL, _MOST
+        return isinstance(expr, Cast) and expr.operand.type.scalar is Scalar.BOOL, _MOST
 
     def _all(self, *parts: Expr) -> tuple[bool, int]:
         holds = all(id(part) in self.found for part in parts)
         return holds, max(self._most.get(id(part), _MOST) for part in parts)
 
     def _binary(self, expr: Binary) -> tuple[bool, int]:
-        operands = (expr.a, expr.b)
+        operands = (expr.left, expr.right)
         signs = [id(part) in self.found for part in operands]
         most = [self._most.get(id(part), _MOST) for part in operands]
         if expr.op == "min":

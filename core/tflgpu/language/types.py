@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from tflgpu.language.author import refused
 from tflgpu.values import frozen
 
 #: Of workgroups, or of a workgroup's invocations, along each axis.
@@ -62,6 +63,11 @@ class Type:
     is_float: bool = attrs.field(init=False, eq=False, repr=False)
     #: Its name, as messages and fingerprints have it.
     text: str = attrs.field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Vectors of 2 to 4 lanes are all that there are."""
+        if self.width not in (1, 2, 3, 4):
+            raise refused(f"a vector of {self.width} lanes; the language has 2, 3 and 4")
 
     @is_float.default
     def _is_float(self) -> bool:

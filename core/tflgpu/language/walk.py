@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from tflgpu.language.author import refused
 from tflgpu.language.tree import Builtin, Const, Expr, For, If, Kernel, Name, Stmt
 
 
@@ -45,6 +46,8 @@ _known = _Getters()
 def _getter(kind: type[Any]) -> Callable[[Any], tuple[Expr, ...]]:
     """Look at a class of nodes, once. Annotations tell: they are texts here, and mypy checks those
     of `tflgpu.language.tree` and its neighbours."""
+    if not attrs.has(kind):
+        raise refused(f"a {kind.__name__} is no node of the tree; a variable's x.read() is one")
     fields = [(field.name, str(field.type)) for field in attrs.fields(kind)]
     one = [name for name, type in fields if type in ("Expr", "Name")]
     several = [name for name, type in fields if type == "tuple[Expr, ...]"]

@@ -26,18 +26,18 @@ from tflgpu.language.tree import Expr, Kernel
 _MAX_DEPTH = 12
 
 
-class Bodies:
+class KernelBodies:
     """The kernels of a plan whose bodies have keys."""
 
     def __init__(self) -> None:
         self._kernels: dict[Hashable, tuple[Kernel, object]] = {}
 
     def kernel(self, k: Builder, write: Callable[..., None], args: Sequence[Any]) -> Kernel:
-        """What ``write(k, *args)`` makes of a kernel that was begun: an earlier one, where that was begun
-        alike and written by the same function with the same arguments.
+        """The kernel that ``write(k, *args)`` makes of a begun one: an earlier kernel, where that
+        was begun alike and written by the same function with the same arguments.
 
         Raises:
-            KernelError: as `Builder.build`, and whatever ``write`` raises.
+            KernelError: as `Builder.build`; errors of ``write`` pass through.
         """
         begun, given = k.begun, key_of(k, (write, args))
         key = None if begun is None or given is None else (begun, given)
@@ -54,7 +54,8 @@ class Bodies:
 
 
 def key_of(k: Builder, value: object) -> Hashable | None:
-    """Equal for values that are the same to whoever writes into ``k``; None where that is not known."""
+    """A key that is equal for values from which a function writes the same code into ``k``; None
+    where that is not known."""
     try:
         return _exact(value, k, 0)
     except _UnkeyedError:
@@ -62,7 +63,7 @@ def key_of(k: Builder, value: object) -> Hashable | None:
 
 
 class _UnkeyedError(Exception):
-    """Nobody knows when two of these are the same."""
+    """A value that cannot be compared with others by a key."""
 
 
 def _exact(value: Any, k: Builder, depth: int) -> Hashable:

@@ -19,10 +19,10 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer, Expr, Kernel
 from tflgpu.language.types import Scalar, Size3
-from tflgpu.lowering.bodies import Bodies
+from tflgpu.lowering.bodies import KernelBodies
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.place import Place
+from tflgpu.lowering.place import VectorPlace
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.lowering.view import Link, ReadView, WriteView, load_broadcast
@@ -71,14 +71,14 @@ ElementwiseExpr = Callable[[Builder, Any, Sequence[Expr]], Expr]
 
 
 @attrs.frozen
-class Fused:
+class FusedNode:
     """A node that runs inside the store of the kernel that makes one operand: an elementwise one, or
     one that only moves what it reads, to ``place``."""
 
     node: Node
     expr: ElementwiseExpr | None
     owner: str = ""  # the plugin whose expression it is, "" for a shipped one
-    place: Place | None = None
+    place: VectorPlace | None = None
 
 
 class Lowering:
@@ -90,10 +90,10 @@ class Lowering:
         caps: DeviceCaps,
         precision: Precision,
         layout_of: Callable[[Value], Layout],
-        fused: Sequence[Fused] = (),
+        fused: Sequence[FusedNode] = (),
         before: Sequence[Node] = (),
         integers: IntegerStorage = IntegerStorage.WORDS,
-        bodies: Bodies | None = None,
+        bodies: KernelBodies | None = None,
     ) -> None:
         self.node = node
         #: All nodes that the generator makes, ``node`` last: one, but for a `GroupRule`.
@@ -107,7 +107,7 @@ class Lowering:
         self._layout_of = layout_of
         self._fused = tuple(fused)
         self._bindings: dict[int, list[Binding]] = {}
-        self._bodies = bodies or Bodies()
+        self._bodies = bodies or KernelBodies()
         #: By the id of its builder: a kernel whose body is written, and the builder's size then.
         self._written: dict[int, tuple[Kernel, int]] = {}
         self._temps = 0
@@ -172,13 +172,13 @@ class Lowering:
         made = self.node.outputs[index]
         links = self._links(k) if index == 0 else ()
         stored = None
-        if any(isinstance(link, Place) for link in links):
+        if any(isinstance(link, VectorPlace) for link in links):
             stored, layout = layout, Layout(made.shape, LayoutKind.C4, layout.storage)
         return WriteView(k, buffer, layout, self.compute_of(made), links, stored)
 
     def new_state(self, k: Builder, index: int) -> WriteView:
-        """What the variable that is operand ``index`` holds after the run; all of it is to be
-        written. Where the state begins from a plain tensor nobody reads that."""
+        """The new contents of the variable that is operand ``index``; all of it is to be written.
+        Where the state begins from a plain tensor, they are not read after the run."""
         variable = self.node.input(index)
         if not variable.is_variable:
             storage = Scalar.F32 if variable.dtype.is_float else Scalar.I32
@@ -195,7 +195,7 @@ class Lowering:
         return Temp(self._temps - 1, layout)
 
     def read_temp(self, k: Builder, temp: Temp, name: str = "temp") -> ReadView:
-        """Read a temporary; those of f32 and i32 are read as such whatever the precision."""
+        """Read a temporary; those of f32 and i32 are read as such in every precision."""
         buffer = self._bind(k, name, temp.layout, "read", temp)
         return ReadView(k, buffer, temp.layout, self._temp_compute(temp))
 
@@ -289,7 +289,7 @@ class Lowering:
             made.append(fused.node.outputs[0].id)
         return tuple(links)
 
-    def _link(self, k: Builder, fused: Fused, made: Sequence[int]) -> Link:
+    def _link(self, k: Builder, fused: FusedNode, made: Sequence[int]) -> Link:
         """What a node makes of what the chain made before, ``made`` in this order, and of others."""
         node = fused.node
         given = [v for v in node.inputs if v is not None]

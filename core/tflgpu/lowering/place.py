@@ -1,10 +1,9 @@
-"""Where the vectors of a tensor go, where another op only moves them.
+"""Where the vectors of a tensor are stored when the next op only moves them.
 
     [1, tokens, 32] -> RESHAPE [1, tokens, 4, 8] -> TRANSPOSE [1, 4, tokens, 8]
 
-Eight channels are two vectors of four, which stay together: whoever makes the first tensor may as well
-store each of its vectors where the last one has it. Nothing is computed, so that nothing but the place
-changes.
+Eight channels are two vectors of four, which stay together: the kernel that makes the first tensor
+can store each vector where the last tensor has it. Nothing is computed; only the position changes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LANES = 4
 
 
 @attrs.frozen
-class Place:
+class VectorPlace:
     """From a position in one tensor to that in another.
 
     Positions count rows where rows stay whole, else vectors of four.
@@ -57,7 +56,7 @@ class Place:
         return k.let(position // row, "outer"), k.let(position % row, "slice")
 
 
-def place_of(moves: Moves, source: Shape, result: Shape) -> Place | None:
+def place_of(moves: Moves, source: Shape, result: Shape) -> VectorPlace | None:
     """Where vectors of ``source`` go in ``result``; None where some are taken apart, repeated or left
     out. ``source`` may be another shape of the operand's elements in the same order."""
     count = math.prod(source)
@@ -84,7 +83,7 @@ def place_of(moves: Moves, source: Shape, result: Shape) -> Place | None:
     if any(far % unit for _, _, far in axes):
         return None
     slices = None if whole_rows else (source[-1] // _LANES, result[-1] // _LANES)
-    return Place(
+    return VectorPlace(
         tuple(length for _, length, _ in axes) or (1,),
         tuple(far // unit for _, _, far in axes) or (1,),
         slices,

@@ -1,7 +1,7 @@
 """What float tensors are stored and computed in.
 
-By itself, since options name it: whoever starts a model from what is kept of it asks nothing else of
-how kernels are made.
+A module of its own, since options name it: a start from a saved model imports nothing else of how
+kernels are made.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Why an operator does not run on the device: a sentence, and for programs one word beside it.
 
-Whoever says no needs this and nothing else of the kernels' machinery.
+Code that refuses a node imports this and nothing else of the kernels' machinery.
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ def _within_budget(caps: DeviceCaps) -> DeviceCaps:
 class Site:
     """Where a node would run: what `KernelRule.accepts` may look at besides the node.
 
-    ``caps.max_bindings`` is at most `budget.MAX_BUFFERS`, whatever the device has; ``integers`` is
-    how whole numbers and booleans are stored; ``joins`` is whether nodes are made by one kernel even
-    where nobody measured that this pays (`Tuning.joins_pointwise`).
+    ``caps.max_bindings`` is at most `budget.MAX_BUFFERS`, also on devices that allow more;
+    ``integers`` is how whole numbers and booleans are stored; ``joins`` is whether nodes are made
+    by one kernel even where no measurement shows that this pays (`Tuning.joins_pointwise`).
     """
 
     caps: DeviceCaps = attrs.field(converter=_within_budget)
@@ -131,7 +131,7 @@ class ElementwiseRule:
         return f"elementwise rule for {self.op}"
 
 
-#: Gives the node that makes a value which one other node reads and nobody else; None where there
+#: Gives the node that makes a value with exactly one reader; None where there
 #: is none in the part, or where others need the value.
 Maker = Callable[[Value], Union[Node, None]]
 
@@ -145,7 +145,7 @@ class GroupRule:
         name: As `KernelRule.name`.
         match: Asked of a node of that op: all nodes that one kernel would make, in the order in
             which they run, of which this one is the last; None where it does not serve them. The
-            others come from the `Maker`, since nobody may need their results afterwards.
+            others come from the `Maker`, since their results must have no other reader.
         build: Writes the kernels: `Lowering.nodes` are those that were matched, the last of which
             has the result; ``low.read_value`` reads what the others read.
         rank: The group is taken where none of its nodes has a rule of higher rank.

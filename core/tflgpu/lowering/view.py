@@ -1,4 +1,4 @@
-"""Tensors as kernels see them: vectors of four channels, whatever the layout and storage.
+"""Tensors as kernels see them: vectors of four channels, in every layout and storage.
 
 A kernel asks its `Lowering` for a `ReadView` of each operand and a `WriteView` of its result
 and never computes a buffer index itself, so one kernel serves every layout and precision. The
@@ -17,11 +17,11 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer, Const, Expr, Operand
 from tflgpu.language.types import I32, Scalar, Type, type_of
 from tflgpu.lowering.layout import Layout, Shape
-from tflgpu.lowering.place import Place
+from tflgpu.lowering.place import VectorPlace
 
 #: (builder, values so far, outer index, slice index) -> value, one fused elementwise step; or where the
 #: value is stored, which is all that follows a step knows of.
-Link = Union[Callable[[Builder, Sequence[Expr], Expr, Expr], Expr], Place]
+Link = Union[Callable[[Builder, Sequence[Expr], Expr, Expr], Expr], VectorPlace]
 
 
 @attrs.frozen
@@ -133,7 +133,7 @@ class WriteView:
             k.marks.add("chain")
         for link in self.links:
             chain.append(k.let(value, "linked"))
-            if isinstance(link, Place):
+            if isinstance(link, VectorPlace):
                 value = chain[-1]
                 outer, at = link.of(k, outer, at)
             else:

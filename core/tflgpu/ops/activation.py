@@ -35,12 +35,20 @@ def computable_activation(fields: Fields) -> Activation:
     """The fused activation of an op.
 
     Raises:
-        UnsupportedError: SIGN_BIT, which no TFLite kernel computes.
+        UnsupportedError: SIGN_BIT, which is not computed here.
     """
     activation = fields.activation()
     if activation is Activation.SIGN_BIT:
-        raise UnsupportedError(f"{fields.op}: fused activation SIGN_BIT is defined by no kernel")
+        raise UnsupportedError(f"{fields.op}: fused activation SIGN_BIT is not supported")
     return activation
+
+
+def fused_clamp(fields: Fields) -> Activation:
+    """The fused activation of arithmetic, a convolution or pooling, of which TFLite's kernels compute
+    clamps only: they leave TANH and SIGN_BIT out without a word, and so does this."""
+    activation = fields.activation()
+    unknown = activation in (Activation.TANH, Activation.SIGN_BIT)
+    return Activation.NONE if unknown else activation
 
 
 def apply_activation(activation: Activation, x: Array) -> Array:
@@ -164,6 +172,6 @@ OPS = (
     ),
     OpDef(
         "PRELU", no_attrs, _infer_prelu, reference_of("PRELU", _prelu), _prelu_samples,
-        elementwise=True, as_stored=prelu,
+        elementwise=True, as_stored=prelu, result_type=0,
     ),
 )  # fmt: skip

@@ -31,8 +31,8 @@ def scalar_of(value: Value | None) -> float | None:
 class Affine:
     """``scale * x + shift``, a number of each a channel (last axis), in f64.
 
-    One number is kept where all channels have it: how many channels there are is up to whoever
-    resizes an input, and nothing of that size is made before a filter is known to have them too.
+    One number is kept where all channels have it: a resized input may change how many channels
+    there are, and nothing of that size is made before a filter is known to have them too.
 
     Attributes:
         operand: The position of x. The result has its shape, and all other operands are constants.

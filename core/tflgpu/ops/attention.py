@@ -62,7 +62,7 @@ class Attention:
 
 
 @attrs.frozen
-class Sizes:
+class AttentionSizes:
     """The sizes of a node's operands, by the names of the module's table."""
 
     items: int
@@ -74,7 +74,7 @@ class Sizes:
     width: int
 
     @classmethod
-    def of(cls, attributes: Attention, q: Shape, k: Shape, v: Shape) -> Sizes:
+    def of(cls, attributes: Attention, q: Shape, k: Shape, v: Shape) -> AttentionSizes:
         """The sizes; which of them fit together is another question."""
         head, token = (1, 2) if attributes.heads_first else (2, 1)
         return cls(
@@ -110,7 +110,7 @@ def _infer(attributes: Attention, operands: Sequence[Operand | None]) -> list[Te
         check_dtype(NAME, operand.dtype, FLOATS)
         if operand.dtype is not q.dtype or operand.rank != 4:
             raise ModelError(f"{NAME}: operands {q.spec}, {k.spec} and {v.spec}; all are of rank 4")
-    sizes = Sizes.of(attributes, q.shape, k.shape, v.shape)
+    sizes = AttentionSizes.of(attributes, q.shape, k.shape, v.shape)
     fits = k.shape[0] == sizes.items and k.shape[3] == sizes.depth
     if not fits or v.shape != sizes.values(attributes) or not _divides(sizes):
         raise ModelError(f"{NAME}: {q.spec}, {k.spec} and {v.spec} do not fit together")
@@ -121,11 +121,11 @@ def _infer(attributes: Attention, operands: Sequence[Operand | None]) -> list[Te
     return [TensorSpec((*q.shape[:3], sizes.width), q.dtype)]
 
 
-def _divides(sizes: Sizes) -> bool:
+def _divides(sizes: AttentionSizes) -> bool:
     return sizes.key_heads > 0 and sizes.heads % sizes.key_heads == 0 and sizes.keys > 0
 
 
-def _check_mask(shape: Shape, sizes: Sizes) -> None:
+def _check_mask(shape: Shape, sizes: AttentionSizes) -> None:
     whole = (1,) * (4 - len(shape)) + tuple(shape)
     fits = all(m in (1, s) for m, s in zip(whole, sizes.scores, strict=False))
     if len(whole) != 4 or not fits or whole[3] != sizes.keys:
@@ -239,7 +239,7 @@ def _sample(
     mask: tuple[int, ...] | None = None, mask_type: DType = DType.F32, **fields: float,
 ) -> Sample:  # fmt: skip
     attributes = Attention(**{"scale": 0.5, **fields})  # type: ignore[arg-type]
-    sizes = Sizes(b, t, s, n, kv, h, d or h)
+    sizes = AttentionSizes(b, t, s, n, kv, h, d or h)
     if attributes.heads_first:
         q, k = (b, n, t, h), (b, kv, s, h)
     else:
@@ -276,7 +276,7 @@ def _generate(draw: Draw) -> Sample:
 
 def _work(node: Node) -> Work:
     q, k, v = (node.input(i).shape for i in range(3))
-    sizes = Sizes.of(node.attrs, q, k, v)
+    sizes = AttentionSizes.of(node.attrs, q, k, v)
     return Work.of(node, 2 * math.prod(sizes.scores) * (sizes.depth + sizes.width))
 
 

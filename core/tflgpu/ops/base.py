@@ -20,11 +20,11 @@ from tflgpu.ops.affine import Affine
 from tflgpu.ops.facets import (
     Batched,
     Filter,
-    Held,
     Hybrid,
     InDigits,
     Integers,
     Items,
+    NarrowTypes,
     Reordered,
     Work,
 )
@@ -150,11 +150,13 @@ class OpDef:
             the host by its reference then; others refuse them.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
+        zeros_where: Node -> whether TFLite's kernel only fills its results with zeros (of quantized tensors,
+            stored ones), so that they are constants.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes
             the samples, which is enough where operands of any size fit together.
         filter: Which operand is what, where the op sums products of data with a filter.
         activation_field: The attribute that holds a fused `Activation`, applied to the one result.
-            The op computes all of them but SIGN_BIT.
+            The op computes all of them but SIGN_BIT, whatever of them a file can ask for.
         computes: The activation that the op itself is, of operand 0.
         affine: Node -> ``scale * x + shift`` per channel, which it computes before any fused
             activation; None where it does not.
@@ -167,7 +169,7 @@ class OpDef:
         keeps_values: Whether each element of a result is an element of an operand, or 0, before any
             fused activation: between tensors of one quantization there is nothing to round.
         one_scale: Whether TFLite's kernels take the stored numbers of quantized operands for numbers
-            on the result's scale, whatever scales the file gives them: most that only move elements
+            on the result's scale, even where the file gives them others: most that only move elements
             do, and the file format asks for equal scales there.
         one_scale_of: Types of which that is so where it is not of all.
         reorder: Node and an order of axes -> what computes, of operand 0 transposed by it, the
@@ -185,12 +187,12 @@ class OpDef:
             rounds the true result.
         as_stored: Node on quantized operands of simple scales -> its attributes where it computes, of
             their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
-            rounds them afterwards, or an `Instead` of a node that does, or what rounds its result
-            (`Behind`); None where that is the true result, rounded.
+            rounds them afterwards, or a `Replacement` by a node that does, or what rounds its result
+            (`PostOp`); None where that is the true result, rounded.
         in_digits: Node on quantized operands -> how its sums come out to the last bit, where they are
             too long for f32 (`InDigits`); None where they do not, or need not.
-        counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
-            file gives them.
+        counts: Positions of operands that are counts of elements: whole numbers, even where the
+            file gives them a scale.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
             tests leave them as samples have them.
         indices: Positions of operands that are indices, or limited to them: a number of 64 bits that 32
@@ -198,7 +200,8 @@ class OpDef:
         positions: The attribute that holds the type of all results, which are positions in an operand:
             i64 or i32. "" = there is none.
         result_type: The type of all results, where TFLite's kernel gives it to them whatever the file says
-            (`tflgpu.tflite.settled`); None: the file has to say the type that the op makes.
+            (`tflgpu.tflite.settled`): a type, the position of the operand that has it, or the name of the
+            option that says it; None: the file has to say the type that the op makes.
         checked: Positions of operands of whole numbers, some of which the reference refuses while the
             model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
@@ -231,6 +234,7 @@ class OpDef:
     is_view: bool = False
     texts: bool = False
     shape_only: bool = False
+    zeros_where: Callable[[Node], bool] | None = None
     generate: Callable[[Draw], Sample] | None = None
     filter: Filter | None = None
     activation_field: str = ""
@@ -255,10 +259,10 @@ class OpDef:
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
     positions: str = ""
-    result_type: DType | None = None
+    result_type: DType | int | str | None = None
     checked: tuple[int, ...] = ()
     largest_operand: float = math.inf
-    held: Held = Held.NUMBERS
+    held: NarrowTypes = NarrowTypes.NUMBERS
     work: Callable[[Node], Work | None] | None = None
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
         lambda self: elementwise if self.elementwise else None, takes_self=True

@@ -17,7 +17,7 @@ from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
-from tflgpu.ops.activation import apply_activation, computable_activation
+from tflgpu.ops.activation import apply_activation, fused_clamp
 from tflgpu.ops.affine import Arithmetic, affine_with, copies_where_neutral
 from tflgpu.ops.axes import take_operands
 from tflgpu.ops.base import (
@@ -53,7 +53,7 @@ _PAIRS = draws.ranged(-4, 4, -4, 4)
 
 
 @attrs.frozen
-class Fused:
+class BinaryAttrs:
     """The activation applied to the result; ``stored`` says of DIV that it makes the numbers that TFLite
     stores. No file has it."""
 
@@ -61,12 +61,14 @@ class Fused:
     stored: StoredQuotient | None = None
 
 
-def _parse_fused(fields: Fields) -> Fused:
-    return Fused(computable_activation(fields))
+def _parse_fused(fields: Fields) -> BinaryAttrs:
+    return BinaryAttrs(fused_clamp(fields))
 
 
-def _with_activation(fn: Callable[[Array, Array], Array]) -> Callable[[Fused, Array, Array], Array]:
-    def compute(attributes: Fused, a: Array, b: Array) -> Array:
+def _with_activation(
+    fn: Callable[[Array, Array], Array],
+) -> Callable[[BinaryAttrs, Array, Array], Array]:
+    def compute(attributes: BinaryAttrs, a: Array, b: Array) -> Array:
         with np.errstate(over="ignore"):
             return apply_activation(attributes.activation, np.asarray(fn(a, b)))
 
@@ -91,15 +93,15 @@ def _divide(a: Array, b: Array) -> Array:
     return np.asarray(np.where((wide_a < 0) == (wide_b < 0), quotient, -quotient)).astype(a.dtype)
 
 
-def _div(attributes: Fused, a: Array, b: Array) -> Array:
+def _div(attributes: BinaryAttrs, a: Array, b: Array) -> Array:
     if attributes.stored is None:
         return _with_activation(_divide)(attributes, a, b)
     return apply_activation(attributes.activation, divide(attributes.stored, a, b))
 
 
-def _div_stored(node: Node) -> Fused | None:
+def _div_stored(node: Node) -> BinaryAttrs | None:
     stored = StoredQuotient.of(node, node.attrs.activation)
-    return None if stored is None else Fused(stored=stored)
+    return None if stored is None else BinaryAttrs(stored=stored)
 
 
 def _unless_stored(facet: Callable[[Node], T | None]) -> Callable[[Node], T | None]:
@@ -279,8 +281,8 @@ def _op(
     return OpDef(
         name, parse, infer_broadcast(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, keeps_values=keeps_values,
-        generate=generate, checked=checked, takes_stored=takes_stored,
-        as_stored=as_stored,
+        generate=generate, checked=checked, takes_stored=takes_stored, as_stored=as_stored,
+        result_type=0,
     )  # fmt: skip
 
 
@@ -343,8 +345,11 @@ OPS = (
               plain=_SHORT, as_stored=of_sum(1)),
     _fused_op("SUB", lambda a, b: a - b, _basic, 5, _subtracted, copies_where_neutral(0.0, 1),
               as_stored=of_sum(-1)),
-    _fused_op("MUL", lambda a, b: a * b, _basic, 8, _scaled, copies_where_neutral(1.0, 0, 1),
-              allowed=_ALL | {DType.C64}, plain=_SHORT, as_stored=product),
+    attrs.evolve(
+        _fused_op("MUL", lambda a, b: a * b, _basic, 8, _scaled, copies_where_neutral(1.0, 0, 1),
+                  allowed=_ALL | {DType.C64}, plain=_SHORT, as_stored=product),
+        result_type=None,
+    ),
     attrs.evolve(_DIV, reference=reference_of("DIV", _div), affine=_unless_stored(_DIV.affine),
                  copies=_unless_stored(_DIV.copies), as_stored=_div_stored),
     _op("MAXIMUM", lambda a, x, y: np.maximum(x, y),
@@ -367,5 +372,5 @@ OPS = (
           reference_of("ATAN2", lambda a, y, x: np.arctan2(y, x)), _atan2_samples,
           accuracy=Accuracy.TRANSCENDENTAL, elementwise=True),
     OpDef("ADD_N", no_attrs, _infer_add_n, reference_of("ADD_N", _add_n), _add_n_samples,
-          elementwise=True, copies=copies_only),
+          elementwise=True, copies=copies_only, result_type=0),
 )  # fmt: skip

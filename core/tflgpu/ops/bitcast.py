@@ -17,18 +17,18 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
-from tflgpu.ops.facets import Held, copies_first
+from tflgpu.ops.facets import NarrowTypes, copies_first
 
 
 @attrs.frozen
-class Bitcast:
+class BitcastAttrs:
     """The type of the result, which stands at its tensor; None: the operand's."""
 
     output: DType | None
 
 
-def _parse(fields: Fields) -> Bitcast:
-    return Bitcast(fields.get("output_dtype"))
+def _parse(fields: Fields) -> BitcastAttrs:
+    return BitcastAttrs(fields.get("output_dtype"))
 
 
 def _cast_shape(shape: Shape, given: DType, wanted: DType) -> Shape:
@@ -45,7 +45,7 @@ def _cast_shape(shape: Shape, given: DType, wanted: DType) -> Shape:
     return shape[:-1]
 
 
-def _infer(attributes: Bitcast, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: BitcastAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     (x,) = take_operands("BITCAST", operands, 1)
     wanted = attributes.output or x.dtype
     for dtype in (x.dtype, wanted):
@@ -56,7 +56,7 @@ def _infer(attributes: Bitcast, operands: Sequence[Operand | None]) -> list[Tens
     return [TensorSpec(_cast_shape(x.shape, x.dtype, wanted), wanted)]
 
 
-def _reference(attributes: Bitcast, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: BitcastAttrs, arrays: Sequence[Array | None]) -> list[Array]:
     x = np.ascontiguousarray(present(arrays[0])).reshape(present(arrays[0]).shape)
     wanted = attributes.output or DType.from_numpy(x.dtype)
     shape = _cast_shape(x.shape, DType.from_numpy(x.dtype), wanted)
@@ -110,7 +110,7 @@ def _no_densify(node: Node) -> str | None:
 OPS = (
     OpDef(
         "BITCAST", _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, takes_stored=True,
-        limits=_no_bitcast, held=Held.BITS,
+        limits=_no_bitcast, held=NarrowTypes.BITS,
     ),
     OpDef(
         "DENSIFY", no_attrs, _infer_densify, _reference_densify, _densify_samples,

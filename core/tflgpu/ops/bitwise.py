@@ -60,7 +60,7 @@ def _samples(low: int, high: int) -> Callable[[], Sequence[Sample]]:
 def _op(name: str, fn: Callable[[Array, Array], Array], low: int, high: int) -> OpDef:
     return OpDef(
         name, no_attrs, infer_broadcast(name, _WHOLE), _reference(fn), _samples(low, high),
-        accuracy=Accuracy.EXACT, elementwise=True, takes_stored=True,
+        accuracy=Accuracy.EXACT, elementwise=True, takes_stored=True, result_type=0,
     )  # fmt: skip
 
 

@@ -47,9 +47,9 @@ PARTS = 8
 
 @attrs.frozen
 class InParts:
-    """The attributes of a comparison of quantized tensors. TFLite's kernels compare whole numbers of 256ths of 1,
-    so that what is closer is equal; but which of two numbers of 16 bits is larger they see by the stored ones,
-    whatever their scales. No file has it.
+    """The attributes of a comparison of quantized tensors. TFLite's kernels compare whole numbers
+    of 256ths of 1, so that what is closer is equal; but which of two numbers of 16 bits is larger
+    they see by the stored ones, without their scales. No file has it.
 
     Attributes:
         left: What the first operand is stored as.
@@ -255,9 +255,9 @@ OPS = (
     _op("LOGICAL_OR", np.logical_or, _BOOL, _logic_samples),
     OpDef("SELECT", no_attrs, _infer_select("SELECT"), _select(False), _select_samples,
           accuracy=Accuracy.EXACT, max_version=4, elementwise=True, keeps_values=True,
-          elementwise_where=lambda node: not chooses_rows(node), batch=_batch_select),
+          elementwise_where=lambda node: not chooses_rows(node), batch=_batch_select, result_type=1),
     OpDef("SELECT_V2", no_attrs, _infer_select("SELECT_V2"), _select(True), _select_v2_samples,
-          accuracy=Accuracy.EXACT, max_version=2, elementwise=True, keeps_values=True),
+          accuracy=Accuracy.EXACT, max_version=2, elementwise=True, keeps_values=True, result_type=1),
     OpDef("ZEROS_LIKE", no_attrs, infer_unary("ZEROS_LIKE", _ANY), _zeros_like, _zeros_samples,
-          accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True),
+          accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True, result_type=0),
 )  # fmt: skip

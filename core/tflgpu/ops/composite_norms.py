@@ -48,7 +48,7 @@ _EPSILONS = ("epsilon", "eps")
 
 
 @attrs.frozen
-class Norm:
+class NormAttrs:
     """``epsilon`` is added to the mean square or the variance; ``groups`` of the channels are
     normalized apart, where it is GROUP_NORMALIZATION."""
 
@@ -56,8 +56,8 @@ class Norm:
     groups: int = 1
 
 
-def _parse(fields: Fields) -> Norm:
-    return Norm(fields.number("epsilon"), fields.integer("groups", 1, minimum=1))
+def _parse(fields: Fields) -> NormAttrs:
+    return NormAttrs(fields.number("epsilon"), fields.integer("groups", 1, minimum=1))
 
 
 def _take(op: str, operands: Sequence[Operand | None], most: int) -> Operand:
@@ -81,15 +81,15 @@ def _take(op: str, operands: Sequence[Operand | None], most: int) -> Operand:
     return x
 
 
-def _infer_rms(attributes: Norm, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_rms(attributes: NormAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     return [_take(RMS, operands, 2).spec]
 
 
-def _infer_layer(attributes: Norm, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_layer(attributes: NormAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     return [_take(LAYER, operands, 3).spec]
 
 
-def _infer_group(attributes: Norm, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_group(attributes: NormAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x = _take(GROUP, operands, 3)
     if x.rank < 2 or x.shape[-1] % attributes.groups:
         raise ModelError(f"{GROUP}: {attributes.groups} groups in {list(x.shape)}")
@@ -114,7 +114,7 @@ def _scaled(x: Array, factor: Array, arrays: Sequence[Array | None], dtype: np.d
     )
 
 
-def _rms(attributes: Norm, arrays: Sequence[Array | None]) -> list[Array]:
+def _rms(attributes: NormAttrs, arrays: Sequence[Array | None]) -> list[Array]:
     given = present(arrays[0])
     x = at_least_f32(given)
     square = _mean(x * x, (x.ndim - 1,)).astype(np.float64)
@@ -128,14 +128,14 @@ def _centred(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Ar
     return gap, 1 / np.sqrt(variance + epsilon)
 
 
-def _layer(attributes: Norm, arrays: Sequence[Array | None]) -> list[Array]:
+def _layer(attributes: NormAttrs, arrays: Sequence[Array | None]) -> list[Array]:
     given = present(arrays[0])
     x = at_least_f32(given)
     gap, factor = _centred(x, (x.ndim - 1,), attributes.epsilon)
     return [_scaled(gap, factor, arrays, given.dtype)]
 
 
-def _group(attributes: Norm, arrays: Sequence[Array | None]) -> list[Array]:
+def _group(attributes: NormAttrs, arrays: Sequence[Array | None]) -> list[Array]:
     given = present(arrays[0])
     groups, shape = attributes.groups, given.shape
     per_group = shape[-1] // groups
@@ -155,14 +155,14 @@ def _epsilon(fields: Fields) -> float:
 
 def _read_rms(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
     there(operands, 1, 2)
-    return [Reading(Norm(_epsilon(fields)))]
+    return [Reading(NormAttrs(_epsilon(fields)))]
 
 
 def _read_layer(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
     there(operands, 1, 3)
     if fields.integer("num_groups", 1) != 1 or fields.integer("sub_type", 1) != 1:
         raise UnsupportedError("it has several groups")
-    return [Reading(Norm(_epsilon(fields)))]
+    return [Reading(NormAttrs(_epsilon(fields)))]
 
 
 def _read_group(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
@@ -171,7 +171,7 @@ def _read_group(fields: Fields, operands: Sequence[Operand | None]) -> list[Read
         raise UnsupportedError("it is another kind of normalization")
     if fields.integer("channel_axis", x.rank - 1) not in (-1, x.rank - 1):
         raise UnsupportedError("its channels are not the last axis")
-    return [Reading(Norm(_epsilon(fields), fields.integer("num_groups", 1, minimum=1)))]
+    return [Reading(NormAttrs(_epsilon(fields), fields.integer("num_groups", 1, minimum=1)))]
 
 
 _GROUP_ATTRIBUTES = frozenset(

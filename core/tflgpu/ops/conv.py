@@ -15,6 +15,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
+from tflgpu.ops.activation import fused_clamp
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.digit_sums import of_filter, of_fours
 from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread
@@ -24,7 +25,6 @@ from tflgpu.ops.windows import (
     Window,
     WindowAttrs,
     conv_zeros,
-    fused_activation,
     pad_image,
     place,
     trimmed,
@@ -46,7 +46,7 @@ def parse_conv(fields: Fields) -> WindowAttrs:
         stride_h=fields.integer("stride_h", minimum=1),
         stride_w=fields.integer("stride_w", minimum=1),
         padding=fields.padding(),
-        activation=fused_activation(fields),
+        activation=fused_clamp(fields),
         dilation_h=fields.integer("dilation_h_factor", 1, minimum=1),
         dilation_w=fields.integer("dilation_w_factor", 1, minimum=1),
     )

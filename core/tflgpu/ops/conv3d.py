@@ -19,12 +19,12 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
+from tflgpu.ops.activation import fused_clamp
 from tflgpu.ops.axes import const_integers, integers, present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.facets import Batched, Filter, Items, Work
 from tflgpu.ops.items import each_row, first_size, rows_of
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
-from tflgpu.ops.windows import fused_activation
 
 Size3 = tuple[int, int, int]
 _PLAIN, _TURNED = "CONV_3D", "CONV_3D_TRANSPOSE"
@@ -83,7 +83,7 @@ def _parse(fields: Fields) -> Conv3D:
     return Conv3D(
         size("stride_d"), size("stride_h"), size("stride_w"), size("dilation_d_factor", 1),
         size("dilation_h_factor", 1), size("dilation_w_factor", 1), fields.padding(),
-        fused_activation(fields),
+        fused_clamp(fields),
     )  # fmt: skip
 
 

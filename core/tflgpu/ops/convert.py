@@ -2,7 +2,7 @@
 
 TFLite versions: CAST 1-7, DEQUANTIZE 1-6, QUANTIZE 1-4.
 
-What these three do is written in their tensors, not in their options. Whoever builds a graph
+What these three do is written in their tensors, not in their options. The reader of a file
 therefore adds to an operator's `Fields`: ``output_dtype`` (`DType` of output 0), and
 ``input_quantization`` and ``output_quantization`` (`Quantization` of operand 0 and output 0, None
 where there is none).
@@ -23,7 +23,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import QUANTIZED, check_dtype
-from tflgpu.ops.facets import Held, copies_first
+from tflgpu.ops.facets import NarrowTypes, copies_first
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.stored_functions import by_steps, rescaled
 
@@ -31,7 +31,7 @@ _STORED = frozenset({DType.I8, DType.U8, DType.I16, DType.I32})
 
 
 @attrs.frozen
-class Cast:
+class CastAttrs:
     """The result's type."""
 
     output: DType
@@ -73,16 +73,16 @@ def _quantization(fields: Fields, name: str) -> Quantization | None:
     raise ModelError(f"{fields.op}: {name} is {shown(given)}, not a quantization")
 
 
-def _parse_cast(fields: Fields) -> Cast:
-    return Cast(_dtype(fields, "out_data_type"))
+def _parse_cast(fields: Fields) -> CastAttrs:
+    return CastAttrs(_dtype(fields, "out_data_type"))
 
 
-def _infer_cast(attributes: Cast, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_cast(attributes: CastAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     (x,) = take_operands("CAST", operands, 1)
     return [TensorSpec(x.shape, attributes.output)]
 
 
-def _reference_cast(attributes: Cast, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_cast(attributes: CastAttrs, arrays: Sequence[Array | None]) -> list[Array]:
     x = present(arrays[0])
     kind = attributes.output.numpy
     if x.dtype.kind == "c" and kind.kind != "c":
@@ -258,12 +258,12 @@ def _quantize_samples() -> list[Sample]:
 OPS = (
     OpDef("CAST", _parse_cast, _infer_cast, _reference_cast, _cast_samples,
           accuracy=Accuracy.EXACT, max_version=7, elementwise=True, takes_stored=True,
-          copies=copies_first, held=Held.CLAMPED),
+          copies=copies_first, held=NarrowTypes.CLAMPED),
     OpDef("DEQUANTIZE", _parse_dequantize, _infer_dequantize, _reference_dequantize,
           _dequantize_samples, accuracy=Accuracy.TRANSCENDENTAL, max_version=6, elementwise=True,
           takes_stored=True, result_type=DType.F32),
     OpDef("QUANTIZE", _parse_quantize, _infer_quantize, _reference_quantize, _quantize_samples,
           accuracy=Accuracy.QUANTIZED, max_version=4, elementwise=True, takes_stored=True,
-          held=Held.CLAMPED,
+          held=NarrowTypes.CLAMPED,
           as_stored=by_steps(rescaled, lambda attributes, x: x, converts=True)),
 )  # fmt: skip

@@ -44,7 +44,7 @@ def _infer_set(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[
             f"MATRIX_SET_DIAG: operands are {x.dtype.value} and {diagonal.dtype.value}"
         )
     wanted = diagonal_of(x.shape)
-    # TFLite's kernel reads it as one row of numbers, whatever its shape.
+    # TFLite's kernel reads it as one row of numbers, in any shape.
     if math.prod(diagonal.shape) != math.prod(wanted):
         raise ModelError(
             f"MATRIX_SET_DIAG: the diagonal (operand 1) has shape {list(diagonal.shape)}, "
@@ -99,10 +99,11 @@ OPS = (
     OpDef(
         "MATRIX_DIAG", no_attrs, _infer_diag, _reference_diag, _diag_samples,
         accuracy=Accuracy.EXACT, keeps_values=True, batch=each_row(0, rank=2), takes_stored=True,
+        result_type=0,
     ),
     OpDef(
         "MATRIX_SET_DIAG", no_attrs, _infer_set, _reference_set, _set_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True, takes_stored=True,
+        accuracy=Accuracy.EXACT, keeps_values=True, takes_stored=True, result_type=0,
         batch=lambda node, items: lifted(node, items, (0, 1)),
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Activation
 from tflgpu.ops.facets import Filter, InDigits
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits
-from tflgpu.ops.stored_sums import Rounds, StoredSums, fits, table
+from tflgpu.ops.stored_sums import StoredSums, SumRounding, fits, table
 
 _BYTES = frozenset({DType.I8, DType.U8})
 _STORED = _BYTES | {DType.I16}
@@ -50,7 +50,7 @@ def _scale(value: Value) -> float | None:
 
 
 def _result(
-    node: Node, activation: Activation, *, wide: bool, rounds: Rounds = Rounds.TWICE
+    node: Node, activation: Activation, *, wide: bool, rounds: SumRounding = SumRounding.TWICE
 ) -> StoredSums | None:
     (out,) = node.outputs
     scale = _scale(out)
@@ -111,16 +111,16 @@ def of_filter(
             return None
         activation = getattr(node.attrs, activation_field) if activation_field else Activation.NONE
         wide = not narrow and not is_bytes and (bias is None or bias.dtype is DType.I64)
-        rounds = Rounds.TWICE
+        rounds = SumRounding.TWICE
         if is_bytes:
-            rounds = Rounds.UP if products else Rounds.EIGHTS
+            rounds = SumRounding.UP if products else SumRounding.EIGHTS
         elif products:
-            rounds = Rounds.ONCE if _has_64_bits(node, bias) else Rounds.UP
+            rounds = SumRounding.ONCE if _has_64_bits(node, bias) else SumRounding.UP
         finish = _result(node, activation, wide=wide, rounds=rounds)
         if finish is None:
             return None
         units = [source * float(s) for s in quant.scale]
-        if narrow and len(units) == 1 and rounds is Rounds.UP:
+        if narrow and len(units) == 1 and rounds is SumRounding.UP:
             units = [float(np.float32(units[0]))]
         multipliers = [Multiplier.of(unit / finish.scale) for unit in units]
         multipliers *= channels // len(multipliers)
@@ -190,7 +190,7 @@ def of_rows(node: Node, activation: Activation, attributes: object) -> InDigits 
     x, weights = node.input(0), node.input(1)
     source, other, depth = _scale(x), _scale(weights), weights.shape[1]
     wide = weights.dtype is DType.I16
-    finish = _result(node, activation, wide=wide, rounds=Rounds.UP)
+    finish = _result(node, activation, wide=wide, rounds=SumRounding.UP)
     if source is None or other is None or finish is None or x.dtype is not node.outputs[0].dtype:
         return None
     if weights.dtype is not x.dtype and (x.dtype, weights.dtype) != (DType.I16, DType.I8):

@@ -34,7 +34,7 @@ def _window(draw: Draw, height: int, width: int, dilated: bool = True) -> dict[s
 
 
 def _taps(draw: Draw, fields: dict[str, int], height: int, width: int) -> tuple[int, int]:
-    """A size that leaves an output whatever the padding."""
+    """A size that leaves an output with either padding."""
     rows = (height - 1) // fields.get("dilation_h_factor", 1) + 1
     columns = (width - 1) // fields.get("dilation_w_factor", 1) + 1
     return min(rows, draw.choice((3, 1, 2, 4, 5))), min(columns, draw.choice((3, 1, 2, 4, 5)))

@@ -20,7 +20,7 @@ from tflgpu.ir.graph import Node
 Spread = Callable[[Array], Array]
 
 
-class Held(enum.Enum):
+class NarrowTypes(enum.Enum):
     """What an op does with tensors whose type a graph holds as another: bf16 as f32, whole numbers of 2
     and 4 bits as bytes (`tflgpu.tflite.narrow`)."""
 
@@ -187,11 +187,11 @@ class Batched:
 
 @attrs.frozen
 class Integers:
-    """That an op computes on the stored numbers of quantized tensors what another one computes on
-    the real numbers that they stand for.
+    """Says that an op computes, on the stored numbers of quantized tensors, what another op
+    computes on the real numbers that they stand for.
 
-    Such an op can take the place of the other, with the same operands and results, where somebody
-    asks for integer numerics and a device has a kernel for it (`tflgpu.compiler.numerics`).
+    Such an op can take the place of the other, with the same operands and results, where options
+    ask for integer numerics and a device has a kernel for it (`tflgpu.compiler.numerics`).
 
     Attributes:
         op: The other op.
@@ -204,7 +204,7 @@ class Integers:
 
 
 @attrs.frozen
-class Instead:
+class Replacement:
     """What takes a node's place.
 
     Attributes:
@@ -221,7 +221,7 @@ class Instead:
 
 
 @attrs.frozen
-class Behind:
+class PostOp:
     """What rounds a node's one result, behind it, where that is not rounded to the nearest step.
 
     Attributes:

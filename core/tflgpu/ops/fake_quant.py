@@ -32,7 +32,7 @@ class FakeQuant:
 
 
 @attrs.frozen
-class Steps:
+class QuantizedRange:
     """A range with zero among its steps; all numbers are exact in f32.
 
     ``inverse`` is what a number is multiplied by to be counted in steps of ``scale`` from ``low``,
@@ -62,7 +62,7 @@ def _parse(fields: Fields) -> FakeQuant:
     return found
 
 
-def steps_of(attributes: FakeQuant) -> Steps:
+def steps_of(attributes: FakeQuant) -> QuantizedRange:
     """The steps in f32, as TFLite computes them."""
     low, high = _F32(attributes.min), _F32(attributes.max)
     most = _F32(2**attributes.num_bits - 1)
@@ -70,7 +70,7 @@ def steps_of(attributes: FakeQuant) -> Steps:
     from_low = -low / scale
     zero = _F32(0) if from_low < 0 else min(np.floor(from_low + _F32(0.5)), most)
     nudged_low, nudged_high = -zero * scale, (most - zero) * scale
-    return Steps(float(nudged_low), float(nudged_high), float(scale), float(_F32(1) / scale),
+    return QuantizedRange(float(nudged_low), float(nudged_high), float(scale), float(_F32(1) / scale),
                  float(zero))  # fmt: skip
 
 
@@ -109,6 +109,6 @@ def _samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         _NAME, _parse, infer_unary(_NAME, frozenset({DType.F32})), _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=2, elementwise=True,
+        accuracy=Accuracy.ACCUMULATE, max_version=2, elementwise=True, result_type=0,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""An operator's options, as whoever has them gives them: values by the schema's names."""
+"""An operator's options: values by the schema's names, from a file, a test or a plugin."""
 
 from __future__ import annotations
 

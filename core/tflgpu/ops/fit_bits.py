@@ -1,9 +1,8 @@
 """FIT_BITS: what storing a whole number in 2 or 4 bits does to it.
 
-No file has this op. A graph holds such tensors as bytes, and whoever builds it
-(`tflgpu.tflite.narrow`) puts this op where numbers come in that a byte has room for and the type has
-not: they are clamped, as TFLite's CAST and QUANTIZE do (cast.cc, quantize.cc), or wrap around, as
-packing them does.
+No file has this op. A graph holds such tensors as bytes, and the reader (`tflgpu.tflite.narrow`)
+puts this op where numbers come in that a byte has room for and the type has not: they are clamped,
+as TFLite's CAST and QUANTIZE do (cast.cc, quantize.cc), or wrap around, as packing them does.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The logistic function and tanh of 16-bit fixed-point numbers, and 1 / sqrt of whole ones, as TFLite's
-integer LSTMs compute them: by polynomials and Newton's method, each step rounded.
+"""The logistic function and tanh of 16-bit fixed-point numbers, and 1 / sqrt of whole ones, as
+TFLite's integer LSTMs compute them: by polynomials and Newton's method, each step rounded.
 
-What comes is some steps off from the rounded function, so a function that is computed and rounded is not
-the same. A function of 16 bits is one table of 65536 results here, `table[q + 32768]` for the operand q,
-whose real number is ``q * 2 ** (bits - 15)``; results are steps of 1 / 32768.
+What comes is some steps off from the rounded function, so a function that is computed and rounded
+is not the same. A function of 16 bits is one table of 65536 results here, `table[q + 32768]` for
+the operand q, whose real number is ``q * 2 ** (bits - 15)``; results are steps of 1 / 32768.
 
-Sources: gemmlowp's `fixedpoint/fixedpoint.h` (exp_on_negative_values, logistic, tanh, which TFLite's
-`kernels/internal/reference/portable_tensor_utils.cc` calls as ApplySigmoid and ApplyTanh) and TFLite's
-`kernels/internal/quantization_util.h` (GetInvSqrtQuantizedMultiplierExp).
+Sources: gemmlowp's `fixedpoint/fixedpoint.h` (exp_on_negative_values, logistic, tanh, which
+TFLite's `kernels/internal/reference/portable_tensor_utils.cc` calls as ApplySigmoid and ApplyTanh)
+and TFLite's `kernels/internal/quantization_util.h` (GetInvSqrtQuantizedMultiplierExp).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _clipped(x: Array) -> Array:
 
 
 def _wrapped(x: Array) -> Array:
-    """As 16 bits hold it."""
+    """The low 16 bits, with their sign."""
     return x.astype(np.int16).astype(np.int64)
 
 
@@ -103,6 +103,25 @@ def tanh(bits: int) -> Array:
     negative = np.where(x < 0, x, _wrapped(-x))
     size = _clipped((_reciprocal(_exp(negative, bits + 1)) - (1 << 13)) << 2)
     return _fixed(np.where(x == 0, 0, np.where(x < 0, -size, size)))
+
+
+@functools.lru_cache(None)
+def logistic_by_f32() -> Array:
+    """The same as `logistic`, computed in f32 and cut off towards 0."""
+    real = (np.arange(_LOW, _HIGH + 1) * 2.0**-12).astype(np.float32)
+    power = np.exp(-real.astype(np.float64)).astype(np.float32)
+    return _cut_off(np.float32(1) / (np.float32(1) + power))
+
+
+@functools.lru_cache(None)
+def tanh_by_f32(bits: int) -> Array:
+    """The same as `tanh`, computed in f32 and cut off towards 0."""
+    real = (np.arange(_LOW, _HIGH + 1) * 2.0 ** (bits - 15)).astype(np.float32)
+    return _cut_off(np.tanh(real.astype(np.float64)).astype(np.float32))
+
+
+def _cut_off(x: Array) -> Array:
+    return _fixed(_clipped(np.trunc(x * np.float32(1 << 15))))
 
 
 def _fixed(table: Array) -> Array:

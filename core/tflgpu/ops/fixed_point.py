@@ -2,7 +2,7 @@
 
 A real factor is a 31-bit fraction and a power of two. Multiplying rounds twice: once where the
 upper half of a 64-bit product is taken, once where it is shifted right. Both rules decide to which
-side a half goes, so whoever wants TFLite's numbers must round twice as well.
+side a half goes, so an op that makes TFLite's numbers must round twice as well.
 
 Source: TFLite's `kernels/internal/quantization_util.cc` (QuantizeMultiplier), `kernels/internal/
 common.h` (MultiplyByQuantizedMultiplier without TFLITE_SINGLE_ROUNDING, which is how LiteRT is
@@ -44,7 +44,13 @@ class Multiplier:
 
     @classmethod
     def of(cls, real: float) -> Multiplier:
-        """The closest to a real number, which is not negative."""
+        """The closest to a real number, which is not negative.
+
+        Raises:
+            ModelError: it is infinite or NaN, as options and quotients of scales of a file may be.
+        """
+        if not math.isfinite(real):
+            raise ModelError(f"no fixed-point number stands for a factor of {real}")
         fraction, shift = math.frexp(real)
         value = math.floor(fraction * 2.0**31 + 0.5)
         if value == 1 << 31:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any
 
 from flatbuffers import flexbuffers
 
-from tflgpu.errors import ModelError
+from tflgpu.blame import of_signal
+from tflgpu.errors import ModelError, TflgpuError
+from tflgpu.ir.budget import Budget
 from tflgpu.ops.base import Fields
+
+#: The library looks for the end of each key in all bytes behind it.
+_MOST_VALUES = 1 << 14
 
 
 def read_map(fields: Fields) -> Fields:
@@ -17,18 +21,40 @@ def read_map(fields: Fields) -> Fields:
 
     Raises:
         ModelError: they are no flexbuffer, or no map.
+        BudgetError: their values share one another, so that there are more than the bytes can hold.
     """
+    size = len(fields.custom_options)
+    budget = Budget(nodes=min(size, _MOST_VALUES), nbytes=2 * size + (1 << 16))
+    where = f"{fields.op}: the custom options"
     try:
-        found = flexbuffers.Loads(fields.custom_options)
-    # The reader trusts its input: what broken bytes make it raise is any of these.
-    except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError, struct.error,
-            RecursionError, UnicodeDecodeError, AttributeError) as error:  # fmt: skip
-        raise ModelError(
-            f"{fields.op}: the custom options are not a flexbuffer: {error}"
-        ) from error
+        found = _value(flexbuffers.GetRoot(fields.custom_options), budget, where)
+    except TflgpuError:
+        raise
+    except Exception as error:
+        # The library trusts its input: broken bytes make it raise anything.
+        if of_signal(error):
+            raise
+        raise ModelError(f"{where} are not a flexbuffer: {error!r}") from error
     if not isinstance(found, dict):
-        raise ModelError(f"{fields.op}: the custom options are {type(found).__name__}, not a map")
+        raise ModelError(f"{where} are {type(found).__name__}, not a map")
     return Fields(fields.op, found)
+
+
+def _value(ref: Any, budget: Budget, where: str) -> Any:
+    budget.spend("nodes", 1, where)
+    if ref.IsMap:
+        both = zip(ref.AsMap.Keys, ref.AsMap.Values, strict=True)
+        return {key.AsKey: _value(value, budget, where) for key, value in both}
+    for is_one, vector in (
+        (ref.IsVector, "AsVector"),
+        (ref.IsTypedVector, "AsTypedVector"),
+        (ref.IsFixedTypedVector, "AsFixedTypedVector"),
+    ):
+        if is_one:
+            return [_value(value, budget, where) for value in getattr(ref, vector)]
+    found = ref.Value
+    budget.spend("nbytes", len(found) if hasattr(found, "__len__") else 0, where)
+    return found
 
 
 def write_map(values: Mapping[str, Any]) -> bytes:

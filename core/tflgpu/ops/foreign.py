@@ -104,8 +104,8 @@ def _read_only(array: Array) -> Array:
 
 
 def other_contents(array: Array) -> Array:
-    """An array of the same shape and type that holds something else, whatever is in the first one: not
-    the same everywhere, and in next to no memory."""
+    """An array of the same shape and type whose contents differ from ``array``'s: not the
+    same everywhere, and in next to no memory."""
     last = array.shape[-1] if array.shape else 1
     if array.dtype.kind == "O":
         row = np.array([b"%d" % i for i in range(last)], object)

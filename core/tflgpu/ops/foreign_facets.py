@@ -20,11 +20,11 @@ from tflgpu.ops.facets import (
     Batched,
     Filter,
     Hybrid,
-    Instead,
     Integers,
     OnTheFly,
     Pads,
     Reordered,
+    Replacement,
     Rounding,
     Spread,
     Work,
@@ -226,12 +226,12 @@ def _batched(found: object, node: Node) -> Batched | str:
 
 
 def _as_stored(found: object, node: Node) -> object:
-    if isinstance(found, Instead) and not (
+    if isinstance(found, Replacement) and not (
         isinstance(found.op, str)
         and isinstance(found.constants, tuple)
         and all(isinstance(each, np.ndarray) for each in found.constants)
     ):
-        raise Refused(f"{shown(found)}, not an Instead of an op's name and arrays")
+        raise Refused(f"{shown(found)}, not a Replacement of an op's name and arrays")
     return found
 
 

@@ -2,7 +2,8 @@
 
 Operands: input, weights [units, depth], and a bias that may be absent. The input is read as
 rows of ``depth``; the output is [rows, units], or with ``keep_num_dims`` the input's shape with
-its last dimension replaced.
+its last dimension replaced. Of weights without columns TFLite makes zeros, with no bias and no
+activation, a row for each along the input's last dimension.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import numpy as np
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
-from tflgpu.ops.axes import elements
+from tflgpu.ops.activation import computable_activation
+from tflgpu.ops.axes import elements, present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.digit_sums import of_filter, of_rows
 from tflgpu.ops.facets import Filter, Hybrid, InDigits, OnTheFly, Rounding, Spread, no_zeros
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
-from tflgpu.ops.windows import fused_activation
 
 
 @attrs.frozen
@@ -42,11 +43,13 @@ def _parse(fields: Fields) -> FullyConnected:
             "convert the model without weight shuffling"
         )
     keeps = fields.flag("keep_num_dims")
-    return FullyConnected(fused_activation(fields), keeps, rounding_of(fields))
+    return FullyConnected(computable_activation(fields), keeps, rounding_of(fields))
 
 
 def _output_shape(attributes: FullyConnected, image: Shape, weights: Shape) -> Shape:
     units, depth = weights
+    if not depth and image:
+        return (*image[:-1], units) if attributes.keep_num_dims else (elements(image[:-1]), units)
     if attributes.keep_num_dims:
         if not image or image[-1] != depth:
             raise ModelError(
@@ -54,7 +57,7 @@ def _output_shape(attributes: FullyConnected, image: Shape, weights: Shape) -> S
                 f"input {list(image)}"
             )
         return (*image[:-1], units)
-    if elements(image) % depth:
+    if not depth or elements(image) % depth:
         raise ModelError(
             f"FULLY_CONNECTED: an input of shape {list(image)} is not made of rows of {depth}, "
             f"the depth of the weights {list(weights)}"
@@ -65,9 +68,9 @@ def _output_shape(attributes: FullyConnected, image: Shape, weights: Shape) -> S
 def _infer(attributes: FullyConnected, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     op = "FULLY_CONNECTED"
     given = take(op, operands, ("input", "weights", "bias"), optional=1)
-    # An input of nothing is made of no rows, and weights of a batch of none give rows of nothing.
+    # An input of nothing is made of no rows; weights of nothing give rows of nothing, or of zeros.
     source = needed(op, given[0], "input", batch=0 if given[0] is None else given[0].rank)
-    weights = needed(op, given[1], "weights", 2, batch=1)
+    weights = needed(op, given[1], "weights", 2, batch=2)
     check_bias(op, given[2], weights.shape[0])
     return [TensorSpec(_output_shape(attributes, source.shape, weights.shape), source.dtype)]
 
@@ -76,8 +79,10 @@ def _reference(attributes: FullyConnected, arrays: Sequence[Array | None]) -> li
     op = "FULLY_CONNECTED"
     source, weights = floats(op, arrays[0]), floats(op, arrays[1])
     bias = arrays[2] if len(arrays) > 2 else None
-    sums = source.reshape(-1, weights.shape[1]) @ weights.T
     shape = _output_shape(attributes, source.shape, weights.shape)
+    if not weights.shape[1]:
+        return [np.zeros(shape, present(arrays[0]).dtype)]
+    sums = source.reshape(-1, weights.shape[1]) @ weights.T
     return [finish(np.asarray(sums).reshape(shape), bias, attributes.activation, arrays[0])]
 
 
@@ -116,6 +121,18 @@ def _samples() -> Sequence[Sample]:
         _case("runtime_weights", (3, 14), 6, 14, const=False),
         _case("runtime_odd", (1, 7), 5, 7, const=False, bias=False),
     ]
+
+
+def _has_no_columns(node: Node) -> bool:
+    return not node.input(1).shape[1]
+
+
+def _limits(node: Node) -> str | None:
+    return (
+        "weights without columns give zeros, which need no kernel"
+        if _has_no_columns(node)
+        else None
+    )
 
 
 def _spread(weights: Array, channels: int) -> Spread | None:
@@ -161,6 +178,6 @@ OPS = (
     OpDef(
         "FULLY_CONNECTED", _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=14, batch=each_row(0), activation_field="activation",
-        filter=_ROLES, hybrid=_hybrid, in_digits=_in_digits,
+        filter=_ROLES, hybrid=_hybrid, in_digits=_in_digits, zeros_where=_has_no_columns, limits=_limits,
     ),
 )  # fmt: skip

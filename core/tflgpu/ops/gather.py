@@ -241,10 +241,12 @@ OPS = (
     OpDef(
         "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
         accuracy=Accuracy.EXACT, texts=True, max_version=8, keeps_values=True, indices=(1,), checked=(1,), batch=_batch_gather,
+        result_type=0,
     ),
     OpDef(
         "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
         accuracy=Accuracy.EXACT, texts=True, max_version=6, keeps_values=True, indices=(1,), checked=(1,), batch=each_row(1, rank=2),
+        result_type=0,
     ),
     OpDef(
         "EMBEDDING_LOOKUP", _parse_lookup, _infer_lookup, _reference_lookup, _lookup_samples,

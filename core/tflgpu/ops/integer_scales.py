@@ -1,22 +1,35 @@
-"""The scales of an operator that computes on stored numbers by all of its tensors', those among them
-that a file only gives to say a scale of what is computed on the way (its intermediates)."""
+"""The scales of an operator that computes on stored numbers by all of its tensors', those among
+them that a file only gives to say a scale of what is computed on the way (its intermediates)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import attrs
 import numpy as np
 
 from tflgpu.errors import UnsupportedError
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import Fields
+from tflgpu.ops.fixed_point import Multiplier, multiply
+
+#: The least and the largest number of 8 and of 16 bits.
+I8, I16 = (-(1 << 7), (1 << 7) - 1), (-(1 << 15), (1 << 15) - 1)
+
+
+class TensorScale(NamedTuple):
+    """A stored number q stands for ``step * (q - zero)``."""
+
+    step: np.float32
+    zero: int
 
 
 @attrs.frozen
 class Scales:
-    """What is asked of it that nobody knows is an `UnsupportedError`."""
+    """Types and scales of a node's tensors. Asking for a scale that the file does not give raises
+    `UnsupportedError`."""
 
     op: str
     operands: tuple[tuple[DType, Quantization | None] | None, ...]
@@ -24,10 +37,10 @@ class Scales:
     output: Quantization | None
 
     @classmethod
-    def of_fields(cls, fields: Fields, op: str = "") -> Scales:
+    def of_fields(cls, fields: Fields) -> Scales:
         """What a node's tensors told (`tflgpu.tflite.told`)."""
         return cls(
-            op or fields.op,
+            fields.op,
             tuple(fields.get("operand_types") or ()),
             tuple(fields.get("intermediate_quantization") or ()),
             fields.get("output_quantization"),
@@ -35,7 +48,7 @@ class Scales:
 
     @property
     def real(self) -> bool:
-        """Whether operand 0 holds real numbers, or nobody told."""
+        """Whether operand 0 holds real numbers, or its type is not known."""
         dtype = self.dtype(0)
         return dtype is None or dtype.is_float
 
@@ -63,45 +76,27 @@ class Scales:
                     f"kernel takes {dtype.value}"
                 )
 
-    def of(self, index: int) -> np.float32:
-        """The scale of an operand."""
-        return self._scale(self._operand(index), f"operand {index}")
+    def of(self, index: int) -> TensorScale:
+        """That of an operand."""
+        found = self.operands[index] if self.has(index) else None
+        return self._one(None if found is None else found[1], f"operand {index}")
 
-    def zero(self, index: int) -> int:
-        """Its zero point."""
-        return self._one(self._operand(index), f"operand {index}").zero_point[0]
-
-    def told(self, index: int) -> np.float32:
-        """The scale of an intermediate."""
-        return self._scale(self._told(index), f"intermediate {index}")
-
-    def told_zero(self, index: int) -> int:
-        """Its zero point."""
-        return self._one(self._told(index), f"intermediate {index}").zero_point[0]
+    def intermediate(self, index: int) -> TensorScale:
+        """That of an intermediate."""
+        known = index < len(self.intermediates)
+        return self._one(self.intermediates[index] if known else None, f"intermediate {index}")
 
     @property
-    def result(self) -> np.float32:
-        """The scale of the result."""
-        return self._scale(self.output, "the result")
-
-    @property
-    def result_zero(self) -> int:
-        """Its zero point."""
-        return self._one(self.output, "the result").zero_point[0]
+    def result(self) -> TensorScale:
+        """That of the result."""
+        return self._one(self.output, "the result")
 
     @property
     def _source(self) -> str:
         dtype = self.dtype(0)
         return "nothing" if dtype is None else dtype.value
 
-    def _operand(self, index: int) -> Quantization | None:
-        found = self.operands[index] if self.has(index) else None
-        return None if found is None else found[1]
-
-    def _told(self, index: int) -> Quantization | None:
-        return self.intermediates[index] if index < len(self.intermediates) else None
-
-    def _one(self, quant: Quantization | None, what: str) -> Quantization:
+    def _one(self, quant: Quantization | None, what: str) -> TensorScale:
         if quant is None or quant.per_axis:
             raise UnsupportedError(
                 f"{self.op} of {self._source}: {what} has "
@@ -109,8 +104,14 @@ class Scales:
             )
         if not quant.scale[0] > 0:
             raise UnsupportedError(f"{self.op} of {self._source}: {what} has scale 0")
-        return quant
+        return TensorScale(np.float32(quant.scale[0]), quant.zero_point[0])
 
-    def _scale(self, quant: Quantization | None, what: str) -> np.float32:
-        found: np.float32 = np.float32(self._one(quant, what).scale[0])
-        return found
+
+def clamped(x: Array, bounds: tuple[int, int]) -> Array:
+    """As so many bits hold it."""
+    return np.asarray(np.clip(x, *bounds))
+
+
+def times(x: Array, by: Multiplier) -> Array:
+    """Whole numbers times one factor (`ops.fixed_point.multiply`)."""
+    return multiply(x, by.value, by.left, by.right)

@@ -1,258 +1,284 @@
-"""LSTM, versions 1-5, and UNIDIRECTIONAL_SEQUENCE_LSTM, versions 1-4, of floats and of whole numbers.
+"""LSTM, versions 1-5, and UNIDIRECTIONAL_SEQUENCE_LSTM, versions 1-4, of floats and of whole
+numbers; BIDIRECTIONAL_SEQUENCE_LSTM, versions 1-3, of floats.
 
-LSTM has two kernels that share nothing but the name. The full one, and the sequence op, keep
-their output and cell states in variables (operands 18 and 19) between runs. The basic one has
-five operands (input, previous output, weights, biases, previous cell state) and four results
-(output, cell state, and two intermediates), and keeps nothing.
-
-On whole numbers `ops/integer_cell.py` is the cell, and `ops/integer_basic_lstm.py` the basic kernel.
+LSTM has two kernels that share nothing but the name. The full one is the cell of the sequence ops:
+it keeps its output and cell states in variables between runs. The basic one (`ops/basic_lstm.py`)
+keeps nothing. Cells of two directions have no layer normalisation.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Union
+from functools import partial
 
 import attrs
-import numpy as np
 
-from tflgpu.errors import ModelError
+from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops.activation import apply_activation
-from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Activation, Fields, OpDef, Operand
-from tflgpu.ops.facets import Hybrid, Work
-from tflgpu.ops.integer_basic_lstm import (
-    BASIC_TYPES,
-    IntegerBasicLstm,
-    integer_basic_lstm,
-    step_on_stored,
+from tflgpu.ops.activation import computable_activation
+from tflgpu.ops.base import Fields, Operand
+from tflgpu.ops.basic_lstm import BasicLstm, basic_lstm, infer_basic, run_basic
+from tflgpu.ops.cell_operands import (
+    FORGET_GATE,
+    INPUT_GATE,
+    LSTM,
+    CellOperands,
+    lstm_operands,
+    positions,
 )
-from tflgpu.ops.integer_cell import IntegerCell, IntegerRunner, integer_cell
-from tflgpu.ops.integer_cell_8 import INTERMEDIATES, IntegerCell8, Runner8, integer_cell_8
+from tflgpu.ops.cell_steps import Cell
+from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.facets import Hybrid
 from tflgpu.ops.integer_scales import Scales
-from tflgpu.ops.lstm_cell import (
-    CELL_STATE,
-    OUTPUT_STATE,
-    Cell,
-    CellRunner,
-    Sizes,
-    check_operands,
-    hybrid_cell,
-    sigmoid,
-)
-from tflgpu.ops.lstm_samples import basic_samples, full_samples, sequence_samples
-from tflgpu.ops.products import PRODUCT_TYPES, floats, needed, take
+from tflgpu.ops.lstm_samples import basic_samples, both_samples, full_samples, sequence_samples
+from tflgpu.ops.products import PRODUCT_TYPES, needed
 from tflgpu.ops.quantize_on_the_fly import rounding_of
-from tflgpu.ops.windows import fused_activation
+from tflgpu.ops.recurrent import (
+    Recurrent,
+    check_second_input,
+    recurrent_op,
+    result_specs,
+    sizes_of,
+)
+from tflgpu.ops.stored_cell import INTERMEDIATES, StoredCell, stored_cell
 
-_BASIC_NAMES = ("input", "previous output", "weights", "biases", "previous cell state")
-
-
-@attrs.frozen
-class BasicLstm:
-    """The basic kernel; its activation is always TANH and nothing is clipped."""
-
-
-#: The basic kernel, on real numbers or on stored ones.
-AnyBasic = Union[BasicLstm, IntegerBasicLstm]
-#: A cell on real numbers, or on stored ones.
-AnyCell = Union[Cell, IntegerCell, IntegerCell8]
-
-
-@attrs.frozen
-class SequenceLstm:
-    """A cell run along time, which is the first dimension where ``time_major``, else the
-    second."""
-
-    cell: AnyCell
-    time_major: bool
+#: Numbers of operands of one direction: without and with layer norms; and of two.
+_COUNTS, _COUNT_OF_BOTH = (20, 24), 48
+_STORED = frozenset({DType.I8, DType.I16, DType.I32})
+FORWARD, BACKWARD = (
+    attrs.evolve(lstm_operands(first, states), second=39, second_weights=positions(second))
+    for first, states, second in ((1, 35, 40), (18, 37, 44))
+)
 
 
-def _cell(fields: Fields) -> AnyCell:
-    for name in ("cell_clip", "proj_clip"):
-        if not fields.number(name) >= 0:
-            raise ModelError(f"{fields.op}: option {name} is {fields.number(name)}, must be >= 0")
+def _parse_cell(fields: Fields, *, quantized: bool = True) -> Cell | StoredCell:
     clips = fields.number("cell_clip"), fields.number("proj_clip")
+    for name, clip in zip(("cell_clip", "proj_clip"), clips, strict=True):
+        if not clip >= 0:
+            raise ModelError(f"{fields.op}: option {name} is {clip}, must be >= 0")
     scales = Scales.of_fields(fields)
-    if not scales.real:
-        eight = fields.op == "LSTM" and len(scales.intermediates) == INTERMEDIATES
-        return (integer_cell_8 if eight else integer_cell)(scales, *clips)
-    return Cell(fused_activation(fields), *clips, rounding_of(fields))
+    if scales.real or not quantized:
+        return Cell(computable_activation(fields), *clips, rounding_of(fields))
+    eight = fields.op == "LSTM" and len(scales.intermediates) == INTERMEDIATES
+    return stored_cell(scales, *clips, eight=eight)
 
 
-def _parse_lstm(fields: Fields) -> AnyBasic | AnyCell:
+def _parse_lstm(fields: Fields) -> BasicLstm | Recurrent:
     kind = fields.integer("kernel_type")
     if kind == 0:
-        return _cell(fields)
+        return Recurrent(_parse_cell(fields))
     if kind != 1:
         raise ModelError(f"LSTM: unknown kernel type {kind}")
-    if fields.activation() is not Activation.TANH:
-        raise ModelError(
-            f"LSTM: the basic kernel has TANH as its activation, not {fields.activation().name}"
-        )
-    if fields.number("cell_clip") != 0 or fields.number("proj_clip") != 0:
-        raise ModelError("LSTM: the basic kernel clips nothing")
-    scales = Scales.of_fields(fields)
-    return BasicLstm() if scales.real else integer_basic_lstm(scales)
+    return basic_lstm(fields)
 
 
-def _parse_sequence(fields: Fields) -> SequenceLstm:
-    return SequenceLstm(_cell(fields), fields.flag("time_major"))
+def _parse_sequence(fields: Fields) -> Recurrent:
+    return Recurrent(_parse_cell(fields), fields.flag("time_major"))
+
+
+def _parse_both(fields: Fields) -> Recurrent:
+    cell = _parse_cell(fields, quantized=False)
+    return Recurrent(cell, fields.flag("time_major", True), fields.flag("merge_outputs"))
 
 
 def _infer_lstm(
-    attributes: AnyBasic | AnyCell, operands: Sequence[Operand | None]
+    attributes: BasicLstm | Recurrent, operands: Sequence[Operand | None]
 ) -> list[TensorSpec]:
-    if isinstance(attributes, (BasicLstm, IntegerBasicLstm)):
-        return _infer_basic(attributes, operands)
-    source = needed("LSTM", operands[0] if operands else None, "input", 2)
-    stored = not isinstance(attributes, Cell)
-    sizes = check_operands("LSTM", operands, source.shape[0], source.shape[1], stored=stored)
-    return [TensorSpec((sizes.batch, sizes.outputs), source.dtype)]
-
-
-def _infer_basic(attributes: AnyBasic, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-    stored = isinstance(attributes, IntegerBasicLstm)
-    given = take("LSTM", operands, _BASIC_NAMES)
-    types = BASIC_TYPES if stored else PRODUCT_TYPES
-    source, hidden, weights, biases, cells = (
-        needed("LSTM", operand, what, rank, types=types)
-        for operand, what, rank in zip(given, _BASIC_NAMES, (2, 2, 2, 1, 2), strict=True)
-    )
-    batch, inputs = source.shape
-    units = hidden.shape[1]
-    wanted = {
-        "previous output": (hidden, (batch, units)),
-        "weights": (weights, (4 * units, inputs + units)),
-        "biases": (biases, (4 * units,)),
-        "previous cell state": (cells, (batch, units)),
-    }
-    for what, (operand, shape) in wanted.items():
-        if operand.shape != shape:
-            raise ModelError(
-                f"LSTM: the {what} of shape {list(operand.shape)} should be {list(shape)}"
-            )
-    shapes = ((batch, units), (batch, units), (batch, inputs + units), (batch, 4 * units))
-    whole = (DType.U8, DType.I16, DType.U8, DType.I16)
-    dtypes = whole if stored else (source.dtype,) * 4
-    return [TensorSpec(s, dtype) for s, dtype in zip(shapes, dtypes, strict=True)]
-
-
-def _sequence_sizes(
-    attributes: SequenceLstm, operands: Sequence[Operand | None]
-) -> tuple[Operand, Sizes]:
-    op = "UNIDIRECTIONAL_SEQUENCE_LSTM"
-    source = needed(op, operands[0] if operands else None, "input", 3)
-    batch = source.shape[1 if attributes.time_major else 0]
-    stored = not isinstance(attributes.cell, Cell)
-    sizes = check_operands(op, operands, batch, source.shape[2], stored=stored, diagonals=True)
-    return source, sizes
-
-
-def _infer_sequence(
-    attributes: SequenceLstm, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
-    source, sizes = _sequence_sizes(attributes, operands)
-    return [TensorSpec((*source.shape[:2], sizes.outputs), source.dtype)]
-
-
-def _reference_lstm(attributes: AnyBasic | AnyCell, arrays: Sequence[Array | None]) -> list[Array]:
     if isinstance(attributes, BasicLstm):
-        return _reference_basic(arrays)
-    if isinstance(attributes, IntegerBasicLstm):
-        return step_on_stored(attributes, [present(array) for array in arrays])
-    outputs, states = _run("LSTM", attributes, present(arrays[0])[None], arrays)
-    return [outputs[0], *states]
+        return infer_basic(attributes, operands)
+    return _infer("LSTM", 2, attributes, operands)
 
 
-def _reference_sequence(attributes: SequenceLstm, arrays: Sequence[Array | None]) -> list[Array]:
-    op = "UNIDIRECTIONAL_SEQUENCE_LSTM"
-    source = present(arrays[0])
-    steps = source if attributes.time_major else source.swapaxes(0, 1)
-    together = attributes.time_major
-    outputs, states = _run(op, attributes.cell, steps, arrays, together=together)
-    outputs = outputs if attributes.time_major else outputs.swapaxes(0, 1)
-    return [np.ascontiguousarray(outputs), *states]
+def _infer(
+    op: str, rank: int, attributes: Recurrent, operands: Sequence[Operand | None]
+) -> list[TensorSpec]:
+    source = needed(op, operands[0] if operands else None, "input", rank)
+    if len(operands) not in _COUNTS:
+        raise ModelError(f"{op} takes {_COUNTS[0]} or {_COUNTS[1]} operands, got {len(operands)}")
+    places = LSTM if len(operands) == _COUNTS[1] else attrs.evolve(LSTM, norms=())
+    stored = isinstance(attributes.cell, StoredCell)
+    batch = sizes_of(source.shape, attributes.time_major)[0]
+    # In sequences LiteRT takes recurrent weights of rank 1 for a diagonal, whatever the option says.
+    check = _CellCheck(op, operands, places, _STORED if stored else PRODUCT_TYPES)
+    return result_specs(source, [check.sizes(batch, diagonals=rank == 3)[1]])
 
 
-def _run(
-    op: str, cell: AnyCell, steps: Array, arrays: Sequence[Array | None], *, together: bool = True
-) -> tuple[Array, list[Array]]:
-    """Outputs [time, batch, outputs] of inputs [time, batch, inputs], and the new states;
-    ``together`` as `IntegerRunner` takes it."""
-    olds = [present(arrays[OUTPUT_STATE]), present(arrays[CELL_STATE])]
-    runner: CellRunner | IntegerRunner | Runner8
-    if isinstance(cell, IntegerCell8):
-        runner, given = Runner8(cell, arrays), olds
-    elif isinstance(cell, IntegerCell):
-        runner, given = IntegerRunner(cell, arrays, together=together), olds
-    else:
-        runner, given = CellRunner(op, cell, arrays), [floats(op, old) for old in olds]
-    hidden, cells = (old.reshape(steps.shape[1], -1) for old in given)
-    outputs = np.empty((*steps.shape[:2], hidden.shape[1]), steps.dtype)
-    for time, x in enumerate(steps):
-        x = floats(op, x) if isinstance(cell, Cell) else x  # noqa: PLW2901
-        hidden, cells = runner.step(x, hidden, cells)
-        outputs[time] = hidden
-    states = [
-        new.reshape(old.shape).astype(old.dtype)
-        for new, old in zip((hidden, cells), olds, strict=True)
-    ]
-    return outputs, states
+def _infer_both(
+    op: str, attributes: Recurrent, operands: Sequence[Operand | None]
+) -> list[TensorSpec]:
+    if len(operands) != _COUNT_OF_BOTH:
+        raise ModelError(f"{op} takes {_COUNT_OF_BOTH} operands, got {len(operands)}")
+    source, ways = needed(op, operands[0], "input", 3), (FORWARD, BACKWARD)
+    second = operands[39]
+    weights = [operands[i] for way in ways for i in way.second_weights[FORGET_GATE:]]
+    check_second_input(op, source, second, weights)
+    batch = sizes_of(source.shape, attributes.time_major)[0]
+    sizes: list[tuple[int, int]] = []
+    for way in ways:
+        sizes.append(_CellCheck(op, operands, way, PRODUCT_TYPES).sizes(batch))
+        for at, extra in zip(way.weights, way.second_weights, strict=True):
+            own, wanted = operands[extra], weights[0] is not None and operands[at] is not None
+            if (own is not None) != wanted:
+                raise ModelError(
+                    f"{op}: the second input's weights (operand {extra}) and the input's "
+                    f"(operand {at}) are not both there"
+                )
+            shape = (sizes[-1][0], 0 if second is None else second.shape[2])
+            if own is not None and second is not None and own.shape != shape:
+                raise ModelError(
+                    f"{op}: the second input's weights (operand {extra}) have shape "
+                    f"{list(own.shape)}, not {list(shape)}"
+                )
+    cells = {cells for cells, _ in sizes}
+    if len(cells) > 1:
+        raise ModelError(
+            f"{op}: the directions have {sorted(cells)} cells; TFLite's kernel takes as many in "
+            "both"
+        )
+    return result_specs(source, [outputs for _, outputs in sizes], merged=attributes.merged)
 
 
-def _reference_basic(arrays: Sequence[Array | None]) -> list[Array]:
-    source, hidden, weights, biases, cells = (floats("LSTM", array) for array in arrays)
-    joined = np.concatenate([source, hidden], axis=1)
-    gates = joined @ weights.T + biases
-    admit, content, forget, show = np.split(gates, 4, axis=1)
-    new = sigmoid(admit) * np.tanh(content) + sigmoid(forget) * cells
-    output = sigmoid(show) * apply_activation(Activation.TANH, new)
-    given = present(arrays[0])
-    return [a.astype(given.dtype, copy=False) for a in (output, new, joined, gates)]
+@attrs.frozen
+class _CellCheck:
+    """Whether the operands of a direction make a cell."""
 
+    op: str
+    operands: Sequence[Operand | None]
+    places: CellOperands
+    types: frozenset[DType]
 
-def _hybrid(node: Node) -> Hybrid:
-    found = node.attrs
-    if isinstance(found, BasicLstm):
-        return Hybrid(())  # TFLite's kernel has no hybrid form
-    if isinstance(found, Cell):
-        return hybrid_cell(node, found, lambda cell: cell)
-    assert isinstance(found.cell, Cell)  # an integer cell has no float data
-    return hybrid_cell(node, found.cell, lambda cell: attrs.evolve(found, cell=cell))
+    def sizes(self, batch: int, *, diagonals: bool = False) -> tuple[int, int]:
+        """Cells and outputs. With ``diagonals`` recurrent weights of rank 1 are those of a
+        diagonal.
+
+        Raises:
+            ModelError: an operand is missing or does not fit the others; names it.
+            UnsupportedError: the operands, or diagonals, are whole numbers of which no cell is
+                known.
+        """
+        op, operands, places = self.op, self.operands, self.places
+        source = needed(op, operands[0], "input")
+        if not source.dtype.is_float and self.types is not _STORED:
+            raise UnsupportedError(f"{op} of {source.dtype.value} is not computed by tflgpu itself")
+        cells = self._operand(places.weights[FORGET_GATE], 2).shape[0]
+        own = [operands[i] for i in places.recurrent]
+        lines = [diagonals and given is not None and given.rank == 1 for given in own]
+        for line, given in zip(lines, own, strict=True):
+            if line and given is not None and not given.dtype.is_float:
+                raise UnsupportedError(
+                    f"{op}: diagonals of whole numbers are not computed by tflgpu itself"
+                )
+        rank = 1 if lines[FORGET_GATE] else 2
+        outputs = self._operand(places.recurrent[FORGET_GATE], rank).shape[-1]
+        self._check_constants(source.shape[-1], cells, outputs, lines)
+        for at, size in zip(places.states, (outputs, cells), strict=True):
+            state = operands[at]
+            # Old converters write states as one flat row.
+            if state is None or state.shape != (batch * size,):
+                self._check_shapes({at: (batch, size)})
+        return cells, outputs
+
+    def _check_constants(self, inputs: int, cells: int, outputs: int, lines: list[bool]) -> None:
+        operands, places = self.operands, self.places
+        wanted: dict[int, tuple[int, ...] | None] = {}
+        for gate, line in enumerate(lines):
+            wanted[places.weights[gate]] = (cells, inputs)
+            wanted[places.recurrent[gate]] = (cells,) if line else (cells, outputs)
+            wanted[places.biases[gate]] = (cells,)
+        if any(operands[i] is not None for i in places.peepholes):
+            wanted |= dict.fromkeys(places.peepholes, (cells,))
+        coupled = operands[places.weights[INPUT_GATE]] is None
+        if coupled:
+            sets = (places.weights, places.recurrent, places.biases, places.peepholes)
+            wanted |= {s[INPUT_GATE]: None for s in sets}
+        self._check_shapes(wanted)
+        matrix, bias = places.projection
+        projects = operands[matrix] is not None
+        if projects:
+            self._check_shapes({matrix: (outputs, cells)})
+        if not projects or operands[bias] is not None:
+            self._check_shapes({bias: (outputs,) if projects else None})
+        if not projects and outputs != cells:
+            raise ModelError(
+                f"{self.op}: {cells} cells make {outputs} outputs without a projection"
+            )
+        if any(operands[i] is not None for i in places.norms):
+            norms = places.norms[FORGET_GATE:] if coupled else places.norms
+            self._check_shapes(dict.fromkeys(norms, (cells,)))
+
+    def _check_shapes(self, wanted: dict[int, tuple[int, ...] | None]) -> None:
+        """That operands have such shapes; None for one that must be absent."""
+        for at, shape in wanted.items():
+            if shape is not None:
+                found = self._operand(at, len(shape)).shape
+                if found != shape:
+                    raise ModelError(f"{self._name(at)} has shape {list(found)}, not {list(shape)}")
+            elif self.operands[at] is not None:
+                what = "projection" if at in self.places.projection else "input"
+                raise ModelError(
+                    f"{self._name(at)} has no use, because there are no {what} weights"
+                )
+
+    def _operand(self, at: int, rank: int) -> Operand:
+        operand = self.operands[at]
+        if operand is None:
+            raise ModelError(f"{self._name(at)} is absent")
+        check_dtype(f"{self.op}: the {self.places.names[at]}", operand.dtype, self.types)
+        if operand.rank != rank or 0 in operand.shape:
+            raise ModelError(f"{self._name(at)} has shape {list(operand.shape)}, not rank {rank}")
+        return operand
+
+    def _name(self, at: int) -> str:
+        return f"{self.op}: the {self.places.names[at]} (operand {at})"
 
 
 def _on_stored(attributes: object) -> bool:
-    """Whether it is an integer LSTM."""
-    cell = attributes.cell if isinstance(attributes, SequenceLstm) else attributes
-    return isinstance(cell, (IntegerCell, IntegerCell8, IntegerBasicLstm))
+    """Whether it is an LSTM on stored numbers."""
+    if isinstance(attributes, Recurrent):
+        return isinstance(attributes.cell, StoredCell)
+    return isinstance(attributes, BasicLstm) and attributes.stored is not None
 
 
-def _states(attributes: AnyBasic | AnyCell | SequenceLstm) -> tuple[int, ...]:
+_FULL = recurrent_op(
+    "LSTM", (LSTM,), parse=_parse_lstm, infer=_infer_lstm,
+    samples=lambda: [*basic_samples(), *full_samples()], max_version=5, stored_where=_on_stored,
+)  # fmt: skip
+
+
+def _reference_lstm(
+    attributes: BasicLstm | Recurrent, arrays: Sequence[Array | None]
+) -> list[Array]:
+    if isinstance(attributes, BasicLstm):
+        return run_basic(attributes, arrays)
+    return _FULL.reference(attributes, arrays)
+
+
+def _states_of_lstm(attributes: BasicLstm | Recurrent) -> tuple[int, ...]:
     """The basic kernel is handed its state from outside, and hands the new one out."""
-    basic = isinstance(attributes, (BasicLstm, IntegerBasicLstm))
-    return () if basic else (OUTPUT_STATE, CELL_STATE)
+    return () if isinstance(attributes, BasicLstm) else LSTM.states
 
 
-def _work(node: Node) -> Work:
-    """Every weight of rank 2 is used once a batch and time step."""
-    weights = sum(v.elements for v in node.inputs[1:] if v is not None and len(v.shape) == 2)
-    return Work.of(node, 2 * weights * math.prod(node.input(0).shape[:-1]))
+def _hybrid_lstm(node: Node) -> Hybrid:
+    """TFLite's basic kernel has no hybrid form."""
+    if isinstance(node.attrs, BasicLstm) or _FULL.hybrid is None:
+        return Hybrid(())
+    found: Hybrid = _FULL.hybrid(node)
+    return found
 
 
 OPS = (
-    OpDef(
-        "LSTM", _parse_lstm, _infer_lstm, _reference_lstm,
-        lambda: [*basic_samples(), *full_samples()],
-        accuracy=Accuracy.ACCUMULATE, max_version=5, stateful=True,
-        states=_states, work=_work, hybrid=_hybrid, stored_where=_on_stored,
+    attrs.evolve(
+        _FULL, reference=_reference_lstm, states=_states_of_lstm, hybrid=_hybrid_lstm
     ),
-    OpDef(
-        "UNIDIRECTIONAL_SEQUENCE_LSTM", _parse_sequence, _infer_sequence, _reference_sequence,
-        sequence_samples, accuracy=Accuracy.ACCUMULATE, max_version=4, stateful=True,
-        states=_states, work=_work, hybrid=_hybrid, stored_where=_on_stored,
+    recurrent_op(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", (LSTM,), parse=_parse_sequence,
+        infer=partial(_infer, "UNIDIRECTIONAL_SEQUENCE_LSTM", 3), samples=sequence_samples,
+        max_version=4, stored_where=_on_stored,
+    ),
+    recurrent_op(
+        "BIDIRECTIONAL_SEQUENCE_LSTM", (FORWARD, BACKWARD), parse=_parse_both,
+        infer=partial(_infer_both, "BIDIRECTIONAL_SEQUENCE_LSTM"), samples=both_samples,
+        max_version=3,
     ),
 )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tflgpu.ops.base import Activation, Arg, Sample
+from tflgpu.ops.recurrent import sizes_of
 
 
 def basic_samples() -> Sequence[Sample]:
@@ -51,20 +52,31 @@ def sequence_samples() -> Sequence[Sample]:
 
 def every_full() -> Sequence[Sample]:
     """All options of LSTM with the full kernel."""
+
+    def case(id: str, batch: int, inputs: int, cells: int, **more: Any) -> Sample:
+        return _case(id, (batch, inputs), cells, {"kernel_type": 0}, 4, **more)
+
     return [
-        _full("full", 2, 5, 7),
-        _full("full_coupled", 1, 5, 6, coupled=True),
-        _full("full_peephole", 2, 3, 5, peephole=True),
-        _full("full_projection", 2, 5, 7, project=3),
-        _full("full_clipped", 3, 4, 8, project=5, cell_clip=0.4, proj_clip=0.3),
-        _full("full_norm", 2, 6, 9, norm=True),
-        _full("full_everything", 2, 5, 7, project=3, peephole=True, norm=True, cell_clip=0.5),
+        case("full", 2, 5, 7),
+        case("full_coupled", 1, 5, 6, coupled=True),
+        case("full_peephole", 2, 3, 5, peephole=True),
+        case("full_projection", 2, 5, 7, project=3),
+        case("full_clipped", 3, 4, 8, project=5, cell_clip=0.4, proj_clip=0.3),
+        case("full_norm", 2, 6, 9, norm=True),
+        case("full_everything", 2, 5, 7, project=3, peephole=True, norm=True, cell_clip=0.5),
     ]
 
 
 def every_sequence() -> Sequence[Sample]:
     """All options of UNIDIRECTIONAL_SEQUENCE_LSTM."""
-    case = _sequence
+
+    def case(
+        id: str, batch: int, time: int, inputs: int, cells: int, *, time_major: bool = False,
+        **more: Any,
+    ) -> Sample:  # fmt: skip
+        shape = (time, batch, inputs) if time_major else (batch, time, inputs)
+        return _case(id, shape, cells, {"time_major": time_major}, 3, **more)
+
     return [
         case("plain", 1, 5, 7, 4),
         case("batch", 3, 4, 5, 7),
@@ -85,25 +97,58 @@ def every_sequence() -> Sequence[Sample]:
     ]
 
 
-def _sequence(
-    id: str, batch: int, time: int, inputs: int, cells: int, *, time_major: bool = False,
-    **options: Any,
-) -> Sample:  # fmt: skip
-    shape = (time, batch, inputs) if time_major else (batch, time, inputs)
-    return _case(id, shape, {"time_major": time_major}, batch, cells, 3, **options)
+def both_samples() -> Sequence[Sample]:
+    """BIDIRECTIONAL_SEQUENCE_LSTM."""
 
+    def case(
+        id: str, shape: tuple[int, int, int], cells: int, *, second: int = 0,
+        time_major: bool = False, merged: bool = False, clip: float = 0.0, **more: Any,
+    ) -> Sample:  # fmt: skip
+        batch = sizes_of(shape, time_major)[0]
+        weights, states, _ = _cell(batch, shape[2], cells, **more)
+        args: list[Arg | None] = [Arg(shape), *weights, *weights, *states, *states]
+        args.append(Arg((*shape[:2], second)) if second else None)
+        args += [
+            Arg((cells, second), const=True) if second and a else None for a in weights[:4]
+        ] * 2
+        fields: dict[str, Any] = {
+            "fused_activation_function": Activation.TANH.value, "time_major": time_major,
+            "merge_outputs": merged, "cell_clip": clip,
+        }  # fmt: skip
+        return Sample(id, fields, tuple(args), accumulates=shape[2] + second + cells)
 
-def _full(id: str, batch: int, inputs: int, cells: int, **options: Any) -> Sample:
-    return _case(id, (batch, inputs), {"kernel_type": 0}, batch, cells, 4, **options)
+    return [
+        case("apart", (2, 3, 5), 7),
+        case("merged", (3, 2, 4), 5, time_major=True, merged=True, peephole=True, clip=0.4),
+        case("second", (1, 3, 5), 6, second=3, merged=True, coupled=True, project=3),
+    ]
 
 
 def _case(
-    id: str, shape: tuple[int, ...], fields: dict[str, Any], batch: int, cells: int, version: int,
-    *, coupled: bool = False, peephole: bool = False, norm: bool = False, project: int = 0,
-    projection_bias: bool = True, cell_clip: float = 0.0, proj_clip: float = 0.0,
-    activation: Activation = Activation.TANH, diagonal: bool = False,
+    id: str, shape: tuple[int, ...], cells: int, fields: dict[str, Any], version: int,
+    *, cell_clip: float = 0.0, proj_clip: float = 0.0, activation: Activation = Activation.TANH,
+    **more: Any,
 ) -> Sample:  # fmt: skip
-    inputs, outputs = shape[-1], project or cells
+    """A case of one direction; ``more`` is what `_cell` takes."""
+    batch = sizes_of(shape, fields.get("time_major", False))[0]
+    weights, states, norms = _cell(batch, shape[-1], cells, **more)
+    options = {
+        **fields, "fused_activation_function": activation.value, "cell_clip": cell_clip,
+        "proj_clip": proj_clip,
+    }  # fmt: skip
+    if more.get("diagonal"):
+        options["diagonal_recurrent_tensors"] = True
+    args = (Arg(shape), *weights, *states, *norms)
+    accumulates = shape[-1] + (more.get("project") or cells)
+    return Sample(id, options, args, version=version, accumulates=accumulates)
+
+
+def _cell(
+    batch: int, inputs: int, cells: int, *, coupled: bool = False, peephole: bool = False,
+    norm: bool = False, project: int = 0, projection_bias: bool = True, diagonal: bool = False,
+) -> tuple[list[Arg | None], list[Arg], list[Arg | None]]:  # fmt: skip
+    """Weights, states and layer norms of a cell."""
+    outputs = project or cells
 
     def weights(*size: int, when: bool = True) -> Arg | None:
         return Arg(size, const=True) if when else None
@@ -111,8 +156,7 @@ def _case(
     def gates(*size: int, when: bool = True) -> list[Arg | None]:
         return [weights(*size, when=when and not (coupled and gate == 0)) for gate in range(4)]
 
-    args = [
-        Arg(shape),
+    constants = [
         *gates(cells, inputs),
         *(gates(cells) if diagonal else gates(cells, outputs)),
         weights(cells, when=peephole and not coupled),
@@ -121,14 +165,6 @@ def _case(
         *gates(cells),
         weights(outputs, cells, when=project > 0),
         weights(outputs, when=project > 0 and projection_bias),
-        Arg((batch, outputs), variable=True),
-        Arg((batch, cells), variable=True),
-        *gates(cells, when=norm),
     ]
-    options = {
-        **fields, "fused_activation_function": activation.value, "cell_clip": cell_clip,
-        "proj_clip": proj_clip,
-    }  # fmt: skip
-    if diagonal:
-        options["diagonal_recurrent_tensors"] = True
-    return Sample(id, options, tuple(args), version=version, accumulates=inputs + outputs)
+    states = [Arg((batch, size), variable=True) for size in (outputs, cells)]
+    return constants, states, gates(cells, when=norm)

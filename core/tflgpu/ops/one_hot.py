@@ -140,6 +140,7 @@ OPS = (
     OpDef(
         "ONE_HOT", _parse_one_hot, _infer_one_hot, _reference_one_hot, _one_hot_samples,
         accuracy=Accuracy.EXACT, keeps_values=True, batch=_batch_one_hot, indices=(0,),
+        result_type=2,
     ),
     OpDef(
         "TOPK_V2", _parse_topk, _infer_topk, _reference_topk, _topk_samples,

@@ -4,7 +4,7 @@ Pixels in the padding do not take part: an average is over those inside the imag
 
 Of tensors of 8 and of 16 bits TFLite's kernel averages the stored numbers, and a half goes away from the stored 0,
 which is not where the real one is. The float view (`tflgpu.passes.float_view`) lets the op do the same
-by `Pool.stored`. Source: TFLite's `kernels/internal/reference/integer_ops/pooling.h`.
+by `PoolAttrs.stored`. Source: TFLite's `kernels/internal/reference/integer_ops/pooling.h`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
+from tflgpu.ops.activation import fused_clamp
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.elementwise import QUANTIZED, check_unscaled
@@ -27,7 +28,6 @@ from tflgpu.ops.products import finish, floats, needed, take
 from tflgpu.ops.windows import (
     Window,
     WindowAttrs,
-    fused_activation,
     pad_image,
     place,
     tap_view,
@@ -50,7 +50,7 @@ class StoredAverage:
 
 
 @attrs.frozen(kw_only=True)
-class Pool(WindowAttrs):
+class PoolAttrs(WindowAttrs):
     """A pooling window; ``stored`` says that averages are those of stored numbers. No file has it."""
 
     filter_height: int
@@ -58,12 +58,12 @@ class Pool(WindowAttrs):
     stored: StoredAverage | None = None
 
 
-def _parse(fields: Fields) -> Pool:
-    return Pool(
+def _parse(fields: Fields) -> PoolAttrs:
+    return PoolAttrs(
         stride_h=fields.integer("stride_h", minimum=1),
         stride_w=fields.integer("stride_w", minimum=1),
         padding=fields.padding(),
-        activation=fused_activation(fields),
+        activation=fused_clamp(fields),
         filter_height=fields.integer("filter_height", minimum=1),
         filter_width=fields.integer("filter_width", minimum=1),
     )
@@ -74,13 +74,13 @@ def pool_window(node: Node) -> Window:
     return _window(node.op, node.attrs, node.input(0).shape)
 
 
-def _window(op: str, attributes: Pool, image: tuple[int, ...]) -> Window:
+def _window(op: str, attributes: PoolAttrs, image: tuple[int, ...]) -> Window:
     window = place(op, attributes, image, (attributes.filter_height, attributes.filter_width))
     return trimmed(window, image[1], image[2])[0]
 
 
-def _infer_for(op: str) -> Callable[[Pool, Sequence[Operand | None]], list[TensorSpec]]:
-    def infer(attributes: Pool, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_for(op: str) -> Callable[[PoolAttrs, Sequence[Operand | None]], list[TensorSpec]]:
+    def infer(attributes: PoolAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
         image = needed(op, take(op, operands, ("input",))[0], "input", 4, batch=1)
         window = _window(op, attributes, image.shape)
         batch, _, _, channels = image.shape
@@ -138,7 +138,7 @@ def _root_mean_square(image: Array, window: Window) -> Array:
 
 
 def _pool_plain(
-    op: str, attributes: Pool, image: Array, compute: Callable[[Array, Window], Array]
+    op: str, attributes: PoolAttrs, image: Array, compute: Callable[[Array, Window], Array]
 ) -> Array:
     """Of whole numbers of 8 and 16 bits that have no scale: TFLite's kernels need none, but for an
     activation."""
@@ -154,8 +154,8 @@ def _pool_plain(
 
 def _reference_for(
     op: str, compute: Callable[[Array, Window], Array], *, plain: bool = False
-) -> Callable[[Pool, Sequence[Array | None]], list[Array]]:
-    def reference(attributes: Pool, arrays: Sequence[Array | None]) -> list[Array]:
+) -> Callable[[PoolAttrs, Sequence[Array | None]], list[Array]]:
+    def reference(attributes: PoolAttrs, arrays: Sequence[Array | None]) -> list[Array]:
         stored = present(arrays[0])
         if plain and DType.from_numpy(stored.dtype) in QUANTIZED:
             return [_pool_plain(op, attributes, stored, compute)]
@@ -219,11 +219,11 @@ def _op(
 
 
 def _work(node: Node) -> Work:
-    window: Pool = node.attrs
+    window: PoolAttrs = node.attrs
     return Work.of(node, node.outputs[0].elements * window.filter_height * window.filter_width)
 
 
-def _as_stored(node: Node) -> Pool | None:
+def _as_stored(node: Node) -> PoolAttrs | None:
     """The attributes that average as TFLite's kernel does."""
     (out,) = node.outputs
     taps = node.attrs.filter_height * node.attrs.filter_width
@@ -235,7 +235,7 @@ def _as_stored(node: Node) -> Pool | None:
     if isinstance(limits, str):
         return None
     stored = StoredAverage(out.quant.scale[0], out.quant.zero_point[0], *limits)
-    window: Pool = node.attrs
+    window: PoolAttrs = node.attrs
     return attrs.evolve(window, activation=Activation.NONE, stored=stored)
 
 

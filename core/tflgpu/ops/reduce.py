@@ -370,7 +370,9 @@ OPS = (
     OpDef("CUMSUM", _parse_cumsum, _infer_cumsum, _reference_cumsum, _cumsum_samples,
           accuracy=Accuracy.ACCUMULATE, batch=_batch_along),
     OpDef("ARG_MAX", _parse_arg, _infer_arg("ARG_MAX"), _reference_arg(np.argmax, -np.inf), _arg_samples,
-          accuracy=Accuracy.EXACT, max_version=3, positions="output", batch=_batch_along),
+          accuracy=Accuracy.EXACT, max_version=3, positions="output", batch=_batch_along,
+          result_type="output_type"),
     OpDef("ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin, np.inf), _arg_samples,
-          accuracy=Accuracy.EXACT, max_version=3, positions="output", batch=_batch_along),
+          accuracy=Accuracy.EXACT, max_version=3, positions="output", batch=_batch_along,
+          result_type="output_type"),
 )  # fmt: skip

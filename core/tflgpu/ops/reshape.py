@@ -42,13 +42,17 @@ def _parse_reshape(fields: Fields) -> ReshapeAttrs:
 
 
 def _resolve(wanted: Sequence[int], old: tuple[int, ...]) -> tuple[int, ...]:
-    """``wanted`` with its -1 replaced by what the number of elements leaves for it."""
+    """``wanted`` with its -1 replaced by what the number of elements leaves for it. Where there are none
+    and ``wanted`` says so, -1 is what the sizes other than 0 leave, rounded down, as in TFLite."""
     if any(d < -1 for d in wanted):
         raise ModelError(f"RESHAPE: new shape {listed(wanted)} has a size below -1")
     if list(wanted).count(-1) > 1:
         raise ModelError(f"RESHAPE: new shape {listed(wanted)} has more than one -1")
     count = elements(old)
     known = elements([d for d in wanted if d != -1])
+    if -1 in wanted and count == known == 0:
+        count, known = elements([d for d in old if d]), elements([d for d in wanted if d > 0])
+        return tuple(count // known if d == -1 else d for d in wanted)
     fits = count == known if -1 not in wanted else known > 0 and count % known == 0
     if not fits:
         raise ModelError(
@@ -220,6 +224,6 @@ OPS = (
     ),
     OpDef(
         "EXPAND_DIMS", no_attrs, _infer_expand, _reference_expand, _expand_samples,
-        accuracy=Accuracy.EXACT, texts=True, is_view=True, batch=_batch_expand,
+        accuracy=Accuracy.EXACT, texts=True, is_view=True, batch=_batch_expand, result_type=0,
     ),
 )  # fmt: skip

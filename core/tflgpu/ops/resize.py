@@ -58,7 +58,7 @@ def _parse_bilinear(fields: Fields) -> ResizeAttrs:
     if found.align_corners and found.half_pixel_centers:
         raise ModelError(f"{fields.op}: align_corners and half_pixel_centers exclude each other")
     made = fields.get("output_dtypes", ())
-    # Of 8 bits nobody sees the rounding.
+    # In 8 bits the rounding does not show.
     return attrs.evolve(found, fixed=len(made) == 1 and made[0] is DType.I16)
 
 
@@ -133,7 +133,7 @@ def _reference_bilinear(attributes: ResizeAttrs, arrays: Sequence[Array | None])
     top, bottom, v = neighbours(attributes, x.shape[1], height)
     left, right, u = neighbours(attributes, x.shape[2], width)
     wide = x if x.dtype == np.float64 else x.astype(_F32)
-    # Where both neighbours are one pixel its weights add up to 1 whatever they are.
+    # Where both neighbours are one pixel its two weights add up to 1.
     v = np.where(top == bottom, _F32(0), v)[:, None, None]
     u = np.where(left == right, _F32(0), u)[:, None]
     rows = _mix(wide[:, top], wide[:, bottom], v)
@@ -266,11 +266,11 @@ OPS = (
     OpDef(
         "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
         generate=draws.resize, accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
-        one_scale=True, batch=each_row(0), as_stored=_as_stored,
+        one_scale=True, batch=each_row(0), as_stored=_as_stored, result_type=0,
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,
         _nearest_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, copies=_copies,
-        batch=each_row(0),
+        batch=each_row(0), result_type=0,
     ),
 )  # fmt: skip

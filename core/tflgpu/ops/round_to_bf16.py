@@ -1,7 +1,7 @@
 """ROUND_TO_BF16: what storing a number as bf16, the upper half of an f32, does to it.
 
 No file has this op. NumPy and most devices have no bf16, so a graph holds such tensors as f32, and
-whoever builds it (`tflgpu.tflite.build`) puts this op behind every operator that makes one. TFLite's
+the reader (`tflgpu.tflite.build`) puts this op behind every operator that makes one. TFLite's
 kernels do the same: they compute in f32 and store the nearest bf16, halves to the even one.
 """
 

@@ -186,11 +186,11 @@ def _dense_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "SCATTER_ND", no_attrs, _infer_scatter, _reference_scatter, _scatter_samples,
-        accuracy=Accuracy.ACCUMULATE, takes_stored=True, indices=(0, 2), checked=(0,),
+        accuracy=Accuracy.ACCUMULATE, takes_stored=True, indices=(0, 2), checked=(0,), result_type=1,
     ),
     OpDef(
         "SPARSE_TO_DENSE", no_attrs, _infer_dense, _reference_dense, _dense_samples,
         accuracy=Accuracy.EXACT, max_version=3, keeps_values=True,
-        takes_stored=True, indices=(0,), checked=(0,),
+        takes_stored=True, indices=(0,), checked=(0,), result_type=2,
     ),
 )  # fmt: skip

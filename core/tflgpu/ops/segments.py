@@ -167,7 +167,7 @@ def _op(name: str) -> OpDef:
     extreme = name.endswith(("MAX", "MIN"))
     return OpDef(
         name, no_attrs, partial(_infer, name), partial(_reference, name), _samples,
-        accuracy=Accuracy.EXACT if extreme else Accuracy.ACCUMULATE,
+        accuracy=Accuracy.EXACT if extreme else Accuracy.ACCUMULATE, checked=(1,),
     )  # fmt: skip
 
 

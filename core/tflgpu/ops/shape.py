@@ -207,7 +207,7 @@ def _range_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "SHAPE", _parse_shape, _infer_shape, _reference_shape, _shape_samples,
-        accuracy=Accuracy.EXACT, texts=True, shape_only=True,
+        accuracy=Accuracy.EXACT, texts=True, shape_only=True, result_type="out_type",
     ),
     OpDef(
         "RANK", no_attrs, _infer_rank, _reference_rank, _rank_samples,
@@ -215,11 +215,11 @@ OPS = (
     ),
     OpDef(
         "FILL", no_attrs, _infer_fill, _reference_fill, _fill_samples,
-        accuracy=Accuracy.EXACT, texts=True, max_version=5, keeps_values=True,
+        accuracy=Accuracy.EXACT, texts=True, max_version=5, keeps_values=True, result_type=1,
     ),
     OpDef(
         "RANGE", no_attrs, _infer_range, _reference_range, _range_samples,
-        accuracy=Accuracy.EXACT, max_version=2,
+        accuracy=Accuracy.EXACT, max_version=2, result_type=0,
     ),
     OpDef(
         "BROADCAST_ARGS", no_attrs, _infer_broadcast, _reference_broadcast, _broadcast_samples,

@@ -25,7 +25,7 @@ from tflgpu.ops.reshape import as_reshape
 
 
 @attrs.frozen
-class Cut:
+class AxisSlice:
     """What to take along one dimension of the operand: ``size`` elements from ``start`` on,
     ``step`` apart (negative = backwards)."""
 
@@ -44,7 +44,7 @@ class Box:
             new one of size 1. Dimensions that are not named here have a cut of size 1.
     """
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[AxisSlice, ...]
     sources: tuple[int | None, ...]
 
     @property
@@ -81,12 +81,12 @@ def slice_box(shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -
     for axis, (dim, first, count) in enumerate(zip(shape, begin, size, strict=True)):
         if is_cut_off and first >= 0:
             start = min(first, dim)
-            cuts.append(Cut(start, 1, min(count, dim - start)))
+            cuts.append(AxisSlice(start, 1, min(count, dim - start)))
             continue
         rest = dim - first if count == -1 else count
         if first < 0 or rest < 0 or first + rest > dim:
             raise ModelError(_outside(first, count, axis, shape))
-        cuts.append(Cut(first, 1, rest))
+        cuts.append(AxisSlice(first, 1, rest))
     return Box(tuple(cuts), tuple(range(len(cuts))))
 
 
@@ -159,7 +159,7 @@ def strided_box(
             than dimensions.
     """
     entries = _expand(attributes, len(shape), len(begin))
-    cuts: list[Cut] = []
+    cuts: list[AxisSlice] = []
     sources: list[int | None] = []
     for entry in entries:
         if entry == "new":
@@ -169,7 +169,7 @@ def strided_box(
         if isinstance(entry, int):
             cut = _cut(attributes, entry, dim, begin[entry], end[entry], strides[entry])
         else:
-            cut = Cut(0, 1, dim)
+            cut = AxisSlice(0, 1, dim)
         if not (isinstance(entry, int) and attributes.shrink_axis_mask >> entry & 1):
             sources.append(len(cuts))
         cuts.append(cut)
@@ -195,7 +195,7 @@ def _expand(attributes: StridedSliceAttrs, rank: int, count: int) -> list[int | 
 
 def _cut(
     attributes: StridedSliceAttrs, entry: int, dim: int, begin: int, end: int, step: int
-) -> Cut:
+) -> AxisSlice:
     if step == 0:
         raise ModelError(f"STRIDED_SLICE: stride {entry} is 0")
     lowest, highest = (0, dim) if step > 0 else (-1, dim - 1)
@@ -210,7 +210,7 @@ def _cut(
                 f"STRIDED_SLICE: begin {entry} is {begin}, outside a dimension of {dim} that it "
                 "shrinks"
             )
-        return Cut(start, 1, 1)
+        return AxisSlice(start, 1, 1)
     start = first if attributes.begin_mask >> entry & 1 else min(max(start, lowest), highest)
     if attributes.end_mask >> entry & 1:
         stop = last
@@ -218,7 +218,7 @@ def _cut(
         stop = start + end if attributes.offset else end + dim if end < 0 else end
         stop = min(max(stop, lowest), highest)
     size = max(0, -(-(stop - start) // step))
-    return Cut(start, step, size)
+    return AxisSlice(start, step, size)
 
 
 def _infer_strided(
@@ -349,7 +349,7 @@ def _batch_slice(node: Node, items: Items) -> Batched | str:
         return refused
     shape, sizes = node.input(0).shape, node.const(2).copy()
     cut = slice_box(shape, integers(node.const(1)), integers(sizes)).cuts[0]
-    if cut != Cut(0, 1, shape[0]):
+    if cut != AxisSlice(0, 1, shape[0]):
         begin = node.const(1)
         box = {
             1: np.concatenate([[0], begin.reshape(-1)]).astype(begin.dtype),

@@ -1,6 +1,7 @@
 """Normalizations along the last axis: SOFTMAX, LOG_SOFTMAX, L2_NORMALIZATION.
 
-TFLite versions: SOFTMAX 1-4, LOG_SOFTMAX 1-2, L2_NORMALIZATION 1-2.
+TFLite versions: SOFTMAX 1-4, LOG_SOFTMAX 1-2, L2_NORMALIZATION 1-2. Of quantized numbers of 8 bits
+SOFTMAX may make ones of 16.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype, reference_of
-from tflgpu.ops.facets import Instead
+from tflgpu.ops.facets import Replacement
 from tflgpu.ops.items import each_row
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.quantized_softmax import (
@@ -50,9 +51,10 @@ L2_EPSILON = 1e-6
 
 @attrs.frozen
 class Softmax:
-    """What the operand is multiplied by first."""
+    """What the operand is multiplied by first, and whether 8-bit numbers become ones of 16 bits."""
 
     beta: float
+    widens: bool = False
 
 
 @attrs.frozen
@@ -63,7 +65,9 @@ class L2Normalization:
 
 
 def _parse_softmax(fields: Fields) -> Softmax:
-    return Softmax(fields.number("beta", 1.0))
+    quantized = all(fields.get(f"{end}_quantization") for end in ("input", "output"))
+    widens = quantized and fields.get("output_dtype") is DType.I16
+    return Softmax(fields.number("beta", 1.0), widens)
 
 
 def _read_softmax(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
@@ -75,6 +79,13 @@ def _read_softmax(fields: Fields, operands: Sequence[Operand | None]) -> list[Re
 
 def _parse_l2(fields: Fields) -> L2Normalization:
     return L2Normalization(computable_activation(fields))
+
+
+def _infer_softmax(attributes: Softmax, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    (made,) = _infer("SOFTMAX")(attributes, operands)
+    if attributes.widens and made.dtype in (DType.I8, DType.U8):
+        return [TensorSpec(made.shape, DType.I16)]
+    return [made]
 
 
 def _infer(op: str) -> Callable[..., list[TensorSpec]]:
@@ -112,7 +123,7 @@ def _l2(attributes: L2Normalization, x: Array) -> Array:
     return apply_activation(attributes.activation, y)
 
 
-def _as_stored(node: Node) -> Instead | None:
+def _as_stored(node: Node) -> Replacement | None:
     """Of 16-bit numbers TFLite goes by tables."""
     x, y = node.input(0), node.outputs[0]
     if not all(v.dtype is DType.I16 and v.quant is not None for v in (x, y)):
@@ -125,7 +136,7 @@ def _as_stored(node: Node) -> Instead | None:
         return None
     operand = QuantizeAndDequantize.of(x.quant, x.dtype)
     tables = exponentials(x.quant.scale[0], beta), reciprocals()
-    return Instead(BY_TABLES, QuantizedSoftmax(operand), tables)
+    return Replacement(BY_TABLES, QuantizedSoftmax(operand), tables)
 
 
 def _samples(fields: dict[str, Any]) -> list[Sample]:
@@ -152,7 +163,7 @@ def _softmax_samples() -> list[Sample]:
 
 
 OPS = (
-    OpDef("SOFTMAX", _parse_softmax, _infer("SOFTMAX"), reference_of("SOFTMAX", _softmax),
+    OpDef("SOFTMAX", _parse_softmax, _infer_softmax, reference_of("SOFTMAX", _softmax),
           _softmax_samples, generate=draws.softmax, accuracy=Accuracy.TRANSCENDENTAL, max_version=4,
           batch=each_row(0, rank=2), as_stored=_as_stored,
           composed=(Composed(("odml.softmax",), _read_softmax, frozenset({"axis"})),)),

@@ -77,7 +77,7 @@ def _reference_space_to_depth(
 
 
 @attrs.frozen
-class Blocks:
+class BlockSizes:
     """Constant operands 1 and 2 of the two batch ops.
 
     Attributes:
@@ -94,12 +94,14 @@ class Blocks:
         return math.prod(self.sizes)
 
 
-def blocks_of(sizes: Array, edges: Array) -> Blocks:
+def blocks_of(sizes: Array, edges: Array) -> BlockSizes:
     """The blocks that the contents of operands 1 and 2 speak of."""
-    return Blocks(integers(sizes), tuple((int(a), int(b)) for a, b in edges))
+    return BlockSizes(integers(sizes), tuple((int(a), int(b)) for a, b in edges))
 
 
-def _blocks(op: str, operands: Sequence[Operand | None], edge_name: str) -> tuple[Operand, Blocks]:
+def _blocks(
+    op: str, operands: Sequence[Operand | None], edge_name: str
+) -> tuple[Operand, BlockSizes]:
     x, block, edge = take_operands(op, operands, 3)
     need_rank(op, x, "operand 0", 3, 4)
     spatial = x.rank - 2

@@ -12,9 +12,9 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
+from tflgpu.ir.budget import MAX_RESULTS
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ir.sizes import MAX_RESULTS
 from tflgpu.ops.axes import (
     const_integer,
     const_integers,
@@ -47,7 +47,7 @@ def _parts(x: TensorSpec, axis: int, sizes: Sequence[int]) -> list[TensorSpec]:
 
 def _infer_split(attributes: SplitAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     where, x = take_operands("SPLIT", operands, 2)
-    # TFLite's kernel reads 32 bits whatever the type: the lower half of an axis of 64.
+    # TFLite's kernel reads 32 bits of either type: the lower half of an axis of 64.
     axis = const_integer("SPLIT", where, "axis (operand 0)", also=(DType.U64,))
     axis = normal_axis("SPLIT", axis, x.rank)
     count = attributes.num_splits
@@ -202,12 +202,12 @@ OPS = (
     OpDef(
         "SPLIT", _parse_split, _infer_split, _reference_split, _split_samples,
         accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, copies=lambda node: 1,
-        batch=_batch_split(0, 1),
+        batch=_batch_split(0, 1), result_type=1,
     ),
     OpDef(
         "SPLIT_V", _parse_split, _infer_split_v, _reference_split_v, _split_v_samples,
         accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
-        batch=_batch_split(2, 0),
+        batch=_batch_split(2, 0), result_type=0,
     ),
     OpDef(
         "UNPACK", _parse_unpack, _infer_unpack, _reference_unpack, _unpack_samples,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError
@@ -139,7 +140,10 @@ OPS = (
     _op("STABLEHLO_MINIMUM", np.minimum, FLOATS | _WHOLE | _BOOL, lambda: _pairs(_NUMBERS),
         keeps_values=True),
     _op("STABLEHLO_AND", np.bitwise_and, _WHOLE | _BOOL, lambda: _pairs((DType.I32, DType.BOOL))),
-    _op("STABLEHLO_SHIFT_LEFT", _shift, _SHIFTED, lambda: _pairs((DType.I32, DType.I8), 0, 8)),
+    attrs.evolve(
+        _op("STABLEHLO_SHIFT_LEFT", _shift, _SHIFTED, lambda: _pairs((DType.I32, DType.I8), 0, 8)),
+        result_type=0,
+    ),
     _op("STABLEHLO_REMAINDER", _remainder, FLOATS | _WHOLE, lambda: _pairs(_NUMBERS, 1, 6),
         checked=(1,)),
     OpDef(

@@ -13,9 +13,9 @@ import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.brief import listed
+from tflgpu.ir.budget import MAX_BYTES, bytes_of
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
-from tflgpu.ir.sizes import MAX_BYTES, bytes_of
 from tflgpu.ops.axes import const_integers, elements, integers, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
-from tflgpu.ops.facets import Instead
+from tflgpu.ops.facets import Replacement
 from tflgpu.ops.fixed_functions import inverse_root
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
@@ -41,7 +41,7 @@ Steps = Callable[[Node, Array, float, float], Array]
 
 def by_steps(
     stored: Steps, real: Callable[[Any, Array], Any], *, converts: bool = False, few: float = _FEW
-) -> Callable[[Node], Union[Instead, None]]:
+) -> Callable[[Node], Union[Replacement, None]]:
     """`OpDef.as_stored` of a function of one operand.
 
     Args:
@@ -51,7 +51,7 @@ def by_steps(
         few: Of 8-bit results, the share up to which others than the rounded ones make no table.
     """
 
-    def as_stored(node: Node) -> Instead | None:
+    def as_stored(node: Node) -> Replacement | None:
         x, y = node.input(0), node.outputs[0]
         if not {x.dtype, y.dtype} <= _STORED or x.quant is None or y.quant is None:
             return None
@@ -70,7 +70,7 @@ def by_steps(
         is_few = np.count_nonzero(made != rounded) <= share * np.count_nonzero(inside)
         if is_few and not np.any(np.abs(made - rounded) > 1):
             return None
-        return Instead(TABLE, QuantizedTable(operand, result.scale), (made.astype(np.int32),))
+        return Replacement(TABLE, QuantizedTable(operand, result.scale), (made.astype(np.int32),))
 
     return as_stored
 

@@ -20,7 +20,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import Instead
+from tflgpu.ops.facets import Replacement
 from tflgpu.ops.fixed_functions import divide
 from tflgpu.ops.fixed_point import Multiplier, quantization_field
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
@@ -56,7 +56,7 @@ def _short(real: np.float32) -> Multiplier:
     return Multiplier(min((by.value + (1 << 15)) >> 16, HIGH), by.shift)
 
 
-def as_stored(node: Node) -> Instead | None:
+def as_stored(node: Node) -> Replacement | None:
     """`OpDef.as_stored` of HARD_SWISH."""
     x, y = node.input(0), node.outputs[0]
     if x.dtype not in _BYTES or y.dtype is not x.dtype or x.quant is None or y.quant is None:
@@ -67,7 +67,7 @@ def as_stored(node: Node) -> Instead | None:
     # TFLite shifts results to the right only.
     if found.linear.shift > 0 or not -15 <= found.bent.shift <= 15:
         return None
-    return Instead(OP, found)
+    return Replacement(OP, found)
 
 
 def _parse(fields: Fields) -> StoredHardSwish:

@@ -25,7 +25,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Draw, Fields, OpDef, Sample
 from tflgpu.ops.elementwise import infer_broadcast
-from tflgpu.ops.facets import Instead
+from tflgpu.ops.facets import Replacement
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply, quantization_field
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 
@@ -84,7 +84,7 @@ def _scales(node: Node) -> tuple[np.float32, np.float32, np.float32]:
 def _pair(
     node: Node, how: How, numbers: tuple[int, ...] = (), factor: float = 0.0,
     activation: Activation = Activation.NONE,
-) -> Instead | None:  # fmt: skip
+) -> Replacement | None:  # fmt: skip
     a, b, y = node.input(0), node.input(1), node.outputs[0]
     assert a.quant is not None
     assert b.quant is not None
@@ -95,7 +95,7 @@ def _pair(
     (zero,) = y.quant.zero_point
     left, right = (QuantizeAndDequantize.of(q, v.dtype) for q, v in ((a.quant, a), (b.quant, b)))
     result = QuantizeAndDequantize(y.quant.scale[0], limits[0] - zero, limits[1] - zero)
-    return Instead(OP, StoredPair(how, left, right, result, numbers, factor))
+    return Replacement(OP, StoredPair(how, left, right, result, numbers, factor))
 
 
 def _takes(node: Node, dtypes: frozenset[DType]) -> bool:
@@ -122,10 +122,10 @@ def sum_numbers(a: np.float32, b: np.float32, y: np.float32, sign: int) -> tuple
     return left, sign * right, shift
 
 
-def of_sum(sign: int) -> Callable[[Node], Instead | None]:
+def of_sum(sign: int) -> Callable[[Node], Replacement | None]:
     """`OpDef.as_stored` of ADD, or with a sign of -1 of SUB."""
 
-    def as_stored(node: Node) -> Instead | None:
+    def as_stored(node: Node) -> Replacement | None:
         if _takes(node, _WORDS):
             return _wide_sum(node, sign)
         if not _takes(node, _BYTES):
@@ -138,7 +138,7 @@ def of_sum(sign: int) -> Callable[[Node], Instead | None]:
     return as_stored
 
 
-def _wide_sum(node: Node, sign: int) -> Instead | None:
+def _wide_sum(node: Node, sign: int) -> Replacement | None:
     """Of scales that are all powers of two TFLite has another sum, where the file asks for it."""
     scales = [float(s) for s in _scales(node)]
     if _has_zero_points(node) or all(math.frexp(s)[0] == 0.5 for s in scales):
@@ -160,7 +160,7 @@ def _wide_sum(node: Node, sign: int) -> Instead | None:
     return _pair(node, how, multipliers, activation=node.attrs.activation)
 
 
-def _wide_product(node: Node) -> Instead | None:
+def _wide_product(node: Node) -> Replacement | None:
     a, b, y = _scales(node)
     multiplier = _multipliers(float(a * b / y))
     if _has_zero_points(node) or not multiplier or multiplier[-1] > 0:
@@ -173,7 +173,7 @@ def _has_zero_points(node: Node) -> bool:
     return any(v.quant is not None and v.quant.zero_point[0] for v in values)
 
 
-def product(node: Node) -> Instead | None:
+def product(node: Node) -> Replacement | None:
     """`OpDef.as_stored` of MUL."""
     if _takes(node, _WORDS):
         return _wide_product(node)
@@ -186,7 +186,7 @@ def product(node: Node) -> Instead | None:
     return _pair(node, How.PRODUCT, factor=factor, activation=node.attrs.activation)
 
 
-def squared_difference(node: Node) -> Instead | None:
+def squared_difference(node: Node) -> Replacement | None:
     """`OpDef.as_stored` of SQUARED_DIFFERENCE."""
     if not _takes(node, _BYTES):
         return None
@@ -196,7 +196,7 @@ def squared_difference(node: Node) -> Instead | None:
     return _of_reals(node, How.SQUARE, reals, 1 << 16)
 
 
-def prelu(node: Node) -> Instead | None:
+def prelu(node: Node) -> Replacement | None:
     """`OpDef.as_stored` of PRELU, whose slopes have 8 bits where the data have 16. Of slopes that have
     16 as well LiteRT's kernel takes each byte for one, so that half of them are never read."""
     x, slope = node.input(0), node.input(1)
@@ -213,7 +213,7 @@ def prelu(node: Node) -> Instead | None:
     return attrs.evolve(found, replaced={1: numbers * np.float32(slope.quant.scale[0])})
 
 
-def _of_reals(node: Node, how: How, reals: Sequence[float], most: int) -> Instead | None:
+def _of_reals(node: Node, how: How, reals: Sequence[float], most: int) -> Replacement | None:
     """None where a number shifted to the left might need more than 32 bits; the last factor's is at
     most ``most`` times the largest step."""
     if not all(math.isfinite(real) for real in reals):

@@ -26,7 +26,7 @@ from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import Behind, Instead
+from tflgpu.ops.facets import PostOp, Replacement
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 from tflgpu.ops.stored_sums import upper_half
@@ -61,7 +61,7 @@ class StoredProduct:
         return upper_half(self.by.value)
 
 
-def of_product(node: Node) -> Instead | Behind | None:
+def of_product(node: Node) -> Replacement | PostOp | None:
     """`OpDef.as_stored` of REDUCE_PROD."""
     x, y = node.input(0), node.outputs[0]
     if x.dtype not in _STORED or x.dtype is not y.dtype or x.quant is None or y.quant is None:
@@ -72,13 +72,13 @@ def of_product(node: Node) -> Instead | Behind | None:
         return None
     a, b = (float(np.float32(q.scale[0])) for q in (x.quant, y.quant))
     if x.elements == y.elements and x.quant.zero_point == y.quant.zero_point:
-        # LiteRT copies what is stored, whatever the scales.
-        return Behind(TOTAL, StoredTotal(a, QuantizeAndDequantize.of(y.quant, y.dtype), factor=1.0))
+        # LiteRT copies the stored numbers, also between different scales.
+        return PostOp(TOTAL, StoredTotal(a, QuantizeAndDequantize.of(y.quant, y.dtype), factor=1.0))
     by = Multiplier.of(a / b ** (1.0 / (x.elements // y.elements)))
     if by.value == 0 or by.shift not in SHIFTS:
         return None
     operand, result = (QuantizeAndDequantize.of(q, x.dtype) for q in (x.quant, y.quant))
-    return Instead(OP, StoredProduct(operand, result, by, node.attrs.keep_dims))
+    return Replacement(OP, StoredProduct(operand, result, by, node.attrs.keep_dims))
 
 
 def reduced(axes: Sequence[int], rank: int) -> tuple[int, ...]:

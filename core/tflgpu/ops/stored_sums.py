@@ -42,7 +42,7 @@ LONGEST = 1 << 47
 LARGEST = 1 << 24
 
 
-class Rounds(enum.Enum):
+class SumRounding(enum.Enum):
     """How totals of 32 bits are rounded. LiteRT has a way of its own where a bias has 64 bits, and another
     in the matrix products of its optimized kernels."""
 
@@ -69,7 +69,7 @@ class StoredSums:
     zero_point: int
     low: int
     high: int
-    rounds: Rounds = Rounds.TWICE
+    rounds: SumRounding = SumRounding.TWICE
 
 
 def upper_half(value: int) -> int:
@@ -114,7 +114,7 @@ def _parse(fields: Fields) -> StoredSums:
     low, high = fields.integer("low"), fields.integer("high")
     return StoredSums(
         exponents, fields.flag("wide"), scale, fields.integer("zero_point"), low, high,
-        Rounds[fields.get("rounds")],
+        SumRounding[fields.get("rounds")],
     )  # fmt: skip
 
 
@@ -153,13 +153,15 @@ def _reference(attributes: StoredSums, arrays: Sequence[Array | None]) -> list[A
     return [np.asarray(found * np.float32(attributes.scale)).astype(sums[0].dtype)]
 
 
-def _narrow(rounds: Rounds, x: Array, value: Array, right: Array) -> Array:
-    if rounds is Rounds.TWICE:
+def _narrow(rounds: SumRounding, x: Array, value: Array, right: Array) -> Array:
+    if rounds is SumRounding.TWICE:
         return multiply(x, value, 0, right)
-    if rounds is Rounds.EIGHTS:
+    if rounds is SumRounding.EIGHTS:
         together = np.arange(value.size) < value.size // VECTOR * VECTOR
         return np.where(together, _up(_up(x * value, 31), right), multiply(x, value, 0, right))
-    return _up(x * value, 31 + right) if rounds is Rounds.ONCE else _up(_up(x * value, 31), right)
+    return (
+        _up(x * value, 31 + right) if rounds is SumRounding.ONCE else _up(_up(x * value, 31), right)
+    )
 
 
 def _up(x: Array, bits: Any) -> Array:
@@ -170,7 +172,7 @@ def _up(x: Array, bits: Any) -> Array:
 
 def _sample(
     id: str, shape: tuple[int, ...], exponents: tuple[int, ...], wide: bool, reals: Sequence[float],
-    rounds: Rounds = Rounds.TWICE,
+    rounds: SumRounding = SumRounding.TWICE,
 ) -> Sample:  # fmt: skip
     channels = shape[-1] if shape else 1
     reals = [reals[c % len(reals)] for c in range(channels)]
@@ -196,9 +198,11 @@ def _samples() -> list[Sample]:
         _sample("wide_thirds", (5, 6), (0, 6, 12), True, (0.003, 4e-5)),
         _sample("growing", (5, 6), (0,), True, (3.3, 0.61)),
         _sample("narrow", (3, 5, 6), (0, 8), False, (1e-3, 4e-6, 0.02)),
-        _sample("once", (3, 5, 6), (0, 8), False, (1e-3, 4e-6, 0.02, 0.6, 1.7), Rounds.ONCE),
-        _sample("up", (3, 5, 6), (0, 8), False, (1e-3, 4e-6, 0.02, 0.6, 1.7), Rounds.UP),
-        _sample("eights", (3, 5, 13), (0,), False, (1e-3, 0.25, 0.02, 0.6, 1.7), Rounds.EIGHTS),
+        _sample("once", (3, 5, 6), (0, 8), False, (1e-3, 4e-6, 0.02, 0.6, 1.7), SumRounding.ONCE),
+        _sample("up", (3, 5, 6), (0, 8), False, (1e-3, 4e-6, 0.02, 0.6, 1.7), SumRounding.UP),
+        _sample(
+            "eights", (3, 5, 13), (0,), False, (1e-3, 0.25, 0.02, 0.6, 1.7), SumRounding.EIGHTS
+        ),
         _sample("vanishing", (7,), (0,), True, (1e-12,)),
     ]
 

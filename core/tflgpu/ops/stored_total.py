@@ -33,7 +33,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import Behind
+from tflgpu.ops.facets import PostOp
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 
@@ -66,18 +66,18 @@ class StoredTotal:
         return float(np.float32(1 / self.unit))
 
 
-def of_nothing(node: Node, first: Callable[[QuantizeAndDequantize], int]) -> Behind | None:
+def of_nothing(node: Node, first: Callable[[QuantizeAndDequantize], int]) -> PostOp | None:
     """Of a reduction of no elements: what TFLite's kernel begins with, in steps from the zero point."""
     x, y = node.input(0), node.outputs[0]
     if x.elements or not y.elements or y.quant is None or x.dtype is not y.dtype:
         return None
     result = QuantizeAndDequantize.of(y.quant, y.dtype)
     stored = first(result)
-    return Behind(OP, StoredTotal(1.0, attrs.evolve(result, low=stored, high=stored)))
+    return PostOp(OP, StoredTotal(1.0, attrs.evolve(result, low=stored, high=stored)))
 
 
-def of_mean(node: Node) -> Behind | None:
-    """`OpDef.as_stored` of MEAN; of no elements a stored 0, whatever the zero point."""
+def of_mean(node: Node) -> PostOp | None:
+    """`OpDef.as_stored` of MEAN; of no elements a stored 0, with any zero point."""
     x, y = node.input(0), node.outputs[0]
     if not x.elements and y.quant is not None:
         zero = y.quant.zero_point[0]
@@ -91,7 +91,7 @@ def of_mean(node: Node) -> Behind | None:
     result, unit = QuantizeAndDequantize.of(y.quant, y.dtype), float(a) / count
     if x.dtype in _BYTES and not node.input(1).computed:
         factor = float(np.float32(a / b) / np.float32(count))
-        return Behind(OP, StoredTotal(unit, result, y.quant.zero_point[0], factor))
+        return PostOp(OP, StoredTotal(unit, result, y.quant.zero_point[0], factor))
     if x.dtype in _BYTES and _keeps_plane(node):
         zero = x.quant.zero_point[0]
         steps = float(np.float32(zero) * a / b)
@@ -112,7 +112,7 @@ def _keeps_plane(node: Node) -> bool:
     return len(node.input(0).shape) == 4 and axes == {1, 2} and bool(node.attrs.keep_dims)
 
 
-def of_sum(node: Node) -> Behind | None:
+def of_sum(node: Node) -> PostOp | None:
     """`OpDef.as_stored` of SUM; of 16 bits TFLite rounds the true one."""
     x, y = node.input(0), node.outputs[0]
     if x.dtype not in _BYTES or x.dtype is not y.dtype or not (x.quant and y.quant and y.elements):
@@ -123,16 +123,16 @@ def of_sum(node: Node) -> Behind | None:
         return None
     result = QuantizeAndDequantize.of(y.quant, y.dtype)
     if not node.input(1).computed:
-        return Behind(OP, StoredTotal(float(a), result, y.quant.zero_point[0], float(a / b)))
+        return PostOp(OP, StoredTotal(float(a), result, y.quant.zero_point[0], float(a / b)))
     zero = x.quant.zero_point[0]
     bias = float(np.float32(-zero) * (a / b) * np.float32(count))
     made = StoredTotal(
         float(a), result, factor=float(a / b), offset=count * zero, bias=bias, away=True
     )
-    return Behind(OP, made)
+    return PostOp(OP, made)
 
 
-def of_product(node: Node, depth: int) -> Behind | None:
+def of_product(node: Node, depth: int) -> PostOp | None:
     """`OpDef.as_stored` of products of two 8-bit operands, whose sums have ``depth`` of them. XNNPACK takes
     such where the second one has no zero point; of a sum half way between two steps it makes the even one."""
     x, w, y = node.input(0), node.input(1), node.outputs[0]
@@ -146,7 +146,7 @@ def of_product(node: Node, depth: int) -> Behind | None:
     factor = float(np.float32(a * b) / np.float32(c))
     exact = depth << 16 <= LARGEST and np.float32(a * b) >= np.finfo(np.float32).tiny
     if exact and factor < _XNNPACK_MOST and not any(w.quant.zero_point):
-        return Behind(OP, StoredTotal(a * b, result, factor=factor))
+        return PostOp(OP, StoredTotal(a * b, result, factor=factor))
     return _multiplied(a * b, result, Multiplier.of(a * b / c), depth << 16)
 
 
@@ -157,11 +157,11 @@ def _multiplied(
     most: int,
     offset: int = 0,
     bias: float = 0.0,
-) -> Behind | None:
+) -> PostOp | None:
     """None where totals of up to ``most`` need more than 32 bits."""
     if most > LARGEST or most << by.left >= 2**31 or not math.isfinite(1 / unit):
         return None
-    return Behind(OP, StoredTotal(unit, result, multiplier=by, offset=offset, bias=bias))
+    return PostOp(OP, StoredTotal(unit, result, multiplier=by, offset=offset, bias=bias))
 
 
 def _parse(fields: Fields) -> StoredTotal:

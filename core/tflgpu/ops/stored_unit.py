@@ -21,7 +21,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import Instead
+from tflgpu.ops.facets import Replacement
 from tflgpu.ops.fixed_functions import inverse_root
 from tflgpu.ops.fixed_point import multiply
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
@@ -46,7 +46,7 @@ class StoredUnit:
         return max(-self.operand.low, self.operand.high) ** 2
 
 
-def as_stored(node: Node) -> Instead | None:
+def as_stored(node: Node) -> Replacement | None:
     """`OpDef.as_stored` of L2_NORMALIZATION."""
     x, y = node.input(0), node.outputs[0]
     if x.dtype is not DType.U8 or y.dtype is not DType.U8 or x.quant is None or y.quant is None:
@@ -57,7 +57,7 @@ def as_stored(node: Node) -> Instead | None:
     attributes = StoredUnit(QuantizeAndDequantize.of(x.quant, x.dtype))
     if node.attrs.activation is not Activation.NONE or x.shape[-1] * attributes.widest >= LARGEST:
         return None
-    return Instead(OP, attributes)
+    return Replacement(OP, attributes)
 
 
 def _parse(fields: Fields) -> StoredUnit:

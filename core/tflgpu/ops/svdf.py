@@ -1,4 +1,5 @@
-"""SVDF, versions 1-4, of floats and of whole numbers: a layer over the last steps, by filters of low rank.
+"""SVDF, versions 1-4, of floats and of whole numbers: a layer over the last steps, by filters of
+low rank.
 
     f    = F x                                  a number for each filter
     s'   = s without its oldest column, and f
@@ -6,8 +7,9 @@
 
 The state s, [batch, filters * steps], is kept in a variable between runs.
 
-Of whole numbers (i8 in and out, a state and T of i16, b of i32) sums are made in 32 bits; f is brought to
-the state's scale and clamped to 16 bits, y to the result's. TFLite's kernel takes RELU only, and does nothing about it.
+Of whole numbers (i8 in and out, a state and T of i16, b of i32) sums are made in 32 bits; f is
+brought to the state's scale and clamped to 16 bits, y to the result's. TFLite's kernel takes RELU
+only, and does nothing about it.
 
 Source of that: TFLite's `kernels/svdf.cc` (Prepare) and `kernels/internal/reference/svdf.h`
 (EvalIntegerSVDF).
@@ -23,66 +25,61 @@ import numpy as np
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.activation import computable_activation
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.facets import Hybrid, OnTheFly, Rounding, Work
-from tflgpu.ops.fixed_point import Multiplier, multiply
-from tflgpu.ops.integer_scales import Scales
+from tflgpu.ops.fixed_point import Multiplier
+from tflgpu.ops.integer_scales import I8, I16, Scales, clamped, times
 from tflgpu.ops.products import check_bias, finish, floats, needed
 from tflgpu.ops.quantize_on_the_fly import rounding_of
-from tflgpu.ops.windows import fused_activation
 
 OP = "SVDF"
 INPUT, FEATURES, TIMES, BIAS, STATE = range(5)
 
 
 @attrs.frozen
-class Svdf:
-    """Options; ``rounding`` is that of float rows where the weights are 8-bit numbers."""
+class StoredSvdf:
+    """The arithmetic on stored numbers: what brings sums to the state's scale and to the result's,
+    and the stored numbers that stand for 0."""
 
-    rank: int
-    activation: Activation
-    rounding: Rounding = Rounding.SYMMETRIC
-
-
-@attrs.frozen
-class IntegerSvdf:
-    """The arithmetic on stored numbers: what brings sums to the state's scale and to the result's, and
-    the stored numbers that stand for 0."""
-
-    rank: int
     features: Multiplier
     result: Multiplier
     input_zero: int
     output_zero: int
 
-    #: What there is none of.
-    activation: Activation = Activation.NONE
+
+@attrs.frozen
+class Svdf:
+    """Options; ``rounding`` is that of float rows where the weights are 8-bit numbers, ``stored``
+    says how it is computed on stored ones."""
+
+    rank: int
+    activation: Activation
+    rounding: Rounding = Rounding.SYMMETRIC
+    stored: StoredSvdf | None = None
 
 
 #: Of the operands of one on whole numbers.
-TYPES = {INPUT: DType.I8, FEATURES: DType.I8, TIMES: DType.I16, BIAS: DType.I32, STATE: DType.I16}
-_I16, _I8 = (-(1 << 15), (1 << 15) - 1), (-(1 << 7), (1 << 7) - 1)
+_TYPES = {INPUT: DType.I8, FEATURES: DType.I8, TIMES: DType.I16, BIAS: DType.I32, STATE: DType.I16}
 
 
-def _parse(fields: Fields) -> Svdf | IntegerSvdf:
+def _parse(fields: Fields) -> Svdf:
     rank, scales = fields.integer("rank", minimum=1), Scales.of_fields(fields)
     if scales.real:
-        return Svdf(rank, fused_activation(fields), rounding_of(fields))
+        return Svdf(rank, computable_activation(fields), rounding_of(fields))
     if fields.activation() is not Activation.RELU:
         raise UnsupportedError(f"{OP} of i8: TFLite's kernel takes RELU only, which it leaves out")
-    scales.check_types(TYPES)
-    state, result = scales.of(STATE), scales.result
-    return IntegerSvdf(
-        rank,
-        Multiplier.of(float(scales.of(INPUT) * scales.of(FEATURES) / state)),
-        Multiplier.of(float(state * scales.of(TIMES) / result)),
-        scales.zero(INPUT),
-        scales.result_zero,
-    )
+    scales.check_types(_TYPES)
+    state, result, source = scales.of(STATE), scales.result, scales.of(INPUT)
+    features = source.step * scales.of(FEATURES).step / state.step
+    times_of_result = state.step * scales.of(TIMES).step / result.step
+    made, shown = (Multiplier.of(float(factor)) for factor in (features, times_of_result))
+    stored = StoredSvdf(made, shown, source.zero, result.zero)
+    return Svdf(rank, Activation.NONE, stored=stored)
 
 
-def _infer(attributes: Svdf | IntegerSvdf, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: Svdf, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     if len(operands) != STATE + 1:
         raise ModelError(f"{OP} takes 5 operands, got {len(operands)}")
     source = needed(OP, operands[INPUT], "input", 2)
@@ -108,38 +105,27 @@ def _infer(attributes: Svdf | IntegerSvdf, operands: Sequence[Operand | None]) -
     return [TensorSpec((batch, units), source.dtype)]
 
 
-def _reference(attributes: Svdf | IntegerSvdf, arrays: Sequence[Array | None]) -> list[Array]:
-    if isinstance(attributes, IntegerSvdf):
-        return _on_stored(attributes, arrays)
-    source, features, times, state = (
-        floats(OP, arrays[i]) for i in (INPUT, FEATURES, TIMES, STATE)
+def _reference(attributes: Svdf, arrays: Sequence[Array | None]) -> list[Array]:
+    stored = attributes.stored
+    source, features, times_, state = (
+        floats(OP, arrays[i]) if stored is None else present(arrays[i]).astype(np.int64)
+        for i in (INPUT, FEATURES, TIMES, STATE)
     )
-    batch, (filters, steps) = len(source), times.shape
-    old = state.reshape(batch, filters, steps)
-    new = np.concatenate([old[:, :, 1:], (source @ features.T)[..., None]], axis=2)
-    sums = (new * times).sum(axis=2).reshape(batch, -1, attributes.rank).sum(axis=2)
-    output = finish(sums, arrays[BIAS], attributes.activation, arrays[INPUT])
-    return [output, new.reshape(state.shape).astype(present(arrays[STATE]).dtype, copy=False)]
-
-
-def _on_stored(attributes: IntegerSvdf, arrays: Sequence[Array | None]) -> list[Array]:
-    source, features, times, state = (
-        present(arrays[i]).astype(np.int64) for i in (INPUT, FEATURES, TIMES, STATE)
-    )
-    batch, (filters, steps) = len(source), times.shape
-    made = _times((source - attributes.input_zero) @ features.T, attributes.features)
-    old = state.reshape(batch, filters, steps)
-    new = np.concatenate([old[:, :, 1:], np.clip(made, *_I16)[..., None]], axis=2)
-    sums = (new * times).sum(axis=2).reshape(batch, -1, attributes.rank).sum(axis=2)
+    if stored is None:
+        made = source @ features.T
+    else:
+        made = clamped(times((source - stored.input_zero) @ features.T, stored.features), I16)
+    old = state.reshape(len(source), *times_.shape)
+    new = np.concatenate([old[:, :, 1:], made[..., None]], axis=2)
+    sums = (new * times_).sum(axis=2).reshape(len(source), -1, attributes.rank).sum(axis=2)
+    kept = new.reshape(state.shape).astype(present(arrays[STATE]).dtype, copy=False)
     bias = arrays[BIAS]
+    if stored is None:
+        return [finish(sums, bias, attributes.activation, arrays[INPUT]), kept]
     # Sums of 32 bits go round, in TFLite and on devices.
     sums = (sums if bias is None else sums + bias).astype(np.int32)
-    output = np.clip(_times(sums, attributes.result) + attributes.output_zero, *_I8)
-    return [output.astype(np.int8), new.reshape(state.shape).astype(np.int16)]
-
-
-def _times(x: Array, by: Multiplier) -> Array:
-    return multiply(x, by.value, by.left, by.right)
+    output = clamped(times(sums, stored.result) + stored.output_zero, I8)
+    return [output.astype(np.int8), kept]
 
 
 def _work(node: Node) -> Work:
@@ -171,9 +157,18 @@ def _samples() -> list[Sample]:
 
 OPS = (
     OpDef(
-        OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, max_version=4,
-        stateful=True, states=lambda attributes: (STATE,), activation_field="activation", work=_work,
+        OP,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        max_version=4,
+        stateful=True,
+        states=lambda attributes: (STATE,),
+        activation_field="activation",
+        work=_work,
         hybrid=lambda node: Hybrid((OnTheFly((1,), node.attrs.rounding),)),
-        stored_where=lambda attributes: isinstance(attributes, IntegerSvdf),
+        stored_where=lambda found: isinstance(found, Svdf) and found.stored is not None,
     ),
-)  # fmt: skip
+)

@@ -22,13 +22,13 @@ import numpy as np
 from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.activation import fused_clamp
 from tflgpu.ops.axes import const_integers
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.digit_sums import of_filter
 from tflgpu.ops.facets import Batched, Filter, Hybrid, Items, OnTheFly, Rounding, Work
 from tflgpu.ops.items import each_row, first_size, rows_of
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
-from tflgpu.ops.windows import fused_activation
 
 CUSTOM = "Convolution2DTransposeBias"
 
@@ -90,7 +90,7 @@ def _parse(fields: Fields) -> TransposeConv:
         fields.integer("stride_h", minimum=1),
         fields.integer("stride_w", minimum=1),
         fields.padding(),
-        fused_activation(fields),
+        fused_clamp(fields),
     )
 
 

@@ -188,12 +188,14 @@ def _op(
     takes_stored: bool = False,
     composed: tuple[Composed, ...] = (),
     stored: Steps | None = None,
+    result_type: int | None = None,
 ) -> OpDef:
     return OpDef(
         name, parse, infer_unary(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, computes=computes,
         largest_operand=largest_operand, int16_table=int16_table, takes_stored=takes_stored,
-        composed=composed, as_stored=None if stored is None else by_steps(stored, compute),
+        composed=composed, result_type=result_type,
+        as_stored=None if stored is None else by_steps(stored, compute),
     )  # fmt: skip
 
 
@@ -207,7 +209,7 @@ OPS = (
         _SCALED | _I32, Accuracy.EXACT, 5, plain=frozenset({DType.I16}), stored=absolute),
     # TFLite's kernel looks at no scale and no zero point.
     _op("NEG", lambda a, x: -x, lambda: _samples(ints=True), _SCALED | _INTS, Accuracy.EXACT,
-        plain=frozenset({DType.I8, DType.I16}), takes_stored=True),
+        plain=frozenset({DType.I8, DType.I16}), takes_stored=True, result_type=0),
     _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32, Accuracy.EXACT, 2),
     _op("SQUARE", lambda a, x: x * x, _samples),
     _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2,
@@ -218,7 +220,7 @@ OPS = (
         as_stored=by_steps(inverse_square_root, _inverse_root, few=0.0),
     ),
     _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2,
-        int16_table=int16_tables.interpolated(_tabulated_exp)),
+        int16_table=int16_tables.interpolated(_tabulated_exp), result_type=0),
     _op("LOG", lambda a, x: np.log(x), lambda: _samples(0.05, 9), _SCALED, _APPROXIMATE, 2,
         int16_table=int16_tables.interpolated(_tabulated_log), stored=logarithm),
     _op("SIN", lambda a, x: np.sin(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2,
@@ -237,8 +239,11 @@ OPS = (
         _op("HARD_SWISH", _hard_swish, lambda: _samples(-5, 5), _SCALED, _APPROXIMATE),
         as_stored=stored_hard_swish.as_stored,
     ),
-    _op("FLOOR", lambda a, x: np.floor(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),
-    _op("CEIL", lambda a, x: np.ceil(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),
-    _op("ROUND", lambda a, x: np.rint(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),
+    _op("FLOOR", lambda a, x: np.floor(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT,
+        result_type=0),
+    _op("CEIL", lambda a, x: np.ceil(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT,
+        result_type=0),
+    _op("ROUND", lambda a, x: np.rint(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT,
+        result_type=0),
     _op("LOGICAL_NOT", lambda a, x: ~x, _logical_samples, _BOOL, Accuracy.EXACT),
 )  # fmt: skip

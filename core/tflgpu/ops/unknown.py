@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.brief import quoted
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.values import frozen
 
@@ -18,7 +19,7 @@ class UnknownOp:
     """The attributes of a node that neither a device nor the CPU can run.
 
     A graph with such a node can be built, looked at and reported on; only running the node is an
-    error. Whatever handles a node's attributes asks for this type first.
+    error. Code that reads a node's attributes checks for this type first.
 
     Attributes:
         reason: What is not understood and why, without the operator's label.
@@ -34,7 +35,8 @@ class UnknownOp:
 @frozen
 class ForeignOp(UnknownOp):
     """The attributes of a node that only the CPU side can run, which has kernels of its own for it
-    (LiteRT's, say). ``reason`` is why nobody else can. Its results' shapes are known."""
+    (LiteRT's, say). ``reason`` is why the device and the references cannot. Its results' shapes are
+    known."""
 
 
 def unknown_reason(attributes: object) -> str | None:
@@ -77,8 +79,17 @@ def refuse_unknown(graph: Graph, where: str) -> None:
         raise UnsupportedError(f"{where} {len(unknown)} operators: {listed}{_ADVICE * dynamic}")
     states = [v for v in graph.values.values() if v.is_variable]
     for value in (*graph.inputs, *graph.outputs, *states):
-        if not value.dtype.has_numpy:
-            raise UnsupportedError(
-                f"{where} the model: tensor {value.id} ({quoted(value.name)}) is {value.dtype.value}, "
-                "which no input, output or state tensor can be"
-            )
+        check_held(value.dtype, value.id, value.name, where)
+
+
+def check_held(dtype: DType, tensor: int, name: str, where: str, *, texts: bool = False) -> None:
+    """That there are arrays of a tensor's type on the host, those of ``texts`` among them.
+
+    Raises:
+        UnsupportedError: there are none.
+    """
+    if not dtype.has_numpy and not (texts and dtype is DType.STRING):
+        raise UnsupportedError(
+            f"{where} the model: tensor {tensor} ({quoted(name)}) is {dtype.value}, which no input, "
+            "output or state tensor can be; convert the model with inputs and outputs of another type"
+        )

@@ -80,6 +80,6 @@ def _samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         _NAME, no_attrs, _infer, _reference, _samples,
-        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, indices=(2,),
+        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, indices=(2,), result_type=0,
     ),
 )  # fmt: skip

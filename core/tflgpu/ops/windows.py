@@ -10,10 +10,10 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape
-from tflgpu.ops.base import Activation, Fields, Padding
+from tflgpu.ops.base import Activation, Padding
 from tflgpu.ops.facets import Pads
 
 # Positions are computed in signed 32-bit numbers on devices, as in TFLite.
@@ -52,18 +52,6 @@ class Window:
     pad_left: int
     out_h: int
     out_w: int
-
-
-def fused_activation(fields: Fields) -> Activation:
-    """The ``fused_activation_function`` of an op that computes sums or maxima.
-
-    Raises:
-        UnsupportedError: SIGN_BIT, which no TFLite kernel computes.
-    """
-    activation = fields.activation()
-    if activation is Activation.SIGN_BIT:
-        raise UnsupportedError(f"{fields.op}: fused activation SIGN_BIT is defined by no kernel")
-    return activation
 
 
 def place(

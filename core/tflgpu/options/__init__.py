@@ -20,7 +20,7 @@ from tflgpu.options.enums import (
 )
 from tflgpu.options.environment import OPTIONS_FILE
 from tflgpu.options.keywords import OptionKeywords
-from tflgpu.options.kinds import Member, truth
+from tflgpu.options.kinds import EnumMember, truth
 from tflgpu.options.names import device_from_text
 from tflgpu.options.other_names import OTHER_NAMES
 
@@ -40,7 +40,7 @@ def precision_of(option: str, value: object) -> Precision:
     Raises:
         OptionError: anything else.
     """
-    found: Precision = Member(Precision).read(option, value)
+    found: Precision = EnumMember(Precision).read(option, value)
     return found
 
 
@@ -50,7 +50,7 @@ def numerics_of(option: str, value: object) -> Numerics:
     Raises:
         OptionError: anything else.
     """
-    found: Numerics = Member(Numerics).read(option, value)
+    found: Numerics = EnumMember(Numerics).read(option, value)
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tflgpu.blame import shown
 from tflgpu.errors import OptionError
-from tflgpu.options.kinds import Kind, is_count, whole
+from tflgpu.options.kinds import OptionKind, is_count, whole
 from tflgpu.values import frozen
 
 _OPTION = "accuracy_guard"
@@ -86,21 +86,21 @@ class AccuracyGuard:
 
 
 @frozen
-class Guard(Kind):
+class GuardSetting(OptionKind):
     """An `AccuracyGuard`, a number of runs (0: none), True or False, a mapping of its fields, or as
     text: ``3``, ``on``, ``off``, ``runs=3,tolerance=0.02,on_failure=keep``."""
 
     takes = "runs, true, false, or text such as runs=3,tolerance=0.02,on_failure=keep"
 
     def read(self, option: str, value: object) -> AccuracyGuard | None:
-        """As `Kind.read`; None where it is off."""
+        """The guard; None where it is off."""
         try:
             return _read(value)
         except OptionError as error:
             raise OptionError(str(error).replace(_OPTION, option, 1)) from None
 
     def shown(self, value: Any) -> str:
-        """As `Kind.shown`."""
+        """The guard's fields as text, which `parse` reads back."""
         if value is None:
             return "off"
         return (

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from tflgpu.errors import OptionError
-from tflgpu.options.kinds import Kind
+from tflgpu.options.kinds import OptionKind
 from tflgpu.values import frozen
 
 _KEY = "tflgpu"
@@ -25,13 +25,13 @@ class Option:
     Attributes:
         name: As a keyword.
         kind: What it takes.
-        default: Where nobody says otherwise.
+        default: Its value where neither the user nor the environment sets it.
         effect: What it does, in a sentence or two.
         origin: Where TFLite has it, and its default there if that is another; "" for our own.
     """
 
     name: str
-    kind: Kind
+    kind: OptionKind
     default: Any
     effect: str
     origin: str
@@ -52,7 +52,7 @@ def variable(name: str) -> str:
     return f"TFLGPU_{name.upper()}"
 
 
-def option(kind: Kind, default: Any, effect: str, *, origin: str = "") -> Any:
+def option(kind: OptionKind, default: Any, effect: str, *, origin: str = "") -> Any:
     """A field of `OptionList`; arguments as of `Option`."""
     return attrs.field(default=default, metadata={_KEY: (kind, effect, origin)})
 

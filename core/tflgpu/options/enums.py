@@ -66,7 +66,7 @@ class OnError(enum.Enum):
     CPU: The run is made again on the CPU, on the same inputs and state, and so are all later ones.
 
     RETRY: The run is recorded anew and made again, once; on a lost device, that is opened anew. If
-    that fails too, the error is raised, or, where nobody asked for the device, the CPU goes on.
+    that fails too, the error is raised, or, on a device that tflgpu chose itself, the CPU goes on.
     """
 
     RAISE = "raise"

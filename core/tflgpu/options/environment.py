@@ -33,8 +33,8 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "TFLGPU_SIGNALS": "the tests' own, for a process that they start",
 }
 
-#: Options that are looked up in the environment where they are used, so that they also count for
-#: whoever gives a `DelegateOptions`.
+#: Options that are looked up in the environment where they are used, so that they also count
+#: beside a given `DelegateOptions`.
 LATE = ("backend", "device", "cpu_backend")
 
 _warned: set[str] = set()

@@ -26,13 +26,13 @@ from tflgpu.options.enums import (
     WaitType,
 )
 
-# Here for all that takes options, or gives itself in a ``with`` statement.
+# Here for all that takes options.
 if sys.version_info >= (3, 11):
-    from typing import Self, Unpack
+    from typing import Unpack
 else:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
-__all__ = ["OptionKeywords", "Self", "Unpack"]
+__all__ = ["OptionKeywords", "Unpack"]
 
 Truth = Union[bool, Literal[0, 1, "true", "false", "yes", "no", "on", "off", "1", "0"]]
 Loss = Union[Truth, Literal[-1, "-1", "none"], None]

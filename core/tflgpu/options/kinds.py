@@ -1,7 +1,7 @@
 """Kinds of options: what a value may be given as, from Python and as text.
 
-Every error names the option, or whatever it was called where it was given (an environment
-variable, a flag), and says what it would take.
+Every error names the option, or the environment variable or flag that set it, and says what it
+would take.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DIGITS = 10  # of a whole number; longer runs of digits are part of a name, if a
 _E = TypeVar("_E", bound=enum.Enum)
 
 
-class Kind:
+class OptionKind:
     """What an option takes.
 
     ``takes`` says it in a table; `read` takes a Python value and `parse` a text, and both raise
@@ -53,53 +53,53 @@ class Kind:
 
 
 @frozen
-class OrNone(Kind):
+class OrNone(OptionKind):
     """Something that may be left to others: None, and the text "none" or an empty one."""
 
-    inner: Kind
+    inner: OptionKind
 
     @property
     def takes(self) -> str:  # type: ignore[override]
-        """As the inner kind."""
+        """The values of the inner kind."""
         return self.inner.takes
 
     def read(self, option: str, value: object) -> Any:
-        """As `Kind.read`."""
+        """None, or a value of the inner kind."""
         return None if value is None else self.inner.read(option, value)
 
     def parse(self, option: str, text: str) -> Any:
-        """As `Kind.parse`."""
+        """An empty text or "none" is None; else the inner kind parses it."""
         is_none = text.strip().lower() in ("none", "")
         return None if is_none else self.inner.parse(option, text)
 
     def shown(self, value: Any) -> str:
-        """As `Kind.shown`."""
+        """The text "none", or the inner kind's text."""
         return "none" if value is None else self.inner.shown(value)
 
 
 @frozen
-class Truth(Kind):
+class Truth(OptionKind):
     """True or False."""
 
     takes = "true, false"
 
     def read(self, option: str, value: object) -> bool:
-        """As `Kind.read`."""
+        """The truth value of a bool, 0, 1, or a word (`truth`)."""
         return truth(option, value)
 
     def shown(self, value: Any) -> str:
-        """As `Kind.shown`."""
+        """The text "true" or "false"."""
         return str(value).lower()
 
 
 @frozen
-class Loss(Kind):
+class Loss(OptionKind):
     """TFLite's older switch of precision: 1, 0, or -1 for neither."""
 
     takes = "true (1), false (0), none (-1)"
 
     def read(self, option: str, value: object) -> bool | None:
-        """As `Kind.read`."""
+        """A truth value; None for None and -1."""
         if value is None or whole(value) == -1:
             return None
         if isinstance(value, str) and value.strip().lower() in ("-1", "none"):
@@ -113,12 +113,12 @@ class Loss(Kind):
             ) from None
 
     def shown(self, value: Any) -> str:
-        """As `Kind.shown`."""
+        """The text "true", "false", or "none"."""
         return "none" if value is None else str(value).lower()
 
 
 @frozen
-class Member(Kind):
+class EnumMember(OptionKind):
     """A member of an enumeration: itself, its name in any case (with or without TFLite's prefix), or
     its code where these are TFLite's numbers."""
 
@@ -131,12 +131,12 @@ class Member(Kind):
         return ", ".join(m.name for m in self.members)
 
     def read(self, option: str, value: object) -> Any:
-        """As `Kind.read`."""
+        """The member that the value names (`member`)."""
         return member(option, self.members, value, self.prefix)
 
 
 @frozen
-class Flags(Kind):
+class Flags(OptionKind):
     """Members of a flag: themselves, their sum as a number, or names, several between "|" or ","."""
 
     members: type[enum.Flag]
@@ -148,7 +148,7 @@ class Flags(Kind):
         return ", ".join(m.name or "" for m in self.members if m.value)
 
     def read(self, option: str, value: object) -> enum.Flag:
-        """As `Kind.read`."""
+        """The members, as one flag."""
         if isinstance(value, self.members):
             return value
         code = whole(value)
@@ -164,7 +164,7 @@ class Flags(Kind):
         return self.members(code)
 
     def shown(self, value: Any) -> str:
-        """As `Kind.shown`."""
+        """Names between "|"; "NONE" for none."""
         return "|".join(m.name or "" for m in self.members if m.value and m in value) or "NONE"
 
     def _of_names(self, option: str, text: str) -> enum.Flag:
@@ -182,7 +182,7 @@ class Flags(Kind):
 
 
 @frozen
-class Count(Kind):
+class WholeNumber(OptionKind):
     """A whole number."""
 
     least: int = 1
@@ -193,7 +193,7 @@ class Count(Kind):
         return f"a whole number from {self.least}"
 
     def read(self, option: str, value: object) -> int:
-        """As `Kind.read`."""
+        """The number, if it is at least `least`."""
         count = whole(value)
         if count is None:
             raise OptionError(f"{option} is a whole number, not {shown(value)}")
@@ -202,18 +202,18 @@ class Count(Kind):
         return count
 
     def parse(self, option: str, text: str) -> int:
-        """As `Kind.parse`."""
+        """The number that the text's digits are."""
         return self.read(option, int(text) if is_count(text.strip()) else text)
 
 
 @frozen
-class Seconds(Kind):
+class Seconds(OptionKind):
     """A time: a number above 0, finite."""
 
     takes = "seconds above 0"
 
     def read(self, option: str, value: object) -> float:
-        """As `Kind.read`."""
+        """The seconds, as a float."""
         is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
         seconds = float(value) if is_number else math.nan  # type: ignore[arg-type]
         if not 0 < seconds < math.inf:
@@ -221,7 +221,7 @@ class Seconds(Kind):
         return seconds
 
     def parse(self, option: str, text: str) -> float:
-        """As `Kind.parse`."""
+        """The seconds that the text says, as Python writes numbers."""
         number: object = text
         with suppress(ValueError):
             number = float(text)

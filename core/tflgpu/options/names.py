@@ -7,7 +7,7 @@ from typing import Any
 
 from tflgpu.blame import shown
 from tflgpu.errors import OptionError
-from tflgpu.options.kinds import DIGITS, Kind, is_count, whole
+from tflgpu.options.kinds import DIGITS, OptionKind, is_count, whole
 from tflgpu.values import frozen
 
 _UNITS = {"": 1, "b": 1}
@@ -16,13 +16,13 @@ _UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)}
 
 
 @frozen
-class Size(Kind):
+class ByteSize(OptionKind):
     """Bytes: a number, or text with a unit."""
 
     takes = "bytes, or text such as 64MiB"
 
     def read(self, option: str, value: object) -> int:
-        """As `Kind.read`."""
+        """The number of bytes."""
         nbytes = whole(value)
         if isinstance(value, str):
             text = value.strip().lower().replace(" ", "")
@@ -40,26 +40,26 @@ class Size(Kind):
 
 
 @frozen
-class Name(Kind):
+class PlainName(OptionKind):
     """A name, as it is."""
 
     takes = "a name"
 
     def read(self, option: str, value: object) -> str:
-        """As `Kind.read`."""
+        """The name itself."""
         if not isinstance(value, str) or not value.strip():
             raise OptionError(f"{option} is a name, not {shown(value)}")
         return value
 
 
 @frozen
-class Device(Kind):
+class DeviceName(OptionKind):
     """An index, or a part of a name."""
 
     takes = "an index from 0, or part of a name"
 
     def read(self, option: str, value: object) -> int | str:
-        """As `Kind.read`."""
+        """The index, or the part of a name."""
         if isinstance(value, str) and value.strip():
             return value
         index = whole(value)
@@ -68,18 +68,18 @@ class Device(Kind):
         return index
 
     def parse(self, option: str, text: str) -> int | str:
-        """As `Kind.parse`."""
+        """An index where the text is digits, else a part of a name."""
         return device_from_text(option, text)
 
 
 @frozen
-class Folder(Kind):
+class Folder(OptionKind):
     """A folder, which need not be there yet."""
 
     takes = "a folder"
 
     def read(self, option: str, value: object) -> str:
-        """As `Kind.read`."""
+        """The path, as text."""
         path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
         if not isinstance(path, str) or not path.strip() or "\0" in path:
             raise OptionError(f"{option} is the path of a folder, not {shown(value)}")
@@ -87,13 +87,13 @@ class Folder(Kind):
 
 
 @frozen
-class Token(Kind):
+class Token(OptionKind):
     """A name that is fit to be a folder's."""
 
     takes = "a name without / and \\"
 
     def read(self, option: str, value: object) -> str:
-        """As `Kind.read`."""
+        """The name itself."""
         if (
             not isinstance(value, str)
             or value.strip() in ("", ".", "..")
@@ -106,13 +106,13 @@ class Token(Kind):
 
 
 @frozen
-class Nodes(Kind):
+class Nodes(OptionKind):
     """Operators of a model: by index in the file, by the op's name, or by a tensor that they make."""
 
     takes = "indices, ops and tensors' names"
 
     def read(self, option: str, value: object) -> tuple[int | str, ...]:
-        """As `Kind.read`."""
+        """Indices and names, each once."""
         single = isinstance(value, str) or whole(value) is not None
         if not single and not isinstance(value, (list, tuple, set, frozenset)):
             raise OptionError(
@@ -123,12 +123,12 @@ class Nodes(Kind):
         return tuple(dict.fromkeys(self._item(option, item) for item in items))
 
     def parse(self, option: str, text: str) -> tuple[int | str, ...]:
-        """As `Kind.parse`: between commas; what is all digits is an index."""
+        """Items between commas; one that is all digits is an index."""
         items = [part.strip() for part in text.split(",") if part.strip()]
         return self.read(option, [int(i) if is_count(i) else i for i in items])
 
     def shown(self, value: Any) -> str:
-        """As `Kind.shown`."""
+        """The items between commas."""
         return ",".join(map(str, value))
 
     def _item(self, option: str, item: object) -> int | str:
@@ -152,5 +152,5 @@ def device_from_text(option: str, text: str) -> int | str:
     """
     text = text.strip()
     if text.lstrip("+-").isascii() and text.lstrip("+-").isdecimal() and len(text) <= DIGITS:
-        return Device().read(option, int(text))
-    return Device().read(option, text)
+        return DeviceName().read(option, int(text))
+    return DeviceName().read(option, text)

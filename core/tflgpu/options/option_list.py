@@ -5,7 +5,7 @@ from __future__ import annotations
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.lowering.precision import Precision
-from tflgpu.options.accuracy import AccuracyGuard, Guard
+from tflgpu.options.accuracy import AccuracyGuard, GuardSetting
 from tflgpu.options.definition import option
 from tflgpu.options.enums import (
     InferencePreference,
@@ -14,11 +14,11 @@ from tflgpu.options.enums import (
     OpResolverType,
     WaitType,
 )
-from tflgpu.options.kinds import Count, Loss, Member, OrNone, Seconds, Truth
-from tflgpu.options.names import Device, Folder, Name, Nodes, Size, Token
+from tflgpu.options.kinds import EnumMember, Loss, OrNone, Seconds, Truth, WholeNumber
+from tflgpu.options.names import ByteSize, DeviceName, Folder, Nodes, PlainName, Token
 from tflgpu.values import frozen
 
-_PRIORITY = Member(InferencePriority, "TFLITE_GPU_INFERENCE_PRIORITY_")
+_PRIORITY = EnumMember(InferencePriority, "TFLITE_GPU_INFERENCE_PRIORITY_")
 
 
 @frozen(kw_only=True, init=False)
@@ -28,12 +28,12 @@ class OptionList:
     # Where it runs
 
     backend: str | None = option(
-        OrNone(Name()), None,
+        OrNone(PlainName()), None,
         '"opencl", "vulkan", "wgpu", ...; "cpu" is the CPU alone; none picks the best device that is there.',
         origin="LiteRT 2",
     )  # fmt: skip
     device: int | str | None = option(
-        OrNone(Device()), None, "Index in the backend's list, or part of the name; none picks."
+        OrNone(DeviceName()), None, "Index in the backend's list, or part of the name; none picks."
     )
     allow_fallback: bool = option(
         Truth(), True,
@@ -41,22 +41,22 @@ class OptionList:
         "`UnsupportedError`.",
     )  # fmt: skip
     cpu_backend: str | None = option(
-        OrNone(Name()), None,
+        OrNone(PlainName()), None,
         'What runs the operators that the device does not: "litert" (LiteRT\'s kernels) or '
         '"cpu_ref" (NumPy); none takes LiteRT where it is installed.',
     )  # fmt: skip
     num_threads: int | None = option(
-        OrNone(Count()), None,
+        OrNone(WholeNumber()), None,
         "Threads of the CPU's kernels; none leaves it to them (LiteRT takes one).",
     )  # fmt: skip
     op_resolver: OpResolverType = option(
-        Member(OpResolverType), OpResolverType.AUTO, "Which of LiteRT's kernels on the CPU."
+        EnumMember(OpResolverType), OpResolverType.AUTO, "Which of LiteRT's kernels on the CPU."
     )
 
     # How exact
 
     precision: Precision | None = option(
-        OrNone(Member(Precision)), None,
+        OrNone(EnumMember(Precision)), None,
         "F32, F16 or F32_F16 (f16 storage, f32 arithmetic); none follows "
         "`is_precision_loss_allowed`, then the priorities.",
         origin="LiteRT 2",
@@ -74,7 +74,7 @@ class OptionList:
         origin="Java",
     )  # fmt: skip
     quantized_numerics: Numerics | None = option(
-        OrNone(Member(Numerics)), None,
+        OrNone(EnumMember(Numerics)), None,
         "What operators on quantized tensors are computed on: FLOAT, real numbers that are rounded "
         "behind each operator, or INTEGER, the stored numbers, bit for bit as TFLite's reference "
         "kernels, where there is a kernel that does so; the report says of which operators that "
@@ -99,7 +99,7 @@ class OptionList:
     )  # fmt: skip
 
     accuracy_guard: AccuracyGuard | None = option(
-        OrNone(Guard()), None,
+        OrNone(GuardSetting()), None,
         "How many of the first invocations are compared with the CPU; what f16 spoils is redone in "
         "f32 (docs/accuracy.md).",
     )  # fmt: skip
@@ -107,7 +107,7 @@ class OptionList:
     # What matters
 
     inference_preference: InferencePreference = option(
-        Member(InferencePreference, "TFLITE_GPU_INFERENCE_PREFERENCE_"),
+        EnumMember(InferencePreference, "TFLITE_GPU_INFERENCE_PREFERENCE_"),
         InferencePreference.FAST_SINGLE_ANSWER,
         "What is prepared before the first run. FAST_SINGLE_ANSWER: only what that run needs. "
         "BALANCED: each part is run once when it is loaded, so that the first run is as fast as "
@@ -134,26 +134,26 @@ class OptionList:
     # Which nodes
 
     max_delegated_partitions: int | None = option(
-        OrNone(Count()), None,
+        OrNone(WholeNumber()), None,
         "Most parts of the graph that go to the device, those of the largest estimated gain; none "
         "is no limit: a part that costs more than it gains is for the estimate to leave out.",
         origin="V2, default 1",
     )  # fmt: skip
     min_nodes_per_partition: int = option(
-        Count(), 1, "Smaller parts stay on the CPU.", origin="benchmark_model"
+        WholeNumber(), 1, "Smaller parts stay on the CPU.", origin="benchmark_model"
     )
     partitioning: PartitionBy | None = option(
-        OrNone(Member(PartitionBy)), None,
+        OrNone(EnumMember(PartitionBy)), None,
         "GAIN leaves to the CPU what is estimated to be faster there, ALL gives the device whatever "
         "it can run; none is GAIN on a GPU that nobody asked for by name, with `allow_fallback`, "
         "and ALL elsewhere.",
     )  # fmt: skip
     first_delegate_node_index: int = option(
-        Count(0), 0, "Operators of the file before this one stay on the CPU.",
+        WholeNumber(0), 0, "Operators of the file before this one stay on the CPU.",
         origin="V2, debug builds only",
     )  # fmt: skip
     last_delegate_node_index: int | None = option(
-        OrNone(Count(0)), None, "Operators of the file after this one stay on the CPU.",
+        OrNone(WholeNumber(0)), None, "Operators of the file after this one stay on the CPU.",
         origin="V2, debug builds only, default 2147483647",
     )  # fmt: skip
     include: tuple[int | str, ...] = option(
@@ -168,7 +168,7 @@ class OptionList:
     # Memory, and what is kept
 
     memory_limit: int | None = option(
-        OrNone(Size()), None,
+        OrNone(ByteSize()), None,
         "Most bytes of device memory for all models on one delegate together: intermediate tensors, "
         "weights (once for equal ones), inputs, outputs and their staging, buffers to be bound. Parts "
         "that do not fit stay on the CPU; a buffer that does not is an error.",
@@ -192,14 +192,14 @@ class OptionList:
     # How it is run
 
     wait_type: WaitType = option(
-        Member(WaitType, "TFLGPUDELEGATEWAITTYPE"), WaitType.PASSIVE,
+        EnumMember(WaitType, "TFLGPUDELEGATEWAITTYPE"), WaitType.PASSIVE,
         "How the end of a run is waited for. PASSIVE gives the processor to others and sleeps in "
         "long runs; ACTIVE asks the device again and again, which takes a whole processor and "
         "hears of the end sooner.",
         origin="Metal",
     )  # fmt: skip
     invoke_loop_times: int = option(
-        Count(), 1,
+        WholeNumber(), 1,
         "How often each part on the device is run in an invoke, with the same result, so that "
         "tools can measure it.",
         origin="V2 (gpu_invoke_loop_times)",
@@ -208,7 +208,7 @@ class OptionList:
     # When it fails
 
     on_error: OnError | None = option(
-        OrNone(Member(OnError)), None,
+        OrNone(EnumMember(OnError)), None,
         "What follows when a run fails on the device. RAISE: the error; CPU: the CPU makes that run "
         "again and goes on; RETRY: recorded anew, once (docs/async.md). None is CPU on a device that "
         "nobody asked for, with `allow_fallback`, and RAISE elsewhere.",

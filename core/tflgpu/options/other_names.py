@@ -12,7 +12,7 @@ from typing import Any
 from tflgpu.errors import OptionError
 from tflgpu.options.definition import Option, unknown_option
 from tflgpu.options.enums import ExperimentalFlags, ForceBackend
-from tflgpu.options.kinds import Count, Flags, Kind, Loss, Member, Truth
+from tflgpu.options.kinds import EnumMember, Flags, Loss, OptionKind, Truth, WholeNumber
 from tflgpu.values import frozen
 
 _BACKENDS = {ForceBackend.OPENCL: "opencl", ForceBackend.OPENGL: "opengl"}
@@ -31,7 +31,7 @@ class OtherName:
     """
 
     name: str
-    kind: Kind
+    kind: OptionKind
     means: Callable[[Any], Mapping[str, object]]
     stands_for: str
     origin: str
@@ -81,11 +81,11 @@ OTHER_NAMES: Mapping[str, OtherName] = {
             "`is_precision_loss_allowed`", "Java, default true; GL of 2019, default false",
         ),
         OtherName(
-            "force_backend", Member(ForceBackend), _of_forced,
+            "force_backend", EnumMember(ForceBackend), _of_forced,
             "`backend` (UNSET: as if it were not given)", "Java, default UNSET",
         ),
         OtherName(
-            "gpu_invoke_loop_times", Count(), lambda n: {"invoke_loop_times": n},
+            "gpu_invoke_loop_times", WholeNumber(), lambda n: {"invoke_loop_times": n},
             "`invoke_loop_times`", "V2, default 1",
         ),
     )

@@ -22,6 +22,9 @@ from tflgpu.values import frozen
 
 Known = Mapping[str, Option]
 
+#: Bytes of a file of options, which is a page of text.
+_MOST = 1 << 20
+
 
 def from_dict(options: Mapping[str, object], known: Known) -> dict[str, Any]:
     """The values of options by name, as keywords have them.
@@ -49,10 +52,15 @@ def from_toml(
     else:
         import tomli as tomllib
     try:
+        # A pipe could be waited for for ever, and a device has no end.
+        if Path(path).exists() and not (
+            Path(path).is_file() and Path(path).stat().st_size <= _MOST
+        ):
+            raise OptionError(f"{who}it is no file of at most {_MOST >> 20} MiB")
         content: Any = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise OptionError(f"{who}{error.strerror or error}") from error
-    except ValueError as error:  # not TOML, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or nested too deep
         raise OptionError(f"{who}it is no TOML file: {error}") from error
     for name in table.split(".") if table else ():
         if not isinstance(content, Mapping) or name not in content:

@@ -12,7 +12,7 @@ from tflgpu.errors import GraphError, PluginError
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.verify import verify
 from tflgpu.ops.unknown import unknown_reason
-from tflgpu.passes.foreign import Snapshot, check_edits
+from tflgpu.passes.foreign import GraphSnapshot, check_edits
 
 if TYPE_CHECKING:
     from tflgpu.passes.context import PassContext
@@ -49,11 +49,11 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext) -> di
     """Run passes phase by phase, each phase to a fixpoint; gives the edits by pass name.
 
     The graph is pruned and verified after every pass that changed it. A graph with a node that
-    nothing can run stays as it is: nobody will run it, and the shapes that follow from such a node
-    are placeholders, which a pass would take for the truth.
+    nothing can run stays as it is: it is never run, and the shapes that follow from such a node are
+    placeholders, which a pass would take for real ones.
 
-    Of a plugin's pass nothing is believed: what it did is found by looking, and the shapes of the
-    nodes that it made or changed are inferred anew.
+    A plugin's pass is checked: its edits are found by comparing the graph before and after, and the
+    shapes of the nodes that it made or changed are inferred anew.
 
     Raises:
         GraphError: a pass broke the graph, or a phase does not settle; names the pass, and its
@@ -98,7 +98,7 @@ def _run(graph: Graph, item: Pass, context: PassContext) -> int:
 def _run_foreign(graph: Graph, item: Pass, context: PassContext) -> int:
     """A plugin's pass."""
     where = f"pass {item}, on graph {graph.name}"
-    before = Snapshot.of(graph)
+    before = GraphSnapshot.of(graph)
     made = attempt(item.run, graph, context)
     if isinstance(made, Failed):
         raise PluginError(f"{where}: it raised {made}") from made.error

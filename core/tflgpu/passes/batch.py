@@ -21,9 +21,9 @@ import numpy as np
 from tflgpu.blame import Failed, attempt
 from tflgpu.errors import GraphError, ModelError
 from tflgpu.ir.brief import listed, quoted
+from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.ir.sizes import check_size
 from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import NoAttrs, OpDef, Operand
@@ -44,7 +44,7 @@ def batched(graph: Graph, count: int, ops: Mapping[str, OpDef]) -> Graph | Unsup
         GraphError: an op's definition made something that is no graph.
     """
     made = graph.copy()
-    work = Batching(made, count, ops)
+    work = BatchedGraph(made, count, ops)
     refused = work.begin()
     for node in () if refused else tuple(made.nodes):
         refused = work.add(node)
@@ -60,7 +60,7 @@ def batched(graph: Graph, count: int, ops: Mapping[str, OpDef]) -> Graph | Unsup
     return made
 
 
-class Batching:
+class BatchedGraph:
     """A graph on its way; which of its values are of each item so far."""
 
     def __init__(self, graph: Graph, count: int, ops: Mapping[str, OpDef]) -> None:

@@ -10,6 +10,7 @@ import attrs
 from tflgpu.ir.graph import Node
 from tflgpu.ops.base import Activation, OpDef
 from tflgpu.ops.facets import Filter
+from tflgpu.ops.unknown import UnknownOp
 
 if TYPE_CHECKING:
     from tflgpu.lowering.rule import Site
@@ -35,12 +36,13 @@ class PassContext:
     kernels: bool = False
 
     def op(self, node: Node) -> OpDef | None:
-        """The definition of a node's op; None where there is none."""
-        return self.ops.get(node.op)
+        """The definition of a node's op; None where there is none, or where what the file says of the
+        node is not understood."""
+        return None if isinstance(node.attrs, UnknownOp) else self.ops.get(node.op)
 
     def activation_of(self, node: Node) -> Activation:
         """The activation fused into a node."""
-        op = self.ops.get(node.op)
+        op = self.op(node)
         return Activation.NONE if op is None else op.activation_of(node)
 
     def is_linear(self, node: Node) -> bool:
@@ -49,12 +51,12 @@ class PassContext:
 
     def affine_of(self, node: Node) -> Affine | None:
         """The arithmetic that a node does, before its activation, with a constant per channel."""
-        op = self.ops.get(node.op)
+        op = self.op(node)
         return None if op is None or op.affine is None else op.affine(node)
 
     def filter_of(self, node: Node | None) -> Filter | None:
         """Which operand of a node is what, where it has a filter."""
-        op = None if node is None else self.ops.get(node.op)
+        op = None if node is None else self.op(node)
         return None if op is None else op.filter
 
     def activation_node(self, activation: Activation) -> str | None:

@@ -15,11 +15,11 @@ from tflgpu.ops.facets import InDigits
 from tflgpu.ops.stored_digit import OP as DIGIT
 from tflgpu.ops.stored_digit import StoredDigit
 from tflgpu.ops.stored_sums import OP as SUMS
+from tflgpu.passes.quantized_pairs import QuantizedPairs
 from tflgpu.passes.scales import range_of
-from tflgpu.passes.twins import Twins
 
 
-def sum_digits(twins: Twins, node: Node, found: InDigits) -> Value:
+def sum_digits(twins: QuantizedPairs, node: Node, found: InDigits) -> Value:
     """Add the nodes that compute ``node``'s result in real numbers, and give it; the node itself is
     not added.
 

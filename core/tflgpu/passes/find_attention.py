@@ -11,7 +11,7 @@ for groups of queries' heads are read as they were. Two masks (Swin's: of relati
 which scores are reshaped to [items, windows, ..] and back) are added to one. Files whose converter kept the
 name have a composite instead (`tflgpu.compiler.composites`).
 
-Whether a node becomes of it is up to who compiles: on the CPU the operators have better kernels.
+The compiler decides whether it becomes a node: on the CPU the operators have better kernels.
 """
 
 from __future__ import annotations

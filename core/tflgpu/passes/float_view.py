@@ -24,8 +24,9 @@ how, and makes it (`OpDef.as_stored`); nothing rounds it then:
 
     i8 -> AVERAGE_POOL_2D -> i8     f32 -> AVERAGE_POOL_2D {stored}
 
-A node that somebody computes on the stored numbers, as TFLite's own kernels do, stays on them where
-that is wanted, converted around it like any op that takes no real numbers:
+A node that a device computes on the stored numbers, as TFLite's own kernels do, stays on them where
+integer numerics are asked for, with conversions around it as around any op that takes no real
+numbers:
 
     i8 -> CONV_2D -> i8 -> ADD -> i8        i8 -> CONV_2D (f32, rounded) -> i8 -> QUANTIZED_ADD -> i8
 
@@ -41,6 +42,7 @@ from typing import Union
 import attrs
 import numpy as np
 
+from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.ir.rewrite import merged_origins
@@ -48,16 +50,16 @@ from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.convert import Dequantize, Quantize
-from tflgpu.ops.facets import Behind, Filter, Instead
+from tflgpu.ops.facets import Filter, PostOp, Replacement
 from tflgpu.ops.quantized_table import OP as TABLE
 from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.passes.bias_steps import steps_of_bias
 from tflgpu.passes.digits import sum_digits
 from tflgpu.passes.hybrid_data import RoundedData, read_legacy_weights
-from tflgpu.passes.instead import put_behind, put_instead
+from tflgpu.passes.quantized_pairs import QuantizedPairs
+from tflgpu.passes.replacement import put_post_op, put_replacement
 from tflgpu.passes.scales import inferred, is_quantized, is_simple, one_scale, only_moves, range_of
-from tflgpu.passes.twins import Twins
 
 _WIDE = frozenset({DType.I32, DType.I64})
 
@@ -131,7 +133,7 @@ class _Viewing:
         self.in_floats: dict[int, str] = {}
         self._in_integers = in_integers
         self._ops = ops
-        self._twins = Twins(graph)
+        self._twins = QuantizedPairs(graph)
         self._rounded = RoundedData(graph)
 
     def run(self, *, keep_stored: bool) -> None:
@@ -237,7 +239,7 @@ class _Viewing:
                 continue
             if as_one is not None and range_of(out) != range_of(as_one):
                 moved.append((results[-1], out))
-            elif not isinstance(stored, Behind) and only_moves(
+            elif not isinstance(stored, PostOp) and only_moves(
                 op, node, operands if as_one is None else [out], out
             ):
                 self._twins.real[out.id] = results[-1]
@@ -246,11 +248,11 @@ class _Viewing:
         node.inputs, node.outputs = inputs, results
         self.graph.nodes.append(node)
         for raw, out in rounded:
-            if not isinstance(stored, Behind):
+            if not isinstance(stored, PostOp):
                 self._twins.simulate(raw, out, node.origins, even=op.filter is not None)
                 continue
             twin = self._twins.real[out.id] = self._twins.new(out)
-            put_behind(self.graph, node, raw, twin, stored)
+            put_post_op(self.graph, node, raw, twin, stored)
         for raw, out in moved:
             assert as_one is not None
             assert as_one.quant is not None
@@ -260,7 +262,7 @@ class _Viewing:
 
     def _computes_stored(
         self, op: OpDef | None, node: Node, inputs: list[Value | None]
-    ) -> Behind | bool:
+    ) -> PostOp | bool:
         """Let a node make the numbers that TFLite stores, or say what rounds them so."""
         if op is None or op.as_stored is None:
             return False
@@ -268,11 +270,14 @@ class _Viewing:
         made = [v for v in node.outputs if is_quantized(v)]
         if not all(is_quantized(v) for v in given) or not all(is_simple(v) for v in given + made):
             return False
-        found = op.as_stored(node)
-        if isinstance(found, Behind):
+        try:
+            found = op.as_stored(node)
+        except ModelError:  # its numbers are out of reach of whole ones
+            return False
+        if isinstance(found, PostOp):
             return found
-        if isinstance(found, Instead):
-            put_instead(self.graph, node, inputs, found)
+        if isinstance(found, Replacement):
+            put_replacement(self.graph, node, inputs, found)
         elif found is not None:
             node.attrs = found
         return found is not None
@@ -310,8 +315,8 @@ class _Viewing:
         return found is not None
 
     def _stays_in_integers(self, node: Node) -> bool:
-        """Let a node be computed on stored numbers; False where nothing does that, or nobody asks
-        for it."""
+        """Let a node be computed on stored numbers; False where nothing computes it so, or numerics
+        are not integer."""
         op = self._ops.get(node.op)
         if self._in_integers is None or op is None:
             return False

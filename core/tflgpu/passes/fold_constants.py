@@ -10,11 +10,11 @@ import numpy as np
 
 from tflgpu.blame import of_signal
 from tflgpu.errors import TflgpuError
+from tflgpu.ir.budget import spend
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.base import OpDef
-from tflgpu.ops.unknown import unknown_reason
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
 
@@ -38,7 +38,7 @@ def run(graph: Graph, context: PassContext) -> int:
 
 
 def _may_fold(node: Node, definition: OpDef) -> bool:
-    if definition.stateful or unknown_reason(node.attrs) is not None or not node.outputs:
+    if definition.stateful or not node.outputs:
         return False
     # References see stored numbers without their scales; DEQUANTIZE has a pass of its own.
     if any(v is not None and v.quant is not None for v in (*node.inputs, *node.outputs)):
@@ -53,12 +53,13 @@ def _may_fold(node: Node, definition: OpDef) -> bool:
 
 def _evaluate(node: Node, definition: OpDef) -> list[Array] | None:
     try:
+        spend("nbytes", sum(v.nbytes for v in node.outputs), node.label)
         with np.errstate(all="ignore"):
             results = definition.reference(node.attrs, [_contents(v) for v in node.inputs])
     except (TflgpuError, ArithmeticError, ValueError, TypeError, LookupError, MemoryError) as error:
         if of_signal(error):
             raise
-        return None  # what is wrong with it is said when it runs
+        return None  # what is wrong with it is said when it runs; what is too much runs, too
     for value, result in zip(node.outputs, results, strict=True):
         if result.shape != value.shape or DType.from_numpy(result.dtype) is not value.dtype:
             return None

@@ -18,7 +18,7 @@ from tflgpu.ops.unknown import unknown_reason
 
 
 @attrs.frozen(eq=False)
-class Snapshot:
+class GraphSnapshot:
     """A graph as it was before a pass.
 
     Attributes:
@@ -36,7 +36,7 @@ class Snapshot:
     bare: frozenset[int]
 
     @classmethod
-    def of(cls, graph: Graph) -> Snapshot:
+    def of(cls, graph: Graph) -> GraphSnapshot:
         """Look at a graph. What is compared by identity is kept, so that no id is used again."""
         return cls(
             {id(n): (n, *_state(n)) for n in graph.nodes},
@@ -81,7 +81,7 @@ def _equal(before: Sequence[Any], after: Sequence[Any]) -> bool:
     )
 
 
-def check_edits(graph: Graph, before: Snapshot, name: str, ops: Mapping[str, OpDef]) -> bool:
+def check_edits(graph: Graph, before: GraphSnapshot, name: str, ops: Mapping[str, OpDef]) -> bool:
     """Prune a graph after a plugin's pass, and check all that later stages rely on; gives
     whether it was edited.
 

@@ -23,7 +23,7 @@ from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.affine import is_plain, scalar_of
 from tflgpu.ops.axes import integers
 from tflgpu.ops.base import Activation, NoAttrs
-from tflgpu.ops.binary import Fused
+from tflgpu.ops.binary import BinaryAttrs
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import Reduce, reduced_axes
 from tflgpu.passes.base import Pass
@@ -221,10 +221,12 @@ def _rewrite(
         return
     for op, operand in steps[:-1]:
         scaled = rewriter.value(result.shape, result.dtype, result.name + "/scaled")
-        rewriter.insert(op, Fused(), [value, operand], [scaled], before=last, origins=last.origins)
+        rewriter.insert(
+            op, BinaryAttrs(), [value, operand], [scaled], before=last, origins=last.origins
+        )
         value = scaled
     op, operand = steps[-1]
-    rewriter.replace([last], op, Fused(activation), [value, operand])
+    rewriter.replace([last], op, BinaryAttrs(activation), [value, operand])
 
 
 PASS = Pass("fuse_normalization", run, phase=10)

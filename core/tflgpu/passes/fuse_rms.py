@@ -13,7 +13,7 @@ from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.affine import is_plain, scalar_of
 from tflgpu.ops.axes import integers
-from tflgpu.ops.composite_norms import RMS, Norm
+from tflgpu.ops.composite_norms import RMS, NormAttrs
 from tflgpu.ops.reduce import Reduce, reduced_axes
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
@@ -34,7 +34,7 @@ def run(graph: Graph, context: PassContext) -> int:
             found = _root(rewriter, context, x, other) if x.shape == result.shape else None
             if found is not None:
                 epsilon, nodes = found
-                made = rewriter.replace([node], RMS, Norm(epsilon), [x])
+                made = rewriter.replace([node], RMS, NormAttrs(epsilon), [x])
                 made.origins = merged_origins(*nodes, node)
                 rewriter.count()
                 break
@@ -44,8 +44,8 @@ def run(graph: Graph, context: PassContext) -> int:
 def _root(
     rewriter: Rewriter, context: PassContext, x: Value, value: Value
 ) -> tuple[float, list[Node]] | None:
-    """The epsilon of ``value`` = 1 / the root mean square of ``x``, and the nodes, whose results nobody
-    else needs."""
+    """The epsilon of ``value`` = 1 / the root mean square of ``x``, and the nodes, whose results
+    have no other reader."""
 
     def maker(value: Value, op: str) -> Node | None:
         node = rewriter.producer(value, op)

@@ -10,7 +10,7 @@ import numpy as np
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.affine import is_plain
-from tflgpu.ops.pool import Pool, pool_window
+from tflgpu.ops.pool import PoolAttrs, pool_window
 from tflgpu.ops.reduce import Reduce
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
@@ -20,7 +20,11 @@ def run(graph: Graph, context: PassContext) -> int:
     """Rewrite every one without an activation."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes("AVERAGE_POOL_2D"):
-        if not isinstance(node.attrs, Pool) or not context.is_linear(node) or not is_plain(node):
+        if (
+            not isinstance(node.attrs, PoolAttrs)
+            or not context.is_linear(node)
+            or not is_plain(node)
+        ):
             continue
         if node.attrs.stored is not None:
             continue

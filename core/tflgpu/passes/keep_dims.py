@@ -1,4 +1,4 @@
-"""Means keep their reduced dimensions, as 1, until somebody needs them gone.
+"""Means keep their reduced dimensions, as 1, until a node needs them gone.
 
     x -> MEAN -> RSQRT -> RESHAPE that puts the 1s back -> y
     x -> MEAN {keep_dims} -> RSQRT -> y

@@ -21,7 +21,7 @@ from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import NoAttrs
-from tflgpu.ops.binary import Fused
+from tflgpu.ops.binary import BinaryAttrs
 from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.passes.base import Pass
@@ -156,7 +156,7 @@ def _signed(rewriter: Rewriter, before: Node, imaginary: Value) -> Value:
     signs[[0, -1]] = -_LEAST
     result = rewriter.value(imaginary.shape, DType.F32, f"{imaginary.name}/signed")
     operands = [imaginary, rewriter.const(signs)]
-    rewriter.insert("ADD", Fused(), operands, [result], before=before, origins=before.origins)
+    rewriter.insert("ADD", BinaryAttrs(), operands, [result], before=before, origins=before.origins)
     return result
 
 
@@ -167,7 +167,7 @@ def _size(rewriter: Rewriter, parts: list[Value], end: Node) -> Value:
         return result
 
     squares = [made("SQUARE", NoAttrs(), part) for part in parts]
-    return made("SQRT", NoAttrs(), made("ADD", Fused(), *squares))
+    return made("SQRT", NoAttrs(), made("ADD", BinaryAttrs(), *squares))
 
 
 def _tables(width: int, taken: int) -> dict[str, Array]:

@@ -4,9 +4,9 @@
         print(profile.name, profile.title)
     print(tflgpu.check("model.tflite", "adreno-740"))
 
-`profile` says what a profile is; `hardware` has those of devices, `rules` reads those of other
-delegates, which are data; `checks`, `seen` and `delegation` do with them what the originals do;
-`check` puts a model to either kind.
+`profile` says what a profile is; `devices.toml` has those of devices, `delegates.toml` those of
+other delegates, which are data; `checks`, `seen` and `delegation` do with them what the originals
+do; `check` puts a model to either kind.
 """
 
 from tflgpu.profiles.check import check

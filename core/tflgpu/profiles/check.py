@@ -13,8 +13,8 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import on_device, report_of, untimed
 from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal
 from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.devices.device_options import precision_on
 from tflgpu.devices.targets import target_of
-from tflgpu.devices.wanted import precision_on
 from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode

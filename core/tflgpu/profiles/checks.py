@@ -1,8 +1,8 @@
 """Checks of the original delegates that are more than a number in a table.
 
 Each takes an operator and gives the reason why it is refused, or "". Sources: LiteRT,
-``tflite/tools/versioning/gpu_compatibility.cc`` and ``tflite/delegates/gpu/common/model_builder.cc``
-(August 2026).
+``tflite/tools/versioning/gpu_compatibility.cc`` and
+``tflite/delegates/gpu/common/model_builder.cc`` (August 2026).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _warp(seen: Seen) -> str:
 
 
 #: By the name that a table of rules has for it.
-CHECKS: Mapping[str, Callable[[Seen], str]] = {
+NAMED_CHECKS: Mapping[str, Callable[[Seen], str]] = {
     "alpha": _alpha,
     "branches": _branches,
     "broadcast": _broadcast,

@@ -1,9 +1,10 @@
 """What a delegate of others makes of a file: which operators it takes, in which parts, and why not
 the rest.
 
-As LiteRT does it (``tflite/delegates/utils.cc``, ``tflite/graph_info.cc``, August 2026): each operator
-is asked for, the operators are divided into subsets of one side each, always taking all that are
-ready before changing sides, and of the delegate's subsets those with the most operators are kept.
+As LiteRT does it (``tflite/delegates/utils.cc``, ``tflite/graph_info.cc``, August 2026): each
+operator is asked for, the operators are divided into subsets of one side each, always taking all
+that are ready before changing sides, and of the delegate's subsets those with the most operators
+are kept.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def delegated(
         why = rules.refusal(seen, quantized=quantized)
         if why:
             reasons[op.index] = why
-        elif found := rules.rules[op.name].flaws(seen):
+        elif found := rules.flaws(seen):
             flaws[op.index] = found
     every = tuple(op.index for op in subgraph.operators)
     if set(reasons) == around.halving and len(reasons) < len(every):

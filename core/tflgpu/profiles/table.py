@@ -1,45 +1,43 @@
-"""The shipped profiles, by name."""
+"""The shipped profiles, by name: `devices.toml` and `delegates.toml`, read."""
 
 from __future__ import annotations
 
 import difflib
+import sys
+from collections.abc import Mapping
 from functools import cache
+from importlib.resources import files
+from typing import Any
 
 from tflgpu.errors import OptionError
-from tflgpu.profiles.hardware import DEVICES
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.profiles.profile import Profile
-from tflgpu.profiles.rules import RuleTable, table
+from tflgpu.profiles.rules import Rule, RuleTable
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _LIMITS = (
     "The rules are those of its source; whether a driver then compiles the graph is not known here"
 )
 
 
-def _delegate(name: str, title: str, rules: RuleTable, *notes: str) -> Profile:
-    return Profile(name, title, rules=rules, sources=rules.sources, notes=(*notes, _LIMITS))
-
-
 @cache
-def _delegates() -> tuple[Profile, ...]:
-    return (
-        _delegate(
-            "tflite-gpu",
-            "TFLite's GPU delegate (V2)",
-            table("tflite_gpu.json"),
-            "OpenCL and OpenGL are asked by the same rules, though OpenGL has fewer kernels",
-        ),
-        _delegate(
-            "litert-gpu",
-            "LiteRT's GPU accelerator (ML Drift)",
-            table("litert_gpu.json"),
-            "Where the source says nothing else of an op, TFLite's GPU delegate's checks are meant",
-        ),
-    )
-
-
 def every() -> tuple[Profile, ...]:
     """The profiles: of devices, then those of other delegates."""
-    return (*DEVICES, *_delegates())
+    devices, delegates = _read("devices.toml"), _read("delegates.toml")
+    found = [
+        _device(row, model, devices)
+        for row in devices["devices"]
+        for model in row.get("models", [""])
+    ]
+    for name, row in delegates.items():
+        rules = rule_table(name)
+        notes = (*row["notes"], _LIMITS)
+        found.append(Profile(name, row["title"], rules=rules, sources=rules.sources, notes=notes))
+    return tuple(found)
 
 
 def get(name: str) -> Profile:
@@ -55,3 +53,64 @@ def get(name: str) -> Profile:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise OptionError(f"there is no profile {name!r}{hint} (there are {', '.join(known)})")
     return found
+
+
+def _device(row: Mapping[str, Any], model: str, tables: Mapping[str, Any]) -> Profile:
+    """A profile of `devices.toml`, or one of several that differ by their ``model`` only."""
+    caps: dict[str, Any] = {}
+    for base in row.get("like", ()):
+        caps |= tables["caps"][base]
+    caps |= row.get("caps", {})
+    caps = {key: tuple(v) if isinstance(v, list) else v for key, v in caps.items()}
+    return Profile(
+        row["name"].format(model),
+        row["title"].format(model.upper()),
+        tuple(row["apis"]),
+        DeviceCaps(**caps),
+        sources=tuple(tables["sources"][source] for source in row["sources"]),
+        notes=tuple(tables["notes"].get(note, note) for note in row["notes"]),
+    )
+
+
+@cache
+def rule_table(name: str) -> RuleTable:
+    """A delegate's rules, by the name of its profile."""
+    given = _read("delegates.toml")
+    row = given[name]
+    base = given[row["extends"]] if "extends" in row else {}
+    rules = _changed(rule_table(row["extends"]).rules, row) if base else {}
+    for rule in row["rules"]:
+        for op in rule["ops"]:
+            if op in rules:
+                raise ValueError(f"there are two rules for {op}")
+            rules[op] = rule
+    general = {
+        key: row.get(key, base.get(key))
+        for key in (
+            "max_rank",
+            "types",
+            "quantized_types",
+            "activations",
+            "half_constants",
+            "max_partitions",
+        )
+    }
+    sources = (*row["sources"], *base.get("sources", ()))
+    return RuleTable(rules=rules, dropped=row.get("drop", {}), sources=sources, **general)
+
+
+def _changed(rules: Mapping[str, Rule], row: Mapping[str, Any]) -> dict[str, Rule]:
+    """What a table takes over from the one that it extends."""
+    found: dict[str, Rule] = {}
+    for op, rule in rules.items():
+        if op not in row["drop"]:
+            kept = {key: value for key, value in rule.items() if key not in row["without"]}
+            version = {"version": row["versions"][op]} if op in row["versions"] else {}
+            found[op] = {**kept, **version, **row["changes"].get(op, {})}
+    return found
+
+
+@cache
+def _read(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = tomllib.loads(files(__package__).joinpath(name).read_text("utf-8"))
+    return content

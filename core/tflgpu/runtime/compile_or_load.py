@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice
-from tflgpu.devices.wanted import node_choice
+from tflgpu.devices.device_options import node_choice
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.options import InferencePreference
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.provider import Provider
-from tflgpu.saved.asked import facts_of_options, facts_of_registry
-from tflgpu.saved.keeping import device_facts
+from tflgpu.saved.location import device_facts
+from tflgpu.saved.option_facts import facts_of_options, facts_of_registry
 from tflgpu.saved.source import Facts, Source
 from tflgpu.saved.start import Start, start_of
 

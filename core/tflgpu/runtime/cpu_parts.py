@@ -33,7 +33,7 @@ class CpuLoader:
         side: What runs them; None for NumPy alone.
         ops: Op definitions by name.
         variables: State tensors by value id.
-        placed: Who runs which operator of the file, as far as that is not NumPy.
+        placed: By operator of the file: the name of what runs it, where that is not NumPy.
     """
 
     side: CpuSide | None
@@ -45,7 +45,8 @@ class CpuLoader:
         """The steps that run a part.
 
         Raises:
-            UnsupportedError: an operator that nobody runs; lists all, with reasons.
+            UnsupportedError: an operator that neither the CPU side nor a reference runs; lists all,
+                with reasons.
             DeviceError: the CPU side that was asked for cannot run here.
         """
         device = None if self.side is None else self.side.device

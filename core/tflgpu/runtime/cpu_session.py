@@ -40,7 +40,8 @@ def open_cpu_session(
     of the kind ``code``, for every operator.
 
     Raises:
-        UnsupportedError: an operator that nobody runs; lists all such, with reasons.
+        UnsupportedError: an operator that neither the CPU side nor a reference runs; lists all
+            such, with reasons.
         DeviceError: the CPU side that was asked for cannot run here.
     """
     refuse_unknown(graph, "the CPU cannot run")

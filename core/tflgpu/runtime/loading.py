@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tflgpu.blame import attempt
+from tflgpu.compiler.carried_state import CarriedState, Pairs, kept_by
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.keep import Kept, Pairs, kept_by
 from tflgpu.compiler.parts import Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import placed
@@ -26,7 +26,7 @@ from tflgpu.plugins import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session, Step, make_variables
-from tflgpu.runtime.state import Keeper, too_large
+from tflgpu.runtime.state import StateBuffers, too_large
 from tflgpu.values import frozen
 
 _LOG = logging.getLogger("tflgpu")
@@ -49,7 +49,7 @@ class Loader:
 
     Attributes:
         device: An opened device.
-        known: Where ops come from, and who wants to see plans.
+        known: The registry of ops, and of hooks that see plans.
         cpu: What runs the other parts.
         guard_bands: As `Device.load`.
         may_fall_back: Whether a part that the device cannot load runs on the CPU instead.
@@ -81,9 +81,9 @@ class Loader:
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run.
-            DeviceError: the device could not load a part, and it may not fall back (what memory_limit
-                has no room for may); or the CPU side that was asked for cannot run here.
-            Whatever ``report`` raises; what was loaded is closed then.
+            DeviceError: the device could not load a part, and it may not fall back (what
+                memory_limit has no room for may); or the CPU side that was asked for cannot run
+                here. Errors of ``report`` pass through; the parts loaded so far are closed then.
         """
         close_what_ended()
 
@@ -155,12 +155,12 @@ class Loader:
             attempt(close_all, [step.recording])
             raise
 
-    def _kept(self, compiled: Compiled, pairs: Pairs) -> Kept:
+    def _kept(self, compiled: Compiled, pairs: Pairs) -> CarriedState:
         if not pairs:
-            return Kept({}, {})
+            return CarriedState({}, {})
         why = self._keeps_nothing()
         if why:
-            return Kept({}, {given: why for _, given in pairs})
+            return CarriedState({}, {given: why for _, given in pairs})
         kept = kept_by(compiled.parts, compiled.refusals, pairs)
         carries, refused = dict(kept.carries), dict(kept.refused)
         for index in kept.carries:
@@ -172,7 +172,7 @@ class Loader:
             if large:
                 del carries[index]
                 refused.update((v.id, large) for v in values)
-        return Kept(carries, refused)
+        return CarriedState(carries, refused)
 
     def _keeps_nothing(self) -> str:
         """Why nothing is left on the device between runs; "" where it may be."""
@@ -215,13 +215,15 @@ class Loader:
             times=self.running.loops, device=device, submit=self.running.submission(recording),
         )  # fmt: skip
 
-    def _keeper(self, part: Part, recording: Recording, homes: dict[int, Array]) -> Keeper | None:
+    def _keeper(
+        self, part: Part, recording: Recording, homes: dict[int, Array]
+    ) -> StateBuffers | None:
         """What keeps the state of a part that has some; None for others."""
         device, plan = self.device, part.plan
         # A device of nodes has state itself.
         if isinstance(device, NodeDevice) or plan is None or not homes:
             return None
-        return Keeper(
+        return StateBuffers(
             recording, lambda: device.load(plan), device, homes,
             nbytes=plan.arena_bytes + plan.edge_bytes,
             may_leave=not self.guard_bands and self.running.state_may_leave,

@@ -17,12 +17,13 @@ from tflgpu.compiler.report_of import on_device
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.contract.progress import Progress
+from tflgpu.contract.run_guard import RunGuard
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.devices.honoured import objections
-from tflgpu.devices.paying import partition_by
+from tflgpu.devices.device_options import precision_note, precision_on
+from tflgpu.devices.option_checks import objections
+from tflgpu.devices.partition_policy import partition_by
 from tflgpu.devices.renewal import Renewal
-from tflgpu.devices.wanted import precision_note, precision_on
 from tflgpu.errors import OptionError, StateError
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
@@ -79,6 +80,7 @@ class OpenedDevice(Holder):
         self._only_gpus = only_gpus
         self._progress = progress
         self._closed = False
+        self._guard = RunGuard("this delegate")
         self._renewal = Renewal()
         self._times: TimeModel | None = None  # measured when it is first needed
         self._device: Device | NodeDevice | None = None
@@ -201,13 +203,7 @@ class OpenedDevice(Holder):
 
     def close(self) -> None:
         """Release the device; twice is harmless. Close the sessions on it first."""
-        self._closed = True
-        self.cpu.close()
-        if self.inherited:
-            return
-        self._renewal.close()
-        if self._device is not None:
-            self._device.close()
+        self._guard.close(self._release)
 
     def after_fork(self) -> None:
         """A child may not touch its device."""
@@ -217,6 +213,15 @@ class OpenedDevice(Holder):
             immortal(self._device)
 
     # Inside
+
+    def _release(self) -> None:
+        self._closed = True
+        self.cpu.close()
+        if self.inherited:
+            return
+        self._renewal.close()
+        if self._device is not None:
+            self._device.close()
 
     def _open(self) -> None:
         """Open the device, and see whether it can do what the options ask for; close it if not."""

@@ -1,11 +1,11 @@
-"""What stands in the place of a session's host arrays: buffers of the device, arrays of the caller.
+"""Bindings that replace a session's host arrays: buffers of the device, arrays of the caller.
 
     x (a buffer) -> recording 1 -> y (a buffer) -> recording 2 -> z (host memory)
 
-A tensor that is bound to a buffer of the device is neither uploaded nor downloaded: whatever reads
-or makes it is bound there. That needs all of these to be recordings on the device, which take the
-tensor as it is. An array of the caller's is copied to or from the tensor's own memory in host
-memory, before or after a run, which anything can have.
+A tensor that is bound to a buffer of the device is neither uploaded nor downloaded: every recording
+that reads or makes it is bound there. That needs all of these to be recordings on the device, which
+take the tensor as it is. An array of the caller's is copied to or from the tensor's own memory in
+host memory, before or after a run, which works with every kind of part.
 """
 
 from __future__ import annotations

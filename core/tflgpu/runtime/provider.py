@@ -8,8 +8,8 @@
 
 Models of a process without a delegate share one opened device (for the same options and
 environment). It is closed when the last of them lets go of it. Such a device is there to help, and
-must not stop a model that ran without it: whatever a GPU, its driver or a plugin cannot do, the CPU
-does, and the report and the log say why.
+must not stop a model that ran without it: the CPU does what a GPU, its driver or a plugin cannot
+do, and the report and the log say why.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tflgpu.errors import TflgpuError
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions, OnError
 from tflgpu.plugins import registry
-from tflgpu.saved.keeping import Keeping
+from tflgpu.saved.location import SavedLocation
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Provider:
     reason: str = ""
     code: ReasonCode = ReasonCode.NO_DELEGATE
     numerics: Numerics = Numerics.FLOAT
-    keeping: Keeping = Keeping()
+    keeping: SavedLocation = SavedLocation()
     accuracy: deque[AccuracyCheck] = attrs.field(factory=_checks)
     lease: Lease | None = None
 
@@ -96,7 +96,7 @@ class Provider:
 
     @property
     def gives_way(self) -> bool:
-        """Whether the CPU takes over whatever fails: nobody asked for this device."""
+        """Whether the CPU takes over what fails, since tflgpu chose this device itself."""
         return self.lease is not None and self.options.allow_fallback
 
     @property
@@ -126,7 +126,7 @@ class Provider:
 def device_provider(
     options: DelegateOptions,
     *,
-    keeping: Keeping = Keeping(),  # noqa: B008  (frozen)
+    keeping: SavedLocation = SavedLocation(),  # noqa: B008  (frozen)
     progress: Progress | None = None,
 ) -> Provider:
     """The device that options ask for.
@@ -172,7 +172,7 @@ def shared_provider(options: DelegateOptions) -> Provider:
         return cpu_only(
             options, failure_of_default(error), ReasonCode.DEVICE_FAILED, _numerics(options)
         )
-    return _on(shared.opened, Keeping(), Lease(shared))
+    return _on(shared.opened, SavedLocation(), Lease(shared))
 
 
 def failure_of_default(error: Exception) -> str:
@@ -189,7 +189,7 @@ def warn_of_default(error: Exception) -> None:
     )
 
 
-def _on(opened: OpenedDevice, keeping: Keeping, lease: Lease | None = None) -> Provider:
+def _on(opened: OpenedDevice, keeping: SavedLocation, lease: Lease | None = None) -> Provider:
     options = opened.options
     return Provider(
         options,

@@ -21,11 +21,11 @@ class Spinning:
         self._pending = pending
 
     def done(self) -> bool:
-        """As `Pending.done`."""
+        """Whether the run is over."""
         return self._pending.done()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As `Pending.wait`."""
+        """Wait for the end, at most ``timeout`` seconds; False where the run is not over then."""
         done = self._pending.done
         end = math.inf if timeout is None else time.perf_counter() + timeout
         while not done():
@@ -36,7 +36,7 @@ class Spinning:
 
 @frozen
 class Running:
-    """What options say of it.
+    """How options have recordings run.
 
     Attributes:
         wait: How the end of a run is waited for.
@@ -44,7 +44,7 @@ class Running:
         warm_up: Whether a part is run once, on zeros, when it is loaded.
         timeout: Seconds after which a run has failed; None is no limit.
         state_may_leave: Whether state may lie on the device only, which may never give it back: not
-            where somebody is to go on with it.
+            where the CPU, or a device opened anew, is to go on with it.
     """
 
     wait: WaitType = WaitType.PASSIVE
@@ -55,7 +55,7 @@ class Running:
 
     @classmethod
     def of(cls, options: DelegateOptions) -> Running:
-        """As options ask for it."""
+        """The settings that delegate options ask for."""
         is_single = options.inference_preference is InferencePreference.FAST_SINGLE_ANSWER
         return cls(
             options.wait_type, options.invoke_loop_times, not is_single, options.run_timeout,
@@ -87,8 +87,8 @@ class Running:
         return once if self.loops == 1 else repeat
 
     def submission(self, recording: Recording) -> Callable[[], Pending] | None:
-        """What begins a run that goes on by itself, for whoever waits for it later; None where somebody
-        has to see to it meanwhile: to its time, or to the next of several."""
+        """A function that submits a run, to be waited for later; None where the host has work
+        meanwhile: to watch a timeout, or to begin the next of several runs."""
         if self.loops > 1 or self.timeout is not None:
             return None
         if self.wait is WaitType.ACTIVE:

@@ -13,7 +13,7 @@ from tflgpu.errors import SavedModelError
 from tflgpu.ops.unknown import for_the_host, refuse_unknown
 from tflgpu.runtime.opening import insisted
 from tflgpu.runtime.provider import Provider
-from tflgpu.saved import keeping
+from tflgpu.saved import location
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
@@ -53,5 +53,5 @@ def save(provider: Provider, model: str | os.PathLike[str] | bytes, path: Path) 
     target = opened.target()
     compiled = opened.noted(compile_graph(graph, target))
     report = insisted(report_of(graph, compiled), opened)
-    keeping.write(path, compiled, graph, target, device, opened.registry.plugins)
+    location.write(path, compiled, graph, target, device, opened.registry.plugins)
     return report

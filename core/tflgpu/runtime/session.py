@@ -8,6 +8,7 @@ recording to another is copied.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -26,7 +27,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.places import Place, Places, Traffic
-from tflgpu.runtime.state import Keeper
+from tflgpu.runtime.state import StateBuffers
 from tflgpu.runtime.stateful import Stateful
 from tflgpu.values import frozen
 
@@ -57,7 +58,7 @@ class Step:
     outputs: tuple[Value, ...]
     label: str
     on_cpu: bool = False
-    keeper: Keeper | None = None
+    keeper: StateBuffers | None = None
     run: Callable[[], None] = attrs.field()
     times: int = 1
     device: Device | None = None
@@ -106,12 +107,16 @@ class Session(Stateful, Holder):
         for value in graph.values.values():
             if value.data is not None:
                 self._arrays[value.id] = value.data
+        readers = Counter(value.id for step in self._steps for value in step.inputs)
         for step in self._steps:
             moves = []
             given = zip(step.inputs, step.recording.inputs, strict=True)
             for i, (value, array) in enumerate(given):
                 home = self._arrays.get(value.id)
-                if home is None and _is_home(value, array):
+                # What is written for a device is not read again: others that read it have it from
+                # elsewhere.
+                is_readable = step.on_cpu or readers[value.id] == 1
+                if home is None and is_readable and _is_home(value, array):
                     self._arrays[value.id] = array  # a graph input, first read here
                 else:
                     if home is None:
@@ -310,7 +315,8 @@ class Session(Stateful, Holder):
         return lent
 
     def settle(self) -> None:
-        """See to it that nobody was lent what `arrays` has.
+        """Give arrays that were lent to callers their own memory, so that no caller shares
+        `arrays`.
 
         Raises:
             DeviceError: the device failed, or memory ran out.

@@ -1,17 +1,18 @@
-"""State between runs: in host memory, or, where nobody looks at it, in buffers of the device.
+"""State between runs: in host memory, or, while no host code reads it, in buffers of the device.
 
     at home    host arrays -> inputs of the recording    outputs -> host arrays, where a run came to its end
     away       run 1: A -> recording -> B     run 2: B -> the same plan, recorded once more -> A     ...
 
-A plan has the state of its nodes behind its inputs, and what becomes of it behind its outputs. It begins
-in host memory. When several runs in a row went by without anybody asking for it, each tensor of it gets two
-buffers of the device, and the plan is recorded a second time, bound to them the other way round: what one
-run writes the next one reads, and no run copies any of it. A run that fails, or is interrupted, has written
-to the buffers that do not count yet, so that the state is what it was. Whoever asks for the state has it
-read back to its arrays, which count from then on, since who asks may write to them.
+A plan has the state of its nodes behind its inputs, and what becomes of it behind its outputs. It
+begins in host memory. After several runs in a row without a read of the state, each tensor of it
+gets two buffers of the device, and the plan is recorded a second time, bound to them the other way
+round: what one run writes the next one reads, and no run copies any of it. A run that fails, or is
+interrupted, has written to the buffers that do not count yet, so that the state is what it was. A
+read of the state copies it back to its arrays, which count from then on, since the reader may write
+to them.
 
-What a device cannot do (it has no buffers, or no memory for another recording) leaves the state at home.
-So does a device that nobody asked for: whatever becomes of it, the CPU goes on.
+What a device cannot do (it has no buffers, or no memory for another recording) leaves the state at
+home. So does a device that tflgpu chose itself: when it fails, the CPU goes on.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 
 _LOG = logging.getLogger("tflgpu")
-#: Runs in a row in which nobody asked for the state, before it goes to the device; so many times more
+#: Runs in a row without a read of the state, before it goes to the device; so many times more
 #: where it was asked for soon after it had gone.
 QUIET = 2
 _MORE = 8
@@ -43,14 +44,15 @@ _MOST_TIMES = 8
 _ANEW = "reset_all_variables() lets it begin anew"
 
 
-class Keeper(Holder):
-    """A `Recording` of a plan with state, as one without: it brings the state along.
+class StateBuffers(Holder):
+    """A `Recording` of a plan with state, used like one without: the state tensors are kept from
+    run to run, in buffers of the device or in host memory.
 
     A run takes the state from before it, and what it makes of it counts after `commit`.
 
     Attributes:
-        copied: Bytes that moving the state has copied, to the device and to the host, since somebody
-            counted them.
+        copied: Bytes that moving the state has copied, to the device and to the host, since the
+            last count.
         edition: Another number whenever `copies` may have changed.
         commits: How often the state was replaced by what a run made of it.
         why_home: Why the state never goes to the device; "" where it does.
@@ -85,7 +87,7 @@ class Keeper(Holder):
         if self._forms != [(a.shape, a.dtype, a.nbytes) for a in after]:
             self.why_home = "a run makes another form of it than it reads"
         self._may_leave = not self.why_home
-        # Inputs and outputs that are bound to somebody's buffers, by index.
+        # Inputs and outputs that are bound to buffers of callers, by index.
         self._elsewhere: tuple[dict[int, Buffer], dict[int, Buffer]] = ({}, {})
         # Between their arrays and those of the second recording: to where, from where.
         self._before: list[tuple[Array, Array]] = []
@@ -112,22 +114,22 @@ class Keeper(Holder):
 
     @property
     def inputs(self) -> Sequence[Array]:
-        """As `Recording.inputs`, without the state."""
+        """The plan's inputs, in order, without the state."""
         return self._inputs
 
     @property
     def outputs(self) -> Sequence[Array]:
-        """As `Recording.outputs`, without the state."""
+        """The plan's outputs, in order, without the state."""
         return self._outputs
 
     def run(self) -> None:
-        """As `Recording.run`."""
+        """Run the recording that reads the current state."""
         recording = self._begin()
         recording.run()
         self._end(recording)
 
     def submit(self) -> Pending:
-        """As `Recording.submit`."""
+        """Submit the recording that reads the current state; its new state counts after `commit`."""
         recording = self._begin()
         return _Submitted(recording.submit(), lambda: self._end(recording))
 
@@ -194,7 +196,7 @@ class Keeper(Holder):
         return self._is_away
 
     def bring_home(self) -> None:
-        """See to it that the arrays hold the state, and count: somebody asks for them.
+        """Copy the state back to its host arrays, which count from then on.
 
         Raises:
             StateError: it was on a device that is lost, or of the process that this one was forked
@@ -260,13 +262,14 @@ class Keeper(Holder):
         self._quiet += 1
 
     def step_back(self) -> None:
-        """Let the state be what it was before the last run. Where it is at home, who wants that keeps
-        a copy."""
+        """Let the state be what it was before the last run. State at home is not stepped back: a
+        caller that may need it keeps a copy."""
         if self._can_step_back:
             self._turn, self._can_step_back = 1 - self._turn, False
 
     def stay(self) -> None:
-        """Keep the state at home from now on: somebody reads and writes its arrays without asking.
+        """Keep the state in host memory from now on: its arrays are read and written without a call
+        here.
 
         Raises:
             StateError, DeviceError: as `bring_home`.
@@ -424,11 +427,11 @@ class _Submitted:
         self._after: Callable[[], None] | None = after
 
     def done(self) -> bool:
-        """As `Pending.done`."""
+        """Whether the device's run is over."""
         return self._inner.done()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As `Pending.wait`."""
+        """Wait for the run, then do the rest; False where the run is not over in ``timeout`` seconds."""
         if not self._inner.wait(timeout):
             return False
         after, self._after = self._after, None

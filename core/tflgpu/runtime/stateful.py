@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.places import Places, Traffic
-from tflgpu.runtime.state import Keeper
+from tflgpu.runtime.state import StateBuffers
 
 
 class Stateful:
@@ -23,7 +23,7 @@ class Stateful:
     not_kept: Mapping[int, str] = MappingProxyType({})
     _variables: dict[int, Array]
     _at_rest: dict[int, int]
-    _keepers: list[Keeper]
+    _keepers: list[StateBuffers]
     _seen: list[int]
     _places: Places
     _copies: tuple[int, int]
@@ -34,7 +34,7 @@ class Stateful:
         counts: ask for them before each use.
 
         Raises:
-            StateError, DeviceError: as `tflgpu.runtime.state.Keeper.bring_home`.
+            StateError, DeviceError: as `tflgpu.runtime.state.StateBuffers.bring_home`.
         """
         for keeper in self._keepers:
             try:
@@ -70,7 +70,7 @@ class Stateful:
         return tuple([keeper.commits for keeper in self._keepers])
 
     def step_back_to(self, commits: tuple[int, ...]) -> None:
-        """As `step_back`, where there was a run since somebody asked for `commits`, and one at most."""
+        """`step_back`, of the parts that ran since ``commits`` was read; one run at most."""
         for keeper, before in zip(self._keepers, commits, strict=True):
             if keeper.commits != before:
                 keeper.step_back()
@@ -96,8 +96,8 @@ class Stateful:
         return next((k.why_home for k in self._keepers if k.why_home), "")
 
     def keep_at_hand(self) -> None:
-        """Let all state be in host memory from now on, for whoever reads and writes its arrays without
-        asking.
+        """Keep all state in host memory from now on: its arrays are read and written without a call
+        here.
 
         Raises:
             StateError, DeviceError: as `variables`.
@@ -105,7 +105,7 @@ class Stateful:
         for keeper in self._keepers:
             keeper.stay()
 
-    def _count(self, keeper: Keeper) -> None:
+    def _count(self, keeper: StateBuffers) -> None:
         """What moving state has copied."""
         self.traffic.to_device += keeper.copied[0]
         self.traffic.to_host += keeper.copied[1]

@@ -17,7 +17,7 @@ from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, NodeRun, Recording
 from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.devices.figures import Open, measure_machine
-from tflgpu.devices.remembered import Remembered, default_folder, figures_key
+from tflgpu.devices.measured_times import MeasuredTimes, default_folder, figures_key
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.plugins import Registry
@@ -31,7 +31,7 @@ def time_model(
     target: Target,
     cpu: CpuSide,
     known: Registry,
-    times: Remembered | None = None,
+    times: MeasuredTimes | None = None,
 ) -> TimeModel:
     """How long nodes take on a device and on the CPU side.
 
@@ -42,7 +42,7 @@ def time_model(
     Raises:
         DeviceError: the CPU side that was asked for cannot run here.
     """
-    store = Remembered(default_folder()) if times is None else times
+    store = MeasuredTimes(default_folder()) if times is None else times
     host = cpu.device
     owner = known.distribution
     info = device.info

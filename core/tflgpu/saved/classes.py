@@ -28,7 +28,7 @@ _PREFIXES = (*(f"{room.__name__}." for room in _ROOMS), _START)
 
 
 @frozen(eq=False, slots=False)
-class Known:
+class KnownClass:
     """A class as a file has it.
 
     Attributes:
@@ -75,18 +75,18 @@ class Classes:
         self._rooms = (*_PREFIXES, *rooms)
         self._kinds = {name_of(kind): kind for kind in brought}
         self._missing: set[str] = set()
-        self._known: dict[type[Any], Known] = {}
+        self._known: dict[type[Any], KnownClass] = {}
         self._later = later
         self.checks = Checks(_Names(self._kinds))
 
-    def of(self, kind: type[Any]) -> Known | None:
+    def of(self, kind: type[Any]) -> KnownClass | None:
         """What is known of a class; None where it is no attrs class of the table."""
         found = self._known.get(kind)
         if found is None and attrs.has(kind) and self.kind(name_of(kind)) is kind:
             found = self._known[kind] = _known(kind, self.checks)
         return found
 
-    def named(self, name: str) -> Known | None:
+    def named(self, name: str) -> KnownClass | None:
         """The same by a file's name for it."""
         kind = self.kind(name)
         return None if kind is None else self.of(kind)
@@ -189,7 +189,7 @@ def _is_ours(value: object) -> TypeGuard[type[Any]]:
     return isinstance(value, type) and (attrs.has(value) or issubclass(value, enum.Enum))
 
 
-def _known(kind: type[Any], checks: Checks) -> Known:
+def _known(kind: type[Any], checks: Checks) -> KnownClass:
     fields = [field for field in attrs.fields(kind) if field.init]
     make: Callable[..., Any] = kind
     if any(field.kw_only for field in fields):
@@ -198,7 +198,8 @@ def _known(kind: type[Any], checks: Checks) -> Known:
         def make(*values: Any) -> Any:
             return kind(**dict(zip(names, values, strict=True)))
 
-    # attrs gives a frozen class a __setattr__ of its own, and one that compares an __eq__.
+    # attrs gives a frozen class a __setattr__ of its own, and one that compares a __hash__. (The __eq__
+    # of an expression compares nothing.)
     plain = vars(object)
-    by_value = not any(getattr(kind, n) is plain[n] for n in ("__setattr__", "__eq__"))
-    return Known(kind, name_of(kind), tuple(f.name for f in fields), make, by_value, checks)
+    by_value = not any(getattr(kind, n) is plain[n] for n in ("__setattr__", "__hash__"))
+    return KnownClass(kind, name_of(kind), tuple(f.name for f in fields), make, by_value, checks)

@@ -1,7 +1,7 @@
 """Which code there is: versions, and digests of all sources.
 
-A version alone is not enough, since it stays the same while somebody works on the code; and the time
-of a file is not either, since the same version is installed at many times.
+A version alone is not enough, since it stays the same while the code is being edited; nor is the
+time of a file, since one version is installed at many times.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) ->
     """What a compiled graph depends on besides graph and target.
 
     Raises:
-        SavedModelError: the sources of a plugin are not to be found, so that nobody could tell when
-            they change.
+        SavedModelError: the sources of a plugin are not to be found, so that their changes would go
+            unnoticed.
     """
     named = [
         ("backend", device.backend),
@@ -62,8 +62,8 @@ def _plugin_text(plugin: Plugin) -> str:
 
 
 def _homes(plugin: Plugin) -> list[Path]:
-    """The folders of a plugin's packages, or the files of its modules: of its own, and of those that its
-    hooks come from. An object has hooks of anywhere, and its class may be anybody's."""
+    """The folders of a plugin's packages, or the files of its modules: of its own, and of those
+    that its hooks come from. An object's hooks, and its class, may come from another package."""
     target = plugin.target
     hooks = [getattr(target, n) for n in dir(target) if n.startswith(f"{PROJECT}_")]
     names = {getattr(hook, "__module__", None) for hook in hooks}

@@ -1,4 +1,4 @@
-"""A kernel that was read: its statements are made of the file when somebody asks for them.
+"""A kernel that was read: its statements are read from the file at their first use.
 
 A device that has the code of a kernel already needs its name, workgroup and buffers only; the
 statements are most of what there is to read.

@@ -16,10 +16,10 @@ from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.classes import Classes, classes_for, classes_of_file
 from tflgpu.saved.container import Content, packed, unpacked
-from tflgpu.saved.given import Given, GivenFile, GivenGraph, kernels_of
 from tflgpu.saved.index import Index
 from tflgpu.saved.kernel import CodeOf, SavedKernel
 from tflgpu.saved.key import Key
+from tflgpu.saved.model_lookup import FileLookup, GraphLookup, ModelLookup, kernels_of
 from tflgpu.saved.rebuild import Rebuilder
 from tflgpu.saved.source import Source
 from tflgpu.saved.start import Start
@@ -34,10 +34,10 @@ def saved_bytes(
     code_of: CodeOf | None = None,
     source: Source | None = None,
 ) -> Iterator[bytes | memoryview]:
-    """A compiled graph, or a start, as the bytes of a file, piece by piece. Constants that are still
-    those of the ``graph`` it was compiled from are not among them, since whoever reads the file has it
-    too; with a ``source``, the bytes of it. ``code_of`` gives what a device printed of a kernel, which
-    is there in the place of its statements.
+    """A compiled graph, or a start, as the bytes of a file, piece by piece. Constants that are
+    still those of the ``graph`` it was compiled from are left out, since a reader of the file has
+    the graph too; with a ``source``, so are bytes of it. ``code_of`` gives what a device printed of
+    a kernel, which is there in the place of its statements.
 
     Raises:
         SavedModelError: there is something in it that a file cannot have; or a plugin's rule failed
@@ -70,7 +70,7 @@ def compiled_in(
     Raises:
         SavedModelError: the bytes are damaged, of another version, or for another key.
     """
-    found = _root(data, key, where, classes_for(graph), GivenGraph(graph, compile))
+    found = _root(data, key, where, classes_for(graph), GraphLookup(graph, compile))
     if not isinstance(found, Compiled):
         raise SavedModelError(f"a saved model is damaged: it holds a {type(found).__name__}")
     return found
@@ -83,13 +83,13 @@ def start_in(data: memoryview, source: Source, key: Key, where: str) -> Start:
         SavedModelError: as `compiled_in`.
     """
     classes = classes_of_file(lambda: source.graph)
-    found = _root(data, key, where, classes, GivenFile(source))
+    found = _root(data, key, where, classes, FileLookup(source))
     if not isinstance(found, Start):
         raise SavedModelError(f"a saved model is damaged: it holds a {type(found).__name__}")
     return found
 
 
-def _root(data: memoryview, key: Key, where: str, classes: Classes, given: Given) -> Any:
+def _root(data: memoryview, key: Key, where: str, classes: Classes, given: ModelLookup) -> Any:
     content = unpacked(data)
     key.insist(key_in(content.index), where)
     found = Rebuilder(content, classes, given).root()
@@ -121,8 +121,8 @@ def write_saved(
     *,
     lasting: bool = True,
 ) -> None:
-    """Write a compiled graph, or a start, to a file, which is there as a whole or not at all. One that
-    is not ``lasting`` may be damaged after a loss of power, which whoever reads it finds out.
+    """Write a compiled graph, or a start, to a file, which is there as a whole or not at all. One
+    that is not ``lasting`` may be damaged after a loss of power, which its digest shows.
 
     Raises:
         SavedModelError: as `saved_bytes`, or the file cannot be written.

@@ -20,10 +20,10 @@ from tflgpu.errors import SavedModelError, TflgpuError
 from tflgpu.language.tree import Kernel, Stmt
 from tflgpu.saved import records
 from tflgpu.saved.checks import told
-from tflgpu.saved.classes import Classes, Known
+from tflgpu.saved.classes import Classes, KnownClass
 from tflgpu.saved.container import Content
-from tflgpu.saved.given import Given
 from tflgpu.saved.kernel import ReadsBody, SavedKernel
+from tflgpu.saved.model_lookup import ModelLookup
 
 _DTYPES = {
     np.dtype(kind).newbyteorder("<").str: np.dtype(kind).newbyteorder("<")
@@ -54,7 +54,7 @@ def _body_elsewhere(kernel: SavedKernel) -> NoReturn:
 class Rebuilder:
     """Makes values of a file's records. ``given`` is the graph that was compiled, or what has it."""
 
-    def __init__(self, content: Content, classes: Classes, given: Given) -> None:
+    def __init__(self, content: Content, classes: Classes, given: ModelLookup) -> None:
         self._content = content
         self._index = content.index
         self._table = classes
@@ -105,7 +105,7 @@ class Rebuilder:
                 return self._read(words)
         except SavedModelError:
             raise
-        # What a constructor or NumPy says of values that nobody would have written.
+        # Errors of a constructor or NumPy for values that no writer makes.
         except (
             TflgpuError, LookupError, ValueError, TypeError, ArithmeticError, AttributeError,
         ) as error:  # fmt: skip
@@ -242,9 +242,9 @@ class Rebuilder:
         place = self._index.integers[words[0]]
         return self._given.source(place) if place >= 0 else _damaged("a negative place")
 
-    def _read_classes(self) -> list[Known]:
+    def _read_classes(self) -> list[KnownClass]:
         words, texts = self._index.classes, self._index.texts
-        found: list[Known] = []
+        found: list[KnownClass] = []
         at = 0
         try:
             while at < len(words):
@@ -272,7 +272,7 @@ def _extent(kind: int, words: Sequence[int], at: int) -> tuple[int, int]:
     return _damaged(f"there is no record of kind {kind}")
 
 
-def _object(known: Known, parts: list[Any]) -> Any:
+def _object(known: KnownClass, parts: list[Any]) -> Any:
     if len(parts) != len(known.fields):
         _damaged(f"a {known.name} ends in the middle")
     for check, part in zip(known.checks, parts, strict=True):
@@ -281,7 +281,7 @@ def _object(known: Known, parts: list[Any]) -> Any:
     return known.make(*parts)
 
 
-def check_fields(known: Known, values: Mapping[str, Any]) -> None:
+def check_fields(known: KnownClass, values: Mapping[str, Any]) -> None:
     """Some fields of a class, as `_object` looks at all.
 
     Raises:

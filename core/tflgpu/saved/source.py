@@ -59,11 +59,11 @@ class Source:
         return bool(self.known) or "digest" in vars(self)
 
     def check(self) -> None:
-        """That what has been read of the file is what its digest is of. Else what one file became would be
-        kept for another.
+        """Check that the bytes read of the file are those of its digest. Else the compiled form of
+        one file would be stored for another.
 
         Raises:
-            ModelError: somebody wrote to it.
+            ModelError: the file was written to in the meantime.
         """
         check_unchanged(self.content, self._is_same if self.is_digested else None)
 

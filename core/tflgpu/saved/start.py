@@ -33,8 +33,9 @@ class Start:
     warnings: tuple[str, ...] = ()
 
     def lean(self) -> Start:
-        """The same without what nobody needs whose plans can be loaded: the nodes that became kernels,
-        with their options, costs and constants. Whoever needs them compiles the model's file again."""
+        """A copy without the graph: enough to load the plans. It lacks the nodes that became
+        kernels, with their options, costs and constants; where these are needed, the model's file
+        is compiled again."""
         parts = tuple(_lean(part) for part in self.compiled.parts)
         whole = self.compiled.graph
         nodes = [node for part in parts for node in part.nodes]

@@ -1,7 +1,7 @@
 """A folder of saved models: what was compiled once is read the next time.
 
-A cache: whatever is wrong with a file, it is dropped, and made anew. A file's name is a digest of its
-key, and the key in it is compared as well. Two processes that want the same model compile it once. The
+A cache: a damaged or outdated file is dropped, and made anew. A file's name is a digest of its key,
+and the key in it is compared as well. Two processes that want the same model compile it once. The
 time of a file is when it was last used; where the folder is over its limit, those go that were not
 used for longest.
 """
@@ -111,7 +111,7 @@ def open_or_make(
     """What a folder has of a key, or what is made and kept there.
 
     Raises:
-        Whatever ``make`` does. Errors of ``read`` and ``write`` are logged.
+        The errors of ``make``. Those of ``read`` and ``write`` are logged.
     """
     path = path_of(folder, key)
     if not private_folder.make(folder):
@@ -148,7 +148,7 @@ def knows(folder: Path, digest: Callable[[], str]) -> bool:
 
 
 @frozen
-class Entry:
+class SavedFile:
     """A saved model in a folder.
 
     Attributes:
@@ -162,7 +162,7 @@ class Entry:
     age: float
 
 
-def entries(folder: Path) -> list[Entry]:
+def entries(folder: Path) -> list[SavedFile]:
     """The files that were kept in a folder, last used first; none where there is no folder."""
     found = []
     with contextlib.suppress(OSError), os.scandir(folder) as inside:
@@ -170,7 +170,7 @@ def entries(folder: Path) -> list[Entry]:
             with contextlib.suppress(OSError):
                 if _KEPT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     status = entry.stat(follow_symlinks=False)
-                    found.append(Entry(Path(entry.path), status.st_size, age_of(status)))
+                    found.append(SavedFile(Path(entry.path), status.st_size, age_of(status)))
     return sorted(found, key=lambda each: (each.age, each.path))
 
 
@@ -184,7 +184,7 @@ def fault(path: Path) -> str:
     return "" if path.name == f"{key.name}{SUFFIX}" else "its name is not that of its key"
 
 
-def prune(folder: Path, limit: int = LIMIT) -> Sequence[Entry]:
+def prune(folder: Path, limit: int = LIMIT) -> Sequence[SavedFile]:
     """Remove what was not used for longest until the others have at most ``limit`` bytes together, and
     what processes that died have left. Gives what was removed."""
     found, removed = entries(folder), []

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
-from tflgpu.ir.sizes import check_size
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.tflite.model_file import TensorInfo
 
@@ -41,7 +41,9 @@ def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> Array | Uns
         return Unsupported("it is quantized by blocks, and no constant")
     if not np.issubdtype(stored.dtype, np.integer):
         return Unsupported(f"it is quantized by blocks, and {info.dtype.value}")
-    check_size(info.shape, DType.F32, f"tensor {info.index} in f32")
+    where = f"tensor {info.index} in f32"
+    check_size(info.shape, DType.F32, where)
+    spend("nbytes", bytes_of(info.shape, DType.F32), where)
     sizes = _sizes(blocks.block_shape, blocks.block_size, info.shape)
     if sizes is None:
         return Unsupported(

@@ -4,12 +4,14 @@ a subgraph is taken along to a model of its own."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.errors import BudgetError, ModelError, UnsupportedError
 from tflgpu.ir.brief import clipped
+from tflgpu.ir.budget import DEEPEST, spend
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
@@ -61,6 +63,44 @@ def subgraphs_of(fields: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         name: tuple(int(n) for n in value) if isinstance(value, tuple) else (int(value),)
         for name, value in values.items()
     }
+
+
+def check_nesting(subgraphs: Sequence[SubgraphInfo]) -> None:
+    """Check that subgraphs which run subgraphs end, and do not ask for more work than any model.
+
+    Whatever runs or writes out a subgraph does so at each operator that runs it, so that a few levels of
+    a few operators each can stand for millions.
+
+    Raises:
+        ModelError: a subgraph runs itself, directly or not.
+        BudgetError: they lie too deep in each other, or stand for too many operators.
+    """
+    # What each stands for (operators with their operands and results, and tensors), and its levels.
+    sizes: dict[int, tuple[int, int]] = {}
+
+    def size(number: int, inside: tuple[int, ...]) -> tuple[int, int]:
+        where = f"subgraph {number}"
+        if number in inside:
+            raise ModelError(
+                f"{where} runs itself, by way of subgraph {inside[-1]}; this would never end"
+            )
+        if number not in sizes:
+            written, levels = len(subgraphs[number].tensors), 0
+            for operator in subgraphs[number].operators:
+                written += 1 + len(operator.inputs) + len(operator.outputs)
+                for body in chain(*subgraphs_of(operator.fields).values()):
+                    found = size(body, (*inside, number)) if len(inside) <= DEEPEST else (0, 0)
+                    written, levels = written + found[0], max(levels, found[1])
+            sizes[number] = written, levels + 1
+        if len(inside) + sizes[number][1] > DEEPEST:
+            raise BudgetError(
+                f"{where}: subgraphs lie more than {DEEPEST} deep in each other; convert the model with "
+                "fewer loops, branches and composites in each other"
+            )
+        return sizes[number]
+
+    for start in range(len(subgraphs)):
+        spend("nodes", size(start, ())[0], f"subgraph {start}, with the subgraphs that it runs")
 
 
 class Bodies:

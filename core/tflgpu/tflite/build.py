@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tflgpu.blame import of_signal
 from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
 from tflgpu.ir.brief import clipped, quoted
+from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
-from tflgpu.ir.sizes import check_size
 from tflgpu.lowering.reason import KnownLate, Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
@@ -84,6 +84,7 @@ def build_subgraph(
     info = settled(info, ops)
     graph = Graph(info.name or "main")
     edge = {*info.inputs, *info.outputs}
+    spend("nodes", len(info.tensors), "the tensors of a subgraph")
     for tensor in info.tensors:
         _add_tensor(graph, tensor, info.tensors, edge)
     graph.inputs = [graph.values[i] for i in info.inputs]
@@ -125,7 +126,9 @@ def _add_tensor(
 ) -> None:
     data, dtype = info.data, held_type(info, edge)
     if data is not None and info.sparsity is not None:
-        check_size(info.shape, dtype, f"the sparse tensor {info.index} ({quoted(info.name)})")
+        where = f"the sparse tensor {info.index} ({quoted(info.name)})"
+        check_size(info.shape, dtype, where)
+        spend("nbytes", bytes_of(info.shape, dtype), where)
         data = info.sparsity.densify(data, info.shape)
         data.setflags(write=False)
     quant = info.quantization
@@ -190,6 +193,7 @@ class _Building:
     def add(self, operator: OperatorInfo) -> None:
         """Make the operator's node, or evaluate it."""
         where = f"operator {operator.index} ({clipped(operator.name)})"
+        spend("nodes", 1 + len(operator.inputs) + len(operator.outputs), where)
         inputs = [self._input(i, where) for i in operator.inputs]
         outputs = [self._output(i, where) for i in operator.outputs]
         node = Node(

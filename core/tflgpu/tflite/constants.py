@@ -8,8 +8,8 @@ import sys
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.sizes import MAX_RANK
 from tflgpu.tflite.flat import DAMAGED
 
 _MAX_BYTES = 2**63 - 1
@@ -21,13 +21,7 @@ def check_shape(shape: tuple[int, ...], dtype: DType, where: str) -> int:
     Raises:
         ModelError: a size is negative, there are too many dimensions, or its bytes are uncountable.
     """
-    if len(shape) > MAX_RANK:
-        raise ModelError(f"{where}: {len(shape)} dimensions, at most {MAX_RANK} are supported")
-    if any(d < 0 for d in shape):
-        raise ModelError(f"{where}: shape {shape} has a negative size")
-    # numpy counts a size of 0 as 1 here, and refuses an empty array that is too big without it.
-    if math.prod(max(d, 1) for d in shape) * max(1, dtype.itemsize) > _MAX_BYTES:
-        raise ModelError(f"{where}: shape {shape} has more than 2**63 bytes")
+    check_size(shape, dtype, where, _MAX_BYTES)
     return math.prod(shape)
 
 

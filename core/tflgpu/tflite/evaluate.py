@@ -28,17 +28,23 @@ def operands_of(node: Node) -> str:
 
 
 def evaluate(node: Node, definition: OpDef, where: str) -> bool:
-    """Turn the results of a small operator of constants into constants."""
+    """Turn the results of a small operator of constants into constants, and so zeros."""
     if definition.stateful or not node.outputs:
         return False
-    operands = _contents(node, definition)
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+    is_known = all(v.shape_known for v in values)
+    if is_known and definition.zeros_where is not None and definition.zeros_where(node):
+        for value in node.outputs:
+            value.data = np.zeros(value.shape, value.dtype.numpy)
+            value.data.setflags(write=False)
+        return True
+    operands = _contents(node, definition)
     # References see stored numbers without their scales, so quantized tensors are left alone where
     # the contents matter.
     seen = node.outputs if definition.shape_only else values
     if operands is None or any(v.quant is not None for v in seen):
         return False
-    if not all(v.shape_known for v in values):
+    if not is_known:
         return False
     if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
         return False

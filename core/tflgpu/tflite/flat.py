@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.budget import Budget
 from tflgpu.ir.dtypes import Array
 from tflgpu.tflite.layouts import Field, Kind, Layout
 from tflgpu.tflite.schema import layout
+from tflgpu.tflite.sniff import NOT_FLAT
 
 _U16 = struct.Struct("<H")
 _I32 = struct.Struct("<i")
@@ -33,25 +35,23 @@ _NUMBERS = {
 # As many as the C++ verifier visits at most.
 _MAX_TABLES = 1_000_000
 
-# Bytes copied into Python values, as a multiple of the file's size. An honest file has few vectors
-# that several tables share; a hostile one may have a million tables share one long vector.
-_COPIES = 2
-_COPIES_FLOOR = 1 << 16
-
 DAMAGED = "the file is damaged or was not written by a TFLite converter; fetch or convert it again"
+#: The same of bytes that are no flatbuffer at all.
+_NOT_FLAT = f"{NOT_FLAT}: {DAMAGED}"
 
 
 class FlatFile:
     """The bytes of a flatbuffer, and what may still be spent on reading them."""
 
-    __slots__ = ("_copies", "_tables", "data", "size")
+    __slots__ = ("_budget", "data", "size")
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
         self.size = len(data)
         # A table takes four bytes and the offset to it four; no file has more unless they are shared.
-        self._tables = min(_MAX_TABLES, self.size // 8)
-        self._copies = _COPIES * self.size + _COPIES_FLOOR
+        # A hostile one may have a million tables share one long vector, too.
+        tables = min(_MAX_TABLES, self.size // 8)
+        self._budget = Budget(nodes=tables, nbytes=2 * self.size + (1 << 16))
 
     def root(self, where: str, table: str) -> Table:
         """The root table."""
@@ -61,19 +61,16 @@ class FlatFile:
         """The table at an absolute position.
 
         Raises:
-            ModelError: it, or its vtable, is not within the file; or tables were visited too often.
+            ModelError: it, or its vtable, is not within the file.
+            BudgetError: tables were visited too often.
         """
-        self._tables -= 1
-        if self._tables < 0:
-            raise ModelError(
-                f"{where}: more tables than a file of {self.size:,} bytes can hold; {DAMAGED}"
-            )
+        self._budget.spend("nodes", 1, where)
         self.require(position, 4, where)
         vtable = position - int(_I32.unpack_from(self.data, position)[0])
         self.require(vtable, 4, f"{where}: vtable")
         length = int(_U16.unpack_from(self.data, vtable)[0])
         if length < 4 or length % 2:
-            raise ModelError(f"{where}: vtable of {length} bytes; {DAMAGED}")
+            raise ModelError(f"{where}: vtable of {length} bytes. {_NOT_FLAT}")
         self.require(vtable, length, f"{where}: vtable")
         return Table(self, position, vtable, length, where, fields)
 
@@ -85,7 +82,7 @@ class FlatFile:
     def _offset(self, position: int, where: str) -> int:
         offset = int(_U32.unpack_from(self.data, position)[0])
         if offset == 0:
-            raise ModelError(f"{where}: an offset of 0 points to itself; {DAMAGED}")
+            raise ModelError(f"{where}: an offset of 0 points to itself. {_NOT_FLAT}")
         self.require(position + offset, 1, where)
         return position + offset
 
@@ -105,16 +102,12 @@ class FlatFile:
         if position < 0 or position + size > self.size:
             raise ModelError(
                 f"{where}: needs {size:,} bytes at offset {position:,} of a file of "
-                f"{self.size:,} bytes; {DAMAGED}"
+                f"{self.size:,} bytes. {_NOT_FLAT}"
             )
 
     def spend(self, size: int, where: str) -> None:
         """Account for ``size`` bytes that are about to be copied into Python values."""
-        self._copies -= size
-        if self._copies < 0:
-            raise ModelError(
-                f"{where}: the values read are many times the file's {self.size:,} bytes; {DAMAGED}"
-            )
+        self._budget.spend("nbytes", size, where)
 
 
 class Table:
@@ -146,7 +139,7 @@ class Table:
         if offset == 0:
             return None
         if offset < 4:
-            raise ModelError(f"{self.where}: {field.name} lies in the table's header; {DAMAGED}")
+            raise ModelError(f"{self.where}: {field.name} lies in the table's header. {_NOT_FLAT}")
         position = self._position + offset
         if position + size > self._file.size:
             self._file.require(position, size, f"{self.where}: {field.name}")
@@ -182,7 +175,7 @@ class Table:
         start, count = self._file.vector(self._file.follow(position, where), 1, where)
         self._file.require(start, count + 1, where)
         if self._file.data[start + count] != 0:
-            raise ModelError(f"{where}: string without its final zero byte; {DAMAGED}")
+            raise ModelError(f"{where}: string without its final zero byte. {_NOT_FLAT}")
         self._file.spend(count, where)
         return bytes(self._file.data[start : start + count]).decode("utf-8", "backslashreplace")
 

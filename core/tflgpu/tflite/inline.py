@@ -26,25 +26,18 @@ from tflgpu.tflite.model_file import (
 
 NAME = "STABLEHLO_COMPOSITE"
 
-# Composites inside each other, and what a file has once all are written out. Files have few levels;
-# each could double what the one before it made.
-_DEEPEST = 32
-_MOST_WRITTEN = 1 << 18
-
 
 def inlined(file: ModelFile) -> ModelFile:
     """The model without composites: each is replaced by the operators of its decomposition.
 
     Tensors of the file keep their indices; those of decompositions come after them. Operators are
-    numbered anew, in order of execution.
+    numbered anew, in order of execution. `check_nesting` says that this ends.
 
     Raises:
-        ModelError: a composite's decomposition does not take or give what it does, or contains
-            itself, or there are too many.
+        ModelError: a composite's decomposition does not take or give what it does.
     """
     if not any(_is_composite(o) for s in file.subgraphs for o in s.operators):
         return file
-    _check_sizes(file.subgraphs)
     subgraphs = tuple(
         _Inlining(file.subgraphs, number).done() for number in range(len(file.subgraphs))
     )
@@ -57,45 +50,6 @@ def _numbers(value: FieldValue) -> tuple[int, ...]:
 
 def _is_composite(operator: OperatorInfo) -> bool:
     return operator.name == NAME and not operator.is_custom
-
-
-def _check_sizes(subgraphs: Sequence[SubgraphInfo]) -> None:
-    """That composites end, and do not make more operators and tensors than anybody wants.
-
-    Raises:
-        ModelError: they do not.
-    """
-    # What each subgraph has once it is written out, and how many composites lie in each other there.
-    sizes: dict[int, tuple[int, int]] = {}
-
-    def size(number: int, path: tuple[int, ...]) -> tuple[int, int]:
-        if number not in sizes:
-            written, depth = 0, 0
-            for operator in subgraphs[number].operators:
-                written += 1
-                if _is_composite(operator):
-                    inside, levels = _size_of(operator, (*path, number))
-                    written, depth = written + inside, max(depth, levels)
-            sizes[number] = written, depth
-        return sizes[number]
-
-    def _size_of(operator: OperatorInfo, path: tuple[int, ...]) -> tuple[int, int]:
-        number = _decomposition(operator)
-        where = f"subgraph {path[-1]}, operator {operator.index} ({_named(operator)})"
-        if number in path:
-            raise ModelError(f"{where}: its decomposition, subgraph {number}, contains it")
-        # From above, so that this ends; and from below, since some sizes are known already.
-        written, levels = size(number, path) if len(path) <= _DEEPEST else (0, _DEEPEST)
-        if levels >= _DEEPEST:
-            raise ModelError(f"{where}: composites lie more than {_DEEPEST} deep in each other")
-        copied = len(operator.outputs)  # as many results may have to be
-        return written + len(subgraphs[number].tensors) + copied, levels + 1
-
-    total = sum(size(number, ())[0] for number in range(len(subgraphs)))
-    if total > _MOST_WRITTEN:
-        raise ModelError(
-            f"composites make more than {_MOST_WRITTEN:,} operators and tensors of the file's"
-        )
 
 
 def _decomposition(operator: OperatorInfo) -> int:

@@ -118,16 +118,17 @@ class LaterSubgraph(SubgraphInfo):
         table: Table,
         number: int,
         subgraphs: int,
-        tensor: Callable[[Table, int, int], TensorInfo],
+        tensor: Callable[[Table, int, int, bool], TensorInfo],
     ) -> None:
-        """Of a subgraph's table; ``tensor`` reads a tensor's, which is the i-th of so many."""
+        """Of a subgraph's table; ``tensor`` reads a tensor's, which is the i-th of so many, and an
+        input or not."""
         limits = Limits(number, table.count("tensors"), subgraphs)
         inputs, outputs = table.numbers("inputs"), table.numbers("outputs")
         check_indices(inputs, f"{table.where}: input", limits)
         check_indices(outputs, f"{table.where}: output", limits)
         given = {
             "name": table.text("name"), "inputs": inputs, "outputs": outputs,
-            "tensors": LaterTensors(whole, table, number, tensor), "_number": number,
+            "tensors": LaterTensors(whole, table, number, tensor, inputs), "_number": number,
             "_whole": whole,
         }  # fmt: skip
         for name, value in given.items():
@@ -152,8 +153,10 @@ class LaterTensors(Sequence[TensorInfo]):
         whole: Whole,
         table: Table,
         number: int,
-        tensor: Callable[[Table, int, int], TensorInfo],
+        tensor: Callable[[Table, int, int, bool], TensorInfo],
+        inputs: Sequence[int],
     ) -> None:
+        self._inputs = inputs
         self._whole = whole
         self._table = table
         self._number = number
@@ -190,8 +193,9 @@ class LaterTensors(Sequence[TensorInfo]):
     def _read(self, index: int) -> TensorInfo:
         where = f"{self._table.where}, tensor"
         found = self._tensor(
-            self._table.child_at("tensors", "Tensor", where, index), index, self._count
-        )
+            self._table.child_at("tensors", "Tensor", where, index), index, self._count,
+            index in self._inputs,
+        )  # fmt: skip
         if found.data is None and 0 in found.shape:
             # Whether it is a constant without elements hangs on the operators.
             return self._all()[index]

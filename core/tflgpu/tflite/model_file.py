@@ -56,6 +56,8 @@ class TensorInfo:
         is_variable: keeps its value from one invocation to the next.
         has_rank: whether an empty ``shape`` is known to mean a scalar.
         buffer: index of the file's buffer.
+        default: what an input has until it is set, where the file says so, in the form of ``data``; None of
+            any other tensor.
     """
 
     index: int
@@ -70,6 +72,7 @@ class TensorInfo:
     is_variable: bool = False
     has_rank: bool = False
     buffer: int = 0
+    default: Array | None = field(default=None, repr=False)
 
     @property
     def is_constant(self) -> bool:

@@ -19,7 +19,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ops import fit_bits, round_to_bf16
 from tflgpu.ops.base import Activation, NoAttrs, OpDef
-from tflgpu.ops.facets import Held
+from tflgpu.ops.facets import NarrowTypes
 from tflgpu.tflite.model_file import TensorInfo
 
 
@@ -65,7 +65,11 @@ class Narrow:
                 continue
             if definition is None and not value.is_const:
                 return f"tensor {value.id} is {dtype.value}, which only ops that are defined take"
-            if definition is not None and definition.held is Held.BITS and not self._as_it_is(node):
+            if (
+                definition is not None
+                and definition.held is NarrowTypes.BITS
+                and not self._as_it_is(node)
+            ):
                 return f"{node.op} reads the bits of tensor {value.id}, which is {dtype.value}"
         if definition is None:
             return None
@@ -78,7 +82,7 @@ class Narrow:
             ):
                 continue
             x = node.optional_input(0)
-            if definition.held is not Held.CLAMPED or x is None or not x.dtype.is_float:
+            if definition.held is not NarrowTypes.CLAMPED or x is None or not x.dtype.is_float:
                 return f"{node.op} has no result of {dtype.value}, as tensor {value.id} is"
         return None
 

@@ -12,7 +12,9 @@ import attrs
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
+from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.bodies import check_nesting
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.inline import inlined
 from tflgpu.tflite.later import LaterBuffers, LaterModel, LaterSubgraph, Whole
@@ -33,7 +35,7 @@ from tflgpu.tflite.operators import (
 )
 from tflgpu.tflite.schema import COMPOSITE
 from tflgpu.tflite.source import Source, name_of, open_source
-from tflgpu.tflite.tensors import read_tensor, read_tensors, with_empty_constants
+from tflgpu.tflite.tensors import as_input, read_tensor, read_tensors, with_empty_constants
 
 _VERSION = 3
 
@@ -68,9 +70,13 @@ def read_model(
         if later is not None:
             return later
         found = _read(FlatFile(data))
-        return found if as_written else inlined(found)
+        if as_written:
+            return found
+        with budget_of(len(data)):
+            check_nesting(found.subgraphs)
+        return inlined(found)
     except ModelError as error:
-        raise ModelError(f"{name_of(source)}: {error}") from error.__cause__
+        raise type(error)(f"{name_of(source)}: {error}") from error.__cause__
 
 
 def _read(file: FlatFile) -> ModelFile:
@@ -109,8 +115,9 @@ def _read_later(data: memoryview) -> LaterModel | None:
         return None
     buffers, count = LaterBuffers(model, _buffer, file), model.count("subgraphs")
 
-    def tensor(table: Table, index: int, tensors: int) -> TensorInfo:
-        return read_tensor(file, table, index, tensors, buffers)
+    def tensor(table: Table, index: int, tensors: int, is_input: bool) -> TensorInfo:
+        found = read_tensor(file, table, index, tensors, buffers)
+        return as_input(found) if is_input else found
 
     whole = Whole(lambda: _read(FlatFile(data)))
     subgraphs = tuple(
@@ -152,6 +159,8 @@ def _subgraph(
     check_indices(inputs, f"{table.where}: input", limits)
     check_indices(outputs, f"{table.where}: output", limits)
     operators = tuple(_of_texts(operator, tensors) for operator in operators)
+    for i in inputs:
+        tensors[i] = as_input(tensors[i])
     written = {*inputs, *(i for op in operators for i in op.outputs)}
     return SubgraphInfo(
         name=table.text("name"),

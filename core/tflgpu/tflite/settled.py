@@ -1,8 +1,11 @@
-"""Types of results that the file has nothing to say about.
+"""What LiteRT makes of tensors of which the file says something else.
 
-Some of TFLite's kernels give their results the type that they make (EQUAL: bool) when they are prepared,
-whatever type the file gives these tensors. So what the file says is replaced, like a stale shape, before
-a graph is made: the tensors are of that type for whatever reads them, too.
+Some of TFLite's kernels give their results a type when they are prepared, whatever type the file gives
+these tensors: EQUAL bool, ADD that of its operands. So what the file says is replaced, like a stale shape,
+before a graph is made: the tensors are of that type for whatever reads them, too.
+
+An input of the model that is also marked as a variable, and that no operator keeps its state in, is an
+input like any other.
 """
 
 from __future__ import annotations
@@ -13,45 +16,82 @@ import attrs
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ops.base import OpDef
-from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo
+from tflgpu.tflite.bodies import run_by_host
+from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
+
+#: Types that an option may ask for.
+_POSITIONS = (DType.I32, DType.I64)
+#: Types that a scale of the file is for.
+_SCALED = frozenset({DType.I8, DType.U8, DType.I16})
 
 
-def settled_types(
-    operators: Sequence[OperatorInfo], ops: Mapping[str, OpDef]
-) -> Mapping[int, DType]:
-    """The types of tensors that operators set, by the tensor's index."""
-    found = {}
-    for operator in operators:
+def settled_types(info: SubgraphInfo, ops: Mapping[str, OpDef]) -> Mapping[int, DType]:
+    """The types of tensors that operators set, by the tensor's index.
+
+    Variables and constants keep theirs: an operator that writes one is refused elsewhere.
+    """
+    found: dict[int, DType] = {}
+    for operator in info.operators:
         definition = None if operator.is_custom else ops.get(operator.name)
-        if definition is not None and definition.result_type is not None:
-            found.update(dict.fromkeys(operator.outputs, definition.result_type))
+        if definition is None or definition.result_type is None:
+            continue
+        made = _made(definition.result_type, operator, info.tensors, found)
+        for i in operator.outputs:
+            if made is not None and i >= 0 and _is_set(info.tensors[i]):
+                found[i] = made
     return found
 
 
-def settled(info: SubgraphInfo, ops: Mapping[str, OpDef]) -> SubgraphInfo:
-    """A subgraph whose tensors have the types that its operators make; itself where they do.
+def _is_set(tensor: TensorInfo) -> bool:
+    return tensor.data is None and not tensor.is_variable
 
-    A scale goes with the type that it was for. Variables and constants keep theirs: an operator that
-    writes one is refused elsewhere.
+
+def _made(
+    said: DType | int | str,
+    operator: OperatorInfo,
+    tensors: Sequence[TensorInfo],
+    found: Mapping[int, DType],
+) -> DType | None:
+    """The type that an operator gives its results; None where it lacks what says so."""
+    if isinstance(said, DType):
+        return said
+    if isinstance(said, str):
+        code = operator.fields.get(said)
+        return next((kind for kind in _POSITIONS if kind.tflite == code), None)
+    source = operator.inputs[said] if said < len(operator.inputs) else -1
+    return None if source < 0 else found.get(source, tensors[source].dtype)
+
+
+def settled(info: SubgraphInfo, ops: Mapping[str, OpDef]) -> SubgraphInfo:
+    """A subgraph with the tensors that LiteRT makes of its own; itself where these are as they should be.
+
+    A scale of the file stays where the new type has use for one.
     """
-    types = settled_types(info.operators, ops)
-    wrong = {
-        i
+    types = settled_types(info, ops)
+    changed = {
+        i: _retyped(info.tensors[i], dtype)
         for i, dtype in types.items()
-        if 0 <= i < len(info.tensors)
-        and info.tensors[i].dtype is not dtype
-        and info.tensors[i].data is None
-        and not info.tensors[i].is_variable
+        if info.tensors[i].dtype is not dtype
     }
-    if not wrong:
+    marked = {i for i in info.inputs if info.tensors[i].is_variable}
+    kept = {i for o in info.operators if _may_keep(o, ops) for i in o.inputs} if marked else set()
+    for i in marked - kept:
+        changed[i] = attrs.evolve(info.tensors[i], is_variable=False)
+    if not changed:
         return info
-    tensors = [
-        attrs.evolve(t, dtype=types[t.index], quantization=None, blockwise=None)
-        if t.index in wrong
-        else t
-        for t in info.tensors
-    ]
+    tensors = [changed.get(t.index, t) for t in info.tensors]
     return attrs.evolve(info.whole, tensors=tensors)
+
+
+def _retyped(tensor: TensorInfo, dtype: DType) -> TensorInfo:
+    scale = tensor.quantization if dtype in _SCALED else None
+    return attrs.evolve(tensor, dtype=dtype, quantization=scale, blockwise=None)
+
+
+def _may_keep(operator: OperatorInfo, ops: Mapping[str, OpDef]) -> bool:
+    """Whether an operator keeps state in an operand, or is one of which nothing is known."""
+    definition = ops.get(operator.name)
+    return not run_by_host(operator) if definition is None else definition.stateful
 
 
 def settled_model(model: ModelFile, ops: Mapping[str, OpDef]) -> ModelFile:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+#: How LiteRT says it.
+NOT_FLAT = "The model is not a valid Flatbuffer buffer"
 _CONVERT = "convert it with TensorFlow's TFLiteConverter (tf.lite) or ai-edge-torch, and load that"
 
 
@@ -13,7 +15,7 @@ def not_tflite(head: bytes) -> str | None:
     """
     if head[4:8] == b"TFL3":
         return None
-    return f"not a TFLite model: {_looks_like(head)}"
+    return f"{NOT_FLAT}: not a TFLite model: {_looks_like(head)}"
 
 
 def _looks_like(head: bytes) -> str:
@@ -51,4 +53,7 @@ def _looks_like(head: bytes) -> str:
         return f"it looks like an ONNX model; {_CONVERT}"
     if head[:1] == b"\x0a" and b"\x12" in head[:64]:
         return f"it looks like a TensorFlow frozen graph (.pb); {_CONVERT}"
-    return "its bytes 4 to 8 are not the identifier TFL3; check that the path is the right one"
+    return (
+        f"Model provided has model identifier {head[4:8].decode('latin-1')!r}, should be 'TFL3': its bytes "
+        "4 to 8 are not the identifier TFL3; check that the path is the right one"
+    )

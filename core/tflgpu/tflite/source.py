@@ -110,7 +110,7 @@ def _map(path: str) -> memoryview:
             return memoryview(mapped)
     except FileNotFoundError:
         hint = "standard input is not read; give a path" if path == "-" else "check the path"
-        raise ModelError(f"no such file; {hint}") from None
+        raise ModelError(f"no such file; {hint}. Could not open '{path}'") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"cannot be read: {reason}") from error

@@ -12,10 +12,8 @@ import numpy as np
 from attrs import frozen
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.budget import MAX_RANK
 from tflgpu.ir.dtypes import Array
-
-# numpy's own limit on dimensions, in versions before 2.
-_MAX_LEVELS = 32
 
 
 @frozen(eq=False)
@@ -82,8 +80,8 @@ class Sparsity:
         """The size of each dimension of the blocked shape, blocks last."""
         rank, total = len(shape), len(shape) + len(self.block_map)
         here = f"{where}: sparsity"
-        if total > _MAX_LEVELS:
-            raise ModelError(f"{here}: {total} dimensions, at most {_MAX_LEVELS} are supported")
+        if total > MAX_RANK:
+            raise ModelError(f"{here}: {total} dimensions, at most {MAX_RANK} are supported")
         if sorted(self.traversal_order) != list(range(total)):
             raise ModelError(
                 f"{here}: traversal order {self.traversal_order} does not name each of {rank} "

@@ -191,7 +191,7 @@ def _tensor(info: TensorInfo) -> TensorSpec:
         info.name,
         info.shape,
         info.dtype,
-        info.data,
+        info.default if info.data is None else info.data,
         info.quantization,
         info.is_variable,
         info.shape_signature if info.shape_signature != info.shape else None,

@@ -222,6 +222,14 @@ def _stored(
     return typed(content, dtype)
 
 
+def as_input(tensor: TensorInfo) -> TensorInfo:
+    """A tensor that is an input of its subgraph, where a constant of the file is only what it begins
+    with. (A sparse one stays a constant, which no graph takes for an input.)"""
+    if tensor.data is None or tensor.sparsity is not None:
+        return tensor
+    return attrs.evolve(tensor, data=None, default=tensor.data)
+
+
 def with_empty_constants(tensors: list[TensorInfo], written: set[int]) -> tuple[TensorInfo, ...]:
     """The tensors, where those without elements that nothing writes are constants too.
 

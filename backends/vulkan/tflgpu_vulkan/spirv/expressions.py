@@ -69,17 +69,21 @@ class Expressions(Values, Memory):
     def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
         super().__init__(kernel, target, guard)
         self.names: dict[str, Id] = {}
+        #: What a statement has loaded of its variables.
+        self._loaded: dict[str, Id] = {}
         self._methods: dict[type[Expr], Callable[..., Id]] = {}
 
     def evaluate(self, way: Walk) -> list[Id]:
         """The values of a statement's expressions; what they share is computed once."""
         values: list[Id] = []
+        outer, self._loaded = self._loaded, {}
         methods, value_at = self._methods, values.__getitem__
         for expr, parts in zip(way.order, way.parts, strict=True):
             method = methods.get(type(expr))
             if method is None:
                 method = methods[type(expr)] = self.method_for(expr)
             values.append(method(expr, *map(value_at, parts)))
+        self._loaded = outer
         return [values[root] for root in way.roots]
 
     def forget_methods(self) -> None:
@@ -92,7 +96,12 @@ class Expressions(Values, Memory):
 
     def _name(self, expr: Name) -> Id:
         found = self.names[expr.ident]
-        return self.emit(Op.Load, expr.type, found) if expr.mutable else found
+        if not expr.mutable:
+            return found
+        loaded = self._loaded.get(expr.ident)
+        if loaded is None:
+            loaded = self._loaded[expr.ident] = self.emit(Op.Load, expr.type, found)
+        return loaded
 
     def _builtin(self, expr: Builtin) -> Id:
         return self.builtin(expr.kind, expr.axis)
@@ -103,12 +112,12 @@ class Expressions(Values, Memory):
         return self.emit(Op.FNegate if expr.type.is_float else Op.SNegate, expr.type, x)
 
     def _binary(self, expr: Binary, a: Id, b: Id) -> Id:
-        kind = expr.a.type
+        kind = expr.left.type
         if expr.op in ("min", "max") and kind.is_float and not self.defines:
             return self.extreme(expr, a, b)
         known = None if self.defines else foregone(expr)
         if known is not None:
-            decisive = a if known[1] is expr.a else b
+            decisive = a if known[1] is expr.left else b
             return self.written(guard(known[0].name.lower(), kind), decisive)
         if expr.op == "rem" and kind.scalar is Scalar.I32:
             # Vulkan leaves OpSRem of negative numbers undefined.
@@ -117,7 +126,7 @@ class Expressions(Values, Memory):
         asks = kind.is_float and not self.defines and not self.keeps_nan(kind)
         if asks and expr.op in ORDERED:
             # A compiler that takes all floats for numbers makes extremes of selects by it.
-            for side, value in ((expr.a, a), (expr.b, b)):
+            for side, value in ((expr.left, a), (expr.right, b)):
                 if not never_nan(side):
                     number = self.emit(Op.LogicalNot, expr.type, self.is_nan(kind, value))
                     found = self.emit(Op.LogicalAnd, expr.type, found, number)
@@ -145,7 +154,7 @@ class Expressions(Values, Memory):
         return self.emit(Op.Select, expr.type, cond, a, b)
 
     def _cast(self, expr: Cast, x: Id) -> Id:
-        return self.convert(expr.x.type, expr.type, x)
+        return self.convert(expr.operand.type, expr.type, x)
 
     def _bitcast(self, expr: Bitcast, x: Id) -> Id:
         return self.emit(Op.Bitcast, expr.type, x)

@@ -23,7 +23,7 @@ from tflgpu.conformance.contract.tools import (
     works,
 )
 from tflgpu.conformance.plans import chain, chain_expected
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import Device, Recording
 from tflgpu.contract.lending import Lender
@@ -297,7 +297,7 @@ def _refusals(device: Device) -> Outcome:
     return None
 
 
-def _another_device(target: Target) -> Outcome:
+def _another_device(target: DeviceUnderTest) -> Outcome:
     if not isinstance(target.device, Device):
         return NotApplicable("the device runs nodes, not plans")
     device, other = target.device, target.reopen()

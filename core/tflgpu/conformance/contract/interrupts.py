@@ -101,7 +101,7 @@ def interrupt_runs(
 def _failure(recording: Recording) -> Exception | None:
     try:
         recording.run()
-    except Exception as error:  # noqa: BLE001  (whatever it is)
+    except Exception as error:  # noqa: BLE001  (of any class)
         return error
     return None
 

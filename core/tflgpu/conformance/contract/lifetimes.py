@@ -18,7 +18,7 @@ from tflgpu.conformance.contract.tools import (
     works,
 )
 from tflgpu.conformance.plans import chain, chain_expected
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device
 from tflgpu.errors import StateError
 
@@ -85,7 +85,7 @@ def _a_device_closes_its_recordings(device: Device) -> Outcome:
 
 
 def _arrays_outlive_their_device(device: Device) -> Outcome:
-    """Whoever still holds them can read and write them: in Python nothing else is safe."""
+    """Arrays that are still referenced can be read and written: in Python nothing else is safe."""
     recording = device.load(small(device))
     x, y = recording.inputs[0], recording.outputs[0][2:]
     x[...] = 3
@@ -99,7 +99,7 @@ def _arrays_outlive_their_device(device: Device) -> Outcome:
     return None
 
 
-def _another_device(target: Target) -> Outcome:
+def _another_device(target: DeviceUnderTest) -> Outcome:
     """A second device of the same index works beside the first, and outlives it."""
     if not isinstance(target.device, Device):
         return NotApplicable("the device runs nodes, not plans")

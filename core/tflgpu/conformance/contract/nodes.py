@@ -10,12 +10,12 @@ import numpy as np
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.interrupts import interrupt_runs
 from tflgpu.conformance.contract.tools import fill, refused, same
-from tflgpu.conformance.samples import Case, materialize
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.samples import SampleCase, materialize
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.errors import StateError
 
-_Question = Callable[[NodeDevice, NodeRun, Case], Outcome]
+_Question = Callable[[NodeDevice, NodeRun, SampleCase], Outcome]
 
 
 def node_device_checks() -> list[Check]:
@@ -29,7 +29,7 @@ def node_device_checks() -> list[Check]:
     ]
 
 
-def _ask(question: _Question, target: Target) -> Outcome:
+def _ask(question: _Question, target: DeviceUnderTest) -> Outcome:
     device = target.device
     if not isinstance(device, NodeDevice):
         return NotApplicable("the device runs plans, not nodes")
@@ -44,7 +44,7 @@ def _ask(question: _Question, target: Target) -> Outcome:
     return NotApplicable("the device takes no sample of any op")
 
 
-def _ask_another(question: _Question, target: Target) -> Outcome:
+def _ask_another(question: _Question, target: DeviceUnderTest) -> Outcome:
     if not isinstance(target.device, NodeDevice):
         return NotApplicable("the device runs plans, not nodes")
     other = target.reopen()
@@ -54,7 +54,7 @@ def _ask_another(question: _Question, target: Target) -> Outcome:
         other.close()
 
 
-def _arrays_stay(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
+def _arrays_stay(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
     recording = device.load_nodes(run)
     arrays = [*recording.inputs, *recording.outputs]
     for value, array in zip((*run.inputs, *run.outputs), arrays, strict=True):
@@ -78,7 +78,7 @@ def _arrays_stay(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
     return None
 
 
-def _recordings_apart(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
+def _recordings_apart(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
     """Nodes loaded twice."""
     first, second = device.load_nodes(run), device.load_nodes(run)
     for value, mine, other in zip(run.inputs, first.inputs, second.inputs, strict=True):
@@ -97,7 +97,7 @@ def _recordings_apart(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
     return None
 
 
-def _recording_closes(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
+def _recording_closes(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
     recording = device.load_nodes(run)
     recording.run()
     kept = [np.array(a) for a in recording.outputs]
@@ -111,7 +111,7 @@ def _recording_closes(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
     return None
 
 
-def _interrupted_runs(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
+def _interrupted_runs(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
     given = [case.arrays[v.id] for v in run.inputs]
     other = [np.zeros_like(a) for a in given]
     expected = []
@@ -124,7 +124,7 @@ def _interrupted_runs(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
     return interrupt_runs(lambda: device.load_nodes(run), given, expected[0], other, expected[1])
 
 
-def _device_closes(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
+def _device_closes(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
     device.load_nodes(run).close()
     device.close()
     device.close()

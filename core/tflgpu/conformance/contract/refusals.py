@@ -12,7 +12,7 @@ from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Plan, 
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import refused, says, shared, works
 from tflgpu.conformance.plans import affine, dispatch, io, plan
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device
 from tflgpu.errors import CompileError, DeviceError, TflgpuError
 from tflgpu.language.builder import Builder
@@ -56,7 +56,7 @@ def refusal_checks() -> list[Check]:
 # What it is
 
 
-def _capabilities(target: Target) -> Outcome:
+def _capabilities(target: DeviceUnderTest) -> Outcome:
     """Limits below which no shipped kernel runs, and what the probe says of the device."""
     caps, info = target.caps, target.device.info
     assert caps.max_bindings >= 4, f"max_bindings is {caps.max_bindings}"
@@ -76,7 +76,7 @@ def _capabilities(target: Target) -> Outcome:
     return None
 
 
-def _no_such_device(target: Target) -> Outcome:
+def _no_such_device(target: DeviceUnderTest) -> Outcome:
     """The error lists the devices that there are."""
 
     def look() -> None:
@@ -213,7 +213,7 @@ def _too_many_buffers(device: Device) -> Outcome:
 
 
 def broken(name: str = "ill_formed") -> Kernel:
-    """A kernel that stores a variable which nobody declared: no driver can compile it."""
+    """A kernel that stores an undeclared variable: no driver can compile it."""
     kernel = affine(8, name=name)
     out = kernel.buffers[1]
     wrong = Store(out, Name(F32, "never_declared"), Name(F32, "never_declared"))

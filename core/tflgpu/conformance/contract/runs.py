@@ -84,8 +84,8 @@ def _chain(count: int, device: Device) -> Outcome:
 
 
 def _halves(count: int, width: int, device: Device) -> Outcome:
-    """16-bit elements, stored whatever the device computes in. Odd numbers of them end in the
-    middle of a word."""
+    """16-bit elements, stored as such also by devices that compute in 32 bits. Odd numbers of them
+    end in the middle of a word."""
     if not device.caps.f16_storage:
         return NotApplicable("the device does not store 16-bit floats")
     made = plan(

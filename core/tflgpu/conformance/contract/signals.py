@@ -1,8 +1,8 @@
 """Signals at a given step of some Python code, so that no test has to hit it by chance.
 
 A signal is *planted* at a step: it comes there, and Python handles it at the next of the places
-where it does (after calls, when loops turn), in whatever code that is. So nothing is raised where a
-signal could not raise.
+where it does (after calls, when loops turn), also in a driver's code. So nothing is raised where
+a signal could not raise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _planted = _Signal()
 
 
 @attrs.frozen
-class Planted:
+class SignalResult:
     """What came of it.
 
     Attributes:
@@ -77,7 +77,7 @@ def steps(action: Callable[[], object], *, within: str = "", event: str = "line"
 
 def interrupted(
     action: Callable[[], object], at: int, *, within: str = "", event: str = "line"
-) -> Planted:
+) -> SignalResult:
     """Do something, with a signal planted at one of its steps; to be called where it is `handled`.
 
     Args:
@@ -99,7 +99,7 @@ def interrupted(
             pass
     except BaseException as raised:  # noqa: BLE001  (it is what was asked for)
         error = raised
-    return Planted(at < 0 or tracer.seen > at, error)
+    return SignalResult(at < 0 or tracer.seen > at, error)
 
 
 class _Tracer:
@@ -108,7 +108,7 @@ class _Tracer:
     def __init__(self, at: int, within: str, event: str) -> None:
         self.seen = 0
         self._at, self._within, self._event = at, within, event
-        # One object, which lives as long as this: CPython 3.11 may call what nobody keeps when it is gone.
+        # One object, which lives as long as this: CPython 3.11 may call a handler without other references after it is gone.
         self._function = self._step
 
     def trace(self, action: Callable[[], object]) -> None:

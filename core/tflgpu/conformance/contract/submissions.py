@@ -44,7 +44,7 @@ _TRIES = 4
 
 
 def submission_checks() -> list[Check]:
-    """One run, several, those that nobody waits for, and those that something ends."""
+    """One run, several, runs without a wait, and runs that are ended early."""
     return [
         shared("submit/outputs", _outputs),
         shared("submit/in_turn", _in_turn),
@@ -75,7 +75,7 @@ def _ends(pending: Pending, what: str) -> None:
 
 
 def _outputs(device: Device) -> Outcome:
-    """They are there after the wait, at the address where they were, whatever was asked before."""
+    """Outputs are there after the wait, at the same address, also where `done` was asked before."""
     with loaded(device, chain(_COUNT, device.alignment)) as recording:
         kept = recording.outputs[0]
         for seed in range(3):
@@ -212,8 +212,8 @@ class _Stop(BaseException):
 def _signal_after(seconds: float) -> Iterator[list[float]]:
     """A signal is sent after ``seconds``, not after the block; its handler notes how many seconds
     later it is called, and raises `_Stop`. Where Python's collector was at work and the handler was
-    called in a finalizer, Python drops what it raises, whatever the device does: that is as if no
-    signal had come."""
+    called in a finalizer, Python drops what it raises, on any device: that is as if no signal had
+    come."""
     came: list[float] = []
     sent = time.perf_counter() + seconds
     dropped = sys.unraisablehook

@@ -13,7 +13,7 @@ import numpy as np
 from tflgpu.compiler.plan import Plan
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.plans import biased
-from tflgpu.conformance.target import Target
+from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device, Recording
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
@@ -35,13 +35,13 @@ def own(name: str, question: Question) -> Check:
     return Check(f"0/{name}", partial(_on_another, question))
 
 
-def _on_target(question: Question, target: Target) -> Outcome:
+def _on_target(question: Question, target: DeviceUnderTest) -> Outcome:
     if not isinstance(target.device, Device):
         return NotApplicable("the device runs nodes, not plans")
     return question(target.device)
 
 
-def _on_another(question: Question, target: Target) -> Outcome:
+def _on_another(question: Question, target: DeviceUnderTest) -> Outcome:
     if not isinstance(target.device, Device):
         return NotApplicable("the device runs nodes, not plans")
     other = target.reopen()

@@ -28,8 +28,8 @@ from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import OpDef
-from tflgpu.runtime.guard.apart import Apart, Single, in_16_bits, take_apart
 from tflgpu.runtime.guard.criterion import NOTHING, Off, off_by, worst
+from tflgpu.runtime.guard.single_nodes import Single, SingleNodes, in_16_bits, take_apart
 from tflgpu.runtime.guard.workshop import Workshop
 from tflgpu.runtime.session import Session
 
@@ -96,11 +96,11 @@ def locate(
 
 def _set(session: Session, arrays: Mapping[int, Array]) -> None:
     for key, array in arrays.items():
-        if key in session.arrays:  # a pass may have found that nobody reads it
+        if key in session.arrays:  # a pass may have removed a value without readers
             np.copyto(session.arrays[key], array)
 
 
-def _feed(session: Session, apart: Apart, exact: Mapping[int, Array]) -> None:
+def _feed(session: Session, apart: SingleNodes, exact: Mapping[int, Array]) -> None:
     for key, (value, halves) in apart.feeds.items():
         given = exact[value.id]
         np.copyto(session.arrays[key], in_16_bits(given) if halves else given)
@@ -117,7 +117,7 @@ def _reach(array: Array) -> float:
 class _Judge:
     """By value id: ``exact`` of the whole graph, ``cpu`` and ``device`` of the one taken apart."""
 
-    apart: Apart
+    apart: SingleNodes
     exact: Mapping[int, Array]
     cpu: Mapping[int, Array]
     device: Mapping[int, Array]

@@ -1,0 +1,164 @@
+"""Where compiled graphs come from: a file that was asked for, a folder that keeps them, or the
+compiler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from tflgpu.cache.disk_cache import cache_folder
+from tflgpu.compiler.compiled import Compiled
+from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.errors import SavedModelError
+from tflgpu.ir.graph import Graph
+from tflgpu.options import DelegateOptions
+from tflgpu.plugin_sources import Plugin
+from tflgpu.saved.code import code_by, hand_over
+from tflgpu.saved.facts import facts_of
+from tflgpu.saved.key import Key, key_of
+from tflgpu.saved.model import is_saved, read_saved, read_start, write_saved
+from tflgpu.saved.source import Facts, Source
+from tflgpu.saved.start import Start
+from tflgpu.saved.store import (
+    FOLDER,
+    default_folder,
+    drop,
+    knows,
+    open_or_compile,
+    open_or_make,
+    path_of,
+)
+from tflgpu.values import frozen
+
+if TYPE_CHECKING:
+    from tflgpu.compiler.target import Target
+
+_LOG = logging.getLogger("tflgpu")
+
+
+@frozen
+class SavedLocation:
+    """Where a delegate's compiled models are read and stored.
+
+    Attributes:
+        saved: A saved model, in the place of compiling; another graph than its own is refused.
+        folder: Where compiled models are kept, and looked for (`tflgpu.saved.store`).
+        token: The user's name for the model, in that folder.
+    """
+
+    saved: Path | None = None
+    folder: Path | None = None
+    token: str = ""
+
+    def asked(self, options: DelegateOptions) -> SavedLocation:
+        """The same with the folder that options name, or the user's, where there is none yet."""
+        if self.folder is not None or self.saved is not None:
+            return self
+        if options.cache_root is not None:
+            folder = cache_folder(FOLDER, options.cache_root)
+            return attrs.evolve(self, folder=folder, token=options.model_token or "")
+        if options.enable_serialization is False:
+            return self
+        return attrs.evolve(self, folder=default_folder())
+
+    def knows(self, source: Source) -> bool:
+        """Whether there is something of a model's file, so that it was read before."""
+        return self.folder is not None and knows(self.folder, lambda: source.digest)
+
+    def start(
+        self,
+        source: Source,
+        facts: Facts,
+        device: Device,
+        make: Callable[[], Start],
+        failed: str = "",
+    ) -> Start:
+        """The start of a model's file: read from the folder, where it is `Start.lean`, or made and
+        stored there. With ``failed``, why what is there could not be loaded, it is dropped first,
+        unless it is the same as what is made: then the device or the memory was to blame.
+
+        Raises:
+            The errors of ``make``.
+        """
+        assert self.folder is not None
+        key = Key((("token", self.token), *facts, *source.facts))
+        if failed:
+            start, path = make(), path_of(self.folder, key)
+            if is_saved(path, start.lean(), source.graph, key, code_by(device), source):
+                return start
+            _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", failed)
+            drop(path)
+        found = open_or_make(
+            self.folder,
+            key,
+            read=lambda path: read_start(path, source, key),
+            make=make,
+            write=lambda path, start: write_saved(
+                path, start.lean(), source.graph, key, code_by(device), source, lasting=False
+            ),
+        )
+        hand_over(found.compiled, device)
+        return found
+
+    def insist_on_device(self, device: object | None, reasons: str) -> None:
+        """That there is a device, where a saved model is to run on it.
+
+        Raises:
+            SavedModelError: there is none.
+        """
+        if device is None and self.saved is not None:
+            raise SavedModelError(f"{self.saved} is for a device, and there is none: {reasons}")
+
+    def compiled(
+        self, graph: Graph, target: Target, device: Device | NodeDevice, plugins: Iterable[Plugin]
+    ) -> Compiled:
+        """What a graph becomes.
+
+        Raises:
+            SavedModelError: the saved model is not this one for this device.
+            PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
+        """
+        from tflgpu.compiler.compile import (
+            compile as compile_graph,  # a start that is kept needs none
+        )
+
+        facts = partial(device_facts, device, plugins)
+        if self.saved is not None:
+            if isinstance(device, NodeDevice):
+                raise SavedModelError(f"{self.saved} has kernels, and this device runs none")
+            key = key_of(graph, target, facts())
+            again = partial(compile_graph, graph, target)
+            return hand_over(read_saved(self.saved, graph, key, again), device)
+        if self.folder is None or isinstance(device, NodeDevice):
+            return compile_graph(graph, target)
+        found = open_or_compile(
+            graph, target, facts, self.folder, self.token, code_of=code_by(device)
+        )
+        return hand_over(found, device)
+
+
+def write(
+    path: Path,
+    compiled: Compiled,
+    graph: Graph,
+    target: Target,
+    device: Device,
+    plugins: Iterable[Plugin],
+) -> None:
+    """Write a file for `SavedLocation.saved`; ``compiled`` is what ``graph`` became on ``target``.
+
+    Raises:
+        SavedModelError: something in it cannot be saved, or the file cannot be written.
+    """
+    key = key_of(graph, target, device_facts(device, plugins))
+    write_saved(path, compiled, graph, key, code_by(device))
+
+
+def device_facts(device: Device | NodeDevice, plugins: Iterable[Plugin]) -> Facts:
+    """Those of `facts_of`, of an opened device."""
+    return facts_of(device.info, device.caps, plugins)

@@ -1,0 +1,103 @@
+"""`close` and calls from inside a call of the same thread: by a signal's handler, an input, a callback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import closing_child as child
+import pytest
+from tflgpu.contract.run_guard import RunGuard, after_calls
+from tflgpu.errors import StateError
+
+#: Seconds for all cases of a backend; one that waits for ever ends its process long before.
+LIMIT = 300
+
+
+@pytest.mark.timeout(LIMIT + 60)
+@pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan"])
+def test_nothing_waits_for_ever(backend: str, require_backend: Callable[[str], Any]) -> None:
+    require_backend(backend)
+    pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    done = subprocess.run(
+        [sys.executable, str(Path(child.__file__)), backend],
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    said = [line[5:] for line in done.stdout.splitlines() if line.startswith("case ")]
+    left = [name for name in child.cases_of(backend) if name not in said]
+    assert not left and not done.returncode, f"in {left[:1]}: {done.stderr[-3000:]}"
+
+
+# The guard itself
+
+
+def test_what_is_closed_inside_is_released_at_the_end_of_the_outermost_call() -> None:
+    outer, inner, told = RunGuard("this pool"), RunGuard("this model"), []
+    with outer:
+        with inner:
+            after_calls(lambda: inner.close(lambda: told.append("model")))
+            after_calls(lambda: outer.close(lambda: told.append("pool")))
+        assert told == []
+    assert told == ["model", "pool"]
+    for guard, what in ((outer, "pool"), (inner, "model")):
+        with pytest.raises(StateError, match=f"this {what} is closed"), guard:
+            pass
+        guard.close(lambda: told.append("again"))
+    assert len(told) == 2
+
+
+def test_one_error_keeps_nothing_else_from_being_released() -> None:
+    guard, told = RunGuard("this model"), []
+
+    def fails() -> None:
+        raise OSError("first")
+
+    with pytest.raises(OSError, match="first"), guard:
+        after_calls(lambda: guard.close(fails))
+        after_calls(lambda: told.append("second"))
+    assert told == ["second"]
+    assert not guard.closed  # so that it can be closed again
+    guard.close(lambda: told.append("third"))
+    assert told[1:] == ["third"]
+
+
+def test_another_thread_waits_or_is_refused() -> None:
+    waiting, refusing, told = RunGuard("this model"), RunGuard("this interpreter", waits=False), []
+
+    def use() -> None:
+        for guard in (refusing, waiting):
+            try:
+                with guard:
+                    told.append("inside")
+            except StateError as error:
+                told.append(f"{error}")
+
+    with waiting, refusing:
+        thread = threading.Thread(target=use, daemon=True)
+        thread.start()
+        while not told:
+            threading.Event().wait(0.001)
+        assert "another thread is using this interpreter" in told[0]
+        assert not waiting.closed
+    thread.join(30)
+    assert told[1:] == ["inside"]
+
+
+def test_a_call_that_was_not_left_is_over_with_its_function() -> None:
+    """A signal's handler may raise between two steps of entering or leaving."""
+    guard = RunGuard("this model")
+
+    def interrupted() -> None:
+        guard.enter(None)  # and `leave` is not called
+
+    interrupted()
+    with guard:
+        assert guard.is_inside
+    interrupted()
+    told: list[str] = []
+    after_calls(lambda: guard.close(lambda: told.append("released")))
+    assert told == ["released"]
