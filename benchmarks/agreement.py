@@ -273,7 +273,7 @@ def hold(against: Judge, delegate: tflgpu.GpuDelegate, backend: str) -> list[Row
         interpreter = _opened(made, model)
         got = _run(interpreter, against.inputs)
         own = host == "tflgpu"
-        report = interpreter.delegation_report() if own else delegate.reports[0]
+        report = interpreter.report if own else delegate.reports[0]
         if own:
             interpreter.close()
         del made, interpreter

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import attrs
 import numpy as np
-from tflgpu import DelegateOptions, GpuDelegate, Interpreter
+from tflgpu import DelegateOptions, GpuDelegate, Interpreter, Precision
 from tflgpu.ir.dtypes import Array
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -68,7 +68,7 @@ class _Tflgpu:
 
     @property
     def note(self) -> str:
-        report = self._interpreter.delegation_report()
+        report = self._interpreter.report
         text = f"{report.delegated_nodes} of {report.total_nodes} operators on {report.device}"
         if report.partitions != 1:
             text += f", {report.partitions} parts"
@@ -94,7 +94,7 @@ def tflgpu_on(backend: str, precision: str, device: str | None = None) -> Contes
     where: int | str | None = int(device) if device is not None and device.isdigit() else device
 
     def open_(path: Path) -> Opened:
-        options = DelegateOptions(backend=backend, device=where, precision=precision)
+        options = DelegateOptions(backend=backend, device=where, precision=Precision(precision))
         return _Tflgpu(path, options)
 
     return Contestant(f"tflgpu {backend}", precision, open_)

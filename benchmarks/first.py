@@ -85,8 +85,10 @@ def _once(model: str, backend: str, precision: str, kept: bool) -> dict[str, flo
     from tflgpu import GpuDelegate, Interpreter
 
     imported = time.perf_counter()
-    options: dict[str, Any] = {} if kept else {"enable_serialization": False}
-    with GpuDelegate(backend=backend, precision=precision, **options) as delegate:
+    options: dict[str, Any] = {"precision": precision}
+    if not kept:
+        options["enable_serialization"] = False
+    with GpuDelegate(backend=backend, **options) as delegate:
         opened = time.perf_counter()
         aside = _Imports()
         worked = time.thread_time()

@@ -144,7 +144,7 @@ def _content(path: Path, given: Given) -> bytes:
 def _images(interpreter: Interpreter) -> list[dict[int, Any]]:
     rng = np.random.default_rng(0)
 
-    def drawn(detail: dict[str, Any]) -> Any:
+    def drawn(detail: Any) -> Any:
         if np.dtype(detail["dtype"]).kind == "f":
             return rng.uniform(-1, 1, detail["shape"]).astype(detail["dtype"])
         if np.dtype(detail["dtype"]).itemsize > 1:  # mostly indices

@@ -112,7 +112,7 @@ def race(model: Path, options: DelegateOptions, rounds: int, warm_up: int) -> li
                     times[name].append(time.perf_counter() - start)
         ways = []
         for name, interpreter in interpreters.items():
-            report = interpreter.delegation_report()
+            report = interpreter.report
             estimate = "" if report.seconds is None else told(report.seconds)
             ways.append(
                 Way(name, median(times[name]) * 1e3, tuple(sorted(r.node for r in report.refusals)),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import attrs
 import numpy as np
-from tflgpu import GpuDelegate, Interpreter
+from tflgpu import GpuDelegate, Interpreter, Precision
 
 _INPUTS = 3
 
@@ -39,7 +39,7 @@ def measure(model: Path, backend: str, precision: str, rounds: int, warm_up: int
     """Time one model."""
     rng = np.random.default_rng(0)
     with (
-        GpuDelegate(backend=backend, precision=precision) as delegate,
+        GpuDelegate(backend=backend, precision=Precision(precision)) as delegate,
         Interpreter(model, experimental_delegates=[delegate]) as interpreter,
     ):
         interpreter.allocate_tensors()
@@ -60,7 +60,7 @@ def measure(model: Path, backend: str, precision: str, rounds: int, warm_up: int
             _ = [interpreter.get_tensor(index) for index in outputs]
             times[i] = time.perf_counter() - start, done - invoked
         total, invoke = np.median(times[warm_up:], axis=0) * 1e3
-        return Solo(float(total), float(invoke), interpreter.delegation_report().dispatches)
+        return Solo(float(total), float(invoke), interpreter.report.dispatches)
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def main() -> None:
             "LiteRT, CPU": LiteRT(model_content=content, num_threads=given.num_threads),
         }
         calls = {name: caller(each) for name, each in contestants.items()}
-        print(device.delegation_report().summary)
+        print(device.report.summary)
         for name, call in calls.items():
             for x in xs[:20]:  # warm-up, which the reset takes back
                 call(x)

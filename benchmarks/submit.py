@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import numpy as np
 import tflgpu_vulkan.context
-from tflgpu import GpuDelegate, Interpreter
+from tflgpu import GpuDelegate, Interpreter, Precision
 
 
 class _Clocked:
@@ -61,11 +61,11 @@ def measure(model: Path, precision: str, rounds: int, warm_up: int) -> Submit:
     module.lib = clock = _Clocked(library)
     try:
         with (
-            GpuDelegate(backend="vulkan", precision=precision) as delegate,
+            GpuDelegate(backend="vulkan", precision=Precision(precision)) as delegate,
             Interpreter(model, experimental_delegates=[delegate]) as interpreter,
         ):
             interpreter.allocate_tensors()
-            report = interpreter.delegation_report()
+            report = interpreter.report
             if report.partitions != 1 or report.delegated_nodes != report.total_nodes:
                 raise SystemExit(f"{model.name} is not one part on the device")
             for given in interpreter.get_input_details():

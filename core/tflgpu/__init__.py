@@ -44,15 +44,20 @@ from tflgpu.errors import (
 if TYPE_CHECKING:
     from tflgpu import converters, profiles
     from tflgpu.compiler.numerics import Numerics
+    from tflgpu.compiler.report import DelegationReport
+    from tflgpu.contract.device import DeviceInfo
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
     from tflgpu.devices.device_list import CompatibilityList
+    from tflgpu.devices.device_states import DeviceState, devices
     from tflgpu.interpreter import Interpreter
     from tflgpu.interpreter.callers import Pool
+    from tflgpu.interpreter.details import TensorDetails
     from tflgpu.interpreter.device_buffer import DeviceBuffer
     from tflgpu.interpreter.estimate import estimate
     from tflgpu.interpreter.invocation import Invocation
     from tflgpu.interpreter.model import Model, Results
+    from tflgpu.interpreter.signatures import SignatureRunner
     from tflgpu.lowering.precision import Precision
     from tflgpu.options import (
         DelegateOptions,
@@ -65,6 +70,7 @@ if TYPE_CHECKING:
     )
     from tflgpu.options.accuracy import AccuracyGuard
     from tflgpu.profiles.check import check
+    from tflgpu.runtime.estimate import Estimate
 
     __version__: str
 
@@ -78,10 +84,14 @@ __all__ = [
     "CompileError",
     "DelegateError",
     "DelegateOptions",
+    "DelegationReport",
     "DeviceBuffer",
     "DeviceError",
+    "DeviceInfo",
     "DeviceLostError",
+    "DeviceState",
     "DynamicError",
+    "Estimate",
     "ExperimentalFlags",
     "GpuDelegate",
     "GraphError",
@@ -106,7 +116,9 @@ __all__ = [
     "Results",
     "RunTimeoutError",
     "SavedModelError",
+    "SignatureRunner",
     "StateError",
+    "TensorDetails",
     "TflgpuError",
     "UnsupportedError",
     "WaitType",
@@ -114,6 +126,7 @@ __all__ = [
     "check",
     "converters",
     "delegate_library",
+    "devices",
     "errors",
     "estimate",
     "load_delegate",
@@ -124,7 +137,11 @@ _HOMES = {
     "AccuracyGuard": "tflgpu.options.accuracy",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
+    "DelegationReport": "tflgpu.compiler.report",
     "DeviceBuffer": "tflgpu.interpreter.device_buffer",
+    "DeviceInfo": "tflgpu.contract.device",
+    "DeviceState": "tflgpu.devices.device_states",
+    "Estimate": "tflgpu.runtime.estimate",
     "ExperimentalFlags": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",
     "InferencePreference": "tflgpu.options",
@@ -138,6 +155,8 @@ _HOMES = {
     "OnError": "tflgpu.options",
     "OpResolverType": "tflgpu.options",
     "Precision": "tflgpu.lowering.precision",
+    "SignatureRunner": "tflgpu.interpreter.signatures",
+    "TensorDetails": "tflgpu.interpreter.details",
     "WaitType": "tflgpu.options",
     "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.delegate_loading",
@@ -145,7 +164,11 @@ _HOMES = {
     "load_delegate": "tflgpu.delegate_loading",
 }
 
-_MODULES = {"converters": "tflgpu.converters", "profiles": "tflgpu.profiles"}
+_MODULES = {
+    "converters": "tflgpu.converters",
+    "devices": "tflgpu.devices",
+    "profiles": "tflgpu.profiles",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -162,4 +185,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -20,15 +20,13 @@ from tflgpu.errors import OptionError
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
+from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.provider import Provider, device_provider
 from tflgpu.saved.location import SavedLocation
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from tflgpu.hosts.litert import LiteRtHost
-    from tflgpu.options.keywords import OptionKeywords
 
 
 class GpuDelegate(Closable, OfProcess):
@@ -53,8 +51,6 @@ class GpuDelegate(Closable, OfProcess):
         OptionError: an unknown option, a bad value, or a clash.
         DeviceError: the backend or device asked for is not there or cannot be opened.
     """
-
-    _host: LiteRtHost | None = None  # made when LiteRT first asks
 
     def __init__(
         self,
@@ -111,9 +107,10 @@ class GpuDelegate(Closable, OfProcess):
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
         """Inside of LiteRT: what became of each graph that it handed over, the latest last. A model
-        has a graph for each of its subgraphs. (tflgpu's own interpreter has ``delegation_report``.)
+        has a graph for each of its subgraphs. (`tflgpu.Interpreter` and `tflgpu.Model` have a ``report`` each.)
         """
-        return () if self._host is None else tuple(self._host.reports)
+        host = self._litert
+        return () if host is None else tuple(host.reports)
 
     @property
     def memory(self) -> MemoryUse:
@@ -131,11 +128,16 @@ class GpuDelegate(Closable, OfProcess):
         from tflgpu.hosts.litert import LiteRtHost  # takes a while, and only LiteRT needs it
 
         self._opened.check_open()
-        if self._host is None:
+        host = self._litert
+        if host is None:
             # Of two threads that come first together, one sets it, in a step that cannot be divided.
-            vars(self).setdefault("_host", LiteRtHost(self.provider))
-        assert self._host is not None
-        return self._host.pointer()
+            host = vars(self).setdefault("_host", LiteRtHost(self.provider))
+        return host.pointer()
+
+    @property
+    def _litert(self) -> LiteRtHost | None:
+        """What LiteRT talks to; made when it first asks."""
+        return vars(self).get("_host")
 
     def __repr__(self) -> str:
         opened = vars(self).get("_opened")  # a delegate that failed to open has none

@@ -1,7 +1,7 @@
 """What a plugin may do: the whole contract, one hook a function.
 
 A plugin is a module (or object) named by an entry point of group ``tflgpu``. It imports
-`tflgpu.hookspecs.hookimpl` and defines any of these. Registration hooks return lists of frozen
+`tflgpu.sdk.plugin.hookimpl` and defines any of these. Registration hooks return lists of frozen
 values and run once; nothing here is called while a model runs.
 """
 

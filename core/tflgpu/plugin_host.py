@@ -13,7 +13,7 @@ import pluggy
 
 from tflgpu import hookspecs
 from tflgpu.blame import Failed, Refused, attempt, shown
-from tflgpu.plugin_sources import GROUP, Plugin, PluginFailure
+from tflgpu.plugin_sources import GROUP, Plugin, PluginFailure, check_sdk_range
 from tflgpu.plugin_values import Kinds, ask
 
 
@@ -90,6 +90,7 @@ class PluginHost:
             raise Refused("it is None: it has no hooks")
         if self._manager.is_registered(plugin.target):
             raise Refused("it is registered under another name already")
+        check_sdk_range(plugin)
         hash(plugin.target)  # pluggy keeps sets of plugins, but would only notice later
         # Only those that it has: some versions of pluggy raise for a name that is not there.
         known = [
@@ -98,14 +99,14 @@ class PluginHost:
         hooks = [n for n in known if self._manager.parse_hookimpl_opts(plugin.target, n)]
         unmarked = [n for n in known if n not in hooks]
         if unmarked:
-            raise Refused(f"{', '.join(unmarked)} lacks @hookimpl (tflgpu.hookspecs.hookimpl)")
+            raise Refused(f"{', '.join(unmarked)} lacks @hookimpl (tflgpu.sdk.plugin.hookimpl)")
         self.plugins.append(plugin)
         self._manager.register(plugin.target, plugin.name)
         # Right after each plugin, so that a misspelt hook is blamed on the one that has it.
         self._manager.check_pending()
         if not hooks:
             raise Refused(
-                "it has no hooks; tflgpu.hookspecs lists those that there are, and each is marked "
+                "it has no hooks; docs/hooks.md lists those that there are, and each is marked "
                 "with @hookimpl"
             )
 

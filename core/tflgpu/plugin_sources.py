@@ -6,12 +6,16 @@ import time
 
 import attrs
 
-from tflgpu.blame import Failed, attempt
+from tflgpu.blame import Failed, Refused, attempt, shown
 from tflgpu.installed import entry_points
 from tflgpu.values import frozen
 
 #: Group of entry points, and the distribution that brings the shipped ones.
 GROUP = "tflgpu"
+
+#: Of what `tflgpu.sdk` offers, and the name by which a plugin says for which versions it was written.
+SDK_VERSION = "1.0"
+SDK_RANGE = "TFLGPU_SDK"
 
 
 @attrs.frozen  # every start compares or shows some
@@ -44,6 +48,33 @@ class PluginFailure:
 
     def __str__(self) -> str:
         return f"plugin {self.name} (from {self.distribution}): {self.error}"
+
+
+def check_sdk_range(plugin: Plugin) -> None:
+    """Refuse a plugin that was written for other versions of `tflgpu.sdk`. It states them beside its
+    hooks, ``TFLGPU_SDK = ">=1.0,<2"``, as Python's packages do; without it any version will do.
+
+    Raises:
+        Refused: another version, or what it states is no range.
+    """
+    stated = getattr(plugin.target, SDK_RANGE, None)
+    if stated is None:
+        return
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # few plugins are not shipped
+
+    try:
+        wanted = SpecifierSet(stated) if isinstance(stated, str) and stated.strip() else None
+    except InvalidSpecifier:
+        wanted = None
+    if wanted is None:
+        raise Refused(
+            f'{SDK_RANGE} is {shown(stated)}, which is no range of versions; write it as ">=1.0,<2"'
+        )
+    if not wanted.contains(SDK_VERSION, prereleases=True):
+        raise Refused(
+            f"it was written for tflgpu.sdk {stated}, and this tflgpu has {SDK_VERSION}; install a "
+            f"version of {plugin.distribution} for {SDK_VERSION}, or a tflgpu with such a tflgpu.sdk"
+        )
 
 
 def installed_plugins() -> tuple[list[Plugin], list[PluginFailure]]:

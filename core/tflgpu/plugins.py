@@ -32,7 +32,7 @@ from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.registry import LaterOps, builtin_ops
-from tflgpu.options import DelegateOptions
+from tflgpu.options import CPU, DelegateOptions
 from tflgpu.plugin_host import PluginHost
 from tflgpu.plugin_sources import GROUP, Plugin, PluginFailure, installed_plugins
 from tflgpu.plugin_values import plugin_ops, wrong_allowances, wrong_probe
@@ -68,7 +68,7 @@ class Registry(Holder):
         ops = host.collect("tflgpu_register_ops", lambda: (plugin_ops().OpDef,))
         passes = host.collect("tflgpu_register_passes", lambda: (plugin_ops().Pass,))
         generators = host.collect("tflgpu_register_generators", lambda: (ShaderGenerator,))
-        host.refuse_clashes("backend", backends)
+        host.refuse_clashes("backend", backends, lambda: (CPU,))
         host.refuse_clashes("op", ops, builtin_ops)
         host.refuse_clashes("pass", passes, _names_of_passes)
         host.refuse_clashes("shader generator", generators)

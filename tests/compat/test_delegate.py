@@ -133,7 +133,7 @@ def run(model: bytes, delegate: Any) -> tuple[Any, Any]:
         interpreter.set_tensor(interpreter.get_input_details()[0]["index"], X)
         interpreter.invoke()
         y = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-        return y, interpreter.delegation_report()
+        return y, interpreter.report
 
 
 def check(y: Any) -> None:

@@ -267,7 +267,7 @@ def run(model: bytes, **options: Any) -> tuple[Any, Any]:
         interpreter.set_tensor(detail["index"], x)
         interpreter.invoke()
         output = interpreter.get_output_details()[0]["index"]
-        return interpreter.get_tensor(output), interpreter.delegation_report()
+        return interpreter.get_tensor(output), interpreter.report
 
 
 class TestInADelegate:
@@ -286,7 +286,7 @@ class TestInADelegate:
         assert record.getMessage() == (
             "tflgpu: 0 of 2 operators run on cpu_ref (NumPy kernel interpreter, f32); 2 on the CPU: "
             "ABS, RELU: part of 2 nodes: 1 s on the device, 2.0 us on the CPU (estimates) "
-            "(2 operators); see delegation_report"
+            "(2 operators); see the report"
         )
 
     def test_all_of_it_pays(

@@ -353,7 +353,7 @@ def test_it_is_found_and_gives_what_litert_gives(name: str, kernels: GpuDelegate
     assert found.count("ADD") == (name == "two masks")  # of constants it is done beforehand
     with Interpreter(model_content=content, experimental_delegates=[kernels]) as mine:
         got = ran(mine, given)
-        assert not mine.delegation_report().refusals
+        assert not mine.report.refusals
     np.testing.assert_allclose(got, ran(LiteRT(model_content=content), given), rtol=1e-5, atol=1e-6)
 
 

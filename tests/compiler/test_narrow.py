@@ -96,7 +96,7 @@ def test_results_are_those_of_litert(name: str, device: str) -> None:
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as interpreter,
     ):
         found = run(interpreter, given)
-        report = interpreter.delegation_report()
+        report = interpreter.report
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     assert report.delegated_nodes == report.total_nodes == len(spec.operators)

@@ -153,7 +153,7 @@ def test_on_the_device_and_without_a_copy() -> None:
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as one,
     ):
         one.allocate_tensors()
-        assert one.delegation_report().fully_delegated
+        assert one.report.fully_delegated
         with one.allocate_buffer("x") as x, one.allocate_buffer("y") as y:
             assert (x.dtype, y.dtype, y.shape) == (np.uint8, np.uint8, (1, 5, 7))
             one.bind_input("x", x)

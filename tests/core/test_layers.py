@@ -50,6 +50,7 @@ ROOMS = (
     "delegate",
     "delegate_loading",
     "interpreter",
+    "sdk",
     "conformance",
     "demo",
     "cli",

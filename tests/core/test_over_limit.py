@@ -41,7 +41,7 @@ def test_only_that_node_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None
         model_content=_model(), experimental_delegates=[delegate]
     ) as interpreter:
         interpreter.allocate_tensors()
-        report = interpreter.delegation_report()
+        report = interpreter.report
         assert [(r.node, r.op) for r in report.refusals] == [(1, "SUM")]
         assert "bytes shared of 16 that the device has" in report.refusals[0].reason
         x = np.random.default_rng(0).random((1, 40, 5, 300), np.float32)

@@ -193,7 +193,7 @@ class Ours:
                 cpu_backend="cpu_ref",  # with LiteRT's kernels there would be one side alone
             ) as interpreter:
                 follow(script, interpreter, stage)
-                report = interpreter.delegation_report()
+                report = interpreter.report
                 return tuple(f"{r.op}: {r.reason}" for r in report.refusals)
 
         return _outcome(run, ours=True)

@@ -77,7 +77,7 @@ def run(model: bytes, x: np.ndarray, **options: Any) -> tuple[np.ndarray, Any]:
         interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
         interpreter.invoke()
         output = interpreter.get_output_details()[0]["index"]
-        return interpreter.get_tensor(output), interpreter.delegation_report()
+        return interpreter.get_tensor(output), interpreter.report
 
 
 def test_the_custom_op_runs_on_a_device_fused(with_plugin: Any) -> None:

@@ -27,7 +27,7 @@ def test_the_programs_run(number: int, tmp_path: Path) -> None:
         tflgpu.Interpreter(tmp_path / "model.tflite", None, [delegate]) as interpreter,
     ):
         interpreter.allocate_tensors()
-        assert interpreter.delegation_report().dispatches == int(promised.group(2))
+        assert interpreter.report.dispatches == int(promised.group(2))
 
 
 def test_the_page_has_programs() -> None:

@@ -205,6 +205,6 @@ def test_a_lost_device(seam: tuple[str, Plan], on_error: str) -> None:
         life.read()
         assert plan.came
         assert (delegate.device is first) == (on_error == "cpu")
-        refused = len(life.interpreter.delegation_report().refusals)
+        refused = len(life.interpreter.report.refusals)
         assert refused == (2 if on_error == "cpu" else 0)
         life.close()

@@ -42,7 +42,7 @@ def alike(mine: Any, theirs: Any, count: int, x: Any = X) -> None:
 
 def of_variables(interpreter: Any) -> dict[str, str]:
     """Why operators on variables are not on the device; "" for one that is."""
-    report = interpreter.delegation_report()
+    report = interpreter.report
     names = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
     assert all(
         (r.place is Place.DEVICE) == (not r.reason) for r in report.operators if r.op in names

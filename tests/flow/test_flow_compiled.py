@@ -134,7 +134,7 @@ def test_reading_what_was_assigned_does_not_cut_a_graph(
         "x", "y again",
     )  # fmt: skip
     with ready(model(main, initializer(10.0)), by_numpy) as interpreter:
-        assert interpreter.delegation_report().partitions == 1
+        assert interpreter.report.partitions == 1
         for total in (18.0, 26.0):
             before = runs["run"]
             interpreter.set_tensor(0, X)
@@ -152,7 +152,7 @@ def test_a_state_is_compiled_before_the_first_run(
 
     content, feeds = CASES["state: added up"]
     with ready(content, by_numpy) as interpreter:
-        assert interpreter.delegation_report().delegated_nodes == 1
+        assert interpreter.report.delegated_nodes == 1
         interpreter.set_tensor(0, np.array(feeds[0][0], np.float32))
         opened = runs["open"]
         interpreter.invoke()
@@ -201,7 +201,7 @@ def test_few_shapes_are_kept_and_many_are_the_cpu_s(
 def test_the_report_says_what_is_inside(by_numpy: list[GpuDelegate]) -> None:
     with ready(model(MAIN, up_to(7), HALVED), by_numpy) as interpreter:
         interpreter.invoke()
-        report = interpreter.delegation_report()
+        report = interpreter.report
         (refusal,) = report.refusals
         assert (refusal.op, refusal.runs_on, refusal.code.value) == (
             "WHILE",

@@ -84,7 +84,7 @@ def test_a_cache_stays_on_the_device(
     require_backend(backend)
     mine = opened(CACHED, backend=backend, device=1 if backend == "cpu_ref" else 0)
     theirs = litert(CACHED)
-    report = mine.delegation_report()
+    report = mine.report
     (refusal,) = report.refusals
     assert refusal.op == "CALL_ONCE"  # which runs once
     assert refusal.reason == (

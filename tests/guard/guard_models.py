@@ -126,7 +126,7 @@ class Ours:
 
     @property
     def report(self) -> Any:
-        return self.interpreter.delegation_report()
+        return self.interpreter.report
 
     @property
     def session(self) -> Any:

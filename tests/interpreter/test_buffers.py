@@ -199,7 +199,7 @@ def shared_input() -> bytes:
 
 def test_an_input_of_the_device_and_of_the_cpu(reference: Any, opened: Open) -> None:
     one = opened(reference, shared_input())
-    assert not one.delegation_report().fully_delegated
+    assert not one.report.fully_delegated
     with one.allocate_buffer(0) as x, one.allocate_buffer(1) as y:
         with pytest.raises(
             UnsupportedError, match=r"runs on the CPU .* reads it.*a NumPy array can"

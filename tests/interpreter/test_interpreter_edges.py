@@ -102,7 +102,7 @@ def test_it_runs_as_in_litert(name: str, delegates: list[GpuDelegate]) -> None:
                 expected = theirs.get_tensor(details["index"])
                 assert got.dtype == expected.dtype
                 np.testing.assert_array_equal(got, expected)
-        report = ours.delegation_report()
+        report = ours.report
     # An operator of constants is evaluated while the graph is built, and is no node of it.
     evaluated = 1 if name == "an output that is constant" else 0
     assert report.total_nodes == len(GRAPHS[name].operators) - evaluated

@@ -146,7 +146,7 @@ USES: dict[str, Callable[[Interpreter], Any]] = {
     "get_signature_list": lambda i: i.get_signature_list(),
     "get_signature_runner": lambda i: i.get_signature_runner(),
     "keeps_state": lambda i: i.keeps_state,
-    "delegation_report": lambda i: i.delegation_report(),
+    "report": lambda i: i.report,
     "bind_input": lambda i: i.bind_input(0, X),
     "bind_output": lambda i: i.bind_output(3, X),
     "bind_buffer_to_tensor": lambda i: i.bind_buffer_to_tensor(X, 0),
@@ -401,7 +401,7 @@ def test_a_failing_run_leaves_the_interpreter_usable(monkeypatch: pytest.MonkeyP
         interpreter = ready()
         with pytest.raises(RuntimeError, match="the device is gone"):
             interpreter.invoke()
-    assert attrs.asdict(interpreter.delegation_report())["total_nodes"] == 2
+    assert attrs.asdict(interpreter.report)["total_nodes"] == 2
     interpreter.resize_tensor_input(0, [2, 3])
     interpreter.allocate_tensors()
     interpreter.invoke()

@@ -115,6 +115,15 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     "details of subgraph 1": (
         lambda m: ready(m).get_tensor_details(1), ValueError, "no subgraph 1"
     ),
+    "get of subgraph []": (
+        lambda m: ready(m).get_tensor(0, []), TypeError, "a subgraph index is a whole number.*list"
+    ),
+    "get of subgraph 0.0": (
+        lambda m: ready(m).get_tensor(0, 0.0), TypeError, "a subgraph index is .*float 0.0"
+    ),
+    "details of subgraph []": (
+        lambda m: ready(m).get_tensor_details([]), TypeError, "a subgraph index is .*list"
+    ),
     "get intermediate": (
         lambda m: ready(m).get_tensor(2), ValueError, r"\('middle'\).*preserve_all_tensors"
     ),
@@ -251,7 +260,8 @@ def test_a_mistake_raises_the_same_type_as_in_litert(label: str) -> None:
 #: Where LiteRT's words say nothing to a user, or are another part's than its interpreter's.
 OWN_WORDS = {
     "content of wrong type": "a signature in C++", "get by name": "the same", "get 0.0": "the same",
-    "get None": "the same", "view by name": "the same", "set by name": "the same",
+    "get of subgraph []": "of Python", "details of subgraph []": "the same",
+    "get of subgraph 0.0": "a signature in C++", "get None": "the same", "view by name": "the same", "set by name": "the same",
     "resize by name": "the same",
     "resize 99": "an assertion of C++ code", "resize -1": "the same", "strict, other rank": "the same",
     "negative size": "what overflows in C++",
@@ -285,6 +295,13 @@ def test_words_that_other_versions_of_litert_say() -> None:
 
 # Where we are stricter than LiteRT, on purpose: it does something that can only be meant otherwise.
 STRICTER: dict[str, tuple[Mistake, type[TflgpuError], str]] = {
+    "get False": (lambda m: ready(m).get_tensor(False), ArgumentError, "not bool False"),
+    "set False": (lambda m: ready(m).set_tensor(False, X), ArgumentError, "not bool False"),
+    "resize False": (
+        lambda m: ready(m).resize_tensor_input(False, [1, 3]),
+        ArgumentError,
+        "not bool False",
+    ),
     "set a constant": (
         lambda m: ready(m).set_tensor(1, models.C),
         InputError,
@@ -330,6 +347,20 @@ def test_a_signature_argument_that_is_no_array() -> None:
     runner = chain(__import__("tflgpu.interpreter", fromlist=["x"])).get_signature_runner()
     with pytest.raises(InputError, match="of type float32, the value of type float64"):
         runner(image=[[1.0, 2.0, 3.0]])
+
+
+@pytest.mark.parametrize("key", [[], {}, 3, b"serve", np.zeros(2)], ids=repr)
+def test_a_key_of_a_signature_that_is_no_text(key: Any) -> None:
+    with pytest.raises(InputError, match=r"no signature .*; the model has 'serve'"):
+        Interpreter(model_content=models.chain()).get_signature_runner(key)
+
+
+@pytest.mark.parametrize("index", [False, 0.0, "x", None])
+def test_an_index_of_invoke_async_that_is_no_number(index: Any) -> None:
+    interpreter = Interpreter(model_content=models.chain(), experimental_delegates=[])
+    interpreter.allocate_tensors()
+    with pytest.raises(ArgumentError, match=r"a tensor index, as .* is, is a whole number, not"):
+        interpreter.invoke_async({index: X})
 
 
 def test_sizes_over_all_memory_are_refused() -> None:

@@ -226,7 +226,7 @@ def test_results_of_a_signature_are_copies() -> None:
 def test_the_report_without_a_delegate() -> None:
     interpreter = Interpreter(model_content=models.chain())
     interpreter.allocate_tensors()
-    report = interpreter.delegation_report()
+    report = interpreter.report
     assert (report.total_nodes, report.delegated_nodes, report.backend) == (2, 0, "")
     assert [(r.node, r.op) for r in report.refusals] == [(0, "ADD"), (1, "MUL")]
     assert all("no delegate" in r.reason for r in report.refusals)
@@ -237,7 +237,7 @@ def test_the_report_with_a_delegate(device: int) -> None:
     with GpuDelegate(backend="cpu_ref", device=device) as delegate:
         interpreter = Interpreter(model_content=models.chain(), experimental_delegates=[delegate])
         interpreter.allocate_tensors()
-        report = interpreter.delegation_report()
+        report = interpreter.report
         interpreter.close()
     assert (report.total_nodes, report.delegated_nodes, report.backend) == (2, 2, "cpu_ref")
     assert report.fully_delegated

@@ -242,7 +242,7 @@ def test_a_delegate_by_name() -> None:
             assert isinstance(delegate, tflgpu.GpuDelegate)
             with Interpreter(None, models.chain(), [delegate]) as interpreter:
                 interpreter.allocate_tensors()
-                assert interpreter.delegation_report().backend == "cpu_ref"
+                assert interpreter.report.backend == "cpu_ref"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_every_tensor_of_a_chain_that_would_be_merged(delegate: Any) -> None:
     content = mergeable()
     kept = theirs(content)
     with ours(content, delegate, experimental_preserve_all_tensors=True) as made:
-        report = made.delegation_report()
+        report = made.report
         assert report.fully_delegated
         assert report.partitions == 1
         for _ in range(2):
@@ -144,7 +144,7 @@ def test_every_tensor_of_a_chain_that_would_be_merged(delegate: Any) -> None:
                 )  # fmt: skip
         kernels = report.dispatches
     with ours(content, delegate) as plain:
-        assert plain.delegation_report().dispatches < kernels / 2
+        assert plain.report.dispatches < kernels / 2
         feed(plain, x)
         with pytest.raises(tflgpu.InputError, match=r"\('relu'\) is an intermediate result"):
             plain.get_tensor(7)
@@ -160,7 +160,7 @@ def test_a_quantized_model_keeps_stored_numbers(delegate: Any) -> None:
     content = quantized()
     with ours(content, delegate, experimental_preserve_all_tensors=True) as made:
         kept = theirs(content)
-        assert made.delegation_report().fully_delegated
+        assert made.report.fully_delegated
         x = RNG.integers(-128, 128, (1, 4, 5, 3), np.int8)
         feed(made, x)
         feed(kept, x)
@@ -179,7 +179,7 @@ def test_what_a_device_refuses_is_kept_too() -> None:
         tflgpu.GpuDelegate(backend="cpu_ref", device=1, min_nodes_per_partition=99) as refuses,
         ours(content, refuses, experimental_preserve_all_tensors=True) as made,
     ):
-        assert made.delegation_report().delegated_nodes == 0
+        assert made.report.delegated_nodes == 0
         made.set_tensor(0, draw(2, 2))
         made.invoke()
         np.testing.assert_array_equal(made.get_tensor(2), made.get_tensor(0))
@@ -202,7 +202,7 @@ def test_fusion_can_be_switched_off(delegate: Any) -> None:
     content = mergeable()
     x = draw(1, 5, 6, 3)
     with ours(content, delegate, experimental_disable_delegate_node_fusion=True) as made:
-        report = made.delegation_report()
+        report = made.report
         assert report.fully_delegated
         # One each for PAD, CONV_2D, RELU, MUL, TANH, ADD and SOFTMAX. What RESHAPE does is a view, or
         # one more where the channels' padding differs; what DEQUANTIZE and RSQRT make was known when
@@ -210,7 +210,7 @@ def test_fusion_can_be_switched_off(delegate: Any) -> None:
         assert report.dispatches == 8
         feed(made, x)
         with ours(content, delegate) as merged:
-            assert merged.delegation_report().dispatches <= 4
+            assert merged.report.dispatches <= 4
             feed(merged, x)
             np.testing.assert_allclose(made_output(made), made_output(merged), rtol=1e-5)
         with pytest.raises(tflgpu.InputError, match="is an intermediate result"):

@@ -32,6 +32,6 @@ def test_what_is_not_finite_is_nan(
         interpreter.allocate_tensors()
         interpreter.set_tensor(0, given)
         interpreter.invoke()
-        assert interpreter.delegation_report().fully_delegated
+        assert interpreter.report.fully_delegated
         found = interpreter.get_tensor(1)
     np.testing.assert_array_equal(found, [[np.nan]] * 3 + [[number]] * 3)

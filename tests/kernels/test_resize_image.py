@@ -51,7 +51,7 @@ def results(content: bytes, delegate: Any, x: Any) -> tuple[list[Any], int]:
         one.set_tensor(0, x)
         one.invoke()
         found = [one.get_tensor(d["index"]) for d in one.get_output_details()]
-        return found, one.delegation_report().dispatches
+        return found, one.report.dispatches
 
 
 @pytest.fixture(scope="module")

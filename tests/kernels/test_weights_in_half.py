@@ -75,7 +75,7 @@ def test_factors_stay_out_of_weights_that_f16_would_spoil(
                 interpreter.allocate_tensors()
                 interpreter.set_tensor(0, x)
                 interpreter.invoke()
-                assert interpreter.delegation_report().fully_delegated
+                assert interpreter.report.fully_delegated
                 results.append(interpreter.get_tensor(2))
         exact, half = results
         # f16 rounds inputs, factors, sums and results to 11 bits each.

@@ -55,7 +55,7 @@ for cycle in range(cycles + 1):
     interpreter.invoke()
     assert (interpreter.get_tensor(2) == 2 * table).all()
     if host == "tflgpu":
-        assert interpreter.delegation_report().fully_delegated
+        assert interpreter.report.fully_delegated
         interpreter.close()
     del interpreter
 if host == "LiteRT":

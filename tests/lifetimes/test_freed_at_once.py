@@ -83,7 +83,7 @@ def test_interpreters_and_devices(
     require_backend(backend)
     delegate = GpuDelegate(backend=backend, enable_serialization=False)
     interpreter = _used(delegate)
-    assert interpreter.delegation_report().fully_delegated
+    assert interpreter.report.fully_delegated
     device, session = delegate.device, interpreter._main.session
     kept = [weakref.ref(each) for each in (delegate, interpreter, session, device, device.inner)]
     if closes:

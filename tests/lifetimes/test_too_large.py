@@ -89,7 +89,7 @@ def test_a_plan_that_is_too_large(
         said = str(caught.value)
     else:
         interpreter.allocate_tensors()
-        said = interpreter.delegation_report().refusals[0].reason
+        said = interpreter.report.refusals[0].reason
         child.check(interpreter)
     for part in (str(4 * MOST), str(MOST), "smaller inputs", "f16", "without backend="):
         assert part in said, said

@@ -112,7 +112,7 @@ def run(model: bytes, inputs: Sequence[Any], delegate: Any = None, **arguments: 
             interpreter.set_tensor(detail["index"], array)
         interpreter.invoke()
         outputs = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
-        return outputs, interpreter.delegation_report()
+        return outputs, interpreter.report
 
 
 def litert(model: bytes, inputs: Sequence[Any], resolver: str = "AUTO") -> list[Any]:

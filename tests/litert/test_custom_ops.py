@@ -85,7 +85,7 @@ def test_beside_a_device_in_tflgpu(delegate: tflgpu.GpuDelegate) -> None:
     found = given([genai.GenAIOpsRegisterer], experimental_delegates=[delegate])
     with InterpreterWithCustomOps(**found) as interpreter:
         np.testing.assert_allclose(run(interpreter), expected(), rtol=1e-5, atol=1e-6)
-        report = interpreter.delegation_report()
+        report = interpreter.report
     assert [(r.op, r.runs_on[:6]) for r in report.refusals] == [(NAME, "LiteRT")]
     assert (report.delegated_nodes, report.total_nodes) == (2, 3)
 

@@ -169,7 +169,7 @@ def test_a_layer_norm_stays_on_the_cpu() -> None:
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
     ):
         np.testing.assert_array_equal(calls(ours, inputs), wanted)
-        assert "layer norm" in ours.delegation_report().refusals[0].reason
+        assert "layer norm" in ours.report.refusals[0].reason
 
 
 def test_what_ends_litert_stays_away_from_it() -> None:

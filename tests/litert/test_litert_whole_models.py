@@ -49,7 +49,7 @@ def test_all_on_the_cpu_is_what_litert_gives(name: str, model_path: Callable[[st
                 np.testing.assert_array_equal(
                     ours.get_tensor(detail["index"]), native.get_tensor(detail["index"])
                 )
-        report = ours.delegation_report()
+        report = ours.report
         assert all(r.runs_on.startswith(LITERT) for r in report.refusals)
 
 
@@ -75,7 +75,7 @@ def test_a_state_beside_a_device(
                 interpreter.invoke()
                 (out,) = interpreter.get_output_details()
                 found.append(interpreter.get_tensor(out["index"]))
-            assert interpreter.delegation_report().delegated_nodes == 3
+            assert interpreter.report.delegated_nodes == 3
     assert not np.allclose(results["litert"][0], results["litert"][1])
     np.testing.assert_allclose(results["litert"], results["cpu_ref"], rtol=1e-4, atol=1e-6)
 

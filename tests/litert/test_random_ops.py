@@ -61,7 +61,7 @@ def test_of_one_seed_as_litert_run_after_run(name: str, delegate: tflgpu.GpuDele
     content = model(name, SEEDS)
     with tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours:
         found = runs(ours)
-        (refusal,) = [r for r in ours.delegation_report().refusals if r.op == name]
+        (refusal,) = [r for r in ours.report.refusals if r.op == name]
     assert refusal.runs_on.startswith(LITERT)
     wanted = runs(LiteRT(model_content=content))
     assert not np.array_equal(wanted[0], wanted[1]), "the generator does not go on"

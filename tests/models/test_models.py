@@ -112,7 +112,7 @@ def test_model_runs_wholly_on_the_device(
         if model.shape is not None:
             each.resize_tensor_input(each.get_input_details()[0]["index"], model.shape)
         each.allocate_tensors()
-    report = interpreter.delegation_report()
+    report = interpreter.report
     assert not report.refusals, str(report)
     assert report.delegated_nodes == report.total_nodes > 0
     assert report.precision == precision
@@ -141,7 +141,7 @@ def test_f16_costs_what_its_storage_costs(
             first = interpreter.get_input_details()[0]["index"]
             interpreter.resize_tensor_input(first, model.shape)
         interpreter.allocate_tensors()
-        report = interpreter.delegation_report()
+        report = interpreter.report
         if report.precision != "f16":
             pytest.skip(f"{report.device} does not compute in f16")
         assert report.delegated_nodes == report.total_nodes > 0

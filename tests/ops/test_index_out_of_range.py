@@ -81,7 +81,7 @@ def test_strict_makes_it_an_error(case: str, side: str) -> None:
     ):
         plain = Interpreter(model_content=content)
         np.testing.assert_array_equal(_run(interpreter, data, right), _run(plain, data, right))
-        (refusal,) = interpreter.delegation_report().refusals
+        (refusal,) = interpreter.report.refusals
         assert "strict=True makes an error" in refusal.reason
         with pytest.raises(tflgpu.TflgpuError, match=r"(?i)outside|out of bounds|zero|by 0"):
             _run(interpreter, data, indices)
@@ -101,12 +101,12 @@ def test_a_constant_divisor_with_a_zero_is_an_error(op: str, side: str) -> None:
             ) as interpreter,
         ):
             interpreter.allocate_tensors()
-            assert interpreter.delegation_report().delegated_nodes == bool(last)
+            assert interpreter.report.delegated_nodes == bool(last)
             if last:
                 wanted = _run(Interpreter(model_content=content), data, None)
                 np.testing.assert_array_equal(_run(interpreter, data, None), wanted)
                 continue
-            (refusal,) = interpreter.delegation_report().refusals
+            (refusal,) = interpreter.report.refusals
             assert "a divisor with a 0" in refusal.reason
             for each in (interpreter, Interpreter(model_content=content)):
                 with pytest.raises((RuntimeError, ValueError), match=r"(?i)zero|by 0"):
@@ -139,7 +139,7 @@ def test_strict_leaves_constants_alone() -> None:
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as interpreter,
     ):
         interpreter.allocate_tensors()
-        assert not interpreter.delegation_report().refusals
+        assert not interpreter.report.refusals
 
 
 def _operands(case: str, dtype: DType, bad: int) -> tuple[Any, Any]:
@@ -185,7 +185,7 @@ def test_a_device_gives_no_element_that_nobody_asked_for(
                 model_content=content, experimental_delegates=[delegate]
             ) as interpreter:
                 got = _run(interpreter, data, indices)
-                assert interpreter.delegation_report().refusals == ()
+                assert interpreter.report.refusals == ()
             expected = np.array(np.take(data, [1, 0, 4], axis))
             expected[(slice(None),) * axis + (1,)] = nowhere
             np.testing.assert_array_equal(got, expected)

@@ -56,7 +56,7 @@ def test_what_litert_reads_is_read(
         model_content=content, experimental_delegates=[delegate]
     ) as interpreter:
         ours = results(interpreter)
-        assert not interpreter.delegation_report().refusals
+        assert not interpreter.report.refusals
     assert [o.shape for o in ours] == [made] * len(ours)
     for found, wanted in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(found, wanted)

@@ -77,7 +77,7 @@ def test_as_tflite(op: str, paddings: DType, backend: str | None) -> None:
     with tflgpu.Interpreter(model_content=content, experimental_delegates=delegates) as ours:
         np.testing.assert_array_equal(run(ours), wanted)
         if backend is not None:
-            assert ours.delegation_report().fully_delegated
+            assert ours.report.fully_delegated
     for delegate in delegates:
         delegate.close()
 

@@ -82,7 +82,7 @@ def test_a_file_gives_what_litert_gives(name: str, cpu: str) -> None:
     ) as interpreter:
         got = run(interpreter)
         if cpu == "device":
-            assert not interpreter.delegation_report().refusals
+            assert not interpreter.report.refusals
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
@@ -172,6 +172,6 @@ def test_steps_beyond_32_bits_run_on_the_cpu() -> None:
         model_content=content, experimental_delegates=[delegate], cpu_backend="cpu_ref"
     ) as interpreter:
         got = run(interpreter)
-        (refusal,) = interpreter.delegation_report().refusals
+        (refusal,) = interpreter.report.refusals
     assert "32 bits" in refusal.reason
     np.testing.assert_allclose(got, wanted, rtol=1e-6)

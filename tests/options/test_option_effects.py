@@ -56,7 +56,7 @@ MEMORY_FIRST = {"inference_priority1": "min_memory_usage"}
 def test_operators_that_stay_on_the_cpu(options: dict[str, Any], left: dict[int, str]) -> None:
     with opened(chain(*FOUR), **options) as interpreter:
         np.testing.assert_array_equal(run(interpreter, X), -np.abs(X))
-        reasons = {r.node: r.reason for r in interpreter.delegation_report().refusals}
+        reasons = {r.node: r.reason for r in interpreter.report.refusals}
     assert set(reasons) == set(left)
     for node, words in left.items():
         assert words in reasons[node]
@@ -107,10 +107,10 @@ def test_a_part_within_the_limit_is_delegated_and_one_over_it_is_not() -> None:
         needed = nbytes(delegate, chain(*FOUR))
     assert needed == 2 * X.nbytes  # one kernel, between input and output
     with opened(chain(*FOUR), memory_limit=needed) as interpreter:
-        assert interpreter.delegation_report().fully_delegated
+        assert interpreter.report.fully_delegated
     with opened(chain(*FOUR), memory_limit=needed - 1) as interpreter:
         np.testing.assert_array_equal(run(interpreter, X), -np.abs(X))
-        report = interpreter.delegation_report()
+        report = interpreter.report
     assert report.partitions == 0
     assert f"takes {needed} bytes on the device, and memory_limit is {needed - 1}" in str(report)
 
@@ -126,7 +126,7 @@ def test_parts_share_the_limit(host: str) -> None:
         interpreter = kind(model_content=chain(*FOUR), experimental_delegates=[delegate])
         interpreter.allocate_tensors()
         np.testing.assert_array_equal(run(interpreter, X), -np.abs(X))
-        report = interpreter.delegation_report() if host == "tflgpu" else delegate.reports[0]
+        report = interpreter.report if host == "tflgpu" else delegate.reports[0]
         assert report.partitions == 1
         # LiteRT's parts are loaded one by one, in the order of the file.
         taken = f"of which {2 * X.nbytes} staging are taken already"
@@ -148,7 +148,7 @@ def test_memory_first_keeps_quantized_weights_in_their_8_bits() -> None:
     assert found["memory"] < found["default"] / 2.5
     x = np.random.default_rng(8).integers(-128, 128, (1, 3, 3, 256)).astype(np.int8)
     with opened(quantized_conv(), **MEMORY_FIRST) as interpreter:
-        assert interpreter.delegation_report().integers == (0,)
+        assert interpreter.report.integers == (0,)
         ours = run(interpreter, x)
     with opened(quantized_conv()) as interpreter:
         assert np.abs(run(interpreter, x).astype(int) - ours).max() <= 1
@@ -253,10 +253,10 @@ def test_sustained_speed_keeps_the_faster(
     x = np.random.default_rng(9).uniform(-1, 1, (1, 5, 5, 3)).astype(np.float32)
     with opened(block()) as interpreter:
         wanted = run(interpreter, x)
-        assert interpreter.delegation_report().dispatches == 2
+        assert interpreter.report.dispatches == 2
     monkeypatch.setattr(trials, "_times", lambda *sessions: times)
     with opened(block(), inference_preference="sustained_speed") as interpreter:
-        report = interpreter.delegation_report()
+        report = interpreter.report
         np.testing.assert_allclose(run(interpreter, x), wanted, rtol=1e-4, atol=1e-5)
     assert report.dispatches == (2 if taken == "usual" else 1)
     (said,) = [reason for reason in report.choice if "inference_preference" in reason]
@@ -267,7 +267,7 @@ def test_sustained_speed_measures(runs: list[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(trials, "_BUDGET", 0.0)
     with opened(block(), inference_preference="sustained_speed") as interpreter:
         assert runs == ["run"] * (2 + 2 * trials._LEAST)
-        assert "(a 1x1 and a depthwise" in " ".join(interpreter.delegation_report().choice)
+        assert "(a 1x1 and a depthwise" in " ".join(interpreter.report.choice)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_sustained_speed_says_when_it_tries_nothing(model: bytes, says: str) -> 
         limit = nbytes(delegate, model)
     options = {"inference_preference": "sustained_speed", "memory_limit": limit}
     with opened(model, **options) as interpreter:
-        report = interpreter.delegation_report()
+        report = interpreter.report
     assert report.fully_delegated
     assert says in " ".join(report.choice)
 
@@ -290,7 +290,7 @@ def test_sustained_speed_says_when_it_tries_nothing(model: bytes, says: str) -> 
 def test_an_invoke_of_several_runs(runs: list[str]) -> None:
     with opened(chain("ABS", "NEG", "ABS"), invoke_loop_times=3, exclude=[1]) as interpreter:
         np.testing.assert_array_equal(run(interpreter, X), np.abs(X))
-        parts = interpreter.delegation_report().partitions
+        parts = interpreter.report.partitions
     assert parts == 2
     # The CPU's part runs once.
     assert len(runs) in (2 * 3, 2 * 3 + 1)

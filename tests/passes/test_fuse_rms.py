@@ -46,7 +46,7 @@ def run(content: bytes, x: Array, *, here: bool) -> tuple[list[Array], Any]:
         tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as interpreter,
     ):
-        return _results(interpreter, x), interpreter.delegation_report()
+        return _results(interpreter, x), interpreter.report
 
 
 def _results(interpreter: Any, x: Array) -> list[Array]:

@@ -188,5 +188,5 @@ def test_sound_stays_on_a_device_and_is_as_litert_hears_it() -> None:
             each.set_tensor(0, x)
             each.invoke()
             found.append(each.get_tensor(3))
-        assert ours.delegation_report().fully_delegated
+        assert ours.report.fully_delegated
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=2e-6 * found[1].max())

@@ -38,7 +38,7 @@ def ran(content: bytes | None = None, **arguments: Any) -> Any:
             opened.invoke()
             y = opened.get_tensor(opened.get_output_details()[0]["index"])
             np.testing.assert_allclose(y, WANTED, rtol=1e-6)
-        return opened.delegation_report()
+        return opened.report
 
 
 def why(report: Any) -> str:

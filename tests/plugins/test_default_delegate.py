@@ -313,17 +313,17 @@ def test_a_run_that_fails_is_run_by_the_cpu(
         opened.allocate_tensors()
         opened.set_tensor(0, X)
         opened.invoke()
-        assert opened.delegation_report().backend == "toy"
+        assert opened.report.backend == "toy"
         with caplog.at_level(logging.WARNING, "tflgpu"):
             opened.invoke()  # on what the input has had since before the failure
         np.testing.assert_allclose(opened.get_tensor(2), WANTED, rtol=1e-6)
         assert "fallen off the bus" in caplog.text
-        assert "fallen off the bus" in why(opened.delegation_report())
+        assert "fallen off the bus" in why(opened.report)
         opened.set_tensor(0, -X)
         opened.resize_tensor_input(0, [1, 3])
         opened.allocate_tensors()
         opened.invoke()
-        assert opened.delegation_report().backend == ""
+        assert opened.report.backend == ""
         # Another model is not given the device that failed.
         assert made.opened == 1
         with tflgpu.Interpreter(model_content=toys.model()) as other:
@@ -358,7 +358,7 @@ def test_state_counts_a_run_once_that_was_made_twice(monkeypatch: pytest.MonkeyP
             opened.set_tensor(0, X)
             opened.invoke()
             np.testing.assert_allclose(opened.get_tensor(3), -times * X, rtol=1e-6)
-            assert (opened.delegation_report().backend == "toy") == (times < 3)
+            assert (opened.report.backend == "toy") == (times < 3)
 
 
 def test_a_model_without_a_gpu_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

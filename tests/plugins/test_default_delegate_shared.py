@@ -128,7 +128,7 @@ def test_a_child_opens_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
         opened.set_tensor(0, -X)
         opened.invoke()
         np.testing.assert_allclose(opened.get_tensor(2), np.tanh(np.maximum(-X, 0)), rtol=1e-6)
-        assert opened.delegation_report().backend == "toy"
+        assert opened.report.backend == "toy"
         with ready() as another:
             another.invoke()
             np.testing.assert_allclose(another.get_tensor(2), WANTED, rtol=1e-6)

@@ -115,7 +115,7 @@ def check(content: bytes, monkeypatch: pytest.MonkeyPatch, dispatches: int) -> N
             interpreter.set_tensor(given["index"], x.astype(given["dtype"]))
             interpreter.invoke()
             results.append(np.array(interpreter.get_tensor(made["index"])))
-            report = interpreter.delegation_report()
+            report = interpreter.report
         for delegate in delegates or ():
             delegate.close()
     assert report.fully_delegated

@@ -83,7 +83,7 @@ plan_of.set_tensor(plan_of.get_input_details()[0]["index"], x)
 plan_of.invoke()
 y = plan_of.get_tensor(plan_of.get_output_details()[0]["index"])
 assert np.abs(y - x / (1 + np.exp(-1.5 * x))).max() < 1e-5
-report = plan_of.delegation_report()
+report = plan_of.report
 print(report.delegated_nodes, report.total_nodes, report.dispatches)
 """
 

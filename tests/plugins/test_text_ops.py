@@ -71,7 +71,7 @@ def test_the_host_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
         interpreter.set_tensor(0, np.array(GIVEN, np.object_))
         interpreter.invoke()
         assert interpreter.get_tensor(2).tolist() == [-1, 0, -3]
-        report = interpreter.delegation_report()
+        report = interpreter.report
         assert report.delegated_nodes == 1
         (refusal,) = report.refusals
         assert refusal.op == "ToyLengths"

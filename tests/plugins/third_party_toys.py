@@ -181,7 +181,7 @@ def run(content: bytes | None = None, runs: int = 2, **options: Any) -> tuple[An
         for _ in range(runs):
             opened.invoke()
         y = opened.get_tensor(opened.get_output_details()[0]["index"])
-        return y, opened.delegation_report()
+        return y, opened.report
 
 
 def with_methods(base: type, **changes: Any) -> type:

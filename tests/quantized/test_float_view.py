@@ -264,7 +264,7 @@ def test_quantized_models_allowed(allowed: bool) -> None:
         interpreter.set_tensor(0, x)
         interpreter.invoke()
         results.append(interpreter.get_tensor(4))
-        report = interpreter.delegation_report()
+        report = interpreter.report
     np.testing.assert_array_equal(results[0], [0, 0.5, 1.5, 62, 5])
     np.testing.assert_array_equal(results[1], results[0])
     refused = {} if allowed else {1: "QUANTIZE", 2: "RELU", 3: "DEQUANTIZE"}

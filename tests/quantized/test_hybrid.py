@@ -121,7 +121,7 @@ def test_as_litert(backend: str, index: int, require_backend: Callable[[str], An
     with tflgpu.GpuDelegate(backend=backend, device=index, allow_fallback=False) as delegate:
         interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
         found = run(interpreter, arrays)
-        assert interpreter.delegation_report().fully_delegated
+        assert interpreter.report.fully_delegated
         interpreter.close()
     for case, got, want in zip(cases, found, wanted, strict=True):
         # A step of the data is 1/255 of its range, so that one that is rounded otherwise shows.

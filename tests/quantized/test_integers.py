@@ -118,7 +118,7 @@ def test_add(delegate: Any, dtype: DType) -> None:
     content, inputs = together(models)
     interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
     found, wanted = run(interpreter, inputs), reference(content, inputs)
-    report = interpreter.delegation_report()
+    report = interpreter.report
     interpreter.close()
     assert report.integers == tuple(range(len(models))), str(report)
     assert report.fully_delegated
@@ -176,7 +176,7 @@ def test_conv_2d(delegate: Any) -> None:
     content, inputs = together(models)
     interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
     found, wanted = run(interpreter, inputs), reference(content, inputs)
-    report = interpreter.delegation_report()
+    report = interpreter.report
     interpreter.close()
     assert len(report.integers) + len(report.in_floats) == len(found) == len(wanted) == len(models)
     for left in report.in_floats:
@@ -197,7 +197,7 @@ def test_as_a_converter_writes_it(case: Any, delegate: Any) -> None:
     inputs = list(built.inputs.values())
     interpreter = tflgpu.Interpreter(model_content=built.content, experimental_delegates=[delegate])
     got, want = run(interpreter, inputs), reference(built.content, inputs)
-    assert interpreter.delegation_report().integers == (0,)
+    assert interpreter.report.integers == (0,)
     interpreter.close()
     np.testing.assert_array_equal(got[0], want[0])
 
@@ -233,7 +233,7 @@ def test_a_real_model(
             is_float = np.dtype(detail["dtype"]).kind == "f"
             inputs.append((real / 128 - 1 if is_float else real).astype(detail["dtype"]))
         found = run(interpreter, inputs)
-        report = interpreter.delegation_report()
+        report = interpreter.report
         interpreter.close()
     assert len(report.integers) == integers
     for got, want in zip(found, reference(content, inputs), strict=True):
@@ -253,5 +253,5 @@ def test_without_a_device_the_references_compute_the_same(
     content, inputs = together(additions(9, DType.I8)[1:2])
     interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
     (got,) = run(interpreter, inputs)
-    assert interpreter.delegation_report().integers == (0,)
+    assert interpreter.report.integers == (0,)
     np.testing.assert_array_equal(got, reference(content, inputs)[0])

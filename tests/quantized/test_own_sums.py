@@ -123,7 +123,7 @@ def test_the_cpu_side_has_the_file_s_own_types(op: str) -> None:
         model_content=content, experimental_delegates=[], cpu_backend="litert"
     ) as interpreter:
         got = _run(interpreter, data)
-        assert "LiteRT" in str(interpreter.delegation_report())
+        assert "LiteRT" in str(interpreter.report)
     np.testing.assert_array_equal(got, want)
     assert len(np.unique(want)) > 40
 

@@ -156,7 +156,7 @@ def ours(
         require_backend(where)
         delegates = [tflgpu.GpuDelegate(backend=where, precision="f32")]
     with tflgpu.Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
-        found = run_all(interpreter), interpreter.delegation_report()
+        found = run_all(interpreter), interpreter.report
     for delegate in delegates:
         delegate.close()
     return found
@@ -209,7 +209,7 @@ def test_photographs_in_both_hosts(
             model_content=content, experimental_delegates=delegates
         ) as interpreter:
             ours = run_all(interpreter, photographs)
-            assert interpreter.delegation_report().fully_delegated
+            assert interpreter.report.fully_delegated
         inside = litert.Interpreter(model_content=content, experimental_delegates=delegates)
         hosted = run_all(inside, photographs)
         assert delegate.reports[-1].fully_delegated
@@ -285,7 +285,7 @@ def test_dynamic_range_weights(
     interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=delegates)
     for each in (truth, interpreter):
         each.allocate_tensors()
-    assert not delegates or interpreter.delegation_report().fully_delegated
+    assert not delegates or interpreter.report.fully_delegated
     rng = np.random.default_rng(2)
     for _ in range(INPUTS):
         for detail in truth.get_input_details():

@@ -67,7 +67,7 @@ def test_on_a_device(
             model_content=built.content, experimental_delegates=[delegate]
         )
         got = _run(interpreter, built)
-        report = interpreter.delegation_report()
+        report = interpreter.report
         interpreter.close()
     assert report.fully_delegated, str(report)
     _check(case, got, _litert(built))

@@ -110,7 +110,7 @@ def test_as_litert(
         results.append(interpreter.get_tensor(spec.outputs[0]).astype(np.int64))
     if delegates:
         # 16-bit numbers are converted on the CPU; the operator itself is on the device.
-        assert ours.delegation_report().fully_delegated
+        assert ours.report.fully_delegated
     np.testing.assert_array_equal(results[0], results[1])
     assert len(np.unique(results[1])) > 5
     ours.close()

@@ -45,4 +45,4 @@ with tflgpu.Interpreter(model_content=models.keeps_state()) as spared:  # the de
         spared.invoke()
         found.append(spared.get_tensor(1))
     np.testing.assert_allclose(found, models.state_results(*models.INPUTS), atol=1e-5)
-    print("the CPU:", len(spared.delegation_report().refusals))
+    print("the CPU:", len(spared.report.refusals))

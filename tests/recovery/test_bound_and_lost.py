@@ -62,7 +62,7 @@ def test_the_cpu_goes_on_once_nothing_is_bound(
     interpreter.unbind()
     interpreter.invoke()  # on what was in the buffer
     np.testing.assert_array_equal(interpreter.get_tensor(OUTPUT), 2 * X)
-    (refusal,) = interpreter.delegation_report().refusals
+    (refusal,) = interpreter.report.refusals
     assert "a run failed: no" in refusal.reason
 
 

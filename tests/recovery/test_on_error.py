@@ -59,7 +59,7 @@ def check(found: list[Any], inputs: list[Any] = INPUTS) -> None:
 
 
 def refusals(interpreter: Any) -> Any:
-    return interpreter.delegation_report().refusals
+    return interpreter.report.refusals
 
 
 def test_raise_is_the_default_of_a_delegate_that_was_given(
@@ -117,7 +117,7 @@ def test_a_run_is_made_again(
     check(found)
     assert faults.opened == 1
     assert {r.node for r in refusals(interpreter)} == set(on_cpu)
-    assert any("not now" in reason for reason in interpreter.delegation_report().choice)
+    assert any("not now" in reason for reason in interpreter.report.choice)
     assert caplog.text.count("is made again") == len(INPUTS) - 1
 
 

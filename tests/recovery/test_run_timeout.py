@@ -114,6 +114,6 @@ def test_another_try_or_the_cpu(
             found = []
         found += [step(interpreter, x) for x in models.INPUTS[len(found) :]]
         np.testing.assert_allclose(found, models.state_results(*models.INPUTS), atol=1e-5)
-        refused = len(interpreter.delegation_report().refusals)
+        refused = len(interpreter.report.refusals)
         assert refused == (2 if on_error == "cpu" else 0)
         stuck.clear()

@@ -81,7 +81,7 @@ def test_a_model_runs_in_several_arenas(
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     with tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter:
         interpreter.allocate_tensors()
-        assert interpreter.delegation_report().fully_delegated
+        assert interpreter.report.fully_delegated
         for _ in range(2):
             interpreter.set_tensor(0, x)
             interpreter.invoke()

@@ -211,9 +211,7 @@ def _outputs(content: bytes, delegates: Any) -> tuple[list[Any], Any]:
             interpreter.set_tensor(detail["index"], value)
         interpreter.invoke()
         details = interpreter.get_output_details()
-        return [
-            interpreter.get_tensor(d["index"]) for d in details
-        ], interpreter.delegation_report()
+        return [interpreter.get_tensor(d["index"]) for d in details], interpreter.report
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -234,7 +234,7 @@ def test_an_input_that_the_cpu_reads_too() -> None:
     content = write_model(ModelSpec(tensors, steps, [0], [2]))
     delegate, interpreter = opened(content, exclude=["MUL"])
     with delegate, interpreter:
-        assert interpreter.delegation_report().delegated_nodes == 1
+        assert interpreter.report.delegated_nodes == 1
         for n in range(3):
             x = numbers(1, 4, seed=n)
             interpreter.set_tensor(0, x)

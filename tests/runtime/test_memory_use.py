@@ -133,7 +133,7 @@ def test_an_estimate_is_what_is_taken(backend: str, model: str, precision: str) 
         found = tflgpu.estimate(content, delegate=delegate)
         assert delegate.memory == MemoryUse()
         with opened(delegate, content) as interpreter:
-            report = interpreter.delegation_report()
+            report = interpreter.report
             assert delegate.memory == found.memory
             assert len(found.parts) == report.partitions == (2 if model == "parts" else 1)
             steps: Any = interpreter._main.session.steps  # type: ignore[union-attr]
@@ -224,7 +224,7 @@ def test_one_that_fails_leaves_the_others_weights(delegate: tflgpu.GpuDelegate) 
         device.inner._account.limit = before.total + 1
         device.inner._added = lambda plan: MemoryUse()
         with opened(delegate, dense(rows=5)) as other:
-            assert other.delegation_report().delegated_nodes == 0
+            assert other.report.delegated_nodes == 0
         del device.inner._added
         device.inner._account.limit = None
         gc.collect()
@@ -244,7 +244,7 @@ def test_a_limit_over_several_interpreters(backend: str) -> None:
         expected = result(first)
         with opened(delegate, dense()) as other:
             assert delegate.memory == needed
-            (reason,) = {r.reason for r in other.delegation_report().refusals}
+            (reason,) = {r.reason for r in other.report.refusals}
             for said in (
                 f"takes {second} bytes", f"{needed.arena} arena", f"memory_limit is {limit}",
                 f"{needed.weights} weights", "are taken already; raise memory_limit",
@@ -258,7 +258,7 @@ def test_a_limit_over_several_interpreters(backend: str) -> None:
         assert delegate.memory == needed
         first.close()
         with opened(delegate, dense()) as other:
-            assert other.delegation_report().fully_delegated
+            assert other.report.fully_delegated
     with tflgpu.GpuDelegate(**options, memory_limit=limit, allow_fallback=False) as delegate:
         with opened(delegate, dense()), pytest.raises(UnsupportedError, match="memory_limit is"):
             opened(delegate, dense())

@@ -76,7 +76,7 @@ def test_the_sentence_of_the_log() -> None:
     report = DelegationReport(14, 11, left, **GPU)  # type: ignore[arg-type]
     assert report.sentence == (
         "11 of 14 operators run on vulkan (a GPU, f32); 3 on the CPU (LiteRT): ADD, MUL: too large "
-        "(2 operators); ABS: no (1 operator); see delegation_report"
+        "(2 operators); ABS: no (1 operator); see the report"
     )
 
 

@@ -42,7 +42,7 @@ def run(
             interpreter.set_tensor(detail["index"], (scale * drawn).astype(detail["dtype"]))
         interpreter.invoke()
         outputs = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
-        return outputs, interpreter.delegation_report()
+        return outputs, interpreter.report
 
 
 def assert_same(mine: Any, theirs: Any) -> None:

@@ -406,7 +406,7 @@ def test_other_graphs_of_the_same_file_are_not_mixed_up(
             model_content=model, experimental_delegates=[delegate], **more
         ) as interpreter:
             interpreter.allocate_tensors()
-            return interpreter.delegation_report().dispatches
+            return interpreter.report.dispatches
 
     with device() as delegate:
         plain, other = dispatches(delegate), dispatches(delegate, **options)

@@ -359,7 +359,7 @@ def test_states_that_operators_make_anew(
             Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
         ):
             np.testing.assert_allclose(run(ours), wanted, rtol=1e-5, atol=1e-6)
-            assert ours.delegation_report().delegated_nodes == (3 - 2 * ("RELU" in left)
+            assert ours.report.delegated_nodes == (3 - 2 * ("RELU" in left)
                                                                 - (SEQUENCE in left))  # fmt: skip
 
 
@@ -422,8 +422,8 @@ def test_each_operator_with_a_state_sees_what_the_one_before_made_of_it(device: 
             Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
         ):
             np.testing.assert_allclose(runs(ours), wanted, rtol=1e-5, atol=1e-6)
-            assert ours.delegation_report().delegated_nodes == 1
-            reasons = [r.reason for r in ours.delegation_report().refusals if r.node not in left]
+            assert ours.report.delegated_nodes == 1
+            reasons = [r.reason for r in ours.report.refusals if r.node not in left]
             assert all("that of several operators" in reason for reason in reasons)
 
 

@@ -123,7 +123,7 @@ def as_operators(content: bytes, arrays: Sequence[Array]) -> list[Array]:
         model_content=content, experimental_delegates=[], cpu_backend="cpu_ref"
     ) as interpreter:
         results = _run(interpreter, arrays)
-        assert not interpreter.delegation_report().composites
+        assert not interpreter.report.composites
         return results
 
 
@@ -142,7 +142,7 @@ def here(
         ) as interpreter,
     ):
         results = _run(interpreter, arrays)
-        return results, interpreter.delegation_report()
+        return results, interpreter.report
 
 
 def drawn(content: bytes, seed: int = 1) -> list[Array]:

@@ -16,6 +16,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch, lib: Any, **inside: Any) -> None
         "wgpu": SimpleNamespace(__version__="9.9"),
         "wgpu.backends.wgpu_native": SimpleNamespace(lib=lib, ffi=object()),
         "wgpu.backends.wgpu_native._api": SimpleNamespace(**inside),
+        "wgpu.backends.wgpu_native._helpers": SimpleNamespace(),
     }
 
     def import_module(name: str) -> ModuleType:
@@ -38,7 +39,7 @@ def test_what_is_lacking_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     _installed(monkeypatch, SimpleNamespace(wgpuQueueSubmit=1))
     reason = lacking()
-    assert reason.startswith("wgpu 9.9 lacks libf, ")
+    assert reason.startswith("wgpu 9.9 lacks libf, GPUShaderModule, _the_instance, ")
     assert "wgpuDevicePoll" in reason
     assert "wgpuQueueSubmit" not in reason
     assert "versions 0.31 to 0.32 were tried" in reason

@@ -34,6 +34,10 @@ def tflgpu_probe(backend: str) -> Probe | None:
     if backend != NAME:
         return None
     try:
+        from tflgpu_opencl.installed import lacking
+
+        if reason := lacking():
+            return Probe(False, reason)
         from tflgpu_opencl.devices import find_devices
     except ImportError as error:
         # It is installed (the registry looked), but what it is linked to may not be.

@@ -32,11 +32,12 @@ def lacking() -> str:
     try:
         native: Any = importlib.import_module("wgpu.backends.wgpu_native")
         inside: Any = importlib.import_module("wgpu.backends.wgpu_native._api")
+        helpers: Any = importlib.import_module("wgpu.backends.wgpu_native._helpers")
     except ImportError as error:
         return f"wgpu {version} cannot be used ({error}){advice}"
     names = [f"{n}" for n in ("ffi", "lib") if not hasattr(native, n)]
-    if not hasattr(inside, "libf"):
-        names.append("libf")
+    names += [n for n in ("libf", "GPUShaderModule") if not hasattr(inside, n)]
+    names += [n for n in ("_the_instance",) if not hasattr(helpers, n)]
     if "lib" not in names:
         names += [n for n in _FUNCTIONS if not hasattr(native.lib, n)]
     return f"wgpu {version} lacks {', '.join(names)}{advice}" if names else ""

@@ -12,10 +12,11 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.install import what_is_missing
-from tflgpu.cli.models import CPU, opened
+from tflgpu.cli.models import opened
 from tflgpu.demo import Digits, load_digits
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
+from tflgpu.options import CPU
 from tflgpu.plugins import registry
 
 WRONG = 1
@@ -93,7 +94,7 @@ def _classify(
                 interpreter.allocate_tensors()
             source = int(interpreter.get_input_details()[0]["index"])
             result = int(interpreter.get_output_details()[0]["index"])
-            report = interpreter.delegation_report()
+            report = interpreter.report
             delegated = f"{report.delegated_nodes} of {report.total_nodes} ops"
             begin = time.perf_counter()
             with console.counting() as progress:

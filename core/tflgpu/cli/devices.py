@@ -9,10 +9,10 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.install import how_to_enable, what_is_missing
-from tflgpu.compat.judge import effective_caps, judge
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices.choose import Choice, open_best
 from tflgpu.devices.cpu_side import REFERENCES, CpuSide
+from tflgpu.devices.device_states import DeviceState, opened_state
 from tflgpu.errors import TflgpuError
 from tflgpu.interpreter.providers import VARIABLE, is_switched_on
 from tflgpu.lowering.caps import DeviceCaps
@@ -24,22 +24,13 @@ from tflgpu.plugins import Registry, registry
 _SLOW_IMPORT = 1.0
 
 
-@attrs.frozen
-class _Found:
-    """A device that was opened, or why it could not be."""
-
-    info: DeviceInfo
-    caps: DeviceCaps | None
-    problem: str = ""
-
-    @property
-    def f16(self) -> str:
-        """What it does with 16-bit floats."""
-        if self.caps is None:
-            return ""
-        if self.caps.f16_arithmetic:
-            return "arithmetic"
-        return "storage" if self.caps.f16_storage else "no"
+def _f16(caps: DeviceCaps | None) -> str:
+    """What a device does with 16-bit floats."""
+    if caps is None:
+        return ""
+    if caps.f16_arithmetic:
+        return "arithmetic"
+    return "storage" if caps.f16_storage else "no"
 
 
 def devices(
@@ -135,20 +126,9 @@ def _slow(known: Registry) -> list[Plugin]:
     return [p for p in known.plugins if p.seconds > _SLOW_IMPORT]
 
 
-def _devices(known: Registry, backend: str) -> list[_Found]:
+def _devices(known: Registry, backend: str) -> list[DeviceState]:
     probe = known.probe(backend, refresh=True)
-    return [_open(known, info) for info in probe.devices] if probe.available else []
-
-
-def _open(known: Registry, info: DeviceInfo) -> _Found:
-    """Whether a device works is only known once it is open."""
-    try:
-        device = known.open_device(info.backend, info.index, DelegateOptions())
-        caps = device.caps
-        device.close()
-    except TflgpuError as error:
-        return _Found(info, None, str(error))
-    return _Found(info, effective_caps(caps, judge(info, known.compat_entries(info.backend))))
+    return [opened_state(known, info) for info in probe.devices] if probe.available else []
 
 
 def _choice(known: Registry) -> Choice:
@@ -161,7 +141,7 @@ def _choice(known: Registry) -> Choice:
     return choice
 
 
-def _show_devices(found: dict[str, list[_Found]], chosen: DeviceInfo | None) -> None:
+def _show_devices(found: dict[str, list[DeviceState]], chosen: DeviceInfo | None) -> None:
     table = console.table(
         "Devices", "", "backend", "index", "name", "driver", "GPU", "f16", "state",
         right=("index",), whole=("backend", "f16"),
@@ -171,9 +151,16 @@ def _show_devices(found: dict[str, list[_Found]], chosen: DeviceInfo | None) -> 
             info = device.info
             mark = "*" if info == chosen else ""
             gpu = "yes" if info.is_gpu else "no"
-            state = device.problem or "ok"
+            state = device.reason or "ok"
             table.add_row(
-                mark, info.backend, str(info.index), info.name, info.driver, gpu, device.f16, state
+                mark,
+                info.backend,
+                str(info.index),
+                info.name,
+                info.driver,
+                gpu,
+                _f16(device.caps),
+                state,
             )
     console.show(table)
 
@@ -188,7 +175,7 @@ def _show_missing(known: Registry) -> None:
 
 def _as_json(
     known: Registry,
-    found: dict[str, list[_Found]],
+    found: dict[str, list[DeviceState]],
     choice: Choice,
 ) -> dict[str, Any]:
     chosen = choice.device
@@ -217,9 +204,9 @@ def _as_json(
     }
 
 
-def _device_json(device: _Found) -> dict[str, Any]:
+def _device_json(device: DeviceState) -> dict[str, Any]:
     entry = attrs.asdict(device.info)
     entry["caps"] = None if device.caps is None else attrs.asdict(device.caps)
-    if device.problem:
-        entry["problem"] = device.problem
+    if device.reason:
+        entry["problem"] = device.reason
     return entry

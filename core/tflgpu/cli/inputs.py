@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ class Normalization:
 
 
 def assign(
-    given: Sequence[str], details: Sequence[dict[str, Any]]
-) -> list[tuple[dict[str, Any], Path | None]]:
+    given: Sequence[str], details: Sequence[Mapping[str, Any]]
+) -> list[tuple[Mapping[str, Any], Path | None]]:
     """Which file goes to which input: by position, or by name where it is NAME=FILE.
 
     Raises:
@@ -56,7 +56,7 @@ def assign(
     return [(d, files.get(int(d["index"]))) for d in details]
 
 
-def load(path: Path, detail: dict[str, Any], normalization: Normalization) -> Array:
+def load(path: Path, detail: Mapping[str, Any], normalization: Normalization) -> Array:
     """The contents of a file, as an input's type and, where that is fixed, shape.
 
     Raises:
@@ -69,7 +69,7 @@ def load(path: Path, detail: dict[str, Any], normalization: Normalization) -> Ar
     return _load_image(path, detail, normalization)
 
 
-def random_input(detail: dict[str, Any], rng: np.random.Generator) -> Array:
+def random_input(detail: Mapping[str, Any], rng: np.random.Generator) -> Array:
     """Random contents: floats in [-1, 1), bytes of all values, other whole numbers 0 or 1."""
     shape = tuple(int(s) for s in detail["shape"])
     dtype = np.dtype(detail["dtype"])
@@ -96,7 +96,7 @@ def _load_npy(path: Path) -> Array:
     return loaded
 
 
-def _fit(array: Array, path: Path, detail: dict[str, Any]) -> Array:
+def _fit(array: Array, path: Path, detail: Mapping[str, Any]) -> Array:
     wanted = np.dtype(detail["dtype"])
     if wanted.kind == "S" and array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
@@ -129,7 +129,7 @@ def _fit(array: Array, path: Path, detail: dict[str, Any]) -> Array:
     return made
 
 
-def _load_image(path: Path, detail: dict[str, Any], normalization: Normalization) -> Array:
+def _load_image(path: Path, detail: Mapping[str, Any], normalization: Normalization) -> Array:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -154,7 +154,7 @@ def _load_image(path: Path, detail: dict[str, Any], normalization: Normalization
 
 
 def _as_input(
-    pixels: Array, path: Path, detail: dict[str, Any], normalization: Normalization
+    pixels: Array, path: Path, detail: Mapping[str, Any], normalization: Normalization
 ) -> Array:
     dtype = np.dtype(detail["dtype"])
     if dtype.kind == "f":

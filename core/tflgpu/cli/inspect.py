@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import attrs
 import typer
 
-from tflgpu.cli import console, models
+from tflgpu.cli import console
 from tflgpu.cli.memory_table import show_memory
 from tflgpu.cli.models import Backend, Device, Model, Numerics, index_or_name
 from tflgpu.cli.profiles import show_profiles
@@ -24,6 +24,7 @@ from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
+from tflgpu.options import CPU as CPU_ONLY
 from tflgpu.options import DelegateOptions, numerics_of
 from tflgpu.plugins import registry
 from tflgpu.profiles.check import checked
@@ -100,7 +101,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
 ) -> None:
     """Show a model's inputs, outputs and operators, and where each would run."""
-    if backend == models.CPU:
+    if backend == CPU_ONLY:
         raise OptionError("inspect asks what a GPU backend takes; the CPU takes all the rest")
     if profile is not None and (backend is not None or device is not None):
         raise OptionError("--as is for a device that is not here; leave out --backend and --device")

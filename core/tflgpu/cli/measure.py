@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -18,11 +18,11 @@ _WARM_UP = 3
 class Runner(Protocol):
     """What tflgpu's interpreter and LiteRT's have in common."""
 
-    def get_input_details(self) -> list[dict[str, Any]]:
+    def get_input_details(self) -> Sequence[Mapping[str, Any]]:
         """Name, index, shape and type of each input."""
         ...
 
-    def get_output_details(self) -> list[dict[str, Any]]:
+    def get_output_details(self) -> Sequence[Mapping[str, Any]]:
         """Name, index, shape and type of each output."""
         ...
 

@@ -18,12 +18,9 @@ from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import OptionError
 from tflgpu.interpreter import Interpreter
-from tflgpu.options import OPTIONS_FILE, DelegateOptions
+from tflgpu.options import CPU, OPTIONS_FILE, DelegateOptions
 from tflgpu.options.kinds import is_count
 from tflgpu.runtime.opened_device import CHOICE
-
-#: What --backend takes besides the backends' names: no delegate, the NumPy references.
-CPU = "cpu"
 
 Model = Annotated[Path, typer.Argument(help="A .tflite file.", show_default=False)]
 Backend = Annotated[

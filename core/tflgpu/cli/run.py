@@ -16,7 +16,6 @@ from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.inputs import Normalization, assign, load, random_input
 from tflgpu.cli.measure import difference, run_once, time_runs
 from tflgpu.cli.models import (
-    CPU,
     Backend,
     CpuBackend,
     Device,
@@ -32,6 +31,7 @@ from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import InputError, OptionError, TflgpuError
 from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
+from tflgpu.options import CPU
 
 _TOP = 5
 _REASONS = 8
@@ -91,7 +91,7 @@ def run(
             f"({timing.fastest:.3f} to {timing.slowest:.3f}), NumPy to NumPy"
             + (f", {timing.median / batch:.3f} ms an item" if batch > 1 else "")
         )
-        _show_report(interpreter.delegation_report(), on_purpose=references)
+        _show_report(interpreter.report, on_purpose=references)
         names = [str(d["name"]) for d in interpreter.get_output_details()]
     if compare:
         _compare(model, arrays, names, outputs, batch, skip_references=references)

@@ -8,10 +8,11 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
-from tflgpu.cli.models import CPU, Backend, Device, Model, Numerics, Precision, delegate_of
+from tflgpu.cli.models import Backend, Device, Model, Numerics, Precision, delegate_of
 from tflgpu.compiler.plan import PlannedDispatch
 from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import InputError, OptionError
+from tflgpu.options import CPU
 from tflgpu.plugins import registry
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph

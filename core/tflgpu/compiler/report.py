@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.report_values import (
@@ -21,9 +21,6 @@ from tflgpu.compiler.report_values import (
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.brief import quoted
 from tflgpu.values import frozen
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 #: Its own, so that a program that shows the report can turn the sentence off and keep the rest of the log.
 TOLD = logging.getLogger("tflgpu.delegation")
@@ -107,7 +104,7 @@ class DelegationReport:
         """One line: how many operators run where, and why not all on the device; what the log says.
 
         For example "2 of 3 operators run on opencl (a GPU, f32); 1 on the CPU (LiteRT CPU kernels):
-        SVDF: tensor x is i8, which stays on the CPU (1 operator); see delegation_report".
+        SVDF: tensor x is i8, which stays on the CPU (1 operator); see the report".
         """
         if not self.refusals:
             return self.summary
@@ -122,7 +119,7 @@ class DelegationReport:
             names = {r.runs_on for r in self.refusals}
             name = names.pop() if len(names) == 1 else ""
             start += f"; {len(self.refusals)} on the CPU" + (f" ({name})" if name else "")
-        return f"{start}: {'; '.join(told)}; see delegation_report"
+        return f"{start}: {'; '.join(told)}; see the report"
 
     @property
     def _cpu(self) -> str:
@@ -164,7 +161,7 @@ class DelegationReport:
 
         return to_json(self, indent)
 
-    def table(self, *, every: bool = False) -> Table:
+    def table(self, *, every: bool = False) -> Any:
         """The report as a table of rich's, to print: a line for all operators that one thing became
         of, or with ``every`` a line for each operator."""
         from tflgpu.compiler.report_table import table

@@ -74,6 +74,20 @@ class Holder(OfProcess):
             raise inherited_error(what)
 
 
+class ForkWatch(Holder):
+    """Watches for forks on behalf of an object whose own names are its users': in a child the object
+    lives as long as the process, and `check_inherited` refuses."""
+
+    def __init__(self, owner: object) -> None:
+        self._owner = weakref.ref(owner)
+        self.belongs_to_process()
+
+    def after_fork(self) -> None:
+        """In a child: nothing of the object is released there."""
+        super().after_fork()
+        immortal(self._owner())
+
+
 class Begun(Holder):
     """What a library begins once in a process and a child has not, though it takes it for begun: the
     threads of PoCL's devices, or what CUDA's cuInit sets up.

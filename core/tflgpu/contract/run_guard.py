@@ -10,17 +10,19 @@ that call. So `Closable.close` returns at once there, and releases when the thre
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from sys import _getframe
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from tflgpu.contract.forks import Holder
 from tflgpu.errors import StateError
 
-if TYPE_CHECKING:
+if sys.version_info >= (3, 11):
+    from typing import Self
+else:
     from typing_extensions import Self
 
 _CLOSED = "is closed; make a new one"

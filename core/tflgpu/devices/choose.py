@@ -22,7 +22,7 @@ from tflgpu.contract.offers import offers
 from tflgpu.devices import measured_times
 from tflgpu.devices.candidates import Candidate, ExaminedDevice, Notes
 from tflgpu.errors import DeviceError, TflgpuError
-from tflgpu.options import DelegateOptions, device_from_text
+from tflgpu.options import CPU, DelegateOptions, device_from_text
 from tflgpu.plugins import Registry, missing_driver
 from tflgpu.values import frozen
 
@@ -95,6 +95,10 @@ def find_candidates(
             what would enable the one asked for.
     """
     backend, wanted, why = _asked(options, environ)
+    if backend == CPU:
+        raise DeviceError(
+            f"backend {CPU} ({why}) has no devices; ask for one of them, or leave it out"
+        )
     if backend is not None:
         probe = registry.probe(backend)
         if not probe.available or not probe.devices:
@@ -169,6 +173,9 @@ def open_best(
         DeviceError: as `find_candidates`; or what was asked for cannot be opened.
         PluginError: the same, where its plugin is the reason.
     """
+    backend, wanted, why = _asked(options, environ)
+    if backend == CPU and wanted is None:
+        return Choice(None, (f"backend {CPU} was {why}{ALL_ON_CPU}",), explicit=True), None
     candidates = find_candidates(registry, options, environ)
     if only_gpus and not candidates.explicit:
         candidates = candidates.gpus()

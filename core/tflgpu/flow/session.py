@@ -222,7 +222,7 @@ class FlowSession(Session):
         """Nothing is lent."""
 
     def reset_variables(self) -> None:
-        """State tensors become zero, and resource variables what they are in a model just loaded."""
+        """State tensors get their rest values, and resource variables what they are in a model just loaded."""
         self._store.reset()
         for session in self._sessions():
             session.reset_variables()

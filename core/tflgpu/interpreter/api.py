@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import OfProcess
 from tflgpu.contract.run_guard import Closable, RunGuard
+from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
@@ -31,10 +34,10 @@ from tflgpu.options.kinds import WholeNumber
 from tflgpu.plugins import registry
 from tflgpu.tflite.model_file import SignatureInfo
 
-if TYPE_CHECKING:
+if sys.version_info >= (3, 11):
+    from typing import Self
+else:
     from typing_extensions import Self
-
-    from tflgpu.delegate import GpuDelegate
 
 
 class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
@@ -47,7 +50,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
         scores = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
     Methods, arguments, results and types of exceptions are those of `tf.lite.Interpreter`, so a
-    program changes by one import. Beyond it: `delegation_report`, `close`, use in a ``with``
+    program changes by one import. Beyond it: `report`, `close`, use in a ``with``
     statement, and inputs and outputs in memory of the caller's (`bind_input`, `bind_output`).
     Stricter than it: constants cannot be set, only inputs can be resized, and sizes must be whole
     numbers.
@@ -66,7 +69,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
         model_content: bytes | bytearray | memoryview | None = None,
         experimental_delegates: Iterable[GpuDelegate] | None = None,
         num_threads: int | None = None,
-        experimental_op_resolver_type: Any = OpResolverType.AUTO,
+        experimental_op_resolver_type: OpResolverType = OpResolverType.AUTO,
         experimental_preserve_all_tensors: bool = False,
         experimental_disable_delegate_clustering: bool = False,
         experimental_default_delegate_latest_features: bool = False,
@@ -206,7 +209,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
                 self._settle()
             self._main.run()
 
-    def invoke_async(self, inputs: Mapping[int, Any] | None = None) -> Invocation:
+    def invoke_async(self, inputs: Mapping[int, npt.ArrayLike] | None = None) -> Invocation:
         """Begin a run and return; what it gives tells of its end, can be awaited, and has results of
         its own. `get_tensor` knows nothing of it.
 
@@ -228,9 +231,10 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
                     f"inputs are values by tensor index, {{0: image}}, not {shown(inputs)}"
                 )
             given = {}
-            for index, value in (inputs or {}).items():
+            for key, value in (inputs or {}).items():
+                index = as_index(key)
                 if index not in self._main.info.inputs:
-                    raise InputError(f"tensor {shown(index)} is no input of the model")
+                    raise InputError(f"tensor {index} is no input of the model")
                 given[index] = self._main.as_array(index, value)
             with self._busy:
                 if not self._main.allocated:
@@ -242,16 +246,18 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
                 return self._lanes.begin(given, self._make_lane)
 
     def reset_all_variables(self) -> None:
-        """Set the model's state, if it has any, to zero. Resource variables become what they are in a
-        model just loaded: unassigned, and what CALL_ONCE runs is run again. (LiteRT leaves these as
-        they are.)"""
+        """Set the model's state, if it has any, to what it was before the first run: zero, or the stored
+        number that stands for it. Resource variables are as in a model just loaded: unassigned, and what
+        CALL_ONCE runs is run again. (LiteRT leaves these as they are.)"""
         with self._busy:
             self._settle()
             self._opener.store.reset()
             for subgraph in self._subgraphs.values():
                 subgraph.reset_variables()
 
-    def resize_tensor_input(self, input_index: int, tensor_size: Any, strict: bool = False) -> None:
+    def resize_tensor_input(
+        self, input_index: int, tensor_size: Sequence[int] | Array, strict: bool = False
+    ) -> None:
         """Give an input another shape; `allocate_tensors` must follow where it differs.
 
         Args:
@@ -272,7 +278,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
 
     # Tensors
 
-    def set_tensor(self, tensor_index: int, value: Any) -> None:
+    def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
         """Copy ``value`` into an input. Its type and shape must be the input's.
 
         Raises:
@@ -286,9 +292,9 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
                 self._settle()  # state comes after the runs in flight
             self._main.set(tensor_index, value)
 
-    def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Any:
+    def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Array:
         """An output, an input, a constant, or (if preserved) any tensor, for the caller to keep
-        and change: a copy, or the memory that the device wrote it to, which it gives up.
+        and change (a NumPy scalar where it has no dimensions): a copy, or the memory that the device wrote it to, which it gives up.
 
         Raises:
             InputError: no such tensor or subgraph, or a tensor that is not kept.
@@ -335,7 +341,8 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
 
     # Beyond tf.lite
 
-    def delegation_report(self) -> DelegationReport:
+    @property
+    def report(self) -> DelegationReport:
         """Which operators run on the device, and why the others do not.
 
         Raises:
@@ -388,14 +395,15 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
         self._cpu.close()
 
     def _subgraph(self, index: int) -> Subgraph:
+        index = as_index(index, "a subgraph index")
         found = self._subgraphs.get(index)
         if found is not None:
             return found
         count = len(self._model.subgraphs)
-        if not isinstance(index, int) or not 0 <= index < count:
+        if not 0 <= index < count:
             raise InputError(
-                f"Invalid subgraph index {shown(index)} exceeds max subgraph index {count}: there is no "
-                f"subgraph {shown(index)}. subgraph_index is out of range: {shown(index)} for the model, "
+                f"Invalid subgraph index {index} exceeds max subgraph index {count}: there is no "
+                f"subgraph {index}. subgraph_index is out of range: {index} for the model, "
                 f"which has {count} subgraphs."
             )
         made = self._subgraphs[index] = self._make(index)
@@ -424,18 +432,15 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
     def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, RunGuard]:
         """For a runner: a signature, its subgraph, and what keeps other threads out."""
         with self._busy:
-            known = {s.key: s for s in self._model.signatures}
-            if key not in known:
-                listed = ", ".join(map(repr, known)) or "none"
-                given = (
-                    f'Invalid signature_key provided: "{clipped(str(key))}".'
-                    if key
-                    else "None signature_key provided."
-                )
+            known = [s for s in self._model.signatures if isinstance(key, str) and s.key == key]
+            if not known:
+                listed = ", ".join(repr(s.key) for s in self._model.signatures) or "none"
+                said = f'Invalid signature_key provided: "{clipped(str(key))}".'
+                said = said if str(key) else "None signature_key provided."
                 raise InputError(
-                    f"{given} There is no signature {shown(key)}; the model has {listed}"
+                    f"{said} There is no signature {shown(key)}; the model has {listed}"
                 )
-            return known[key], self._subgraph(known[key].subgraph), self._busy
+            return known[-1], self._subgraph(known[-1].subgraph), self._busy
 
     def _check_views(self) -> None:
         if self._main.has_views:

@@ -22,6 +22,9 @@ from tflgpu.tflite.constants import packed_range
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 from tflgpu.tflite.read import read_model
 
+#: What is meant by a number that a method is given.
+_INDEX = "a tensor index, as get_input_details()[0]['index'] is,"
+
 
 def load(path: Any, content: Any, known: Callable[[memoryview], bool]) -> ModelFile:
     """The model that a path or bytes are of; of bytes that are ``known``, as `read_model`.
@@ -119,19 +122,18 @@ def resolver_of(kind: Any) -> OpResolverType:
     return OpResolverType[name]
 
 
-def as_index(value: Any) -> int:
+def as_index(value: Any, what: str = _INDEX) -> int:
     """A whole number.
 
     Raises:
-        ArgumentError: it is something else; floats are not rounded.
+        ArgumentError: it is something else; floats are not rounded, and truth values are no numbers.
     """
     try:
-        return operator.index(value)
+        if not isinstance(value, bool):
+            return operator.index(value)
     except TypeError:
-        raise ArgumentError(
-            f"a tensor index is a whole number, as get_input_details()[0]['index'] is, "
-            f"not {type(value).__name__} {shown(value)}"
-        ) from None
+        pass
+    raise ArgumentError(f"{what} is a whole number, not {type(value).__name__} {shown(value)}")
 
 
 def shape_of(size: Any) -> Shape:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy.typing as npt
 
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.forks import Holder
+from tflgpu.contract.forks import ForkWatch, OfProcess
 from tflgpu.contract.run_guard import Closable, RunGuard
+from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import OptionError, UnsupportedError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.gather import Gatherer
+from tflgpu.interpreter.invocation import answer
 from tflgpu.interpreter.model import Model, Results
+from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.options.kinds import WholeNumber
-
-if TYPE_CHECKING:
-    from tflgpu.delegate import GpuDelegate
 
 T = TypeVar("T")
 
@@ -29,7 +33,7 @@ _MOST_COPIES = 1024
 _LONGEST = 60.0
 
 
-class Pool(Closable, Holder):
+class Pool(Closable, OfProcess):
     """A `.tflite` model that many threads, or coroutines, call at once.
 
         with tflgpu.Pool("mobilenet.tflite", size=3) as pool:
@@ -58,7 +62,9 @@ class Pool(Closable, Holder):
         batch: int = 1,
         deadline: float = 0.002,
         sizes: Sequence[int] | None = None,
-        **options: Any,
+        saved: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        **options: Unpack[OptionKeywords],
     ) -> None:
         """Read a model and make its copies ready to run.
 
@@ -72,6 +78,8 @@ class Pool(Closable, Holder):
                 at once, and so is what has come while all copies were busy.
             sizes: The batches that are compiled, ``batch`` among them; every copy has its model once
                 for each. None is 1, 2, 4 and so on to ``batch``.
+            saved: As `GpuDelegate` takes it; for a ``batch`` of 1.
+            progress: As `GpuDelegate` takes it.
             options: Those of `DelegateOptions`. With neither ``devices`` nor ``delegates`` they are
                 what `Model` makes of them.
 
@@ -93,12 +101,15 @@ class Pool(Closable, Holder):
         self._guard = RunGuard("this pool")
         self._own: list[GpuDelegate] = []
         self._models: list[Model] = []
+        self._watch = ForkWatch(self)
         try:
-            given = self._delegates(devices, delegates, options)
+            own: dict[str, Any] = {"saved": saved, "progress": progress, **options}
+            own = {name: value for name, value in own.items() if value is not None}
+            given = self._delegates(devices, delegates, own)
             # In turn, so that calls that come one by one go to all devices.
             copies: list[dict[int, Model]] = []
             for delegate in [*given] * count:
-                said = options if delegate is None else {"delegate": delegate}
+                said: Any = own if delegate is None else {"delegate": delegate}
                 # The largest first: what is too much for the device is known before the others are made.
                 made: list[Model] = []
                 for items in reversed(batches):
@@ -111,9 +122,10 @@ class Pool(Closable, Holder):
             raise
         self._gather = Gatherer(copies, deadline, self._guard)
         weakref.finalize(self, self._gather.refuse)
-        self.belongs_to_process()
 
-    def __call__(self, *arrays: Any, timeout: float | None = None, **named: Any) -> Results:
+    def __call__(
+        self, *arrays: npt.ArrayLike, timeout: float | None = None, **named: npt.ArrayLike
+    ) -> Results:
         """Run on one array per input, as `Model.__call__`.
 
         Args:
@@ -130,30 +142,43 @@ class Pool(Closable, Holder):
         """
         if timeout is not None:
             timeout = timeout_of(timeout)
-        if self.inherited:
-            self.check_inherited("this pool's device")
+        if self._watch.inherited:
+            self._watch.check_inherited("this pool's device")
         with self._guard.call:
             return self._gather.call(arrays, named, timeout)
 
-    def submit(self, *arrays: Any, **named: Any) -> Future[Results]:
-        """The same by a thread of the pool's. The arrays are read until the future is done.
+    def submit(
+        self, *arrays: npt.ArrayLike, timeout: float | None = None, **named: npt.ArrayLike
+    ) -> Future[Results]:
+        """The same by a thread of the pool's (with a ``timeout``, by one of its own). The arrays are
+        read until the future is done.
 
         Raises:
             StateError: the pool is closed, or was made before this process was forked.
+            ArgumentError: ``timeout`` is neither a number nor None.
         """
-        self.check_inherited("this pool's device")
+        self._watch.check_inherited("this pool's device")
+        seconds = timeout_of(timeout)
+        if seconds is not None:
+            future: Future[Results] = Future()
+            call = partial(self, *arrays, timeout=seconds, **named)
+            work = partial(answer, future, call)
+            threading.Thread(target=work, name="tflgpu-pool-submit", daemon=True).start()
+            return future
         with self._guard.call:
             return self._gather.submit(arrays, named)
 
-    async def run(self, *arrays: Any, **named: Any) -> Results:
+    async def run(
+        self, *arrays: npt.ArrayLike, timeout: float | None = None, **named: npt.ArrayLike
+    ) -> Results:
         """The same for a coroutine, while others have their turn.
 
         Raises:
-            StateError, InputError, DeviceError: as `__call__`.
+            BusyError, StateError, ArgumentError, InputError, DeviceError: as `__call__`.
         """
         import asyncio  # slow to import, and few wait like this
 
-        return await asyncio.wrap_future(self.submit(*arrays, **named))
+        return await asyncio.wrap_future(self.submit(*arrays, timeout=timeout, **named))
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
@@ -171,11 +196,19 @@ class Pool(Closable, Holder):
         """Refuse calls from now on, those that wait for a copy among them, wait for those that are being
         served, and release everything; twice is harmless. Inside of a call of the same thread (by a signal's
         handler, or by a future's callback) it returns at once, and takes effect at the end of that call."""
-        if not self.inherited:
+        if not self._watch.inherited:
             self._gather.refuse()
             super().close()
 
+    def __repr__(self) -> str:
+        models = list(self._models)
+        return f"<Pool: {len(models)} of {models[0]!r}>" if models else "<Pool: closed>"
+
     # Inside
+
+    def _renew(self) -> None:
+        """In a child, which makes a pool of its own."""
+        self._lock, self._ending = threading.RLock(), threading.RLock()
 
     def _delegates(
         self,
@@ -191,8 +224,6 @@ class Pool(Closable, Holder):
             return [None]
         if "device" in options:
             raise OptionError("give either devices, or the option device, not both")
-        from tflgpu.delegate import GpuDelegate
-
         for device in _some(devices):
             self._own.append(GpuDelegate(device=device, **options))
         return list(self._own)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
 from tflgpu.errors import InputError
 from tflgpu.interpreter.views import SessionMemory
@@ -13,6 +14,37 @@ from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import OperatorInfo, TensorInfo
 from tflgpu.tflite.sparsity import Sparsity
+
+
+class QuantizationParameters(TypedDict):
+    """How the numbers of a tensor are stored: a scale and a zero point each, or one for all."""
+
+    scales: npt.NDArray[np.float32]
+    zero_points: npt.NDArray[np.int32]
+    quantized_dimension: int
+    block_size: int
+
+
+class SparsityParameters(TypedDict, total=False):
+    """How a sparse constant is stored; nothing of other tensors."""
+
+    traversal_order: npt.NDArray[np.int32]
+    block_map: npt.NDArray[np.int32]
+    dim_metadata: list[dict[str, Any]]
+
+
+class TensorDetails(TypedDict):
+    """What `Interpreter.get_input_details` and its like say of a tensor."""
+
+    name: str
+    index: int
+    shape: npt.NDArray[np.int32]
+    shape_signature: npt.NDArray[np.int32]
+    dtype: type[np.generic]
+    quantization: tuple[float, int]
+    quantization_parameters: QuantizationParameters
+    sparsity_parameters: SparsityParameters
+
 
 # Types that NumPy lacks, by what stands for them in Python. Those of less than 8 bits are unpacked to bytes.
 _STAND_INS: dict[DType, type[np.generic]] = {
@@ -56,7 +88,7 @@ def tensor_details(
     memory: SessionMemory | None = None,
     *,
     compress: bool = False,
-) -> dict[str, Any]:
+) -> TensorDetails:
     """The details of a tensor that has ``shape`` now; with ``compress``, a zero point that all
     channels share is given once. ``memory`` is the session's, where there is one: an operator may give
     its result another type than the file (`tflgpu.tflite.settled`).
@@ -89,7 +121,7 @@ def tensor_details(
     }
 
 
-def _sparsity(sparsity: Sparsity) -> dict[str, Any]:
+def _sparsity(sparsity: Sparsity) -> SparsityParameters:
     levels: list[dict[str, Any]] = []
     for level in sparsity.levels:
         if level.dense_size is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tflgpu.blame import Failed, attempt, shown
 from tflgpu.contract.buffers import Buffer
@@ -39,7 +41,7 @@ class DeviceBuffer(Closable):
         self.nbytes = math.prod(shape) * dtype.itemsize
         self._guard = RunGuard("this buffer")
 
-    def write(self, value: Any) -> None:
+    def write(self, value: npt.ArrayLike) -> None:
         """Copy an array of the same shape and type to the device.
 
         Raises:
@@ -68,7 +70,7 @@ class DeviceBuffer(Closable):
             self.buffer.read(found)
         return found
 
-    def reshaped(self, shape: Any) -> DeviceBuffer:
+    def reshaped(self, shape: Sequence[int]) -> DeviceBuffer:
         """The same memory as a tensor of another shape, with as many elements.
 
         Raises:

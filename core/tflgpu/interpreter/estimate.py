@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from tflgpu.contract.device import NodeDevice
+from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import OptionError, UnsupportedError
 from tflgpu.ops.unknown import UnknownOp, refuse_unknown
+from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.plugins import registry
 from tflgpu.runtime.estimate import Estimate, estimate_of
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from tflgpu.delegate import GpuDelegate
-    from tflgpu.options.keywords import OptionKeywords
-
 
 def estimate(
-    model: str | os.PathLike[str] | bytes,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
     *,
     delegate: GpuDelegate | None = None,
     shapes: Mapping[int, Sequence[int]] | None = None,
@@ -49,9 +44,6 @@ def estimate(
         DeviceError: the backend or device asked for is not there or cannot be opened.
         PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
     """
-    # Only now: it brings all kernels along.
-    from tflgpu.delegate import GpuDelegate
-
     if delegate is not None:
         if options:
             raise OptionError("give either a delegate or options, not both")
@@ -61,7 +53,7 @@ def estimate(
 
 
 def _estimate(
-    model: str | os.PathLike[str] | bytes,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
     delegate: GpuDelegate,
     shapes: Mapping[int, Sequence[int]],
 ) -> Estimate:
@@ -71,7 +63,7 @@ def _estimate(
             f"backend {device.info.backend} runs operators itself and does not tell what memory they "
             "take; ask for another backend or device"
         )
-    file = read_model(model if isinstance(model, bytes) else os.fspath(model))
+    file = read_model(os.fspath(model) if isinstance(model, (str, os.PathLike)) else model)
     wanted = {index: tuple(shape) for index, shape in shapes.items()}
     cpu = CpuSide(
         registry(), delegate.options

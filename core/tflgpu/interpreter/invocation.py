@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
 
+T = TypeVar("T")
+
 #: Seconds between two questions of a coroutine whether a run is over; at first it only lets others
 #: have their turn.
 _TURNS, _NAP = 50, 5e-4
@@ -42,7 +44,7 @@ class Invocation:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._results: list[Any] | None = None  # one for each output; a tensor may be several
+        self._results: list[Array] | None = None  # one for each output; a tensor may be several
         self._error: BaseException | None = None
         self._run: _Run | None = None
 
@@ -66,7 +68,7 @@ class Invocation:
             raise self._error
         return True
 
-    def results(self) -> list[Any]:
+    def results(self) -> list[Array]:
         """The outputs in the model's order, for the caller to keep and change; waits for them.
 
         Raises:
@@ -76,7 +78,7 @@ class Invocation:
         assert self._results is not None
         return list(self._results)
 
-    def get_tensor(self, tensor_index: int) -> Any:
+    def get_tensor(self, tensor_index: int) -> Array:
         """An output by its tensor's index; waits for it.
 
         Raises:
@@ -91,11 +93,11 @@ class Invocation:
             raise InputError(f"tensor {tensor_index} is no output; outputs are {known}")
         return self._results[outputs.index(tensor_index)]
 
-    def __await__(self) -> Generator[Any, None, list[Any]]:
+    def __await__(self) -> Generator[Any, None, list[Array]]:
         """`results`, while other coroutines have their turn."""
         return self._awaited().__await__()
 
-    async def _awaited(self) -> list[Any]:
+    async def _awaited(self) -> list[Array]:
         import asyncio  # slow to import, and few wait like this
 
         turns = 0
@@ -187,16 +189,20 @@ class Lane:
             self.guard.leave()
 
     def _perform(self, future: Future[None]) -> None:
-        """Make a run that nobody has cancelled, and say what came of it."""
         with self.guard.call:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                self.subgraph.run()
-            except BaseException as error:  # noqa: BLE001  (whoever waits has it)
-                future.set_exception(error)
-            else:
-                future.set_result(None)
+            answer(future, self.subgraph.run)
+
+
+def answer(future: Future[T], action: Callable[[], T]) -> None:
+    """Make a run, unless it was cancelled, and let its future have what came of it."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        found = action()
+    except BaseException as error:  # noqa: BLE001  (the future has it)
+        future.set_exception(error)
+    else:
+        future.set_result(found)
 
 
 def _keep_state(main: Subgraph, subgraph: Subgraph) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, SupportsIndex, overload
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import OfProcess
 from tflgpu.contract.pending import Pending
 from tflgpu.contract.run_guard import Closable, RunGuard
+from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.ports import converted, fits, listed, ports
@@ -21,15 +23,10 @@ from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.options import DelegateOptions
+from tflgpu.options.keywords import OptionKeywords, Unpack
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from tflgpu.delegate import GpuDelegate
-
-
-#: Options that ask for a device.
-_DEVICE = frozenset({"backend", "device"})
+#: What asks for a delegate of the model's own.
+_DEVICE = frozenset({"backend", "device", "saved", "progress"})
 
 
 class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots for names)
@@ -37,13 +34,19 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
 
     names: tuple[str, ...]
 
-    def __new__(cls, arrays: Sequence[Array], names: Sequence[str]) -> Self:
+    def __new__(cls, arrays: Sequence[Array], names: Sequence[str]) -> Results:
         """Arrays and their names, one each."""
         made = super().__new__(cls, arrays)
         made.names = tuple(names)
         return made
 
-    def __getitem__(self, key: Any) -> Any:
+    @overload
+    def __getitem__(self, key: SupportsIndex | str) -> Array: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Array, ...]: ...
+
+    def __getitem__(self, key: SupportsIndex | slice | str) -> Array | tuple[Array, ...]:
         """By position, slice or name.
 
         Raises:
@@ -54,6 +57,12 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
                 raise KeyError(f"no output is called {quoted(key)}; there are {listed(self.names)}")
             key = self.names.index(key)
         return super().__getitem__(key)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name} {array.dtype}{list(array.shape)}" for name, array in self.asdict().items()
+        )
+        return f"<Results: {shown}>"
 
     def asdict(self) -> dict[str, Array]:
         """The arrays by name."""
@@ -78,7 +87,9 @@ class Model(Closable, OfProcess):
         *,
         delegate: GpuDelegate | None = None,
         batch: int = 1,
-        **options: Any,
+        saved: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        **options: Unpack[OptionKeywords],
     ) -> None:
         """Read a model and make it ready to run.
 
@@ -87,19 +98,25 @@ class Model(Closable, OfProcess):
             delegate: Runs it; it stays the caller's, and must be closed after the model.
             batch: Items that a run computes at once, of a model for one (as `Interpreter`'s). Arrays
                 may have any number of items: they are run by so many, the last run filled up.
-            options: Those of `DelegateOptions`. With ``backend`` or ``device`` the model has a
-                delegate of its own, as `GpuDelegate` makes it; the others are for the default one.
+            saved: As `GpuDelegate` takes it.
+            progress: As `GpuDelegate` takes it.
+            options: Those of `DelegateOptions`. With ``backend``, ``device``, ``saved`` or
+                ``progress`` the model has a delegate of its own, as `GpuDelegate` makes it; the
+                others are for the default one.
 
         Raises:
             ModelError: no such file, or not a well-formed model.
             OptionError: an unknown option, or options beside a delegate.
+            SavedModelError: what is saved is of another model, device or options.
             DeviceError: the backend or device asked for is not there, or failed.
             UnsupportedError: an operator that neither the device nor the CPU can run, or a batch of
                 a model that does not compute items apart from one another.
         """
-        if delegate is not None and options:
+        own = {"saved": saved, "progress": progress}
+        more = [*options, *(name for name, value in own.items() if value is not None)]
+        if delegate is not None and more:
             raise OptionError(
-                f"{', '.join(options)}: options are for a delegate of the model's own, and it was "
+                f"{', '.join(more)}: options are for a delegate of the model's own, and it was "
                 "given one; pass them to that one"
             )
         self._guard = RunGuard("this model")
@@ -107,10 +124,8 @@ class Model(Closable, OfProcess):
         self._is_filled = False  # whether all rows of its inputs went through a run
         self._own: GpuDelegate | None = None
         where = _source(model)
-        if delegate is None and not _DEVICE.isdisjoint(options):
-            from tflgpu.delegate import GpuDelegate
-
-            self._own = delegate = GpuDelegate(**options)
+        if delegate is None and not _DEVICE.isdisjoint(more):
+            self._own = delegate = GpuDelegate(saved=saved, progress=progress, **options)
         given: Any = [delegate]
         if delegate is None:
             given = DelegateOptions.gathered(options)
@@ -132,7 +147,7 @@ class Model(Closable, OfProcess):
         inputs = ", ".join(port.described for port in self._inputs)
         return f"<Model: {inputs} -> {', '.join(port.described for port in self._outputs)}>"
 
-    def __call__(self, *arrays: Any, **named: Any) -> Results:
+    def __call__(self, *arrays: npt.ArrayLike, **named: npt.ArrayLike) -> Results:
         """Run on one array per input, by position in the model's order or by name.
 
         An array of another type is converted where no value changes (floats: where only digits are
@@ -175,7 +190,7 @@ class Model(Closable, OfProcess):
     @property
     def report(self) -> DelegationReport:
         """What runs where, and why."""
-        return self._interpreter.delegation_report()
+        return self._interpreter.report
 
     # For a pool that gathers calls
 

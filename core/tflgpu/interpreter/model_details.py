@@ -8,7 +8,7 @@ from typing import Any
 from tflgpu.contract.run_guard import RunGuard
 from tflgpu.errors import InputError
 from tflgpu.interpreter.arguments import as_index
-from tflgpu.interpreter.details import operator_details
+from tflgpu.interpreter.details import TensorDetails, operator_details
 from tflgpu.interpreter.resizing import no_tensor
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.tflite.bodies import STATE
@@ -32,18 +32,24 @@ class ModelDetails:
             InputError: there is none of that index.
         """
 
-    def get_input_details(self) -> list[dict[str, Any]]:
+    def __repr__(self) -> str:
+        info = self._main.info
+        sides = (", ".join(info.tensors[i].name for i in at) for at in (info.inputs, info.outputs))
+        state = "ready" if self._main.allocated else "not allocated"
+        return f"<Interpreter: {' -> '.join(sides)}; {state}>"
+
+    def get_input_details(self) -> list[TensorDetails]:
         """A dictionary per input: name, index, shape, shape_signature, dtype, quantization,
         quantization_parameters, sparsity_parameters."""
         with self._busy:
             return [self._main.details(i) for i in self._main.info.inputs]
 
-    def get_output_details(self) -> list[dict[str, Any]]:
+    def get_output_details(self) -> list[TensorDetails]:
         """A dictionary per output, as `get_input_details`."""
         with self._busy:
             return [self._main.details(i) for i in self._main.info.outputs]
 
-    def get_tensor_details(self, subgraph_index: int = 0) -> list[dict[str, Any]]:
+    def get_tensor_details(self, subgraph_index: int = 0) -> list[TensorDetails]:
         """A dictionary per tensor of the file that NumPy has a type for.
 
         Raises:
@@ -59,7 +65,7 @@ class ModelDetails:
                     continue
             return found
 
-    def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> dict[str, Any]:
+    def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> TensorDetails:
         """What `get_tensor_details` has of one tensor.
 
         Raises:
@@ -76,7 +82,7 @@ class ModelDetails:
         """A dictionary per operator of the file: index, op_name, inputs, outputs, types.
 
         In TFLite, operators named DELEGATE follow them that stand for delegated parts; here what
-        runs where is in `delegation_report`.
+        runs where is in `report`.
         """
         with self._busy:
             info = self._main.info
@@ -90,7 +96,7 @@ class ModelDetails:
             ArgumentError: ``op_index`` is not a number.
         """
         with self._busy:
-            info, index = self._main.info, as_index(op_index)
+            info, index = self._main.info, as_index(op_index, "an operator index")
             if not 0 <= index < len(info.operators):
                 count = len(info.operators)
                 raise InputError(

@@ -261,7 +261,7 @@ class OpenedSubgraph:
                 self._wrote_result(session)
 
     def reset_variables(self) -> None:
-        """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`), and inputs marked as variables too."""
+        """Set every state tensor to its rest value (`tflgpu.ir.graph.at_rest`), and inputs marked as variables too."""
         self._recovery.touch()
         session = self.session
         if session is None:

@@ -30,7 +30,7 @@ class Port:
         return f"{quoted(self.name)} ({self.dtype}{list(self.open_shape)})"
 
 
-def ports(details: Sequence[dict[str, Any]], names: Mapping[int, str]) -> Iterator[Port]:
+def ports(details: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> Iterator[Port]:
     """Of details as `tensor_details` gives them; ``names`` are a signature's, by tensor."""
     for d in details:
         index, own = d["index"], str(d["name"])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import OptionError
 from tflgpu.options import DelegateOptions, OpResolverType, truth
 from tflgpu.runtime.provider import Provider, cpu_only
-
-if TYPE_CHECKING:
-    from tflgpu.delegate import GpuDelegate
 
 #: Switches the default delegate off where it says so: "0", "no", "off", "false".
 VARIABLE = "TFLGPU_DEFAULT_DELEGATE"
@@ -74,9 +72,6 @@ def _one_delegate(delegates: Any) -> GpuDelegate | None:
         ) from None
     if not given:
         return None
-    # Not at the top: a model that runs on the CPU alone needs no delegate.
-    from tflgpu.delegate import GpuDelegate
-
     for delegate in given:
         if not isinstance(delegate, GpuDelegate):
             raise OptionError(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy.typing as npt
 
 from tflgpu.errors import InputError, OptionError
 from tflgpu.interpreter.arguments import array_of
+from tflgpu.interpreter.details import TensorDetails
 from tflgpu.ir.brief import clipped, quoted
-
-if TYPE_CHECKING:
-    from tflgpu.interpreter.api import Interpreter
+from tflgpu.ir.dtypes import Array
 
 
 class SignatureRunner:
@@ -21,10 +22,8 @@ class SignatureRunner:
     interpreter, and like it is used by one thread at a time.
     """
 
-    def __init__(
-        self, interpreter: Interpreter | None = None, signature_key: str | None = None
-    ) -> None:
-        """The signature of a key.
+    def __init__(self, interpreter: Any = None, signature_key: str | None = None) -> None:
+        """The signature of a key, of an `Interpreter`.
 
         Raises:
             OptionError: one of the two is missing.
@@ -46,7 +45,7 @@ class SignatureRunner:
         self._subgraph = subgraph
         self._busy = busy
 
-    def __call__(self, **inputs: Any) -> dict[str, Any]:
+    def __call__(self, **inputs: npt.ArrayLike) -> dict[str, Array]:
         """Run on one array per input.
 
         Raises:
@@ -76,12 +75,12 @@ class SignatureRunner:
                 subgraph.run()
                 return {name: subgraph.get(index) for name, index in self._outputs.items()}
 
-    def get_input_details(self) -> dict[str, dict[str, Any]]:
+    def get_input_details(self) -> dict[str, TensorDetails]:
         """Tensor details of each input, by name in the signature."""
         with self._busy:
             return {name: self._subgraph.details(i) for name, i in self._inputs.items()}
 
-    def get_output_details(self) -> dict[str, dict[str, Any]]:
+    def get_output_details(self) -> dict[str, TensorDetails]:
         """Tensor details of each output, by name in the signature."""
         with self._busy:
             return {name: self._subgraph.details(i) for name, i in self._outputs.items()}

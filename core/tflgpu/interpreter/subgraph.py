@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from tflgpu.contract.copy import copy
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, StateError
 from tflgpu.interpreter.arguments import array_of, as_array, as_index, check_view
-from tflgpu.interpreter.details import tensor_details
+from tflgpu.interpreter.details import TensorDetails, tensor_details
 from tflgpu.interpreter.opened_subgraph import OpenedSubgraph
 from tflgpu.interpreter.resizing import named, no_tensor
 from tflgpu.ir.dtypes import Array
@@ -26,7 +26,7 @@ _UNSET = ("Cannot set tensor: Tensor is unallocated.", "Try calling allocate_ten
 class Subgraph(OpenedSubgraph):
     """A subgraph that is fed and read. One thread at a time."""
 
-    def details(self, index: int) -> dict[str, Any]:
+    def details(self, index: int) -> TensorDetails:
         """As `tensor_details`.
 
         Raises:
@@ -56,7 +56,7 @@ class Subgraph(OpenedSubgraph):
         """
         return as_array(self.tensor(index), value)
 
-    def get(self, index: int) -> Any:
+    def get(self, index: int) -> Array:
         """A tensor's contents, for the caller alone; a NumPy scalar where it has no dimensions.
 
         They are copied, unless the device can let go of the memory that it wrote them to.
@@ -74,7 +74,8 @@ class Subgraph(OpenedSubgraph):
         if bound is not None:
             return bound[()] if not bound.ndim else bound
         if not source.ndim or source.dtype.hasobject:  # texts stay an array
-            return source.copy() if source.dtype.hasobject else source.copy()[()]
+            found: Array = source.copy() if source.dtype.hasobject else source.copy()[()]
+            return found
         memory = self._memory
         if memory is not None and source.nbytes < _LENT:
             self._known.learn_output(memory.session, int(index))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.lowering.precision import Precision
+from tflgpu.options.checks import CPU
 from tflgpu.options.definition import unknown_option
 from tflgpu.options.delegate_options import DelegateOptions, known_options
 from tflgpu.options.enums import (
@@ -54,6 +55,7 @@ def numerics_of(option: str, value: object) -> Numerics:
 
 
 __all__ = [
+    "CPU",
     "OPTIONS_FILE",
     "OTHER_NAMES",
     "DelegateOptions",

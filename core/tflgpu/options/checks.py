@@ -15,6 +15,26 @@ _NO_WAITS = {
 }
 
 
+#: The backend's name for no device: the CPU runs everything.
+CPU = "cpu"
+
+
+def check_backend(backend: str | None, device: int | str | None, allow_fallback: bool) -> None:
+    """That the CPU alone is not asked for a device.
+
+    Raises:
+        OptionError: names both options.
+    """
+    if backend == CPU and device is not None:
+        raise OptionError(
+            f"backend={CPU} uses no device, and device={device} asks for one; drop one of the two"
+        )
+    if backend == CPU and not allow_fallback:
+        raise OptionError(
+            f"backend={CPU} runs everything on the CPU, which allow_fallback=False forbids; drop one of the two"
+        )
+
+
 def check_precision(precision: Precision | None, loss: bool | None) -> None:
     """That the precision is one that is allowed.
 

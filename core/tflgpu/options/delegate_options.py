@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -15,6 +16,7 @@ from tflgpu.errors import OptionError
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import priorities, sources
 from tflgpu.options.checks import (
+    check_backend,
     check_nodes,
     check_on_error,
     check_partitioning,
@@ -24,14 +26,10 @@ from tflgpu.options.checks import (
 )
 from tflgpu.options.definition import Option, options_of, variable
 from tflgpu.options.enums import ExperimentalFlags, ForceBackend, InferencePriority
+from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.options.option_list import OptionList
 from tflgpu.options.other_names import canonical, flags_of, forced
 from tflgpu.values import frozen
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from tflgpu.options.keywords import OptionKeywords
 
 
 @frozen(kw_only=True, init=False)
@@ -51,6 +49,15 @@ class DelegateOptions(OptionList):
     def __init__(self, **options: Unpack[OptionKeywords]) -> None:
         values: dict[str, Any] = canonical(options, options_of(type(self)))
         self.__attrs_init__(**values)
+
+    def __repr__(self) -> str:
+        given = {n: getattr(self, n) for n in known_options()}
+        told = (
+            f"{n}={v.name if isinstance(v, enum.Enum) else v!r}"
+            for n, v in given.items()
+            if v != known_options()[n].default
+        )
+        return f"DelegateOptions({', '.join(told)})"
 
     @classmethod
     def from_dict(cls, options: Mapping[str, object]) -> DelegateOptions:
@@ -152,6 +159,7 @@ class DelegateOptions(OptionList):
     def __attrs_post_init__(self) -> None:
         """Check the options against each other."""
         _ = self.priorities
+        check_backend(self.backend, self.device, self.allow_fallback)
         check_precision(self.precision, self.is_precision_loss_allowed)
         check_nodes(self.first_delegate_node_index, self.last_delegate_node_index)
         check_serialization(self.serialization_dir, self.model_token, self.enable_serialization)

@@ -29,7 +29,7 @@ class OptionList:
 
     backend: str | None = option(
         OrNone(PlainName()), None,
-        '"opencl", "vulkan", "wgpu", ...; none picks the best that is there.',
+        '"opencl", "vulkan", "wgpu", ...; "cpu" is the CPU alone; none picks the best device that is there.',
         origin="LiteRT 2",
     )  # fmt: skip
     device: int | str | None = option(

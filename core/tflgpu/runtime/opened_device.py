@@ -86,7 +86,7 @@ class OpenedDevice(Holder):
         self._device: Device | NodeDevice | None = None
         self.belongs_to_process()
         self._open()
-        if self._device is None and not only_gpus:
+        if self._device is None and not only_gpus and not self.choice.explicit:
             for reason in self.choice.reasons:
                 CHOICE.warning("tflgpu: %s", reason)
 

@@ -112,7 +112,7 @@ class Stateful:
         keeper.copied[:] = 0, 0
 
     def reset_variables(self) -> None:
-        """Set every state tensor to zero (`Value.at_rest`)."""
+        """Set every state tensor to its rest value (`Value.at_rest`)."""
         for keeper in self._keepers:
             keeper.begin_anew()
         for index, array in self._variables.items():

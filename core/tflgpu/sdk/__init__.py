@@ -13,5 +13,6 @@ comes.
 
 from __future__ import annotations
 
-#: Of what the modules here offer.
-VERSION = "1.0"
+from tflgpu.plugin_sources import SDK_VERSION as VERSION
+
+__all__ = ["VERSION"]

@@ -9,8 +9,18 @@ from tflgpu.language.tree import Expr, Kernel
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, Scalar, Type
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import ReasonCode, Unsupported
-from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, RowReduction, Rule, Site
+from tflgpu.lowering.rule import (
+    ElementwiseRule,
+    GroupRule,
+    KernelRule,
+    Maker,
+    RowReduction,
+    Rule,
+    Site,
+)
+from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.lowering.view import ReadView, WriteView, load_broadcast
 
 __all__ = [
@@ -25,10 +35,13 @@ __all__ = [
     "ElementwiseRule",
     "Expr",
     "GroupRule",
+    "IntegerStorage",
     "Kernel",
     "KernelRule",
     "Lowering",
+    "Maker",
     "Node",
+    "Precision",
     "ReadView",
     "ReasonCode",
     "RowReduction",

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.ir.quant import Quantization
-from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.affine import Affine
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Composed,
+    Draw,
+    Fields,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Padding,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import (
     Batched,
     Filter,
@@ -23,12 +38,16 @@ from tflgpu.ops.facets import (
     Work,
     no_zeros,
 )
+from tflgpu.ops.moves import Moves
 
 __all__ = [
     "Accuracy",
+    "Activation",
+    "Affine",
     "Arg",
     "Array",
     "Batched",
+    "Composed",
     "DType",
     "Draw",
     "Fields",
@@ -37,12 +56,15 @@ __all__ = [
     "InDigits",
     "Integers",
     "Items",
+    "ModelError",
+    "Moves",
     "NarrowTypes",
     "NoAttrs",
     "Node",
     "OnTheFly",
     "OpDef",
     "Operand",
+    "Padding",
     "Pads",
     "PostOp",
     "Quantization",
@@ -51,6 +73,7 @@ __all__ = [
     "Rounding",
     "Sample",
     "TensorSpec",
+    "UnsupportedError",
     "Value",
     "Work",
     "no_attrs",

@@ -1,4 +1,5 @@
-"""What a plugin's module of hooks imports: what it registers, and what it answers. Imports no kernels."""
+"""What a plugin's module of hooks imports: what it registers, and what it answers. No kernels are
+imported with it."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from tflgpu.errors import (
     UnsupportedError,
 )
 from tflgpu.hookspecs import hookimpl
+from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.options import DelegateOptions
@@ -38,6 +40,7 @@ __all__ = [
     "PluginError",
     "Probe",
     "ReasonCode",
+    "ShaderGenerator",
     "TflgpuError",
     "Unsupported",
     "UnsupportedError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tflgpu.errors import KernelError
 from tflgpu.language.c_family import CPrinter
 from tflgpu.language.check import check
 from tflgpu.language.defining import DefiningPrinter
@@ -12,6 +13,7 @@ from tflgpu.language.printer import Printer
 from tflgpu.language.tree import Buffer, Expr, Kernel, Stmt
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, Scalar, Size3, Type
 from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.plugins import registry
 
 __all__ = [
     "BOOL",
@@ -26,6 +28,7 @@ __all__ = [
     "Expr",
     "Features",
     "Kernel",
+    "KernelError",
     "Needs",
     "Printer",
     "Scalar",
@@ -37,4 +40,5 @@ __all__ = [
     "check_needs",
     "interpret",
     "needs_of",
+    "registry",
 ]

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from tflgpu.contract.device import NodeRun
-from tflgpu.contract.node_device import BaseNodeDevice
-from tflgpu.contract.node_recording import BaseNodeRecording
-from tflgpu.errors import DeviceError
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.graph import Node
-from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.reason import Unsupported
-from tflgpu.ops.base import OpDef
+from tflgpu.sdk.backend import (
+    BaseNodeDevice,
+    BaseNodeRecording,
+    DeviceCaps,
+    DeviceError,
+    DType,
+    Node,
+    NodeRun,
+    OpDef,
+    Unsupported,
+)
 
 from tflgpu_minimal.plugin import INFO
 

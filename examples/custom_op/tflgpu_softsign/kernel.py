@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr
-from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.sdk.kernels import Builder, ElementwiseRule, Expr
 
 
 def _softsign(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.base import Arg, OpDef, Operand, Sample, no_attrs
+from tflgpu.sdk.ops import (
+    Arg,
+    Array,
+    DType,
+    ModelError,
+    OpDef,
+    Operand,
+    Sample,
+    TensorSpec,
+    no_attrs,
+)
 
 
 def _infer(attributes: Any, operands: Sequence[Operand | None]) -> list[TensorSpec]:

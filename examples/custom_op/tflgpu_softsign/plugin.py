@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from tflgpu.hookspecs import hookimpl
-from tflgpu.lowering.rule import Rule
-from tflgpu.ops.base import OpDef
+from tflgpu.sdk.kernels import Rule
+from tflgpu.sdk.ops import OpDef
+from tflgpu.sdk.plugin import hookimpl
 
 from tflgpu_softsign.kernel import RULES
 from tflgpu_softsign.op import OPS
+
+#: The versions of `tflgpu.sdk` that this was written for.
+TFLGPU_SDK = ">=1.0,<2"
 
 
 @hookimpl

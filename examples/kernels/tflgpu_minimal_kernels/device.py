@@ -11,18 +11,28 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tflgpu.compiler.plan import ArenaRef, Plan, PlannedIO
-from tflgpu.contract.base_device import BaseDevice, releasing_on_error
-from tflgpu.contract.device import DispatchTime
-from tflgpu.contract.lending import OutputSet, OutputSets
-from tflgpu.contract.memory_use import Ledger, Use
-from tflgpu.contract.plan_memory import BasePlanMemory
-from tflgpu.contract.plan_recording import BasePlanRecording
-from tflgpu.errors import CompileError, DeviceError, KernelError
-from tflgpu.ir.dtypes import Array
-from tflgpu.language import Kernel, interpret
-from tflgpu.language.check import check
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.sdk.backend import (
+    ArenaRef,
+    Array,
+    BaseDevice,
+    BasePlanMemory,
+    BasePlanRecording,
+    CompileError,
+    DeviceCaps,
+    DeviceError,
+    DispatchTime,
+    Kernel,
+    KernelError,
+    Ledger,
+    OutputSet,
+    OutputSets,
+    Plan,
+    PlannedIO,
+    Use,
+    check,
+    interpret,
+    releasing_on_error,
+)
 
 from tflgpu_minimal_kernels.plugin import INFO
 

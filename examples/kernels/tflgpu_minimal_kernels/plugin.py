@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
-from tflgpu.hookspecs import hookimpl
+from tflgpu.sdk.plugin import API_VERSION, BackendInfo, DelegateOptions, DeviceInfo, Probe, hookimpl
 
 if TYPE_CHECKING:
-    from tflgpu.contract.device import Device
-    from tflgpu.options import DelegateOptions
+    from tflgpu.sdk.backend import Device
 
+TFLGPU_SDK = ">=1.0,<2"
 NAME = "minimal_kernels"
 INFO = DeviceInfo(NAME, 0, "NumPy interpreter")
 

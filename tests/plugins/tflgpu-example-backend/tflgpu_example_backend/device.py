@@ -5,25 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from tflgpu.compiler.plan import ArenaRef, Plan, PlannedIO
-from tflgpu.contract.base_device import BaseDevice, releasing_on_error
-from tflgpu.contract.buffers import BaseBuffer, Bytes
-from tflgpu.contract.device import DispatchTime
-from tflgpu.contract.lending import OutputSet, OutputSets
-from tflgpu.contract.memory_use import Ledger, Use
-from tflgpu.contract.plan_memory import BasePlanMemory
-from tflgpu.contract.plan_recording import BasePlanRecording
-from tflgpu.errors import CompileError, DeviceError, KernelError
-from tflgpu.ir.dtypes import Array
-from tflgpu.language import Kernel, interpret
-from tflgpu.language.check import check
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.sdk.backend import (
+    ArenaRef,
+    Array,
+    BaseBuffer,
+    BaseDevice,
+    BasePlanMemory,
+    BasePlanRecording,
+    Bytes,
+    CompileError,
+    DeviceCaps,
+    DeviceError,
+    DispatchTime,
+    Kernel,
+    KernelError,
+    Ledger,
+    OutputSet,
+    OutputSets,
+    Plan,
+    PlannedIO,
+    Use,
+    check,
+    interpret,
+    releasing_on_error,
+)
 
 from tflgpu_example_backend.plugin import DEVICE
 
 
 class ExampleDevice(BaseDevice):
-    """`tflgpu.contract.device.Device`."""
+    """`tflgpu.sdk.backend.Device`."""
 
     kind = "example"
 
@@ -105,7 +116,7 @@ class ExampleMemory(BasePlanMemory[Place]):
 
 
 class ExampleRecording(BasePlanRecording[OutputSet, Place]):
-    """`tflgpu.contract.device.Recording`: everything that can be done once is done here."""
+    """`tflgpu.sdk.backend.Recording`: everything that can be done once is done here."""
 
     def __init__(self, plan: Plan, memory: ExampleMemory) -> None:
         super().__init__(plan, memory)
@@ -153,7 +164,7 @@ class ExampleRecording(BasePlanRecording[OutputSet, Place]):
 
 
 class ExampleBuffer(BaseBuffer):
-    """`tflgpu.contract.buffers.Buffer`."""
+    """`tflgpu.sdk.backend.Buffer`."""
 
     region: Place
 

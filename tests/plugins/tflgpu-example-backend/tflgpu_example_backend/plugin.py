@@ -5,14 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflgpu.contract.allowances import Allowances
-from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
-from tflgpu.hookspecs import hookimpl
+from tflgpu.sdk.plugin import (
+    API_VERSION,
+    Allowances,
+    BackendInfo,
+    DelegateOptions,
+    DeviceInfo,
+    Probe,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
-    from tflgpu.contract.device import Device
-    from tflgpu.options import DelegateOptions
+    from tflgpu.sdk.backend import Device
 
+TFLGPU_SDK = ">=1.0,<2"
 NAME = "example"
 DEVICE = DeviceInfo(NAME, 0, "example interpreter", vendor="example", driver="1.0")
 

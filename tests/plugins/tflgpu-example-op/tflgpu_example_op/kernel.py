@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr
-from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.sdk.kernels import Builder, ElementwiseRule, Expr
 
 from tflgpu_example_op.op import NAME, Swish
 

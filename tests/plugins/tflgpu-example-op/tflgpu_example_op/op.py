@@ -7,10 +7,19 @@ from collections.abc import Sequence
 
 import attrs
 import numpy as np
-from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
+from tflgpu.sdk.ops import (
+    Accuracy,
+    Arg,
+    Array,
+    Draw,
+    DType,
+    Fields,
+    ModelError,
+    OpDef,
+    Operand,
+    Sample,
+    TensorSpec,
+)
 
 NAME = "ExampleSwish"
 

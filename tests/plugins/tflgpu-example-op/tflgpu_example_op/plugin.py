@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from tflgpu.hookspecs import hookimpl
-from tflgpu.lowering.rule import Rule
-from tflgpu.ops.base import OpDef
-from tflgpu.passes.base import Pass
+from tflgpu.sdk.kernels import Rule
+from tflgpu.sdk.ops import OpDef
+from tflgpu.sdk.passes import Pass
+from tflgpu.sdk.plugin import hookimpl
 
 from tflgpu_example_op.kernel import RULE
 from tflgpu_example_op.op import OP
 from tflgpu_example_op.rewrite import PASS
+
+#: The versions of `tflgpu.sdk` that this was written for.
+TFLGPU_SDK = ">=1.0,<2"
 
 
 @hookimpl

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from tflgpu.ir.graph import Graph
-from tflgpu.passes.base import Pass
-from tflgpu.passes.context import PassContext
+from tflgpu.sdk.passes import Graph, Pass, PassContext
 
 
 def _run(graph: Graph, context: PassContext) -> int:
