@@ -40,7 +40,6 @@ ROOMS = (
     "plugin_values",
     "plugin_host",
     "plugins",
-    "sdk",
     "devices",
     "profiles",
     "saved",

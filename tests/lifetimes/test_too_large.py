@@ -13,6 +13,7 @@ import pytest
 import tflgpu
 from tflgpu.compiler.plan import ArenaRef, ConstRef, Plan, PlannedDispatch, Ref
 from tflgpu.errors import DeviceError
+from tflgpu.runtime import opening
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -72,17 +73,19 @@ def test_a_plan_that_is_too_large(
     require_backend(backend)
     index = 1 if backend == "cpu_ref" else 0
     delegate = tflgpu.GpuDelegate(backend=backend, device=index, allow_fallback=fallback)
-    delegate.choice = attrs.evolve(delegate.choice, explicit=asked)
+    opened = delegate.provider.opened
+    assert opened is not None
+    opened.choice = attrs.evolve(opened.choice, explicit=asked)
     _limit(delegate, monkeypatch, MOST)
     interpreter = tflgpu.Interpreter(model_content=child.model(), experimental_delegates=[delegate])
-    compile_graph = tflgpu.GpuDelegate.compile
+    compile_graph = opening.compile_or_load
 
-    def compiled(self: tflgpu.GpuDelegate, graph: Any) -> Any:
-        found = compile_graph(self, graph)
+    def compiled(*given: Any) -> Any:
+        found = compile_graph(*given)
         parts = [attrs.evolve(p, plan=p.plan and TOO_LARGE[what](p.plan)) for p in found.parts]
         return attrs.evolve(found, parts=tuple(parts))
 
-    monkeypatch.setattr(tflgpu.GpuDelegate, "compile", compiled)
+    monkeypatch.setattr(opening, "compile_or_load", compiled)
     if asked or not fallback:
         with pytest.raises(DeviceError) as caught:
             interpreter.allocate_tensors()
@@ -122,14 +125,14 @@ def test_an_arena_of_tensors_that_fit(
             return made.get_tensor(5)
 
     plans: list[Plan] = []
-    compile_graph = tflgpu.GpuDelegate.compile
+    compile_graph = opening.compile_or_load
 
-    def kept(self: tflgpu.GpuDelegate, graph: Any) -> Any:
-        found = compile_graph(self, graph)
+    def kept(*given: Any) -> Any:
+        found = compile_graph(*given)
         plans.extend(p.plan for p in found.parts if p.plan is not None)
         return found
 
-    monkeypatch.setattr(tflgpu.GpuDelegate, "compile", kept)
+    monkeypatch.setattr(opening, "compile_or_load", kept)
     index = 1 if backend == "cpu_ref" else 0
     with tflgpu.GpuDelegate(backend=backend, device=index, allow_fallback=False) as delegate:
         wanted = run([])

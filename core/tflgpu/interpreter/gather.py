@@ -25,8 +25,6 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
-
 from tflgpu.blame import of_signal
 from tflgpu.contract.copy import copy
 from tflgpu.contract.forks import Holder
@@ -34,10 +32,8 @@ from tflgpu.contract.run_guard import RunGuard
 from tflgpu.contract.waiting import manner
 from tflgpu.errors import BusyError, InputError, StateError
 from tflgpu.interpreter.model import Model, Results
-from tflgpu.interpreter.requests import Batch, Copy, Request
+from tflgpu.interpreter.requests import Batch, Copy, Request, RequestChecks
 
-#: Combinations of shapes and types that are known at a time.
-_KNOWN = 64
 #: Batches that tell how large the next one will be.
 _LAST = 4
 #: Bytes of a request's rows up to which the interpreter lock is not let go of.
@@ -69,7 +65,7 @@ class Gatherer(Holder):
         #: The smallest model for so many items.
         self._size_for = [next(n for n in sizes if n >= items) for items in range(self._most + 1)]
         self._last = deque(sizes[:1], _LAST)  # what the last batches needed
-        self._plans: dict[Any, tuple[int, Any]] = {}
+        self._checks = RequestChecks(self._checking, gathers=self._gathers)
         # A signal's handler may call the pool wherever a thread of it is.
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)  # a run is over, and a thread closes the pool
@@ -104,7 +100,7 @@ class Gatherer(Holder):
             StateError: closed.
         """
         future: Future[Results] = Future()
-        self._add(self._request(arrays, named, self._deadline, future))
+        self._add(self._checks.request(arrays, named, self._deadline, future))
         return future
 
     def call(
@@ -118,7 +114,7 @@ class Gatherer(Holder):
             InputError, DeviceError, StateError: as `Model.__call__`.
         """
         patience = self._deadline if timeout is None else min(self._deadline, timeout)
-        request = self._request(arrays, named, patience, None)
+        request = self._checks.request(arrays, named, patience, None)
         try:
             self._add(request)
             batch = request.batch
@@ -170,28 +166,6 @@ class Gatherer(Holder):
                 thread.join()
 
     # Inside: in threads of callers
-
-    def _request(
-        self, arrays: Sequence[Any], named: Mapping[str, Any], patience: float,
-        future: Future[Results] | None,
-    ) -> Request:  # fmt: skip
-        """A request, checked where it is to be gathered. What was found out about its shapes and types is
-        kept."""
-        if not self._gathers:
-            return Request(arrays, named, 1, None, patience, future)
-        key = None
-        if not named:
-            key = tuple([(a.shape, a.dtype) if type(a) is np.ndarray else None for a in arrays])
-            known = self._plans.get(key)
-            if known is not None:
-                return Request(arrays, named, *known, patience, future)
-        given, items = self._checking._request(arrays, named)  # noqa: SLF001
-        shapes = tuple(a.shape[1:] for a in given)
-        if key is not None and all(a is b for a, b in zip(given, arrays, strict=True)):
-            if len(self._plans) >= _KNOWN:
-                self._plans.clear()
-            self._plans[key] = items, shapes
-        return Request(given, {}, items, shapes, patience, future)
 
     def _add(self, request: Request) -> None:
         """Put a request into a batch, with its rows where they are read, or into the queue. The caller may

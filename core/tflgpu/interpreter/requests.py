@@ -10,10 +10,15 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+
 from tflgpu.blame import Failed, attempt
 from tflgpu.contract.pending import Pending
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.ir.dtypes import Array
+
+#: Combinations of shapes and types that are known at a time.
+_KNOWN = 64
 
 
 class Request:
@@ -168,3 +173,38 @@ class Copy:
     def notify(self) -> None:
         """Something changed that its thread waits for; under the lock."""
         self._changed.notify()
+
+
+class RequestChecks:
+    """Makes requests of what callers give.
+
+    Args:
+        model: Checks them.
+        gathers: Whether they are to be gathered; otherwise the run checks them.
+    """
+
+    def __init__(self, model: Model, *, gathers: bool) -> None:
+        self._model, self._gathers = model, gathers
+        self._plans: dict[Any, tuple[int, Any]] = {}
+
+    def request(
+        self, arrays: Sequence[Any], named: Mapping[str, Any], patience: float,
+        future: Future[Results] | None,
+    ) -> Request:  # fmt: skip
+        """A request, checked where it is to be gathered. What was found out about its shapes and types is
+        kept."""
+        if not self._gathers:
+            return Request(arrays, named, 1, None, patience, future)
+        key = None
+        if not named:
+            key = tuple([(a.shape, a.dtype) if type(a) is np.ndarray else None for a in arrays])
+            known = self._plans.get(key)
+            if known is not None:
+                return Request(arrays, named, *known, patience, future)
+        given, items = self._model._request(arrays, named)  # noqa: SLF001
+        shapes = tuple(a.shape[1:] for a in given)
+        if key is not None and all(a is b for a, b in zip(given, arrays, strict=True)):
+            if len(self._plans) >= _KNOWN:
+                self._plans.clear()
+            self._plans[key] = items, shapes
+        return Request(given, {}, items, shapes, patience, future)
