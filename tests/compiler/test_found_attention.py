@@ -303,7 +303,7 @@ def kernels(require_backend: Any) -> Iterator[GpuDelegate]:
 
 
 def compiled(delegate: GpuDelegate, content: bytes) -> Any:
-    graph = build_graph(read_model(content), 0, delegate.ops)
+    graph = build_graph(read_model(content), 0, delegate.provider.ops)
     return compiled_on(graph, delegate.provider)
 
 

@@ -244,8 +244,8 @@ def test_a_real_model(
 def test_without_a_device_the_references_compute_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from tflgpu import opened_device as module
     from tflgpu.devices.choose import Choice
+    from tflgpu.runtime import opened_device as module
 
     nothing = lambda *given, **only: (Choice(None, ("a test says so",)), None)  # noqa: E731
     monkeypatch.setattr(module, "open_best", nothing)
