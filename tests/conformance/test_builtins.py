@@ -17,15 +17,21 @@ litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[
 OTHERS = others()
 #: The LiteRT that the table of these operators was made by.
 TABLE_OF = (2, 3)
+#: Options that name a subgraph: one that does not run itself.
+BODIES = {
+    "CALL": {"subgraph": 1},
+    "STABLEHLO_REDUCE": {"body_subgraph_index": 1},
+    "STABLEHLO_SORT": {"comparator_subgraph_index": 1},
+    "STABLEHLO_WHILE": {"cond_subgraph_index": 1, "body_subgraph_index": 1},
+}
 
 
 def one(name: str) -> bytes:
     """A model of one operator, which need not make sense."""
     tensors = [TensorSpec("x", (1,)), TensorSpec("y", (1,))]
     body = SubgraphSpec(tensors[:1], [], [0], [0])
-    return write_model(
-        ModelSpec(tensors, [OperatorSpec(name, {}, [0], [1])], [0], [1], subgraphs=[body])
-    )
+    operator = OperatorSpec(name, BODIES.get(name, {}), [0], [1])
+    return write_model(ModelSpec(tensors, [operator], [0], [1], subgraphs=[body]))
 
 
 def has_kernel(name: str) -> bool:

@@ -22,7 +22,7 @@ def one_less(k: Builder, x: Expr, value: Operand) -> Expr:
 
 def down(k: Builder, x: Expr, bits: Operand) -> Expr:
     """No rounding: to the smaller number."""
-    return x if bits == 0 else x >> bits
+    return x if not isinstance(bits, Expr) and bits == 0 else x >> bits
 
 
 def halves_up(k: Builder, x: Expr, bits: Operand) -> Expr:

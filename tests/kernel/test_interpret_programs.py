@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from kernel_programs import PROGRAMS, Program
+from kernel_programs import PROGRAMS, ProgramCase
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, interpret
 from tflgpu.language.types import Scalar
@@ -14,7 +14,7 @@ from tflgpu.language.types import Scalar
 
 @pytest.mark.parametrize("races", [True, False])
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
-def test_program_gives_what_numpy_gives(make: Callable[[], Program], races: bool) -> None:
+def test_program_gives_what_numpy_gives(make: Callable[[], ProgramCase], races: bool) -> None:
     program = make()
     arrays = [array.copy() for array in program.arrays]
     interpret(program.kernel, program.groups, arrays, races=races)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kernel_programs import PROGRAMS, Program, reserved_names, shared_subexpressions
+from kernel_programs import PROGRAMS, ProgramCase, reserved_names, shared_subexpressions
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, Expr, Kernel
 from tflgpu.language.tree import Buffer
@@ -335,7 +335,7 @@ def test_a_temporary_is_of_one_statement_only() -> None:
 
 
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
-def test_text_depends_on_the_kernel_only(make: Callable[[], Program]) -> None:
+def test_text_depends_on_the_kernel_only(make: Callable[[], ProgramCase]) -> None:
     assert FULL.source(make().kernel) == FULL.source(make().kernel)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -55,6 +56,6 @@ def test_bias_of_any_rank(
     expected = run(bias.reshape(-1), None)
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
         if caps is not None:
-            monkeypatch.setattr(type(delegate), "caps", caps)
+            monkeypatch.setattr(OpenedDevice, "caps", caps)
         got = run(np.asarray(bias, np.float32), [delegate])
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)

@@ -12,6 +12,7 @@ import pytest
 import tflgpu
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugins import registry
+from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -55,7 +56,7 @@ def test_wide_groups_are_tiled_products(caps: DeviceCaps, monkeypatch: pytest.Mo
     content = _model()
     expected = _run(content, None)
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
-        monkeypatch.setattr(type(delegate), "caps", caps)
+        monkeypatch.setattr(OpenedDevice, "caps", caps)
         graph = build_graph(read_model(content), 0, registry().ops(), {})
         (plan,) = compiled_on(graph, delegate.provider).plans
         names = [d.kernel.name for d in plan.dispatches]

@@ -18,6 +18,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.language.budget import MAX_BUFFERS, MAX_KERNEL, cost
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugins import registry
+from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -187,7 +188,7 @@ def _plans(content: bytes, caps: DeviceCaps | None, monkeypatch: pytest.MonkeyPa
     graph = build_graph(read_model(content), 0, registry().ops(), {})
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
         if caps is not None:
-            monkeypatch.setattr(type(delegate), "caps", caps)
+            monkeypatch.setattr(OpenedDevice, "caps", caps)
         return list(compiled_on(graph, delegate.provider).plans)
 
 

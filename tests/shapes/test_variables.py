@@ -63,7 +63,7 @@ def state(name: str, shape: Sequence[int] = (2, 3), dtype: DType = DType.F32) ->
     return TensorSpec(name, shape, dtype, is_variable=True)
 
 
-def plain(op: str, *, as_input: bool = False) -> ModelSpec:
+def plain(op: str) -> ModelSpec:
     """An operator without state that reads a variable."""
     extra = {
         "ADD": TensorSpec("a", (2, 3)),
@@ -72,7 +72,7 @@ def plain(op: str, *, as_input: bool = False) -> ModelSpec:
     }
     tensors = [state("v"), TensorSpec("y", (2, 3)), *([extra[op]] if op in extra else [])]
     operands = (0, 2) if op in extra else (0,)
-    inputs = ([0] if as_input else []) + ([2] if op == "ADD" else [])
+    inputs = [2] if op == "ADD" else []
     fields = {"axis": 0} if op == "CONCATENATION" else {}
     return ModelSpec(tensors, [OperatorSpec(op, fields, operands, (1,))], inputs, (1,))
 
@@ -81,7 +81,6 @@ UNSUPPORTED = {
     "ADD": plain("ADD"),
     "RELU": plain("RELU"),
     "RESHAPE": plain("RESHAPE"),
-    "RELU of an input": plain("RELU", as_input=True),
     "CONCATENATION": plain("CONCATENATION"),
     "weights": lstm(variables=(2,)),
     "bias": lstm(variables=(13,)),

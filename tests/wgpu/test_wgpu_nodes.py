@@ -13,8 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_cases import GROUPS, Case, build_table, operands, result_of, table, table_arrays, ulps
-from kernel_programs import PROGRAMS, Program
+from kernel_cases import (
+    GROUPS,
+    NodeCase,
+    build_table,
+    operands,
+    result_of,
+    table,
+    table_arrays,
+    ulps,
+)
+from kernel_programs import PROGRAMS, ProgramCase
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, interpret, make
 from tflgpu.language.defining import lines_of_function
@@ -65,7 +74,7 @@ def _first_beyond(
     return int(wrong[0]) if wrong.size else None
 
 
-def _allowed(case: Case, scalar: Scalar) -> float:
+def _allowed(case: NodeCase, scalar: Scalar) -> float:
     if scalar is Scalar.F16 and case.name != "div":  # which WGSL allows 2.5 units, as in f32
         return 1 if case.ulp else 0  # computed in f32 and rounded
     return case.ulp + (_NUMPY_ULP if case.ulp else 0)
@@ -94,7 +103,7 @@ _LOOSE: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("make_program", PROGRAMS, ids=lambda make: make.__name__)
 def test_program_with_every_buffer_writable(
-    runner: Any, make_program: Callable[[], Program]
+    runner: Any, make_program: Callable[[], ProgramCase]
 ) -> None:
     program = make_program()
     got = runner.run(program.kernel, program.groups, program.arrays, writable=True)

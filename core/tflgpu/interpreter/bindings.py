@@ -198,7 +198,7 @@ class Bindings:
             if bound.port.is_input:
                 contents = attempt(bound.read)
                 if isinstance(contents, Failed):
-                    why = in_a_line(contents.error)
+                    why = in_a_line(contents.error.__cause__ or contents.error)
                     lost = f"it was bound to {bound.given.kind}, which is lost ({why})"
                 else:
                     np.copyto(session.arrays[index], contents)
