@@ -1,7 +1,7 @@
 """The lowest versions that a package allows, one `name==version` a line, for pip.
 
-Usage: PYTHON .ci/lowest.py [EXTRA ...], with the Python that the package is installed for. Read from
-the requirements that pip sees, at each run, so that the bounds and what is tried cannot differ.
+Usage: PYTHON .ci/lowest.py [EXTRA ...], with the Python that the package is installed for. Read
+from the requirements that pip sees, at each run, so that bounds and what is tried cannot differ.
 Fails where a requirement has no lower bound.
 """
 

@@ -66,7 +66,7 @@ def untyped(names: list[str]) -> list[str]:
 
 
 def wrongly_checked(wheel: zipfile.ZipFile, mypy: str) -> str:
-    """What mypy says of the program where its errors are not at the lines that are marked; else ""."""
+    """What mypy says of the program where its errors are not at the marked lines; else ""."""
     with tempfile.TemporaryDirectory() as folder:
         wheel.extractall(Path(folder, "wheel"))
         program = Path(folder, "program.py")

@@ -4,16 +4,16 @@
 
 What is close enough depends on the model:
 
-    float models        relative L2 error from LiteRT's CPU of at most --limit; where it is more, ours
-                        is nearer to 64-bit arithmetic than LiteRT's result is
+    float models        relative L2 error from LiteRT's CPU of at most --limit; where it is more,
+                        ours is nearer to 64-bit arithmetic than LiteRT's result is
     8-bit models        no further from LiteRT's reference kernels (BUILTIN_REF) than 1.5 times its
                         XNNPACK kernels are, on photographs (root mean square over all of them)
-    dynamic range       nearer to 64-bit arithmetic on the weights' real numbers than LiteRT is, which
-                        rounds what these models compute to 8 bits as it goes
+    dynamic range       nearer to 64-bit arithmetic on the weights' real numbers than LiteRT is,
+                        which rounds what these models compute to 8 bits as it goes
 
 Photographs are those in --pictures, or the two that scikit-learn brings along
-(`pip install tflgpu[examples]`). Exit code 1 where a model is further away, did not run, or has nothing
-on the device.
+(`pip install tflgpu[examples]`). Exit code 1 where a model is further away, did not run, or has
+nothing on the device.
 """
 
 from __future__ import annotations

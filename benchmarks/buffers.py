@@ -2,8 +2,9 @@
 
     python -m benchmarks.buffers --backends opencl vulkan wgpu --precision f32_f16
 
-A line for each backend and way: milliseconds of a run (the median, and the 90th percentile), and the
-bytes that a run copies between host and device. What comes out is compared among the ways. Ways:
+A line for each backend and way: milliseconds of a run (the median, and the 90th percentile), and
+the bytes that a run copies between host and device. What comes out is compared among the ways.
+Ways:
 
     set, invoke, get   set_tensor, invoke and get_tensor, as scripts for TensorFlow Lite do
     invoke             the same without setting and getting: what a run itself copies

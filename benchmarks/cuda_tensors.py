@@ -3,12 +3,12 @@
     python -m benchmarks.cuda_tensors
     python -m benchmarks.cuda_tensors --model mobilenet_v1_1.0_224_f32 --rounds 200
 
-Checks, and says of each whether it holds: which devices CUDA and Vulkan have in common, by UUID; that what
-CUDA writes a model reads, and what the model writes CUDA reads, to the last bit, without a byte copied
-between host and device; that a run waits for what CUDA is still doing, in a stream of its own; the same with
-a capsule made by hand, and with PyTorch and CuPy where they are. Then times of a run. What the driver refuses
-is printed as it says it. Ends with 1 where something does not hold, with 2 where there is no CUDA or no such
-Vulkan device.
+Checks, and says of each whether it holds: which devices CUDA and Vulkan have in common, by UUID;
+that what CUDA writes a model reads, and what the model writes CUDA reads, to the last bit, without
+a byte copied between host and device; that a run waits for what CUDA is still doing, in a stream of
+its own; the same with a capsule made by hand, and with PyTorch and CuPy where they are. Then times
+of a run. What the driver refuses is printed as it says it. Ends with 1 where something does not
+hold, with 2 where there is no CUDA or no such Vulkan device.
 
 Without PyTorch nothing but the driver's library (libcuda) is needed.
 """
@@ -57,8 +57,8 @@ class Copier:
             self.cuda.call("cuMemcpyDtoH_v2", _host(array), _address(pointer), _size(array.nbytes))
 
     def late(self, pointer: int, array: Any) -> Callable[[], None]:
-        """Let CUDA write an array to its memory at the end of some long work in a stream that nothing
-        else waits for, and return at once. Gives what frees what that took."""
+        """Let CUDA write an array to its memory at the end of some long work in a stream that
+        nothing else waits for, and return at once. Gives what frees what that took."""
         cuda = self.cuda
         stream, source, busy = ctypes.c_void_p(), ctypes.c_ulonglong(), ctypes.c_ulonglong()
         with cuda.context(self.device):

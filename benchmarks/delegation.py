@@ -2,9 +2,9 @@
 
     python -m benchmarks.delegation --models a.tflite b.tflite
 
-Each model is opened on LiteRT's GPU in a process of its own. Whether all of it went there is asked of
-LiteRT; how many operators did is read from its log, where that says it. Exit code 0 where the profile
-says the same of every model that LiteRT opened, 1 where not, 2 where it opened none.
+Each model is opened on LiteRT's GPU in a process of its own. Whether all of it went there is asked
+of LiteRT; how many operators did is read from its log, where that says it. Exit code 0 where the
+profile says the same of every model that LiteRT opened, 1 where not, 2 where it opened none.
 """
 
 from __future__ import annotations

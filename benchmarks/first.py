@@ -1,15 +1,19 @@
-"""From nothing to the first result, in processes of their own: how long until a program has an answer.
+"""From nothing to the first result, in processes of their own: how long until a program has an
+answer.
 
     python -m benchmarks.first --models mobilenet_v2_1.0_224_f32 --backends vulkan opencl
 
-Every round is a new process that uses the driver's caches of the rounds before. Medians, in milliseconds:
+Every round is a new process that uses the driver's caches of the rounds before. Medians, in
+milliseconds:
 
 import  `from tflgpu import GpuDelegate, Interpreter`
 device  `GpuDelegate(...)`: the backend's own imports, the driver's library, a device
-start   from `Interpreter(...)` to the first result: the model, the plan, the driver's programs, one run
+start   from `Interpreter(...)` to the first result: the model, the plan, the driver's programs, and
+        one run
 of it   processor time of the thread that does it, and what it imports on the way
 
-Once with nothing kept of the model (`cold`) and once from what an earlier process has kept (`kept`).
+Once with nothing kept of the model (`cold`) and once from what an earlier process has kept
+(`kept`).
 """
 
 from __future__ import annotations
@@ -78,7 +82,8 @@ def _rounds(model: str, backend: str, precision: str, rounds: int) -> None:
 
 
 def _once(model: str, backend: str, precision: str, kept: bool) -> dict[str, float]:
-    """One start, in seconds; ``kept`` is whether the model may be kept, as it is where nothing is said."""
+    """One start, in seconds; ``kept`` is whether the model may be kept, as it is where nothing is
+    said."""
     import numpy as np  # a program has its inputs in NumPy already
 
     begun = time.perf_counter()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.host --models mobilenet_v1_0.25_224_float --backends opencl vulkan
 
-Both run the same model on the same delegate; inputs are set once, results are not fetched. The first
-line is a model of one operator whose device does nothing, so that only the way there is timed: with an
-input of 16 numbers, and with one of a 224 x 224 image.
+Both run the same model on the same delegate; inputs are set once, results are not fetched. The
+first line is a model of one operator whose device does nothing, so that only the way there is
+timed: with an input of 16 numbers, and with one of a 224 x 224 image.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan --precision f16
     python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan --within 15
-    python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan --batch 32 --input u8
+    python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan --batch 32
+    --input u8
 
 For each number in flight the rounds are the same: `invoke_async` with images of its own, of which
 there are several by turns, and the results of the oldest run once so many are under way. The first
@@ -10,10 +11,10 @@ line is `set_tensor`, `invoke`, `get_tensor`. What each run gives is held agains
 the numbers must be the same.
 
 With ``--batch 32`` a run is of so many images (``Interpreter(..., batch=32)``). With ``--input u8``
-they are bytes: `tflgpu.converters` puts CAST, SUB and MUL before a float model, so that a quarter as much is
-copied, and one kernel before the model's own computes (x - mean) * scale. In both cases the first two images are
-also run one by one by the model as its file is, on floats that NumPy made of them. Bytes that a run
-copies between host and device are counted (0 where they share memory).
+they are bytes: `tflgpu.converters` puts CAST, SUB and MUL before a float model, so that a quarter
+as much is copied, and one kernel before the model's own computes (x - mean) * scale. In both cases
+the first two images are also run one by one by the model as its file is, on floats that NumPy made
+of them. Bytes that a run copies between host and device are counted (0 where they share memory).
 """
 
 from __future__ import annotations

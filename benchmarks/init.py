@@ -6,15 +6,15 @@ Every round opens a device of its own and then, on the clock, makes an interpret
 rounds, which warm imports and the driver's caches, do not count. Medians:
 
 total   from the file to ready
-python  processor time of the threads in which Python works: what reads, compiles and prints. Threads
-        that a backend starts to compile in are the driver's, so the time they take is not in it
+python  processor time of the threads in which Python works: what reads, compiles and prints.
+        Threads that a backend starts to compile in are the driver's, so their time is not in it
 
-With --saved the model is compiled into a file first, off the clock, and every round reads that. With
---kept every round starts from what the first one kept of the model in a folder.
+With --saved the model is compiled into a file first, off the clock, and every round reads that.
+With --kept every round starts from what the first one kept of the model in a folder.
 
-To compare two versions, run this file with one and then the other on PYTHONPATH; options that the older one
-does not know are left out. What is compiled in the thread that asks for it, because it is a single
-program, counts as Python's.
+To compare two versions, run this file with one and then the other on PYTHONPATH; options that the
+older one does not know are left out. What is compiled in the thread that asks for it, because it is
+a single program, counts as Python's.
 """
 
 from __future__ import annotations

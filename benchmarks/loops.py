@@ -2,15 +2,15 @@
 
     python -m benchmarks.loops --backend opencl
 
-Three models that are written here. "while" runs a recurrent body 100 times by WHILE: one invoke. "stream"
-keeps its state in a variable, and is called 1,000 times; so is "lstm", a UNIDIRECTIONAL_SEQUENCE_LSTM of
-one time step a call, whose state is two state tensors. All in turns in one process, NumPy in to NumPy out:
-LiteRT's own interpreter (its default kernels, one thread unless `--threads`), tflgpu with a delegate on the
-backend, and tflgpu without one. Results are compared before anything is timed; a fast call that lost its
-state would be worth nothing.
+Three models that are written here. "while" runs a recurrent body 100 times by WHILE: one invoke.
+"stream" keeps its state in a variable, and is called 1,000 times; so is "lstm", a
+UNIDIRECTIONAL_SEQUENCE_LSTM of one time step a call, whose state is two state tensors. All in turns
+in one process, NumPy in to NumPy out: LiteRT's own interpreter (its default kernels, one thread
+unless `--threads`), tflgpu with a delegate on the backend, and tflgpu without one. Results are
+compared before anything is timed; a fast call that lost its state would be worth nothing.
 
-Of a turn on the device it also says how many runs were submitted, how often a buffer was read or written by
-itself, and how many bytes were copied between host and device.
+Of a turn on the device it also says how many runs were submitted, how often a buffer was read or
+written by itself, and how many bytes were copied between host and device.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def loop_model(size: int, rounds: int) -> bytes:
     body = SubgraphSpec(
         [
             *state, *_weights(size), TensorSpec("one", (), _I32, data=np.array(1, np.int32)),
-            TensorSpec("next", (), _I32), TensorSpec("x", (1, size)), TensorSpec("xh", (1, 2 * size)),
+            TensorSpec("next", (), _I32), TensorSpec("x", (1, size)), TensorSpec("xh", (1,
+            2 * size)),
             TensorSpec("z", (1, size)), TensorSpec("new", (1, size)),
         ],
         [
@@ -83,7 +84,8 @@ def loop_model(size: int, rounds: int) -> bytes:
     main = [
         xs, TensorSpec("zero", (), _I32, data=np.array(0, np.int32)),
         TensorSpec("start", (1, size), data=np.zeros((1, size), np.float32)),
-        TensorSpec("io", (), _I32), TensorSpec("ho", (1, size)), TensorSpec("xo", (rounds, 1, size)),
+        TensorSpec("io", (), _I32), TensorSpec("ho", (1, size)), TensorSpec("xo", (rounds, 1,
+        size)),
     ]  # fmt: skip
     loop = OperatorSpec(
         "WHILE", {"cond_subgraph_index": 1, "body_subgraph_index": 2}, [1, 2, 0], [3, 4, 5]
@@ -172,7 +174,8 @@ def _caller(interpreter: Any) -> Callable[[Array], Array]:
 def contestants(
     model: bytes, options: DelegateOptions, stack: ExitStack
 ) -> tuple[Interpreter, dict[str, Callable[[Array], Array]]]:
-    """The interpreter on the device; and by name what calls the model, LiteRT and that one first."""
+    """The interpreter on the device; and by name what calls the model, LiteRT and that one
+    first."""
     from ai_edge_litert.interpreter import Interpreter as LiteRT
 
     threads = options.num_threads
@@ -194,8 +197,8 @@ def race(
     model: bytes, xs: Sequence[Array], options: DelegateOptions, turns: int, warm_up: int,
     counts: Counts,
 ) -> dict[str, dict[str, float]]:  # fmt: skip
-    """Median seconds of a turn, which calls the model with each of ``xs``, and how far results are off
-    LiteRT's; of the device also what a turn takes, as `Counts.of_turn` says it."""
+    """Median seconds of a turn, which calls the model with each of ``xs``, and how far results are
+    off LiteRT's; of the device also what a turn takes, as `Counts.of_turn` says it."""
     with ExitStack() as stack:
         on_device, callers = contestants(model, options, stack)
         found: dict[str, dict[str, float]] = {}

@@ -3,8 +3,8 @@
 
     python -m benchmarks.partitions --backend opencl
 
-The three take turns in one process, NumPy in to NumPy out, and medians are compared. The CPU side is
-what `tflgpu` uses on this machine (LiteRT's kernels, where ai-edge-litert is installed), with
+The three take turns in one process, NumPy in to NumPy out, and medians are compared. The CPU side
+is what `tflgpu` uses on this machine (LiteRT's kernels, where ai-edge-litert is installed), with
 `--threads` threads. Estimates are those of the report. Models are those for which the choice is not
 clear: conformer (138 small operators), dtln (tiny) and mobilenet_v1_0.25, unless others are named.
 """

@@ -6,21 +6,22 @@
 
 A case is a pool and who calls it:
 
-* ``threads`` callers, each with one image a call; with ``ahead=N`` each keeps N requests of `Pool.submit` in
-  the queue instead;
+* ``threads`` callers, each with one image a call; with ``ahead=N`` each keeps N requests of
+  `Pool.submit` in the queue instead;
 * ``size``, ``batch``, ``deadline`` (seconds) and ``sizes`` (as ``1/8/32``) are the pool's;
 * ``u8=1``: images are bytes, as in `benchmarks.inflight`.
 
-For cases without a batch the line before has what one thread gets out of `Interpreter.invoke_async` with as
-many runs in flight as the pool has copies. A measurement is made ``--repeats`` times; the median is told, and
-all rates. "Host" is the processor time of the process for a request, of all threads. Every result of the first
-round of each caller is held against what `Model` gives for its image.
+For cases without a batch the line before has what one thread gets out of `Interpreter.invoke_async`
+with as many runs in flight as the pool has copies. A measurement is made ``--repeats`` times; the
+median is told, and all rates. "Host" is the processor time of the process for a request, of all
+threads. Every result of the first round of each caller is held against what `Model` gives for its
+image.
 
-``--model tiny`` is a model of one operator on four numbers, and ``--model corner`` one of a picture of 224 x 224,
-of which it reads a pixel: what they take is host time. ``--set tflgpu.interpreter.gather._SMALL=0`` is another
-value of a constant, for comparisons. ``--where`` asks all
-threads a thousand times a second where they are, and lists the lines met most often; it slows what it measures,
-so that it is a round of its own.
+``--model tiny`` is a model of one operator on four numbers, and ``--model corner`` one of a picture
+of 224 x 224, of which it reads a pixel: what they take is host time. ``--set
+tflgpu.interpreter.gather._SMALL=0`` is another value of a constant, for comparisons. ``--where``
+asks all threads a thousand times a second where they are, and lists the lines met most often; it
+slows what it measures, so that it is a round of its own.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class Case:
 
 @attrs.frozen
 class Round:
-    """What one measurement gave: requests, seconds, those of each request, seconds of processors."""
+    """What one measurement gave: requests, seconds, those of each request, seconds of
+    processors."""
 
     count: int
     took: float
@@ -120,8 +122,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default="mobilenet_v2_1.0_224_f32",
-                        help="a file, the name of one in $TFLGPU_MODELS, tiny, or corner")  # fmt: skip
+    parser.add_argument(
+        "--model",
+        default="mobilenet_v2_1.0_224_f32",
+        help="a file, the name of one in $TFLGPU_MODELS, tiny, or corner",
+    )
     parser.add_argument("--backend", required=True)
     parser.add_argument("--device")
     parser.add_argument("--precision", default="f16", choices=["f32", "f16", "f32_f16"])

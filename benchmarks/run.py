@@ -32,8 +32,12 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--models", nargs="+", required=True, metavar="MODEL",
                         help="files, or names of files in $TFLGPU_MODELS")  # fmt: skip
-    parser.add_argument("--backends", nargs="*", metavar="BACKEND",
-                        help="default: all that have a device here, references left out")  # fmt: skip
+    parser.add_argument(
+        "--backends",
+        nargs="*",
+        metavar="BACKEND",
+        help="default: all that have a device here, references left out",
+    )
     parser.add_argument("--device", help="index or part of a name, for every backend")
     parser.add_argument("--precisions", nargs="+", default=["f32"],
                         choices=["f32", "f16", "f32_f16"])  # fmt: skip

@@ -1,4 +1,5 @@
-"""A streaming LSTM, called again and again: each call depends on the state that the one before left.
+"""A streaming LSTM, called again and again: each call depends on the state that the one before
+left.
 
     python -m benchmarks.streaming --backend vulkan
     python -m benchmarks.streaming --backend opencl --cells 512 --inputs 128 --times 10

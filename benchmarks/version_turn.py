@@ -1,5 +1,6 @@
-"""What `benchmarks.versions` runs in a process of each version. It imports that version's tflgpu and nothing else
-of this folder, so that an older version, which lacks what is new here, runs it too.
+"""What `benchmarks.versions` runs in a process of each version. It imports that version's tflgpu
+and nothing else of this folder, so that an older version, which lacks what is new here, runs it
+too.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def _starts(model: str, given: argparse.Namespace) -> list[float]:
     took = 0.0
     for _ in range(_STARTS):
         took = _start(model, given)
-        # Nothing of a start is freed on the next one's clock. Some versions leave a closed device to
-        # Python's collector.
+        # Nothing of a start is freed on the next one's clock. Some versions leave a closed device
+        # to Python's collector.
         gc.collect()
     return [took]
 

@@ -1,22 +1,24 @@
 """Two versions of tflgpu by turns: `invoke` and starts of this one against another's.
 
-    python -m benchmarks.versions --other OTHER_VENV/bin/python --models a.tflite b.tflite --backends vulkan opencl
-    python -m benchmarks.versions --other ... --models ... --backends ... --starts
+    python -m benchmarks.versions --other OTHER_VENV/bin/python --models a.tflite b.tflite
+    --backends vulkan opencl python -m benchmarks.versions --other ... --models ... --backends ...
+    --starts
 
-`--other` is the Python of an environment in which the other version is installed. In every turn each
-version gets a new process, the two in alternating order, in which every model is opened once and run.
-A backend's driver may have several speeds, which change from one process to the next, and a machine's
-processors differ as long as others use them too. So both processes of a turn are kept on one processor,
-the one that is quickest just before, and a line tells more than a median, in microseconds of `invoke`:
+`--other` is the Python of an environment in which the other version is installed. In every turn
+each version gets a new process, the two in alternating order, in which every model is opened once
+and run. A backend's driver may have several speeds, which change from one process to the next, and
+a machine's processors differ as long as others use them too. So both processes of a turn are kept
+on one processor, the one that is quickest just before, and a line tells more than a median, in
+microseconds of `invoke`:
 
 least     of all turns
 quartile  of the turns' least times, the first quartile
 median    of the turns' medians
 
-With --starts it is milliseconds from the file to ready instead, on all processors: in each process the model is
-opened three times, of which the first two warm imports and the driver's caches. Nothing is kept of a model, every
-kernel that can run on the GPU does (`TFLGPU_PARTITIONING=all`), and what cannot runs on the reference backend:
-so did the versions that did not have these options.
+With --starts it is milliseconds from the file to ready instead, on all processors: in each process
+the model is opened three times, of which the first two warm imports and the driver's caches.
+Nothing is kept of a model, every kernel that can run on the GPU does (`TFLGPU_PARTITIONING=all`),
+and what cannot runs on the reference backend: so did the versions that did not have these options.
 """
 
 from __future__ import annotations

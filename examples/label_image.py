@@ -1,4 +1,5 @@
-"""Say what is in a picture, by an image classifier: a script as they are written for TensorFlow Lite.
+"""Say what is in a picture, by an image classifier: a script as they are written for TensorFlow
+Lite.
 
     python examples/label_image.py --model mobilenet.tflite --labels labels.txt --image cat.jpg
 

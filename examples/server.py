@@ -25,8 +25,8 @@ import tflgpu
 #: The largest body in bytes, and how long a request waits for its turn in seconds.
 MOST, PATIENCE = 64 << 20, 10.0
 
-#: NumPy reads the header of an array with Python's own parser. In early releases of Python 3.11 that
-#: parser fails with a SystemError when two threads are in it (python/cpython issue 106905).
+#: NumPy reads the header of an array with Python's own parser. In early releases of Python 3.11
+#: that parser fails with a SystemError when two threads are in it (python/cpython issue 106905).
 PARSING = threading.Lock()
 
 
@@ -95,14 +95,16 @@ class Handler(BaseHTTPRequestHandler):
 def _array(body: bytes) -> Any:
     with PARSING:
         try:
-            # A body comes from anywhere: no pickles, and no archives, which `numpy.load` would take.
+            # A body comes from anywhere: no pickles, and no archives, which `numpy.load` would
+            # take.
             return np.lib.format.read_array(io.BytesIO(body), allow_pickle=False)
         except Exception as error:  # of a header that is damaged NumPy raises anything
             raise ValueError(f"the body is no array: {error}") from error
 
 
 def _listed(array: Any) -> Any:
-    """Nested lists, with None for what is not finite: a client's parser would refuse the whole answer."""
+    """Nested lists, with None for what is not finite: a client's parser would refuse the whole
+    answer."""
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return array.tolist()
     values = array.astype(object)

@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Before NumPy is imported, also by the workers and children of this process: NumPy's BLAS would start
-# a thread on each core in each of them, and threads that wait for one another spin. With a worker for
-# each core (`-n auto`) products of matrices would take four times their processor time.
+# Before NumPy is imported, also by the workers and children of this process: NumPy's BLAS would
+# start a thread on each core in each of them, and threads that wait for one another spin. With a
+# worker for each core (`-n auto`) products of matrices would take four times their processor time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# llvmpipe, which runs Vulkan and WebGPU where there is no GPU, spends a third of conformance's time in
-# LLVM's optimiser (212 and 151 CPU seconds for 1,408 checks, with it and without), on kernels that run
-# once. What the optimiser makes of them is asked where everything is.
+# llvmpipe, which runs Vulkan and WebGPU where there is no GPU, spends a third of conformance's time
+# in LLVM's optimiser (212 and 151 CPU seconds for 1,408 checks, with it and without), on kernels
+# that run once. What the optimiser makes of them is asked where everything is.
 if not os.environ.get("TFLGPU_TEST_EVERYTHING"):
     os.environ.setdefault("GALLIVM_PERF", "nopt")
 
@@ -50,8 +50,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _nothing_is_kept_for_the_next() -> Iterator[None]:
-    """Compiled models are kept in the user's folder unless somebody says otherwise; what a test sees
-    must not hang on what another has left there. Tests of it name a folder, or bring this back."""
+    """Compiled models are kept in the user's folder unless somebody says otherwise; what a test
+    sees must not hang on what another has left there. Tests of it name a folder, or bring this
+    back."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(location, "default_folder", lambda: None)
         yield
@@ -80,10 +81,10 @@ def require_backend() -> Callable[[str], Probe]:
 
 @pytest.fixture
 def pocl_without_its_optimiser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of many kernels that run once: PoCL's compiler takes most of their time, and half of
-    it without optimising (26.8 and 13.5 CPU seconds for 89 checks, Python's own time included). PoCL
-    reads the variable for each program. The other tests, and all with TFLGPU_TEST_EVERYTHING=1, see
-    what its optimiser makes of kernels."""
+    """For tests of many kernels that run once: PoCL's compiler takes most of their time, and half
+    of it without optimising (26.8 and 13.5 CPU seconds for 89 checks, Python's own time included).
+    PoCL reads the variable for each program. The other tests, and all with
+    TFLGPU_TEST_EVERYTHING=1, see what its optimiser makes of kernels."""
     if not os.environ.get("TFLGPU_TEST_EVERYTHING"):
         monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
 

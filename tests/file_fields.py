@@ -20,7 +20,8 @@ BODIES = {
 
 
 def file_fields(case: SampleCase) -> tuple[dict[str, Any], tuple[SubgraphSpec, ...]]:
-    """The options of a case's operator, and the subgraphs, from the file's second on, that they name."""
+    """The options of a case's operator, and the subgraphs, from the file's second on, that they
+    name."""
     fields = {k: v for k, v in case.sample.fields.items() if k not in TENSOR_FIELDS}
     name = case.sample.fields.get("computation")
     if name is None:

@@ -1,4 +1,5 @@
-"""cpu_ref's kernel interpreter, watched: what crosses to its buffers, and runs that fail when told to."""
+"""cpu_ref's kernel interpreter, watched: what crosses to its buffers, and runs that fail when told
+to."""
 
 from __future__ import annotations
 

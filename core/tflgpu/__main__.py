@@ -9,8 +9,8 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Entry point of the `tflgpu` script. The command's modules take a good part of a second to import:
-    Ctrl-C in that time ends it as quietly as later on."""
+    """Entry point of the `tflgpu` script. The command's modules take a good part of a second to
+    import: Ctrl-C in that time ends it as quietly as later on."""
     try:
         from tflgpu.cli.app import main as command
 

@@ -1,6 +1,6 @@
 """Converters at a model's edges: operators that are put before an input or after an output.
 
-    u8 image [1, 480, 640, 4] -> CAST -> SLICE -> RESIZE_BILINEAR -> SUB -> MUL -> f32 [1, 257, 257, 3]
+    u8 [1, 480, 640, 4] -> CAST -> SLICE -> RESIZE_BILINEAR -> SUB -> MUL -> f32 [1, 257, 257, 3]
     f32 [1, 257, 257, 21] -> ARG_MAX -> CAST -> u8 [1, 257, 257]
 
 What they make is a model with other inputs and outputs, of builtin operators only. So they run
@@ -93,8 +93,8 @@ class FromBytes:
 
 @attrs.frozen(eq=False)
 class FromImage:
-    """An image of u8, such as RGBA, in the place of an f32 one: cut out, resized (bilinear, with the
-    centres of pixels on each other), its first channels taken, then ``(x - mean) * scale``.
+    """An image of u8, such as RGBA, in the place of an f32 one: cut out, resized (bilinear, with
+    the centres of pixels on each other), its first channels taken, then ``(x - mean) * scale``.
 
     Attributes:
         height, width: Of the image that is given.
@@ -125,8 +125,8 @@ class FromImage:
         inside = 0 <= top <= top + tall <= self.height and 0 <= left <= left + wide <= self.width
         if not inside or tall < 1 or wide < 1:
             raise OptionError(
-                f"FromImage: the crop {shown(self.crop)} (top, left, height, width) is not inside an "
-                f"image of {self.height} x {self.width}"
+                f"FromImage: the crop {shown(self.crop)} (top, left, height, width) is not "
+                f"inside an image of {self.height} x {self.width}"
             )
         if self.channels < taken:
             raise OptionError(
@@ -148,7 +148,8 @@ class FromLayout:
     """An f32 image given in another layout than BHWC.
 
     Attributes:
-        layout: "DHWC4" or "PHWC4", which are one: ``[ceil(channels / 4), height, width, 4]``, of batch
+        layout: "DHWC4" or "PHWC4", which are one: ``[ceil(channels / 4), height, width, 4]``, of
+            batch
             1. What lies in channels that the tensor does not have is not read.
     """
 
@@ -170,8 +171,8 @@ class FromLayout:
 
 @attrs.frozen(eq=False)
 class ToLayout:
-    """An f32 image taken in another layout than BHWC, as `FromLayout`. Channels that the tensor does
-    not have are zero."""
+    """An f32 image taken in another layout than BHWC, as `FromLayout`. Channels that the tensor
+    does not have are zero."""
 
     layout: str = "DHWC4"
 
@@ -218,7 +219,8 @@ class ToClasses:
 @attrs.frozen(eq=False)
 class ToBytes:
     """An output of u8 in the place of f32: ``round(x / scale) + zero_point``, from 0 to 255, as
-    QUANTIZE does it (halves away from zero). It is a quantized tensor then, with these parameters in its details."""
+    QUANTIZE does it (halves away from zero). It is a quantized tensor then, with these parameters
+    in its details."""
 
     scale: float = 1.0
     zero_point: int = 0
@@ -250,8 +252,8 @@ def converted(
 
     Raises:
         ModelError: no such file, no well-formed model, or it has what cannot be written again.
-        InputError: no such input or output, or one that is not f32, or of a shape that the converter
-            is not for.
+        InputError: no such input or output, or one that is not f32, or of a shape that the
+            converter is not for.
         OptionError: a converter's numbers make no sense.
     """
     file = read_model(model if isinstance(model, bytes) else os.fspath(model))
@@ -281,10 +283,9 @@ class _Edit:
 
     def spec(self) -> ModelSpec:
         operators = (*self._before, *self._whole.operators, *self._after)
-        return attrs.evolve(
-            self._whole, tensors=self._tensors, operators=operators, inputs=self._inputs,
-            outputs=self._outputs, signatures=self._signatures,
-        )  # fmt: skip
+        whole = attrs.evolve(self._whole, tensors=self._tensors, operators=operators)
+        whole = attrs.evolve(whole, inputs=self._inputs, outputs=self._outputs)
+        return attrs.evolve(whole, signatures=self._signatures)
 
     def found(self, which: str | int, *, is_input: bool) -> int:
         """The tensor that is meant, which must be f32.
@@ -345,9 +346,13 @@ class _Edit:
     # Inside
 
     def _add(
-        self, operators: list[OperatorSpec], step: Step, source: int, port: TensorSpec,
+        self,
+        operators: list[OperatorSpec],
+        step: Step,
+        source: int,
+        port: TensorSpec,
         target: int | None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         name = f"{port.name}, by {step.op}"
         constants = [
             self._new(TensorSpec(f"{name}, operand {i}", c.shape, DType.from_numpy(c.dtype), c))
@@ -355,9 +360,12 @@ class _Edit:
         ]
         if target is None:
             made = TensorSpec(
-                name, step.shape, step.dtype, quantization=step.quantization,
+                name,
+                step.shape,
+                step.dtype,
+                quantization=step.quantization,
                 **_open(port, step.shape),
-            )  # fmt: skip
+            )
             target = self._new(made)
         operators.append(OperatorSpec(step.op, step.fields, (source, *constants), (target,)))
         return target

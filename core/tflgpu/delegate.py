@@ -36,16 +36,18 @@ class GpuDelegate(Closable, OfProcess):
                                          experimental_delegates=[tflgpu.GpuDelegate()])
 
     Without arguments the best device there is is used. Options are given as keywords, which come
-    before environment variables and a file (docs/options.md), or as a `DelegateOptions`. One delegate opens one device and may
-    serve several interpreters. `ai_edge_litert.interpreter.Interpreter` takes it in the same way.
+    before environment variables and a file (docs/options.md), or as a `DelegateOptions`. One
+    delegate opens one device and may serve several interpreters.
+    `ai_edge_litert.interpreter.Interpreter` takes it in the same way.
 
     ``saved`` is a file that `tflgpu compile` made of the model for this device and these options:
     it is read, and nothing is compiled. It is refused for anything else (`SavedModelError`, when
     tensors are allocated).
 
-    ``progress`` is told, while a model is prepared, how many of its kernels the driver has made ready and
-    of how many: ``progress=lambda ready, whole: print(f"{ready} of {whole} kernels")``. It is called from
-    threads, one at a time, and may not use the delegate, except that `close` takes effect when the model is ready.
+    ``progress`` is told, while a model is prepared, how many of its kernels the driver has made
+    ready and of how many: ``progress=lambda ready, whole: print(f"{ready} of {whole} kernels")``.
+    It is called from threads, one at a time, and may not use the delegate, except that `close`
+    takes effect when the model is ready.
 
     Raises:
         OptionError: an unknown option, a bad value, or a clash.
@@ -100,14 +102,15 @@ class GpuDelegate(Closable, OfProcess):
 
     @property
     def accuracy_checks(self) -> tuple[AccuracyCheck, ...]:
-        """What accuracy guards found, the latest last: one for each set of input shapes of each graph,
-        when its runs are over. The last ones are kept."""
+        """What accuracy guards found, the latest last: one for each set of input shapes of each
+        graph, when its runs are over. The last ones are kept."""
         return tuple(self.provider.accuracy)
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
         """Inside of LiteRT: what became of each graph that it handed over, the latest last. A model
-        has a graph for each of its subgraphs. (`tflgpu.Interpreter` and `tflgpu.Model` have a ``report`` each.)
+        has a graph for each of its subgraphs. (`tflgpu.Interpreter` and `tflgpu.Model` have a
+        ``report`` each.)
         """
         host = self._litert
         return () if host is None else tuple(host.reports)
@@ -130,7 +133,8 @@ class GpuDelegate(Closable, OfProcess):
         self._opened.check_open()
         host = self._litert
         if host is None:
-            # Of two threads that come first together, one sets it, in a step that cannot be divided.
+            # Of two threads that come first together, one sets it, in a step that cannot be
+            # divided.
             host = vars(self).setdefault("_host", LiteRtHost(self.provider))
         return host.pointer()
 
@@ -148,15 +152,16 @@ class GpuDelegate(Closable, OfProcess):
     def save(
         self, model: str | os.PathLike[str] | bytes, path: str | os.PathLike[str]
     ) -> DelegationReport:
-        """Compile a model, by its file or bytes, and write what it becomes to a file, for ``saved``:
-        its main subgraph, at the shapes that the model says. Gives where its operators will run.
+        """Compile a model, by its file or bytes, and write what it becomes to a file, for
+        ``saved``: its main subgraph, at the shapes that the model says. Gives where its operators
+        will run.
 
         Raises:
             SavedModelError: there is no device that runs kernels, something in it cannot be saved,
                 or the file cannot be written.
             ModelError: no such file, or no well-formed model.
-            UnsupportedError: an operator that neither the device nor the CPU can run, or any refusal
-                where ``allow_fallback`` is off.
+            UnsupportedError: an operator that neither the device nor the CPU can run, or any
+                refusal where ``allow_fallback`` is off.
             PluginError, GraphError: a plugin's graph pass or op broke its contract.
         """
         from tflgpu.runtime.saving import save

@@ -27,9 +27,9 @@ class Delegate(GpuDelegate):
     ) -> None:
         if library != "tflgpu":
             raise OptionError(
-                f"Failed to load delegate from {library}: this load_delegate gives the delegate 'tflgpu', not {library!r}; shared libraries "
-                "are loaded by ai_edge_litert.interpreter.load_delegate, and run in LiteRT's "
-                "interpreter"
+                f"Failed to load delegate from {library}: this load_delegate gives the delegate "
+                f"'tflgpu', not {library!r}; shared libraries are loaded by "
+                "ai_edge_litert.interpreter.load_delegate, and run in LiteRT's interpreter"
             )
         try:
             super().__init__(DelegateOptions.gathered(options or {}, text=True))

@@ -1,8 +1,8 @@
 """Which distributions are installed: their entry points and versions.
 
-`importlib.metadata` knows it, and imports Python's package for e-mail to read a file's first lines. Where
-all that there is are folders on ``sys.path``, as a rule, they are looked into here, by its rules; where
-anything else says what is installed, it is asked.
+`importlib.metadata` knows it, and imports Python's package for e-mail to read a file's first lines.
+Where all that there is are folders on ``sys.path``, as a rule, they are looked into here, by its
+rules; where anything else says what is installed, it is asked.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def version(distribution: str) -> str | None:
 
 
 def _folders() -> dict[str, Path] | None:
-    """The folders that say what is installed, by the distribution's plain name: of two with one name the
-    one that Python would find. None where there is more than folders."""
+    """The folders that say what is installed, by the distribution's plain name: of two with one
+    name the one that Python would find. None where there is more than folders."""
     if any(
         finder is not PathFinder and hasattr(finder, "find_distributions")
         for finder in sys.meta_path

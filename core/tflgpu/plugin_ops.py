@@ -26,8 +26,17 @@ FIELDS: Mapping[type, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] 
     GroupRule: (("op", "name"), ("rank",), ("match", "build")),
 }
 
-_FLAGS = ("elementwise", "is_custom", "stateful", "is_view", "shape_only", "keeps_values",
-          "takes_stored", "texts", "one_scale")  # fmt: skip
+_FLAGS = (
+    "elementwise",
+    "is_custom",
+    "stateful",
+    "is_view",
+    "shape_only",
+    "keeps_values",
+    "takes_stored",
+    "texts",
+    "one_scale",
+)
 #: Functions of an op that it need not have.
 _FACETS = ("generate", "affine", "moves", "copies", "reorder", "work", "states", "at_run_time",
            "int16_table", "stored_where", "as_stored", "in_digits", "hybrid", "batch",
@@ -36,7 +45,8 @@ _POSITIONS = ("counts", "settings", "indices", "checked")
 
 
 def check(item: Any, what: str, fail: Callable[[str, str], None]) -> None:
-    """What is to be seen of an item besides `FIELDS`. ``fail`` is given a field and what it must be.
+    """What is to be seen of an item besides `FIELDS`. ``fail`` is given a field and what it must
+    be.
 
     Raises:
         Refused: something is not what it must be; ``what`` begins the message.
@@ -56,8 +66,8 @@ def check(item: Any, what: str, fail: Callable[[str, str], None]) -> None:
 
 
 def refuse_equal_rules(items: Iterable[Any]) -> None:
-    """What a plugin lists for a backend must not have two rules of one name for an op: a report, and
-    whoever leaves out the one that failed, could not tell them apart.
+    """What a plugin lists for a backend must not have two rules of one name for an op: a report,
+    and whoever leaves out the one that failed, could not tell them apart.
 
     Raises:
         Refused: it has.

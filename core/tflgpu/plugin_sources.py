@@ -13,7 +13,8 @@ from tflgpu.values import frozen
 #: Group of entry points, and the distribution that brings the shipped ones.
 GROUP = "tflgpu"
 
-#: Of what `tflgpu.sdk` offers, and the name by which a plugin says for which versions it was written.
+#: Of what `tflgpu.sdk` offers, and the name by which a plugin says for which versions it was
+#: written.
 SDK_VERSION = "1.0"
 SDK_RANGE = "TFLGPU_SDK"
 
@@ -51,8 +52,8 @@ class PluginFailure:
 
 
 def check_sdk_range(plugin: Plugin) -> None:
-    """Refuse a plugin that was written for other versions of `tflgpu.sdk`. It states them beside its
-    hooks, ``TFLGPU_SDK = ">=1.0,<2"``, as Python's packages do; without it any version will do.
+    """Refuse a plugin that was written for other versions of `tflgpu.sdk`. It states them beside
+    its hooks, ``TFLGPU_SDK = ">=1.0,<2"``, as Python's packages do; without it any version will do.
 
     Raises:
         Refused: another version, or what it states is no range.
@@ -73,7 +74,8 @@ def check_sdk_range(plugin: Plugin) -> None:
     if not wanted.contains(SDK_VERSION, prereleases=True):
         raise Refused(
             f"it was written for tflgpu.sdk {stated}, and this tflgpu has {SDK_VERSION}; install a "
-            f"version of {plugin.distribution} for {SDK_VERSION}, or a tflgpu with such a tflgpu.sdk"
+            f"version of {plugin.distribution} for {SDK_VERSION}, or a tflgpu with such a "
+            "tflgpu.sdk"
         )
 
 

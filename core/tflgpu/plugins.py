@@ -1,9 +1,9 @@
 """Plugins: found, loaded one by one, and asked. A broken one is reported; the host goes on.
 
 The plugin manager is private (`tflgpu.plugin_host`). Everybody else sees a `Registry`: what the
-plugins registered, as values, and the few hooks that are called later. Plugins are taken in the order of distribution
-and name, and whatever they register is ordered by explicit rank, so that nothing depends on the
-order in which packages happen to be found.
+plugins registered, as values, and the few hooks that are called later. Plugins are taken in the
+order of distribution and name, and whatever they register is ordered by explicit rank, so that
+nothing depends on the order in which packages happen to be found.
 """
 
 from __future__ import annotations

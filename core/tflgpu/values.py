@@ -1,9 +1,10 @@
 """`attrs.frozen` and `attrs.define` for the modules that a start imports.
 
-attrs writes the methods of a class as text and has Python compile it when the class is made, which was
-half of what importing tflgpu takes. Most classes are never compared or shown in a process. So here
-`__eq__`, `__ne__`, `__hash__` and `__repr__` are made when the first of them is called: by attrs, of the
-class's fields, so that they are those that it would have made at once. What a class writes itself stays.
+attrs writes the methods of a class as text and has Python compile it when the class is made, which
+was half of what importing tflgpu takes. Most classes are never compared or shown in a process. So
+here `__eq__`, `__ne__`, `__hash__` and `__repr__` are made when the first of them is called: by
+attrs, of the class's fields, so that they are those that it would have made at once. What a class
+writes itself stays.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import attrs
 
 __all__ = ["define", "frozen"]
 
-#: Options of attrs that decide about these methods in other ways than ``eq`` does: its own business.
+#: Options of attrs that decide about these methods in other ways than ``eq`` does: its own
+#: business.
 _ITS_OWN = frozenset({"order", "unsafe_hash", "hash", "cache_hash", "cmp", "str", "repr"})
 
 #: The methods by class, so that all threads put the same ones in place: two hashes would not agree.
@@ -37,7 +39,8 @@ def _real(cls: type[Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _later(name: str, home: list[type[Any]], names: tuple[str, ...]) -> Any:
-    """A method that puts all of ``names`` in place when it is called, and does what its own does."""
+    """A method that puts all of ``names`` in place when it is called, and does what its own
+    does."""
 
     def method(self: Any, *given: Any) -> Any:
         (cls,) = home

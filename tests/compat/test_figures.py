@@ -284,8 +284,8 @@ class TestInADelegate:
         assert report.seconds == report.cpu_seconds == pytest.approx(2e-6)
         (record,) = caplog.records
         assert record.getMessage() == (
-            "tflgpu: 0 of 2 operators run on cpu_ref (NumPy kernel interpreter, f32); 2 on the CPU: "
-            "ABS, RELU: part of 2 nodes: 1 s on the device, 2.0 us on the CPU (estimates) "
+            "tflgpu: 0 of 2 operators run on cpu_ref (NumPy kernel interpreter, f32); 2 on the "
+            "CPU: ABS, RELU: part of 2 nodes: 1 s on the device, 2.0 us on the CPU (estimates) "
             "(2 operators); see the report"
         )
 

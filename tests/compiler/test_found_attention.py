@@ -1,4 +1,5 @@
-"""Attention as converters write it becomes one node; what only looks like it does not. Against LiteRT."""
+"""Attention as converters write it becomes one node; what only looks like it does not. Against
+LiteRT."""
 
 from __future__ import annotations
 
@@ -166,7 +167,8 @@ def keys_first(adj_y: bool, lead: Sequence[int] = (B, N), order: Sequence[int] =
 
 
 def grouped(heads: int, op: str = "TILE", groups: tuple[int, int] = (2, 2)) -> bytes:
-    """Keys and values of fewer heads, each repeated; heads first, or tokens (``heads`` is their axis)."""
+    """Keys and values of fewer heads, each repeated; heads first, or tokens (``heads`` is their
+    axis)."""
     b = Building()
 
     def repeated(width: int, groups: int, each: int) -> int:
@@ -368,7 +370,8 @@ def test_what_only_looks_like_it_stays(name: str, kernels: GpuDelegate) -> None:
 def test_numbers_that_are_none_and_infinities(
     backend: str, kernels: GpuDelegate, require_backend: Any
 ) -> None:
-    """A query without a key, with one that is not a number or infinite; a value that is no number."""
+    """A query without a key, with one that is not a number or infinite; a value that is no
+    number."""
     require_backend(backend)
     content = by_hand()
     given = feeds(content, special=True)

@@ -1,4 +1,5 @@
-"""What only moves vectors joins the store of what makes them, and every element ends where it belongs."""
+"""What only moves vectors joins the store of what makes them, and every element ends where it
+belongs."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def largest(out: DType) -> ModelSpec:
     """The position of the largest of each row as i64, and as ``out``; and what is there."""
     tensors = [
         TensorSpec("x", (3, 6)), TensorSpec("axis", (), I32, 1), TensorSpec("at", (3,), I64),
-        TensorSpec("y", (3,), out), TensorSpec("table", (6, 5), data=np.eye(6, 5, dtype=np.float32)),
+        TensorSpec("y", (3,), out), TensorSpec("table", (6, 5), data=np.eye(6, 5,
+        dtype=np.float32)),
         TensorSpec("z", (3, 5)),
     ]  # fmt: skip
     cast = {"in_data_type": I64.tflite, "out_data_type": out.tflite}
@@ -45,7 +46,8 @@ def largest(out: DType) -> ModelSpec:
 def scatter() -> ModelSpec:
     """Rows added where indices say, in a shape of i64 too."""
     tensors = [
-        TensorSpec("at", (4, 1), I64), TensorSpec("x", (4, 3)), TensorSpec("shape", (2,), I64, [5, 3]),
+        TensorSpec("at", (4, 1), I64), TensorSpec("x", (4, 3)), TensorSpec("shape", (2,), I64, [5,
+        3]),
         TensorSpec("y", (5, 3)),
     ]  # fmt: skip
     return ModelSpec(tensors, [OperatorSpec("SCATTER_ND", {}, [0, 1, 2], [3])], [0, 1], [3])

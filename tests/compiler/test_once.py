@@ -1,5 +1,5 @@
-"""What a network repeats is written once in a plan, and printed and compiled once on a device, however
-often it is loaded."""
+"""What a network repeats is written once in a plan, and printed and compiled once on a device,
+however often it is loaded."""
 
 from __future__ import annotations
 

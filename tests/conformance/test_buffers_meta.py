@@ -298,9 +298,11 @@ SPOILT: dict[str, tuple[type[Good], Sequence[str], str]] = {
         "element",
     ),
     "copies": (recordings(Copies), ["bound"], "the array of an output that is bound: element"),
-    "counts": (recordings(Counts), ["bound"], r"a run says that it copies 4 of 1036 bytes to the dev"),
+    "counts": (recordings(Counts), ["bound"], (r"a run says that it copies 4 of 1036 bytes to the "
+                                              r"dev")),
     "counts twice": (recordings(CountsTwice), ["bound"], r"a run says that it copies 2072 of 1036"),
-    "counts what is bound": (recordings(CountsBound), ["bound"], r"copies 1036 of 1036 bytes to the d"),
+    "counts what is bound": (recordings(CountsBound), ["bound"], (r"copies 1036 of 1036 bytes to "
+                                                                 r"the d")),
     "believes": (recordings(Believes), ["exported"], "raised nothing"),
     "forgets closed": (recordings(ForgetsClosed), ["closed"], "another buffer is closed"),
     "for ever": (recordings(ForEver), ["bound"], "element"),
@@ -309,7 +311,8 @@ SPOILT: dict[str, tuple[type[Good], Sequence[str], str]] = {
     "lends": (recordings(Lends), ["lent_outputs"], "bound to a buffer was lent"),
     "open": (buffers(Open), ["closed"], "raised nothing"),
     "open for export": (buffers(OpenExport), ["closed"], "raised nothing"),
-    "open for reading": (buffers(OpenRead), ["closed", "a_closed_device"], "raised nothing|element"),
+    "open for reading": (buffers(OpenRead), ["closed", "a_closed_device"], ("raised "
+                                                                           "nothing|element")),
     "frees": (buffers(Frees), ["closed"], "element"),
     "exports copies": (buffers(ExportsCopies), ["exported"], "element"),
     "exports nothing": (buffers(ExportsNothing), ["exported"], "no reason is given"),

@@ -87,7 +87,8 @@ def _pytest(site: Path, *arguments: str, hide: str = "") -> subprocess.Completed
         f"import sys\nsys.modules[{hide!r}] = None\n" if hide else "", encoding="utf-8"
     )
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tflgpu.conformance.plugin",
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p",
+        "tflgpu.conformance.plugin",
          "-c", os.devnull, "--rootdir", str(site), *arguments],
         cwd=site, env=environment, text=True, check=False, capture_output=True, timeout=300,
     )  # fmt: skip

@@ -221,8 +221,8 @@ class Swallows(Wrapped):
 class Deaf(Wrapped):
     """Hears of signals when a run is over, as where a driver waits in one call.
 
-    Every run takes half a second, however busy the machine is: the check tells what comes late from what
-    comes soon by the time of earlier runs.
+    Every run takes half a second, however busy the machine is: the check tells what comes late from
+    what comes soon by the time of earlier runs.
     """
 
     def run(self) -> None:
@@ -269,7 +269,8 @@ SPOILT: dict[str, tuple[type[Wrapped], Sequence[str], str]] = {
     "hopeful": (Hopeful, ["interrupted_wait"], "that had just begun was said to be over"),
     "patient": (Patient, ["interrupted_wait"], "took as long as the run"),
     "failures kept": (Mute, ["a_failure"], "raised nothing"),
-    "closes over a run": (Hanging, ["a_closed_recording"], "goes on|went on writing|raised nothing"),
+    "closes over a run": (Hanging, ["a_closed_recording"], ("goes on|went on writing|raised "
+                                                           "nothing")),
     "swallows signals": (Swallows, ["interrupted_run", "interrupted_wait"], "raised .* was lost"),
     "deaf": (Deaf, ["interrupted_run", "interrupted_wait"], "heard of only at the end"),
     "broken by a signal": (Broken, ["interrupted_wait"], "a signal came"),

@@ -113,7 +113,8 @@ def target(
 
 @functools.cache
 def _litert_has_no_large_sigmoid() -> bool:
-    """On some processors LiteRT's sigmoid of finite numbers beyond 1e27 is NaN, by whomever it is asked."""
+    """On some processors LiteRT's sigmoid of finite numbers beyond 1e27 is NaN, by whomever it is
+    asked."""
     litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     tensors = [TensorSpec("x", (32,)), TensorSpec("y", (32,))]
     operators = [OperatorSpec("LOGISTIC", {}, (0,), (1,))]

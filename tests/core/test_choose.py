@@ -176,8 +176,8 @@ class TestWhatIsThere:
         assert choice.reasons == (
             "none: not available: no loader found",
             (
-                "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says what "
-                "each backend needs"
+                "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says "
+                "what each backend needs"
             ),
         )
 
@@ -236,7 +236,8 @@ class TestTwoGpus:
         watch.seconds = {"toy 0": DeviceError("its result is wrong"), "toy 1": 1e-3}
         choice = pick(Backend("toy", *self.TWO))
         assert of(choice) == "toy 1"
-        assert "toy device 0 (Small GPU): tried last, it failed the test plan: its result is wrong" in (
+        assert ("toy device 0 (Small GPU): tried last, it failed the test plan: its result is "
+               "wrong") in (
             choice.reasons
         )  # fmt: skip
 

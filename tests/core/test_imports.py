@@ -1,8 +1,8 @@
 """What `from tflgpu import GpuDelegate, Interpreter` brings: what every start uses, and no more.
 
-A module costs about a millisecond, half of it for the classes that it makes. Whoever needs a name for
-its type alone imports it under `TYPE_CHECKING`; values that options, contract and runtime name have
-modules of their own.
+A module costs about a millisecond, half of it for the classes that it makes. Whoever needs a name
+for its type alone imports it under `TYPE_CHECKING`; values that options, contract and runtime name
+have modules of their own.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import subprocess
 import sys
 
-#: Modules of tflgpu: it was 218, and is 183, with room for a file that becomes two. Where it is not enough,
-#: what a start does not use is to be imported where it is used, before this is raised.
+#: Modules of tflgpu: it was 218, and is 183, with room for a file that becomes two. Where it is not
+#: enough, what a start does not use is to be imported where it is used, before this is raised.
 MOST = 190
 
 #: By the first words of their names.
 UNUSED = (
-    *("tflgpu.kernels.", "tflgpu.passes.", "tflgpu.ops.base", "tflgpu.ops.facets", "tflgpu.plugin_ops"),
+    *("tflgpu.kernels.", "tflgpu.passes.", "tflgpu.ops.base", "tflgpu.ops.facets",
+    "tflgpu.plugin_ops"),
     *("tflgpu.lowering.lowering", "tflgpu.lowering.rule", "tflgpu.lowering.tuning"),
     *("tflgpu.language.builder", "tflgpu.language.make", "tflgpu.language.matrix"),
     *("tflgpu.language.interpreter", "tflgpu.compiler.partition.", "tflgpu.compiler.target"),
-    *("tflgpu.tflite.build", "tflgpu.runtime.reference", "pyopencl", "wgpu", "cffi", "ai_edge_litert"),
+    *("tflgpu.tflite.build", "tflgpu.runtime.reference", "pyopencl", "wgpu", "cffi",
+    "ai_edge_litert"),
 )  # fmt: skip
 
 

@@ -40,7 +40,10 @@ def test_the_versions_here() -> None:
 def test_of_two_with_one_name_the_first_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points = "[other]\na = os\n[tflgpu.toy]\n# one\nb = os.path : join [more]\nc = json\n[last]\nd = os\n"
+    points = (
+        "[other]\na = os\n[tflgpu.toy]\n# one\nb = os.path : join [more]\nc = "
+        "json\n[last]\nd = os\n"
+    )
     for number, place in enumerate(("one", "two")):
         (tmp_path / place).mkdir()
         distribution(tmp_path / place, "Toy-Package", f"{number}.5", points)

@@ -44,11 +44,13 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     ),
     "passes/digits.py": (frozenset({"STORED_DIGIT", "STORED_SUMS"}), "makes them"),
     "passes/quantized_pairs.py": (
-        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}), "makes these conversions"),
+        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}), ("makes these "
+                                                                          "conversions")),
     "passes/hybrid_data.py": (
         frozenset({"QUANTIZE_ON_THE_FLY", "RESHAPE"}), "rounds data by them"),
     "passes/find_attention.py": (
-        frozenset({"BATCH_MATMUL", "MUL", "DIV", "ADD", "SELECT", "SELECT_V2", "SOFTMAX", "TRANSPOSE",
+        frozenset({"BATCH_MATMUL", "MUL", "DIV", "ADD", "SELECT", "SELECT_V2", "SOFTMAX",
+        "TRANSPOSE",
                    "RESHAPE", "ATTENTION", "TILE", "BROADCAST_TO"}),
         "reads what converters make of attention, and writes ATTENTION, TRANSPOSE and RESHAPE",
     ),
@@ -80,18 +82,23 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "writes these in place of a transform",
     ),
     "passes/spectrum.py": (
-        frozenset({"RFFT2D", "COMPLEX_ABS", "REAL", "IMAG", "CAST", "RESHAPE", "SQUEEZE", "EXPAND_DIMS",
+        frozenset({"RFFT2D", "COMPLEX_ABS", "REAL", "IMAG", "CAST", "RESHAPE", "SQUEEZE",
+        "EXPAND_DIMS",
                    "FULLY_CONNECTED", "SQUARE", "ADD", "SQRT", "PAD", "ATAN2"}),
-        "reads the chains that converters make of the first ones, writes products, and keeps phases",
+        ("reads the chains that converters make of the first ones, writes products, and keeps "
+        "phases"),
     ),
     "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),
     str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (
         frozenset({"ADD", "SUB", "SQUARED_DIFFERENCE", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL",
                    "GREATER", "GREATER_EQUAL", "CONV_2D", "FULLY_CONNECTED",
-                   "BIDIRECTIONAL_SEQUENCE_RNN", "BROADCAST_ARGS", "CONCATENATION", "DEPTHWISE_CONV_2D", "FLOOR_MOD",
-                   "LOCAL_RESPONSE_NORMALIZATION", "MaxPoolingWithArgmax2D", "MaxUnpooling2D", "SPARSE_TO_DENSE",
+                   "BIDIRECTIONAL_SEQUENCE_RNN", "BROADCAST_ARGS", "CONCATENATION",
+                   "DEPTHWISE_CONV_2D", "FLOOR_MOD",
+                   "LOCAL_RESPONSE_NORMALIZATION", "MaxPoolingWithArgmax2D", "MaxUnpooling2D",
+                   "SPARSE_TO_DENSE",
                    "STABLEHLO_GATHER", "STABLEHLO_SCATTER", "LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM",
-                   "MATRIX_DIAG", "MATRIX_SET_DIAG", "STRIDED_SLICE", "TRANSPOSE", "SPLIT", "WHILE"}), "is about what LiteRT gets wrong of them"),
+                   "MATRIX_DIAG", "MATRIX_SET_DIAG", "STRIDED_SLICE", "TRANSPOSE", "SPLIT",
+                   "WHILE"}), "is about what LiteRT gets wrong of them"),
     str(ROOT / "backends/litert/tflgpu_litert/shapes.py"): (
         frozenset({"MULTINOMIAL"}), "is about what LiteRT does not tell of it",
     ),
@@ -132,7 +139,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"CAST", "NARROW"}), "puts the second before nodes, and the first behind them"),
     "conformance/other_builtins.py": (
         frozenset({
-            "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "SKIP_GRAM", "STABLEHLO_COMPOSITE",
+            "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "SKIP_GRAM",
+            "STABLEHLO_COMPOSITE",
         }),
         "says of those that nobody here defines who runs them",
     ),

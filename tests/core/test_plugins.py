@@ -151,7 +151,10 @@ class TestLoading:
         [
             (
                 1,
-                r": recordings have submit and bind, .*\. Upgrade the plugin, or install the tflgpu",
+                (
+                    r": recordings have submit and bind, .*\. Upgrade the plugin, or install the "
+                    r"tflgpu"
+                ),
             ),
             (731, ": upgrade tflgpu$"),
             (0, "which there never was"),

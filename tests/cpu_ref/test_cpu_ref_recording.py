@@ -1,4 +1,5 @@
-"""What all recordings have of their base: buffers that are let go of, who is waited for, and the lock."""
+"""What all recordings have of their base: buffers that are let go of, who is waited for, and the
+lock."""
 
 from __future__ import annotations
 

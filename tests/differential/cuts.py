@@ -66,8 +66,11 @@ def _works(piece: ModelSpec) -> bool:
     except TflgpuError:
         return False
     # Where shrinking left a shape that is not what the operator makes, the next piece will do.
-    if any(v.shape != piece.tensors[i].shape for i, v in graph.values.items()
-           if piece.tensors[i].has_rank and -1 not in (piece.tensors[i].shape_signature or ())):  # fmt: skip
+    if any(
+        v.shape != piece.tensors[i].shape
+        for i, v in graph.values.items()
+        if piece.tensors[i].has_rank and -1 not in (piece.tensors[i].shape_signature or ())
+    ):
         return False
     return sum(int(np.prod(v.shape)) for v in graph.values.values()) < 60_000
 

@@ -210,8 +210,11 @@ def quantization(d: Draft, rng: random.Random) -> None:
 
 def const_to_input(d: Draft, rng: random.Random) -> None:
     used = {i for op in d.operators for i in op.inputs}
-    found = [i for i, t in enumerate(d.tensors)
-             if t.data is not None and i in used and t.sparsity is None and t.dtype.has_numpy]  # fmt: skip
+    found = [
+        i
+        for i, t in enumerate(d.tensors)
+        if t.data is not None and i in used and t.sparsity is None and t.dtype.has_numpy
+    ]
     if not found:
         raise LookupError
     at = rng.choice(found)
@@ -287,12 +290,14 @@ def operator_name(d: Draft, rng: random.Random) -> None:
         ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "POW", "FLOOR_DIV",
          "FLOOR_MOD"),
         ("RELU", "RELU6", "TANH", "LOGISTIC", "ABS", "NEG", "EXP", "SQRT", "RSQRT", "SQUARE", "SIN",
-         "COS", "LOG", "FLOOR", "CEIL", "ROUND", "HARD_SWISH", "ELU", "GELU", "RELU_N1_TO_1", "SIGN"),
+         "COS", "LOG", "FLOOR", "CEIL", "ROUND", "HARD_SWISH", "ELU", "GELU", "RELU_N1_TO_1",
+         "SIGN"),
         ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"),
         ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"),
         ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"),
         ("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"), ("ARG_MAX", "ARG_MIN"),
-        ("SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION"), ("PAD", "MIRROR_PAD"), ("TILE", "RESHAPE", "BROADCAST_TO"),
+        ("SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION"), ("PAD", "MIRROR_PAD"), ("TILE", "RESHAPE",
+        "BROADCAST_TO"),
     )  # fmt: skip
     at = _operator(d, rng)
     op = d.operators[at]
@@ -355,7 +360,8 @@ def special_constants(d: Draft, rng: random.Random) -> None:
     spot = slice(None) if rng.random() < 0.2 else rng.randrange(flat.size)
     if data.dtype.kind == "f":
         flat[spot] = rng.choice((float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3e38, 1e-39)
-                                if data.dtype != np.float16 else (float("nan"), float("inf"), 0.0))  # fmt: skip
+                                if data.dtype != np.float16 else (float("nan"), float("inf"),
+                                0.0))  # fmt: skip
     elif data.dtype.kind in "iu":
         info = np.iinfo(data.dtype)
         pool = (

@@ -2,12 +2,12 @@
 
     python -m tests.differential.element_types [PATTERN]
 
-Prints what LiteRT runs and is refused here, and where the results differ, but for the models whose result
-means nothing there (`tests.differential.undefined`): these are counted with the reason, as is what LiteRT
-refuses and runs here. An operator's samples are the models, with one type in the place of another. Results
-are those of LiteRT's own kernels or of XNNPACK's, which it takes by default. Models run in child processes,
-so that LiteRT's ending one costs a line. bf16 and i2, of which no interpreter takes inputs, come in and go
-out by CASTs.
+Prints what LiteRT runs and is refused here, and where the results differ, but for the models whose
+result means nothing there (`tests.differential.undefined`): these are counted with the reason, as
+is what LiteRT refuses and runs here. An operator's samples are the models, with one type in the
+place of another. Results are those of LiteRT's own kernels or of XNNPACK's, which it takes by
+default. Models run in child processes, so that LiteRT's ending one costs a line. bf16 and i2, of
+which no interpreter takes inputs, come in and go out by CASTs.
 """
 
 from __future__ import annotations

@@ -132,9 +132,11 @@ def _transpose(d: Draft, rng: random.Random, at: int) -> Any:
 def _cast(d: Draft, rng: random.Random, at: int) -> Any:
     via = rng.choice((DType.I32, DType.F16, DType.I64, DType.BOOL, DType.U8, DType.I8, DType.F64))
     t = d.tensors[at]
-    made, first = _same(d, at, "CAST", {"in_data_type": t.dtype.tflite, "out_data_type": via.tflite},
+    made, first = _same(d, at, "CAST", {"in_data_type": t.dtype.tflite,
+    "out_data_type": via.tflite},
                         dtype=via, quant=None)  # fmt: skip
-    final, second = _same(d, made, "CAST", {"in_data_type": via.tflite, "out_data_type": t.dtype.tflite},
+    final, second = _same(d, made, "CAST", {"in_data_type": via.tflite,
+    "out_data_type": t.dtype.tflite},
                           dtype=t.dtype, quant=t.quantization)  # fmt: skip
     return final, [*first, *second]
 

@@ -42,7 +42,8 @@ def strided_stem() -> ModelSpec:
     x = n.input(1, 11, 9, 3)
     x = n.op("PAD", (x, n.const([[0, 0], [0, 1], [0, 1], [0, 0]])))
     x = n.op("CONV_2D", (x, n.weights(6, 3, 3, 3), n.weights(6)),
-             {"padding": 1, "stride_h": 2, "stride_w": 2, "fused_activation_function": 1})  # fmt: skip
+             {"padding": 1, "stride_h": 2, "stride_w": 2,
+             "fused_activation_function": 1})  # fmt: skip
     return n.model(n.op("MAX_POOL_2D", (_depthwise(n, x, stride=2, act=1),),
                         {"padding": 1, "stride_h": 1, "stride_w": 1, "filter_height": 2,
                          "filter_width": 2}))  # fmt: skip

@@ -1,4 +1,5 @@
-"""One run of the fuzzer in several processes: each has a part of the numbers and all else its own."""
+"""One run of the fuzzer in several processes: each has a part of the numbers and all else its
+own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ from tests.differential.case import Script, draw
 
 _TRIALS = 6
 _HYBRID = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL"})
-#: A few units in the last place of f32: about what a transcendental function of a device may be off.
+#: A few units in the last place of f32: about what a transcendental function of a device may be
+#: off.
 _NUDGE = {"f32": 2.0**-21, "f32_f16": 2.0**-10, "f16": 2.0**-8}
 
 
@@ -136,7 +137,8 @@ def _evaluate(
 
 
 def is_hybrid(node: Node) -> bool:
-    """Whether LiteRT rounds the first operand to 8 bits, since the weights are such and it is not."""
+    """Whether LiteRT rounds the first operand to 8 bits, since the weights are such and it is
+    not."""
     if node.op not in _HYBRID:
         return False
     x, weights = node.inputs[:2]

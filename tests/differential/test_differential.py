@@ -193,9 +193,12 @@ _READ = "model of 900 bytes in memory: "
     [
         (_READ + "operator 0 (RELU): options of type AddOptions where ReluOptions belong", True),
         (_READ + "operator 0 (ADD): options of type AddOptions where MulOptions belong", False),
-        (_READ + "subgraph 0, tensor 1 ('y'): buffer of 40 bytes for f32 of shape (5,), which", True),
-        (_READ + "subgraph 0, tensor 1 ('y'): buffer of 20 bytes for f32 of shape (5,), which", False),
-        (_READ + "subgraph 0, tensor 1 ('y'): buffer of 12 bytes for f32 of shape (5,), which", False),
+        (_READ + "subgraph 0, tensor 1 ('y'): buffer of 40 bytes for f32 of shape (5,), which",
+        True),
+        (_READ + "subgraph 0, tensor 1 ('y'): buffer of 20 bytes for f32 of shape (5,), which",
+        False),
+        (_READ + "subgraph 0, tensor 1 ('y'): buffer of 12 bytes for f32 of shape (5,), which",
+        False),
     ],
 )  # fmt: skip
 def test_a_refused_file_is_excused_only_where_it_is_wrong(message: str, excused: bool) -> None:

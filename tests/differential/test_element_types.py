@@ -1,4 +1,5 @@
-"""The walk over element types, of a few operators; ``python -m tests.differential.element_types`` is all of it."""
+"""The walk over element types, of a few operators; ``python -m tests.differential.element_types``
+is all of it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tests.differential.element_types import (
 from tests.differential.undefined import DEFINED, REFUSED, UNDEFINED
 
 _M_PERTURB = -6  # mallopt(3)
-#: The largest blocks in a thread's cache of glibc's, and how many of each size (mallopt(3), tcache).
+#: The largest blocks in a thread's cache of glibc's, and how many of each size (mallopt(3),
+#: tcache).
 _CACHED, _EACH = 1040, 7
 
 

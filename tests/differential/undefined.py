@@ -1,9 +1,9 @@
 """Models that LiteRT runs to a result which means nothing, and what is done with them here.
 
-The walk over element types (`tests.differential.element_types`) counts what is listed apart, with the
-reason; whatever else it finds has none. An entry says of which models, by the operator and by what the
-walk calls them ("few i32->f64 scaled"), and what happens here: they are refused, or computed as the
-operator is defined.
+The walk over element types (`tests.differential.element_types`) counts what is listed apart, with
+the reason; whatever else it finds has none. An entry says of which models, by the operator and by
+what the walk calls them ("few i32->f64 scaled"), and what happens here: they are refused, or
+computed as the operator is defined.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ UNDEFINED = (
     Undefined(
         "BATCH_MATMUL|DIV|ELU|EXP|GELU|HARD_SWISH|LEAKY_RELU|MEAN|MUL|PRELU|REDUCE_PROD|RELU|RELU6|"
         "RELU_0_TO_1|RELU_N1_TO_1|SOFTMAX|SUM|TANH", _SMALL, REFUSED,
-        "divides by a scale that is not there, and so 0: the same number, whatever the operands, is "
-        "made of a NaN or an infinity, of which C++ leaves the integer undefined",
+        "divides by a scale that is not there, and so 0: the same number, whatever the operands, "
+        "is made of a NaN or an infinity, of which C++ leaves the integer undefined",
     ),
     Undefined(
         "NOT_EQUAL", "->i16$", REFUSED, "compares quantized bytes only, and writes no result",
@@ -62,11 +62,13 @@ UNDEFINED = (
         "BITCAST", "to_(bits|floats).*->bool", REFUSED, "makes booleans of bytes that are neither",
     ),
     Undefined(
-        "FAKE_QUANT", "->(?!f32)", REFUSED, "takes the bits of all elements for those of f32 numbers",
+        "FAKE_QUANT", "->(?!f32)", REFUSED, "takes the bits of all elements for those of f32 "
+                                            "numbers",
     ),
     *(
         Undefined(
-            "LSH_PROJECTION", " f32->(?!f32)", here, "takes the bits of hashes and weights for those of f32"
+            "LSH_PROJECTION", " f32->(?!f32)", here, "takes the bits of hashes and weights for "
+                                                     "those of f32"
         )
         for here in (REFUSED, DEFINED)
     ),

@@ -124,8 +124,9 @@ def test_the_minimal_backend(with_plugin: Any) -> None:
     assert "the ReLU engine has no NEG" in refusal.reason
     suite = Suite.of(plugins.registry(), "minimal")
     target = DeviceUnderTest.open(plugins.registry(), "minimal")
-    # But for interrupted runs, which conformance asks of every backend: it traces Python line by line, and
-    # here CPython 3.11.7 crashed in its tracing, twice, in processes with 12,000 tests behind them.
+    # But for interrupted runs, which conformance asks of every backend: it traces Python line by
+    # line, and here CPython 3.11.7 crashed in its tracing, twice, in processes with 12,000 tests
+    # behind them.
     checks = [c for c in suite.select([0]) if not c.id.endswith("interrupted_runs")]
     verdicts = {c.id: suite.judge(c, target) for c in checks}
     assert {i: v.detail for i, v in verdicts.items() if v.status == "failed"} == {}

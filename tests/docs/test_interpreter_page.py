@@ -1,4 +1,5 @@
-"""docs/interpreter.md: its programs run and print what it says, and its table has every argument."""
+"""docs/interpreter.md: its programs run and print what it says, and its table has every
+argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""docs/options.md: its programs run and print what it says, and its tables are those of the code."""
+"""docs/options.md: its programs run and print what it says, and its tables are those of the
+code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""examples/server.py: 24 clients at once, each answered with its own results; and what it refuses."""
+"""examples/server.py: 24 clients at once, each answered with its own results; and what it
+refuses."""
 
 from __future__ import annotations
 

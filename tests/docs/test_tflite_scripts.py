@@ -157,7 +157,8 @@ def test_what_does_not_fit_is_one_sentence(
     for name, given, said in (
         ("run_signature.py", ["--model", "none.tflite", *files], "none.tflite has no signature"),
         ("run_signature.py", ["--model", "m.tflite", *files], "in.npz lacks y"),
-        ("run_signature.py", ["--model", "m.tflite", "--signature", "z", *files], "m.tflite has serve"),
+        ("run_signature.py", ["--model", "m.tflite", "--signature", "z", *files], ("m.tflite has "
+                                                                                  "serve")),
         ("label_image.py", ["--model", "m.tflite", "--image", "x.png"], "takes no picture"),
     ):  # fmt: skip
         with pytest.raises(SystemExit, match=said):

@@ -1,8 +1,8 @@
 """Where each backend calls its driver: every such call can be told of, and made to fail once.
 
-A seam is opened on a backend before it opens a device. From then on each call of the driver is first
-told to a `Plan`, by name; the plan may answer that this one is to fail, and then it fails the way
-this API does: by a code, by an exception of the wrapper's, by a handle that is null. The driver
+A seam is opened on a backend before it opens a device. From then on each call of the driver is
+first told to a `Plan`, by name; the plan may answer that this one is to fail, and then it fails the
+way this API does: by a code, by an exception of the wrapper's, by a handle that is null. The driver
 itself is not called then.
 """
 
@@ -49,7 +49,8 @@ class Plan:
 
 
 class _Names:
-    """A module or library whose functions are called by way of ``wrap``; the rest is the other's."""
+    """A module or library whose functions are called by way of ``wrap``; the rest is the
+    other's."""
 
     def __init__(self, inner: Any, wrap: Callable[[str, Any], Any]) -> None:
         self._inner, self._wrap = inner, wrap

@@ -1,4 +1,5 @@
-"""Any call of a driver fails once: one error of ours, nothing left behind, and all works afterwards."""
+"""Any call of a driver fails once: one error of ours, nothing left behind, and all works
+afterwards."""
 
 from __future__ import annotations
 
@@ -29,9 +30,10 @@ MOST, EACH = (12, 1) if EVERYTHING else (1, 4)
 PHASES = ("open", "load", "run", "read", "close")
 
 
-#: What may fail without an error: caches, questions that have another answer, and the compiler, which
-#: is asked again.
-TOLERATED = {"_Program._build", "vkGetPipelineCacheData", "vkCreatePipelineCache", "vkEnumerateInstanceVersion",
+#: What may fail without an error: caches, questions that have another answer, and the compiler,
+#: which is asked again.
+TOLERATED = {"_Program._build", "vkGetPipelineCacheData", "vkCreatePipelineCache",
+"vkEnumerateInstanceVersion",
              "vkEnumerateInstanceExtensionProperties", "vkEnumerateInstanceLayerProperties",
              "vkEnumerateDeviceExtensionProperties"}  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Where the pieces of a model run: nowhere but on the CPU, by NumPy as a device, on a real driver."""
+"""Where the pieces of a model run: nowhere but on the CPU, by NumPy as a device, on a real
+driver."""
 
 from __future__ import annotations
 

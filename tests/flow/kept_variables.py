@@ -1,4 +1,5 @@
-"""What the tests of variables on a device share: a device that is watched, and runs beside LiteRT."""
+"""What the tests of variables on a device share: a device that is watched, and runs beside
+LiteRT."""
 
 from __future__ import annotations
 

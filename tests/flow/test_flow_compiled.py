@@ -88,7 +88,8 @@ def test_a_loop_that_floats_end_runs_once_a_round(
     by_numpy: list[GpuDelegate], runs: Counter[str]
 ) -> None:
     cond = subgraph(
-        [tensor("x", ()), const("least", 1.0), tensor("c", (), BOOL)], [("GREATER", "x least", "c")],
+        [tensor("x", ()), const("least", 1.0), tensor("c", (), BOOL)], [("GREATER", "x least",
+        "c")],
         "x", "c",
     )  # fmt: skip
     body = subgraph(
@@ -118,17 +119,19 @@ def test_a_state_is_one_run(by_numpy: list[GpuDelegate], runs: Counter[str]) -> 
 def test_reading_what_was_assigned_does_not_cut_a_graph(
     by_numpy: list[GpuDelegate], runs: Counter[str]
 ) -> None:
-    """``v += sum(x)``, then ``v * x``, as `assign_add` is converted; and what needs no variable is in the
-    same graph."""
+    """``v += sum(x)``, then ``v * x``, as `assign_add` is converted; and what needs no variable is
+    in the same graph."""
     main = subgraph(
         [
             tensor("x"), tensor("h", (), RESOURCE), number("axis", 0), tensor("s", ()),
-            tensor("old", ()), tensor("new", ()), tensor("read", ()), tensor("y"), tensor("again", ()),
+            tensor("old", ()), tensor("new", ()), tensor("read", ()), tensor("y"), tensor("again",
+            ()),
         ],
         [
             ("CALL_ONCE", "", "", {"init_subgraph_index": 1}),
             ("VAR_HANDLE", "", "h", variable()), ("SUM", "x axis", "s"),
-            ("READ_VARIABLE", "h", "old"), ("ADD", "old s", "new"), ("ASSIGN_VARIABLE", "h new", ""),
+            ("READ_VARIABLE", "h", "old"), ("ADD", "old s", "new"), ("ASSIGN_VARIABLE", "h new",
+            ""),
             ("READ_VARIABLE", "h", "read"), ("MUL", "read x", "y"), ("READ_VARIABLE", "h", "again"),
         ],
         "x", "y again",

@@ -108,7 +108,8 @@ def test_ctrl_c_ends_a_loop_without_end(name: str, side: str, tmp_path: Path) ->
     device = "cpu_ref" if side == "device" else ""
     environ = {**os.environ, "TFLGPU_CPU_BACKEND": "cpu_ref" if device else "litert"}
     with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path), device], stdout=subprocess.PIPE, text=True, env=environ,
+        [sys.executable, "-c", CHILD, str(path), device], stdout=subprocess.PIPE, text=True,
+        env=environ,
     ) as child:  # fmt: skip
         try:
             assert child.stdout is not None

@@ -36,7 +36,8 @@ CASES = {
 def _taken(ops: object, read: DType = F32, quant: Quantization | None = None) -> str:
     tensors = [
         tensor("x"), tensor("s"), tensor("c", (), DType.BOOL), tensor("h", (), RESOURCE),
-        tensor("g", (), RESOURCE), tensor("given", (), RESOURCE), tensor("r", (2,), read, quant=quant),
+        tensor("g", (), RESOURCE), tensor("given", (), RESOURCE), tensor("r", (2,), read,
+        quant=quant),
         tensor("y", (2,), read),
     ]  # fmt: skip
     main = subgraph(tensors, [*ops, USE], "x s c given", "y")  # type: ignore[misc]

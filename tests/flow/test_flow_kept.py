@@ -1,5 +1,5 @@
-"""Variables that stay on the device between runs: when they go there, who gets what they hold, what failed
-and reset runs leave. Everything against LiteRT."""
+"""Variables that stay on the device between runs: when they go there, who gets what they hold, what
+failed and reset runs leave. Everything against LiteRT."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ RNG = np.random.default_rng(7)
 
 
 def cached() -> bytes:
-    """A step of a decoder: keys and values of a token go into caches, and all so far are attended to."""
+    """A step of a decoder: keys and values of a token go into caches, and all so far are attended
+    to."""
     cache, one = (1, STEPS, SIZE), (1, 1, SIZE)
     tensors = [
         tensor("x", one), tensor("at", (3,), I32), tensor("mask", (1, 1, STEPS)),
@@ -88,7 +89,8 @@ def test_a_cache_stays_on_the_device(
     (refusal,) = report.refusals
     assert refusal.op == "CALL_ONCE"  # which runs once
     assert refusal.reason == (
-        "the host runs it once; subgraph 1 has operators of the host only (ASSIGN_VARIABLE, VAR_HANDLE)"
+        "the host runs it once; subgraph 1 has operators of the host only (ASSIGN_VARIABLE, "
+        "VAR_HANDLE)"
     )
     assert report.partitions == 1
     tokens = TOKENS if backend == "opencl" else TOKENS[: QUIET + 2]

@@ -64,7 +64,8 @@ def _loops() -> dict[str, tuple[bytes, Feeds]]:
     fixed = counting([tensor("y"), tensor("s")], [("MUL", "x y", "s")], "s y", "i x y")
     # Ends by what is computed in floats: nobody can say beforehand when.
     norm = subgraph(
-        [tensor("x"), number("axis", 0), tensor("s", ()), const("most", 50.0), tensor("c", (), BOOL)],
+        [tensor("x"), number("axis", 0), tensor("s", ()), const("most", 50.0), tensor("c", (),
+        BOOL)],
         [("SUM", "x axis", "s"), ("LESS", "s most", "c")], "x", "c",
     )  # fmt: skip
     grown = subgraph(
@@ -83,7 +84,8 @@ def _loops() -> dict[str, tuple[bytes, Feeds]]:
     longer = counting([tensor("y", (4,))], [("CONCATENATION", "x x", "y", {"axis": 0})], "y")
     quant = [tensor("i", (), I32), tensor("x", (2,), DType.I8, Q)]
     scaled = [
-        subgraph([*quant, number("n", 3), tensor("c", (), BOOL)], [("LESS", "i n", "c")], "i x", "c"),
+        subgraph([*quant, number("n", 3), tensor("c", (), BOOL)], [("LESS", "i n", "c")], "i x",
+        "c"),
         subgraph(
             [*quant, number("one", 1), tensor("i2", (), I32), tensor("y", (2,), DType.I8, Q)],
             [("ADD", "i one", "i2"), ("ADD", "x x", "y")], "i x", "i2 y",
@@ -93,7 +95,8 @@ def _loops() -> dict[str, tuple[bytes, Feeds]]:
         [*quant, tensor("io", (), I32), tensor("xo", (2,), DType.I8, Q)], [WHILE], "i x", "io xo"
     )
     many = subgraph(
-        [*STATE, tensor("i2", (), I32), tensor("x2"), tensor("i3", (), I32), tensor("x3"), tensor("s")],
+        [*STATE, tensor("i2", (), I32), tensor("x2"), tensor("i3", (), I32), tensor("x3"),
+        tensor("s")],
         [
             ("WHILE", "i x", "i2 x2", loop(1, 2)), ("WHILE", "i x2", "i3 x3", loop(1, 2)),
             ("SUB", "x3 x2", "s"),
@@ -173,7 +176,8 @@ def _states() -> dict[str, tuple[bytes, Feeds]]:
         [tensor("x"), tensor("h", (), RESOURCE), tensor("old"), tensor("new"), tensor("again")],
         [
             ONCE, ("VAR_HANDLE", "", "h", variable()), ("READ_VARIABLE", "h", "old"),
-            ("ADD", "old x", "new"), ("ASSIGN_VARIABLE", "h new", ""), ("READ_VARIABLE", "h", "again"),
+            ("ADD", "old x", "new"), ("ASSIGN_VARIABLE", "h new", ""), ("READ_VARIABLE", "h",
+            "again"),
             ("ASSIGN_VARIABLE", "h again", ""),
         ],
         "x", "old new again",

@@ -26,11 +26,13 @@ def _body(**changed: Any) -> SubgraphSpec:
     tensors = [
         tensor("i", (), I32), tensor("xs", (ROUNDS, 3)), tensor("list", (ROUNDS, 3)),
         number("one", 1), number("step", told["step"]), const("row", [1, 3], I32),
-        const("flat", [1], I32), const("rest", [told["rest"]], I32), const("none", [told["zero"]], I32),
+        const("flat", [1], I32), const("rest", [told["rest"]], I32), const("none", [told["zero"]],
+        I32),
         const("start", [0, 0], I32), const("every", [told["all"], -1], I32), const("added", 1.0),
         tensor("i2", (), I32), tensor("next", (), I32), tensor("x", (3,)), tensor("y", (3,)),
         tensor("item", (1, 3)), tensor("iv", (1,), I32), tensor("size", (2,), I32),
-        TensorSpec("before", (1, 1), shape_signature=(-1, -1)), tensor("nv", (1,), I32), tensor("begin", (2,), I32),
+        TensorSpec("before", (1, 1), shape_signature=(-1, -1)), tensor("nv", (1,), I32),
+        tensor("begin", (2,), I32),
         TensorSpec("behind", (1, 3), shape_signature=(-1, 3)), tensor("new", (ROUNDS, 3)),
     ]  # fmt: skip
     ops = [
@@ -105,7 +107,8 @@ def test_a_loop_that_fills_a_list_is_one_run(
 
 
 def test_an_item_outside_the_list(require_backend: Callable[[str], object]) -> None:
-    """With `strict` it is refused, as by LiteRT's SLICE; otherwise the last item is what came last."""
+    """With `strict` it is refused, as by LiteRT's SLICE; otherwise the last item is what came
+    last."""
     require_backend("cpu_ref")
     content, xs = _whole(_body(), 7), np.arange(21, dtype=np.float32).reshape(7, 3)
 

@@ -1,4 +1,5 @@
-"""Subgraphs that do not fit the operators that run them: one clear error, at once, from every way in."""
+"""Subgraphs that do not fit the operators that run them: one clear error, at once, from every way
+in."""
 
 from __future__ import annotations
 

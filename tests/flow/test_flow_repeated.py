@@ -200,8 +200,8 @@ def floats(limit: float, *, is_state: bool = False) -> bytes:
 def test_a_loop_that_its_values_end_keeps_them_on_the_device(
     is_state: bool, kernels: list[GpuDelegate], runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only whether there is another round is read in each; where that is itself one of the values, all
-    go by the host."""
+    """Only whether there is another round is read in each; where that is itself one of the values,
+    all go by the host."""
     moves = WatchedDevice(monkeypatch)
     content, ones = floats(1e4, is_state=is_state), np.ones(2, np.float32)
     feeds = [[ones, ones, True], [ones * 3, ones * 0.5, True], [ones * 1e6, ones, False],
@@ -246,7 +246,8 @@ def test_loops_in_branches_in_loops(kernels: list[GpuDelegate], runs: Runs) -> N
 def test_a_run_that_fails_changes_no_variable(kernels: list[GpuDelegate], runs: Runs) -> None:
     """A variable goes through a loop; the run of the loop fails, and is called again."""
     main = subgraph(
-        [tensor("x"), tensor("h", (), DType.RESOURCE), tensor("old"), tensor("s"), number("zero", 0),
+        [tensor("x"), tensor("h", (), DType.RESOURCE), tensor("old"), tensor("s"), number("zero",
+        0),
          tensor("io", (), I32), tensor("new")],
         [("CALL_ONCE", "", "", {"init_subgraph_index": 3}), ("VAR_HANDLE", "", "h", variable()),
          ("READ_VARIABLE", "h", "old"), ("ADD", "old x", "s"),

@@ -1,4 +1,5 @@
-"""Shapes that come when the model runs, in files that lie about them; and tensors without elements."""
+"""Shapes that come when the model runs, in files that lie about them; and tensors without
+elements."""
 
 from __future__ import annotations
 
@@ -44,13 +45,15 @@ def _cases() -> dict[str, tuple[bytes, Feeds]]:
             tensor("x", (2, 3)), const("z", 0.5), tensor("b", (1,), BOOL), tensor("w", (1, 2), I64),
             tensor("g", (1,)), tensor("y", (1,)),
         ],
-        [("GREATER", "x z", "b"), ("WHERE", "b", "w"), ("GATHER_ND", "x w", "g"), ("NEG", "g", "y")],
+        [("GREATER", "x z", "b"), ("WHERE", "b", "w"), ("GATHER_ND", "x w", "g"), ("NEG", "g",
+        "y")],
         "x", "y",
     )  # fmt: skip
     summed = subgraph(
         [tensor("n", (), I32), number("one", 1), number("z", 0), tensor("r", (1,), I32),
          tensor("f", (1,)), tensor("s", ())],
-        [("RANGE", "z n one", "r"), ("CAST", "r", "f", INT_TO_FLOAT), ("SUM", "f z", "s")], "n", "s",
+        [("RANGE", "z n one", "r"), ("CAST", "r", "f", INT_TO_FLOAT), ("SUM", "f z", "s")], "n",
+        "s",
     )  # fmt: skip
     filled = subgraph(
         [tensor("n", (2,), I32), tensor("v", ()), tensor("r", (1, 1)), tensor("x", (1, 3)),
@@ -58,13 +61,15 @@ def _cases() -> dict[str, tuple[bytes, Feeds]]:
         [("FILL", "n v", "r"), ("MUL", "r x", "s")], "n v x", "s",
     )  # fmt: skip
     padded = subgraph(
-        [tensor("x", (2, 3), DType.I8, Q), tensor("p", (2, 2), I32), tensor("y", (2, 3), DType.I8, Q),
+        [tensor("x", (2, 3), DType.I8, Q), tensor("p", (2, 2), I32), tensor("y", (2, 3), DType.I8,
+        Q),
          tensor("z", (2, 3), DType.I8, Q)],
         [("PAD", "x p", "y"), ("RELU", "y", "z")], "x p", "z",
     )  # fmt: skip
     # Grows until it is long enough: the condition is about a shape.
     growing = [
-        subgraph([tensor("x", (1,)), tensor("y", (1,))], [("WHILE", "x", "y", loop(1, 2))], "x", "y"),
+        subgraph([tensor("x", (1,)), tensor("y", (1,))], [("WHILE", "x", "y", loop(1, 2))], "x",
+        "y"),
         subgraph(
             [tensor("x", (1,)), tensor("s", (1,), I32), number("m", 9), tensor("q", (), I32),
              tensor("c", (), BOOL)],

@@ -1,4 +1,5 @@
-"""State that outlives a run: what resets it, what does not, who shares it, what a failed run leaves."""
+"""State that outlives a run: what resets it, what does not, who shares it, what a failed run
+leaves."""
 
 from __future__ import annotations
 
@@ -229,7 +230,8 @@ def test_what_only_a_run_tells_is_not_there_before_it(by_numpy: list[GpuDelegate
 
 
 def test_state_tensors_of_operators_stay_over_other_shapes(by_numpy: list[GpuDelegate]) -> None:
-    """An SVDF behind what only a run shapes: its state goes on, whichever compiled piece runs it."""
+    """An SVDF behind what only a run shapes: its state goes on, whichever compiled piece runs
+    it."""
     pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     rng = np.random.default_rng(0)
     weights = [const("w", rng.standard_normal((4, 3))), const("t", rng.standard_normal((4, 2)))]

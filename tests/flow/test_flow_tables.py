@@ -108,14 +108,17 @@ def test_lookups(entries: tuple[Array, Array, Array], asked: Array, imports: int
 
 
 #: In one subgraph, with keys and values that are given: what is first imported stays.
-ALONE = {"make": ("HASHTABLE", "", "h", types(TEXT, I64)), "fill": ("HASHTABLE_IMPORT", "h k v", ""),
-         "find": ("HASHTABLE_FIND", "h q d", "r"), "size": ("HASHTABLE_SIZE", "h", "n")}  # fmt: skip
+ALONE = {"make": ("HASHTABLE", "", "h", types(TEXT, I64)), "fill": ("HASHTABLE_IMPORT", "h k v",
+""),
+         "find": ("HASHTABLE_FIND", "h q d", "r"), "size": ("HASHTABLE_SIZE", "h",
+         "n")}  # fmt: skip
 
 
 def alone(*order: str) -> bytes:
     tensors = [
         tensor("h", (1,), RESOURCE), tensor("q", (1,), TEXT), tensor("k", (1,), TEXT),
-        tensor("v", (1,), I64), fixed("d", array(-1)), tensor("r", (1,), I64), tensor("n", (1,), I64),
+        tensor("v", (1,), I64), fixed("d", array(-1)), tensor("r", (1,), I64), tensor("n", (1,),
+        I64),
     ]  # fmt: skip
     ops: list[Any] = [ALONE[name] for name in order]
     return model(subgraph(tensors, ops, "q k v", "r n"))
@@ -207,9 +210,11 @@ def _two(first: Any, second: Any) -> bytes:
             _two(ALONE["make"], ("HASHTABLE", "", "g", types(I64, TEXT))), StateError,
             "has keys of string and values of i64, and is used as one of i64 and string",
         ),
-        (_two(ALONE["make"], ("VAR_HANDLE", "", "g", variable())), ModelError, "takes a table, not variable"),
+        (_two(ALONE["make"], ("VAR_HANDLE", "", "g", variable())), ModelError, ("takes a table, "
+                                                                               "not variable")),
         (
-            _two(("HASHTABLE", "", "h", {"table_id": 1}), ("VAR_HANDLE", "", "g", variable())), ModelError,
+            _two(("HASHTABLE", "", "h", {"table_id": 1}), ("VAR_HANDLE", "", "g", variable())),
+            ModelError,
             "a table of types 0 and 0",
         ),
     ],

@@ -112,9 +112,11 @@ CASES: dict[str, tuple[Any, ...]] = {
     "shape": ("SHAPE", [M], [((2,), I64)], (), {"out_type": I64.tflite}),
     "rank": ("RANK", [M], [((), I32)]),
     "hashes": ("LSH_PROJECTION", [HASHES, V], [((8,), I32)], (0,), {"type": 2}),
-    "hashes_joined": ("LSH_PROJECTION", [HASHES, M, HASHES[:2, 0]], [((2,), I32)], (0, 2), {"type": 1}),
+    "hashes_joined": ("LSH_PROJECTION", [HASHES, M, HASHES[:2, 0]], [((2,), I32)], (0, 2),
+    {"type": 1}),
     "by_key": (
-        "HASHTABLE_LOOKUP", [_i32(5, 7, 6, 5), _i32(5, 6), V[2:4]], [((4,), TEXT), ((4,), DType.U8)],
+        "HASHTABLE_LOOKUP", [_i32(5, 7, 6, 5), _i32(5, 6), V[2:4]], [((4,), TEXT), ((4,),
+        DType.U8)],
         (1, 2),
     ),
     "constants": ("TILE", [V, _i32(2)], [((12,), TEXT)], (0, 1)),
@@ -161,12 +163,14 @@ def test_skip_gram_takes_the_first_text() -> None:
 def test_texts_and_numbers_in_one_model(delegates: list[GpuDelegate]) -> None:
     ops: list[Op] = [
         ("EQUAL", "x word", "hits"), ("CAST", "hits", "ones"), ("MUL", "ones scale", "y"),
-        ("SHAPE", "x", "shape", {"out_type": I32.tflite}), ("FILL", "shape word", "words"), ("GATHER", "x at", "picked"),
+        ("SHAPE", "x", "shape", {"out_type": I32.tflite}), ("FILL", "shape word", "words"),
+        ("GATHER", "x at", "picked"),
     ]  # fmt: skip
     main = subgraph(
         [
             tensor("x", (6,), TEXT), tensor("scale", (6,)), tensor("at", (2,), I32),
-            fixed("word", texts([b"a"], ()), TEXT), tensor("hits", (6,), BOOL), tensor("ones", (6,)),
+            fixed("word", texts([b"a"], ()), TEXT), tensor("hits", (6,), BOOL), tensor("ones", (6,
+            )),
             tensor("y", (6,)), tensor("shape", (1,), I32), tensor("words", (6,), TEXT),
             tensor("picked", (2,), TEXT),
         ],

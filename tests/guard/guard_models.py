@@ -39,8 +39,9 @@ def model(
 
 
 def norm(axis: int = 2) -> bytes:
-    """NEG, then every row (or column) over its length, then TANH: #1 SQUARE overflows in f16 at 256, and
-    only what reads its result has to follow: #2 SUM and #3 RSQRT. #0, #4 and #5 are innocent."""
+    """NEG, then every row (or column) over its length, then TANH: #1 SQUARE overflows in f16 at
+    256, and only what reads its result has to follow: #2 SUM and #3 RSQRT. #0, #4 and #5 are
+    innocent."""
     row = tuple(1 if i == axis else n for i, n in enumerate(SHAPE))
     return model(
         [SHAPE, SHAPE, SHAPE, (1,), row, row, SHAPE, SHAPE],

@@ -1,4 +1,5 @@
-"""The accuracy guard finds what f16 spoils, redoes just that in f32, and gives out right results."""
+"""The accuracy guard finds what f16 spoils, redoes just that in f32, and gives out right
+results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Composites inside LiteRT: what it tells of one, and that what it is made of runs on the device."""
+"""Composites inside LiteRT: what it tells of one, and that what it is made of runs on the
+device."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ SCORES = (1, 2, 5, 7)
 
 
 def attention(order: tuple[int, int, int] = (0, 1, 2)) -> bytes:
-    """A composite of a query, keys and values, of one shape but for the query; its decomposition lists
-    its inputs in an order, and is given operands in the same."""
+    """A composite of a query, keys and values, of one shape but for the query; its decomposition
+    lists its inputs in an order, and is given operands in the same."""
     shapes = [SHAPE, KEYS, KEYS]
     tensors = [
         *(TensorSpec(n, s) for n, s in zip("qkv", shapes, strict=True)), TensorSpec("s", SCORES),

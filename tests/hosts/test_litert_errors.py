@@ -1,4 +1,5 @@
-"""What goes wrong inside LiteRT comes out of the call that was made, with a message; nothing is lost."""
+"""What goes wrong inside LiteRT comes out of the call that was made, with a message; nothing is
+lost."""
 
 from __future__ import annotations
 
@@ -300,7 +301,8 @@ ORDERS = {
     "never": "delegate, interpreter = made()",
     "kept_by_a_module": "import string; string.kept = made()",
     "in_a_thread": (
-        "delegate, interpreter = made(); threading.Thread(target=check, args=(interpreter,)).start()"
+        "delegate, interpreter = made(); threading.Thread(target=check, "
+        "args=(interpreter,)).start()"
     ),
 }
 PROGRAM = """

@@ -116,8 +116,9 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {k: np.float32(v) if isinstance(v, float) else v for k, v in fields.items()}
 
 
-#: Options that are in no struct listed, since LiteRT's says less than the schema (how many numbers of a
-#: padding count) or more (the subgraph that merges elements): these operators stay with LiteRT there.
+#: Options that are in no struct listed, since LiteRT's says less than the schema (how many numbers
+#: of a padding count) or more (the subgraph that merges elements): these operators stay with LiteRT
+#: there.
 NOT_READ = frozenset({
     "REDUCE_WINDOW", "STABLEHLO_BROADCAST_IN_DIM", "STABLEHLO_GATHER", "STABLEHLO_PAD",
     "STABLEHLO_REDUCE_WINDOW", "STABLEHLO_RNG_BIT_GENERATOR", "STABLEHLO_SCATTER",
@@ -144,7 +145,8 @@ def test_samples(op: OpDef) -> None:
 ODD = {
     "padding": 1, "fused_activation_function": 3, "weights_format": 1, "mode": 1,
     "in_data_type": 4, "out_data_type": 7, "output_type": 4, "out_type": 4, "idx_out_type": 4,
-    "quantized_bias_type": 4, "new_shape": (3, -1, 7), "squeeze_dims": (2, -1), "kernel_type": 1, "combiner": 2,
+    "quantized_bias_type": 4, "new_shape": (3, -1, 7), "squeeze_dims": (2, -1), "kernel_type": 1,
+    "combiner": 2,
     "type": 2,
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Where LiteRT's tensors are the session's arrays: no copies in a run, and nothing lost or left behind."""
+"""Where LiteRT's tensors are the session's arrays: no copies in a run, and nothing lost or left
+behind."""
 
 from __future__ import annotations
 

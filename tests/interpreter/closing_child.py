@@ -1,6 +1,8 @@
-"""What is closed or called from inside a call of the same thread: `python closing_child.py BACKEND [CASE]`.
+"""What is closed or called from inside a call of the same thread:
+`python closing_child.py BACKEND [CASE]`.
 
-A line for each case that came to its end. What waits for ever ends the process, and says where it waits.
+A line for each case that came to its end. What waits for ever ends the process, and says where it
+waits.
 """
 
 from __future__ import annotations

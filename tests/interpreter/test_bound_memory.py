@@ -1,5 +1,5 @@
-"""What can be bound to a tensor, and whose memory it is: arrays, other libraries' buffers, and what is
-refused."""
+"""What can be bound to a tensor, and whose memory it is: arrays, other libraries' buffers, and what
+is refused."""
 
 from __future__ import annotations
 
@@ -238,7 +238,8 @@ WRONG: dict[str, tuple[Callable[[tflgpu.Interpreter], object], type[Exception], 
         lambda i: i.bind_input(0, X.astype(np.float16)), InputError, "nothing is converted",
     ),
     "too few bytes": (lambda i: i.bind_input(0, bytearray(7)), InputError, "has 7 bytes"),
-    "nothing at all": (lambda i: i.bind_input(0, None), ArgumentError, "give a tflgpu.DeviceBuffer"),
+    "nothing at all": (lambda i: i.bind_input(0, None), ArgumentError, ("give a "
+                                                                       "tflgpu.DeviceBuffer")),
     "a text": (lambda i: i.bind_input(0, "x"), ArgumentError, "'x' cannot be bound"),
     "a list": (lambda i: i.bind_input(0, [1.0]), ArgumentError, "cannot be bound"),
     "elements in one place": (

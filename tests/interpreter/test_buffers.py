@@ -216,8 +216,8 @@ def test_an_input_of_the_device_and_of_the_cpu(reference: Any, opened: Open) -> 
 
 
 def three_parts() -> bytes:
-    """y = RELU(x) and RELU6(x) on the device; h = the latter by way of f64 on the CPU; z = y + h and
-    w = x * h on the device again."""
+    """y = RELU(x) and RELU6(x) on the device; h = the latter by way of f64 on the CPU; z = y + h
+    and w = x * h on the device again."""
     names = ("x", "y", "k", "d", "h", "z", "w")
     tensors = [TensorSpec(n, (5,), DType.F64 if n == "d" else DType.F32) for n in names]
     operators = [

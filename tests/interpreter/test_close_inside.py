@@ -1,4 +1,5 @@
-"""`close` and calls from inside a call of the same thread: by a signal's handler, an input, a callback."""
+"""`close` and calls from inside a call of the same thread: by a signal's handler, an input, a
+callback."""
 
 from __future__ import annotations
 

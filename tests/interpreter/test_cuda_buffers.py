@@ -1,5 +1,6 @@
-"""Memory that CUDA and Vulkan share, without CUDA: a driver that records what it is asked, and maps a file
-descriptor as the real one would. Whether NVIDIA's does is for `python -m benchmarks.cuda_tensors`."""
+"""Memory that CUDA and Vulkan share, without CUDA: a driver that records what it is asked, and maps
+a file descriptor as the real one would. Whether NVIDIA's does is for
+`python -m benchmarks.cuda_tensors`."""
 
 from __future__ import annotations
 
@@ -114,8 +115,8 @@ def driver(vulkan: tflgpu.GpuDelegate, monkeypatch: pytest.MonkeyPatch) -> Drive
 
 
 def at(driver: Driver, buffer: Any) -> Any:
-    """The memory as CUDA sees it. Where in the file that is, which is the driver's business (llvmpipe has
-    words of its own before it), shows by what is written to the buffer."""
+    """The memory as CUDA sees it. Where in the file that is, which is the driver's business
+    (llvmpipe has words of its own before it), shows by what is written to the buffer."""
     mark = np.random.default_rng(buffer.pointer % 1000).standard_normal(buffer.shape)
     buffer.write(mark.astype(np.float32))
     file = driver.at[buffer.pointer]

@@ -205,8 +205,8 @@ def test_a_model_says_what_does_not_fit() -> None:
 
 
 def test_a_shape_that_is_a_number_is_of_one_item() -> None:
-    """y = x * (the batch, as the model sees it): 1 of each item, however many are computed at once. By
-    resizing its input the same file gives another answer."""
+    """y = x * (the batch, as the model sees it): 1 of each item, however many are computed at once.
+    By resizing its input the same file gives another answer."""
 
     def ints(name: str, *values: int) -> TensorSpec:
         return TensorSpec(name, (len(values),), DType.I32, data=np.array(values, np.int32))

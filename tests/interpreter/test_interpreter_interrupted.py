@@ -1,4 +1,5 @@
-"""A signal at any step of the interpreter's own code: the next call of its thread works, and then others do.
+"""A signal at any step of the interpreter's own code: the next call of its thread works, and then
+others do.
 
 The signal is planted at each bytecode in turn. It is handled where Python handles signals, which is
 at the next of the places that it has for that, and not where it is planted.

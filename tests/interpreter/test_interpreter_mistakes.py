@@ -85,7 +85,8 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
         lambda m: fresh(m, models.chain(), num_threads=4.2), ValueError, "not float 4.2"
     ),
     "no name of a resolver": (
-        lambda m: fresh(m, models.chain(), experimental_op_resolver_type="test"), ValueError, "not 'test'"
+        lambda m: fresh(m, models.chain(), experimental_op_resolver_type="test"), ValueError,
+        "not 'test'"
     ),
     "unknown resolver": (
         lambda m: fresh(m, models.chain(), experimental_op_resolver_type=7), ValueError, "not 7"
@@ -152,7 +153,8 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     "a scalar": (lambda m: ready(m).set_tensor(0, np.float32(1)), ValueError, r"has \[\]"),
     # Resizing
     "resize 99": (
-        lambda m: ready(m).resize_tensor_input(99, [1, 3]), RuntimeError, r"they are tensor 0 \('x'\)"
+        lambda m: ready(m).resize_tensor_input(99, [1, 3]), RuntimeError, (r"they are tensor 0 "
+                                                                          r"\('x'\)")
     ),
     "resize -1": (lambda m: ready(m).resize_tensor_input(-1, [1, 3]), RuntimeError, "only inputs"),
     "resize a constant": (
@@ -261,9 +263,11 @@ def test_a_mistake_raises_the_same_type_as_in_litert(label: str) -> None:
 OWN_WORDS = {
     "content of wrong type": "a signature in C++", "get by name": "the same", "get 0.0": "the same",
     "get of subgraph []": "of Python", "details of subgraph []": "the same",
-    "get of subgraph 0.0": "a signature in C++", "get None": "the same", "view by name": "the same", "set by name": "the same",
+    "get of subgraph 0.0": "a signature in C++", "get None": "the same", "view by name": "the same",
+    "set by name": "the same",
     "resize by name": "the same",
-    "resize 99": "an assertion of C++ code", "resize -1": "the same", "strict, other rank": "the same",
+    "resize 99": "an assertion of C++ code", "resize -1": "the same",
+    "strict, other rank": "the same",
     "negative size": "what overflows in C++",
     "size as text": "of int()", "size None": "of int()",
     "invoke after a failure": "XNNPACK's", "shapes that do not fit": "XNNPACK's",
@@ -279,8 +283,8 @@ OTHER_WORDS = {
 
 
 def test_words_that_other_versions_of_litert_say() -> None:
-    """As they stand in the tests of TensorFlow's interpreter and of LiteRT's: of an index behind the model's
-    tensors LiteRT says something else where a kernel has some of its own."""
+    """As they stand in the tests of TensorFlow's interpreter and of LiteRT's: of an index behind
+    the model's tensors LiteRT says something else where a kernel has some of its own."""
     for words, call in {
         "Model provided has model identifier 'age'": lambda: Interpreter(model_content=b"garbage"),
         "Tensor with no shape found.": lambda: chain(tflgpu.interpreter)._get_tensor_details(4, 0),

@@ -23,7 +23,8 @@ def linear(*, open_dims: bool = False, signature: bool = False) -> bytes:
     """``sum`` = a + 2 b, ``sharp`` = softmax of that, over the last axis."""
     opened = (-1, 4) if open_dims else None
     tensors = [
-        TensorSpec("a", SHAPE, shape_signature=opened), TensorSpec("b", SHAPE, shape_signature=opened),
+        TensorSpec("a", SHAPE, shape_signature=opened), TensorSpec("b", SHAPE,
+        shape_signature=opened),
         TensorSpec("two", (), data=np.float32(2)), TensorSpec("doubled", SHAPE),
         TensorSpec("sum", SHAPE), TensorSpec("sharp", SHAPE),
     ]  # fmt: skip
@@ -183,8 +184,8 @@ def test_what_does_not_fit(model: tflgpu.Model, arrays: list[Any], said: str) ->
 def test_bytes_and_samples_are_not_taken_for_numbers(
     model: tflgpu.Model, options: dict[str, Any], dtype: type
 ) -> None:
-    """How large 255 is for a model only its author knows. Bytes are none of a quantized input's steps by chance,
-    and as whole numbers they are what they are."""
+    """How large 255 is for a model only its author knows. Bytes are none of a quantized input's
+    steps by chance, and as whole numbers they are what they are."""
     given = np.array([[1, 2, 3, 4]], dtype)
     with pytest.raises(
         tflgpu.InputError,

@@ -1,5 +1,5 @@
-"""`experimental_preserve_all_tensors` and `..._disable_delegate_node_fusion` with a device: what passes
-and kernels would merge is there, on the device, and equals what LiteRT keeps."""
+"""`experimental_preserve_all_tensors` and `..._disable_delegate_node_fusion` with a device: what
+passes and kernels would merge is there, on the device, and equals what LiteRT keeps."""
 
 from __future__ import annotations
 
@@ -204,9 +204,9 @@ def test_fusion_can_be_switched_off(delegate: Any) -> None:
     with ours(content, delegate, experimental_disable_delegate_node_fusion=True) as made:
         report = made.report
         assert report.fully_delegated
-        # One each for PAD, CONV_2D, RELU, MUL, TANH, ADD and SOFTMAX. What RESHAPE does is a view, or
-        # one more where the channels' padding differs; what DEQUANTIZE and RSQRT make was known when
-        # the file was read.
+        # One each for PAD, CONV_2D, RELU, MUL, TANH, ADD and SOFTMAX. What RESHAPE does is a view,
+        # or one more where the channels' padding differs; what DEQUANTIZE and RSQRT make was known
+        # when the file was read.
         assert report.dispatches == 8
         feed(made, x)
         with ours(content, delegate) as merged:

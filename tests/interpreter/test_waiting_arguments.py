@@ -1,4 +1,5 @@
-"""What callers may say of waiting, of runs' inputs and of pools; anything else is refused in words."""
+"""What callers may say of waiting, of runs' inputs and of pools; anything else is refused in
+words."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ IMAGE = np.zeros((1, 8, 8, 1), np.float32)
 
 @pytest.mark.parametrize(
     ("given", "seconds"),
-    [(None, None), (0, 0.0), (np.float32(0.5), 0.5), (-1, 0.0), (-(10**400), 0.0), (math.inf, None), (10**400, None),
+    [(None, None), (0, 0.0), (np.float32(0.5), 0.5), (-1, 0.0), (-(10**400), 0.0), (math.inf, None),
+    (10**400, None),
      (1e300, None)],
     ids=str,
 )  # fmt: skip

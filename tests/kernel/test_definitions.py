@@ -1,7 +1,7 @@
 """Functions that the language defines itself, against numbers computed in f64.
 
-The interpreter computes what a definition says, operation by operation, in f32. What printers make of
-definitions is held by the tables that every device runs.
+The interpreter computes what a definition says, operation by operation, in f32. What printers make
+of definitions is held by the tables that every device runs.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def test_powers() -> None:
 
 @pytest.mark.parametrize("fn", DEFINED)
 def test_special_numbers(fn: str) -> None:
-    """NaN, infinities, zeros and their signs, in all pairs; the last bits are the others' matter."""
+    """NaN, infinities, zeros and their signs, in all pairs; the last bits are the others'
+    matter."""
     pairs = np.array(np.meshgrid(_SPECIAL, _SPECIAL)).reshape(2, -1).astype(np.float32)
     operands = [p.copy() for p in pairs[: len(definition(fn, 1).parameters)]]
     if fn in ("sin", "cos"):  # which are only sure to be in [-1, 1] so far out

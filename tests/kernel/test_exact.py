@@ -1,4 +1,5 @@
-"""What the language writes where APIs leave a result open, held against what the language computes."""
+"""What the language writes where APIs leave a result open, held against what the language
+computes."""
 
 from __future__ import annotations
 

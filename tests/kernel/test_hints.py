@@ -1,4 +1,5 @@
-"""What authors write first: it works, or the message says what to write, and where it was written."""
+"""What authors write first: it works, or the message says what to write, and where it was
+written."""
 
 from __future__ import annotations
 

@@ -224,7 +224,10 @@ def half_kernel(as_scalar: Scalar | None, width: int = 4, lane: bool = False) ->
             FULL,
             Scalar.F32,
             False,
-            "vstorea_half4_rte(vloada_half4(0, (__global const half*)src), 0, (__global half*)dst);",
+            (
+                "vstorea_half4_rte(vloada_half4(0, (__global const half*)src), 0, (__global "
+                "half*)dst);"
+            ),
         ),
     ],
 )

@@ -1,5 +1,5 @@
-"""Bodies of kernels that are written once: what is the same to them, and that nothing is taken for the
-same that is not."""
+"""Bodies of kernels that are written once: what is the same to them, and that nothing is taken for
+the same that is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Long sums of few results, as heads of models have them: what is lost in f32 does not grow with their length."""
+"""Long sums of few results, as heads of models have them: what is lost in f32 does not grow with
+their length."""
 
 from __future__ import annotations
 
@@ -14,13 +15,15 @@ from tflgpu.tflite.write import write_model
 _CONV = {
     "padding": 1, "stride_w": 1, "stride_h": 1, "dilation_w_factor": 1, "dilation_h_factor": 1,
 }  # fmt: skip
-#: Operators, shapes of their operands and results, options; the last is of no whole number of parts.
+#: Operators, shapes of their operands and results, options; the last is of no whole number of
+#: parts.
 SUMS = (
     ("CONV_2D", (1, 2, 2, 1152), (1, 2, 2, 1152), (1, 1, 1, 1), _CONV),
     ("CONV_2D", (1, 1, 3, 3001), (5, 1, 1, 3001), (1, 1, 3, 5), _CONV),
     ("FULLY_CONNECTED", (3, 4097), (7, 4097), (3, 7), {}),
 )
-#: Roundings of f32, each half a unit in the last place. One after another 4,000 numbers lose some 50.
+#: Roundings of f32, each half a unit in the last place. One after another 4,000 numbers lose some
+#: 50.
 MOST = 8
 
 

@@ -1,5 +1,5 @@
-"""A normalization over one element gives one number, unless that element is not finite: a compiler for
-graphics that sees the one element leaves the question out."""
+"""A normalization over one element gives one number, unless that element is not finite: a compiler
+for graphics that sees the one element leaves the question out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Weights that f16 does not hold well, those of files and those that passes would make: not stored in it."""
+"""Weights that f16 does not hold well, those of files and those that passes would make: not stored
+in it."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ from tflgpu.tflite.write import write_model
 CHANNELS = 16
 FILTERS: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {
     "CONV_2D": ((CHANNELS, 3, 3, CHANNELS), {"stride_w": 1, "stride_h": 1}),
-    "DEPTHWISE_CONV_2D": ((1, 3, 3, CHANNELS), {"stride_w": 1, "stride_h": 1, "depth_multiplier": 1}),
+    "DEPTHWISE_CONV_2D": ((1, 3, 3, CHANNELS), {"stride_w": 1, "stride_h": 1,
+    "depth_multiplier": 1}),
     "TRANSPOSE_CONV": ((CHANNELS, 3, 3, CHANNELS), {"stride_w": 2, "stride_h": 2}),
     "FULLY_CONNECTED": ((CHANNELS, CHANNELS), {}),
 }  # fmt: skip
-#: Of the factor, the weights and the input. Products of the first two overflow f16, or are among its
-#: subnormals; none of the three is, and neither are the results.
+#: Of the factor, the weights and the input. Products of the first two overflow f16, or are among
+#: its subnormals; none of the three is, and neither are the results.
 SIZES = [(1e4, 20.0, 1e-3), (1e-4, 1e-2, 1e3)]
 
 

@@ -1,7 +1,8 @@
 """Interpreters that are made, run and closed by the hundred take no more memory than a few do.
 
-Each model has 256 KiB of constants. With TFLGPU_TEST_EVERYTHING=1 there are 1,000 cycles on every API,
-where as little as 4 KiB a cycle would be seen; otherwise a few on one, which see a model that stays.
+Each model has 256 KiB of constants. With TFLGPU_TEST_EVERYTHING=1 there are 1,000 cycles on every
+API, where as little as 4 KiB a cycle would be seen; otherwise a few on one, which see a model that
+stays.
 """
 
 from __future__ import annotations

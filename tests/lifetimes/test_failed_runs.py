@@ -80,8 +80,10 @@ class Once:
 
 #: Where a run can fail, by backend: module and name.
 PLACES = {
-    "opencl": [("tflgpu_opencl.commands.Commands", "submit"), ("tflgpu_opencl.recording", "finish")],
-    "vulkan": [("tflgpu_vulkan.context.Context", "start"), ("tflgpu_vulkan.context.Context", "_wait")],
+    "opencl": [("tflgpu_opencl.commands.Commands", "submit"), ("tflgpu_opencl.recording",
+    "finish")],
+    "vulkan": [("tflgpu_vulkan.context.Context", "start"), ("tflgpu_vulkan.context.Context",
+    "_wait")],
     "wgpu": [("tflgpu_wgpu.native.Commands", "submit"), ("tflgpu_wgpu.native.Download", "end")],
 }  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""What nobody has any more is freed at once: memory of a GPU does not wait for Python's collector, and
-starts do not meet the garbage of those before them."""
+"""What nobody has any more is freed at once: memory of a GPU does not wait for Python's collector,
+and starts do not meet the garbage of those before them."""
 
 from __future__ import annotations
 

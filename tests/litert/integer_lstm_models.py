@@ -148,8 +148,9 @@ def gates_of_8_bits(
     *, batch: int = 2, inputs: int = 5, cells: int = 6, outputs: int = 3, zero: int = 4,
     cell_clip: float = 0.0, proj_clip: float = 0.0, norm: bool = True, seed: int = 0,
 ) -> bytes:  # fmt: skip
-    """An LSTM whose products are of 8 bits, which the file tells by twelve intermediates: of each gate
-    the sum's, the input's and the output state's. It has layer norms, a projection, and coupled gates."""
+    """An LSTM whose products are of 8 bits, which the file tells by twelve intermediates: of each
+    gate the sum's, the input's and the output state's. It has layer norms, a projection, and
+    coupled gates."""
     tensors = Tensors(seed)
 
     def gates(*shape: int, dtype: DType = DType.I8, scale: float = 1 / 127, most: int = 127,

@@ -74,10 +74,12 @@ def between(
     custom_options: bytes = b"",
 ) -> bytes:
     """An operator between RELU and NEG, which every device takes. ``given`` are its operands after
-    the first; what the file says of the shape of its result is wrong on purpose, unless ``made``."""
+    the first; what the file says of the shape of its result is wrong on purpose, unless
+    ``made``."""
     result = TensorSpec("made", (1,)) if made is None else made
     tensors = [
-        TensorSpec("x", shape), TensorSpec("a", shape), result, TensorSpec("y", result.shape), *given,
+        TensorSpec("x", shape), TensorSpec("a", shape), result, TensorSpec("y", result.shape),
+        *given,
     ]  # fmt: skip
     operators = [
         OperatorSpec("RELU", {}, [0], [1]),

@@ -124,7 +124,8 @@ def test_a_function_of_python_is_called_too() -> None:
 
 @pytest.mark.parametrize("registerer", ["tflgpu_no_such_function", lambda address: 1 / 0])
 def test_a_registerer_that_fails_is_named(registerer: Any) -> None:
-    """When the interpreter is made. LiteRT says it of a name likewise, and of a function what that raises."""
+    """When the interpreter is made. LiteRT says it of a name likewise, and of a function what that
+    raises."""
     says = r"Looking up symbol 'tflgpu_no_such_function' failed|division by zero"
     with pytest.raises(ValueError, match=says) as error:
         InterpreterWithCustomOps(**given([registerer]))

@@ -1,4 +1,5 @@
-"""LSTMs and SVDF on whole numbers: what is computed here is what LiteRT's reference kernels compute, bit for bit."""
+"""LSTMs and SVDF on whole numbers: what is computed here is what LiteRT's reference kernels
+compute, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Recurrent operators on whole numbers, with 16-bit state, on a device and, beside its parts, by LiteRT,
-which is handed their state. With 8-bit weights and float inputs a device computes what LiteRT does."""
+"""Recurrent operators on whole numbers, with 16-bit state, on a device and, beside its parts, by
+LiteRT, which is handed their state. With 8-bit weights and float inputs a device computes what
+LiteRT does."""
 
 from __future__ import annotations
 
@@ -171,7 +172,8 @@ def several(interpreter: Any, arrays: dict[int, Array]) -> list[list[Array]]:
 @pytest.mark.parametrize("rounding", ["symmetric", "asymmetric"])
 @pytest.mark.parametrize(("op", "sample"), SAMPLES, ids=[s[0] for s in SAMPLES])
 def test_weights_of_8_bits(op: str, sample: str, rounding: str) -> None:
-    """LiteRT rounds what they are multiplied with to 8 bits, in every step, and so does a device."""
+    """LiteRT rounds what they are multiplied with to 8 bits, in every step, and so does a
+    device."""
     content, arrays = hybrid(op, sample, asymmetric_quantize_inputs=rounding == "asymmetric")
     wanted = several(litert.Interpreter(model_content=content), arrays)
     found: list[list[list[Array]]] = []

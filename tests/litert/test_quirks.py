@@ -89,7 +89,8 @@ def test_positions_of_maxima(seen: bool) -> None:
 
 def test_what_a_file_stores_in_steps_is_rounded_by_litert(delegate: tflgpu.GpuDelegate) -> None:
     """Beside a device an 8-bit operator is computed on real numbers and rounded; where LiteRT runs
-    it that is QUANTIZE and DEQUANTIZE. What becomes an op of ours, as an 8-bit ADD, the references run."""
+    it that is QUANTIZE and DEQUANTIZE. What becomes an op of ours, as an 8-bit ADD, the references
+    run."""
     a, b = Quantization((0.0625,), (0,)), Quantization((0.25,), (-3,))
     tensors = [
         TensorSpec("x", (1, 3, 7), DType.I8, None, a),

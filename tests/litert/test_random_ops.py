@@ -1,5 +1,5 @@
-"""Random numbers are those of LiteRT's own generators: of one seed the same, and going on from run to
-run as there."""
+"""Random numbers are those of LiteRT's own generators: of one seed the same, and going on from run
+to run as there."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def drawn_late(name: str) -> bytes:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shape_that_comes_at_run_time(name: str) -> None:
-    """The numbers go on, whatever shape is asked for; what is compiled for each would begin anew."""
+    """The numbers go on, whatever shape is asked for; what is compiled for each would begin
+    anew."""
     from ai_edge_litert.interpreter import Interpreter as LiteRT
 
     content = drawn_late(name)

@@ -159,7 +159,8 @@ def test_a_shape_that_only_a_run_tells_is_refused(delegate: tflgpu.GpuDelegate) 
         TensorSpec("y", (4,)),
     ]  # fmt: skip
     operators = [
-        OperatorSpec("RELU", {}, [0], [1]), OperatorSpec("UNIQUE", {"idx_out_type": 2}, [1], [2, 3]),
+        OperatorSpec("RELU", {}, [0], [1]), OperatorSpec("UNIQUE", {"idx_out_type": 2}, [1], [2,
+        3]),
         OperatorSpec("NEG", {}, [2], [4]),
     ]  # fmt: skip
     model = write_model(ModelSpec(tensors, operators, [0], [4]))
@@ -170,8 +171,8 @@ def test_a_shape_that_only_a_run_tells_is_refused(delegate: tflgpu.GpuDelegate) 
 
 
 class TestControlFlow:
-    """The subgraphs that an operator runs go to LiteRT with it, where there is no device. (Where there
-    is one they are compiled: see tests/flow.)"""
+    """The subgraphs that an operator runs go to LiteRT with it, where there is no device. (Where
+    there is one they are compiled: see tests/flow.)"""
 
     def test_while(self, delegate: tflgpu.GpuDelegate) -> None:
         model = write_model(looped())
@@ -232,7 +233,8 @@ def looped(*, runs_itself: bool = False) -> ModelSpec:
     state = [number, TensorSpec("x", (2, 3))]
     main = [*state, TensorSpec("a", (2, 3)), TensorSpec("m", (1,), DType.I32),
             TensorSpec("b", (2, 3)), TensorSpec("y", (2, 3))]  # fmt: skip
-    body_tensors = [*state, constant([1]), attrs.evolve(number, name="fewer"), TensorSpec("grown", (2, 3)),
+    body_tensors = [*state, constant([1]), attrs.evolve(number, name="fewer"), TensorSpec("grown",
+    (2, 3)),
                     TensorSpec("f", (), data=np.float32(1.5))]  # fmt: skip
     again = {"cond_subgraph_index": 2, "body_subgraph_index": 1}
     steps = [
@@ -300,8 +302,8 @@ def test_quantized_numbers_reach_it_as_the_file_has_them(delegate: tflgpu.GpuDel
 
 
 class TestState:
-    """SVDF, as if nobody here had written it, keeps a state tensor, which lives in the session and not
-    in LiteRT."""
+    """SVDF, as if nobody here had written it, keeps a state tensor, which lives in the session and
+    not in LiteRT."""
 
     STATE = 3
 

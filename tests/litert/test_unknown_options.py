@@ -1,5 +1,5 @@
-"""Options of operators that the schema known here lacks: what it cannot write again LiteRT's own can;
-where nobody can, they are refused, since LiteRT would run something else."""
+"""Options of operators that the schema known here lacks: what it cannot write again LiteRT's own
+can; where nobody can, they are refused, since LiteRT would run something else."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import tflgpu
 
 pytest.importorskip("ai_edge_litert", reason="pip install tflgpu[litert]")
 
-#: Of every kind, those that are quick: floats, 8 bits, dynamic range with slices and UNPACK of axes of
-#: 1, f16 weights, indices, several outputs, a SQUEEZE.
+#: Of every kind, those that are quick: floats, 8 bits, dynamic range with slices and UNPACK of axes
+#: of 1, f16 weights, indices, several outputs, a SQUEEZE.
 MODELS = (
     "mobilenet_v1_0.25_224_float", "mobilenet_v2_1.0_224_ptq_int8", "dtln_model_quant_1",
     "mp_selfie_segmentation_f16", "movie_review_nl_classifier",

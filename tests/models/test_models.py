@@ -54,8 +54,9 @@ MODELS = (
 )
 LIMITS = {"f32": 1e-5, "f32_f16": 1e-2}
 
-#: Where devices compute on the CPU, a test takes up to half a minute. So OpenCL runs every model but
-#: the slowest in F32, and the rest is a choice; TFLGPU_TEST_EVERYTHING=1 runs all, on a machine with a GPU.
+#: Where devices compute on the CPU, a test takes up to half a minute. So OpenCL runs every model
+#: but the slowest in F32, and the rest is a choice; TFLGPU_TEST_EVERYTHING=1 runs all, on a machine
+#: with a GPU.
 EVERYTHING = bool(os.environ.get("TFLGPU_TEST_EVERYTHING"))
 SLOWEST = "mp_pose_landmark_full_f16"
 QUICK = {

@@ -1,4 +1,5 @@
-"""NaN in the inputs of real models: on every backend as LiteRT has it, and gone with the next run."""
+"""NaN in the inputs of real models: on every backend as LiteRT has it, and gone with the next
+run."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.compiler.plan import InputRef, OutputRef
 from tflgpu.conformance.plans import affine, dispatch, io, plan
 
-#: A process that runs ``COUNT`` kernels, prints how many were compiled, and which results are wrong.
+#: A process that runs ``COUNT`` kernels, prints how many were compiled, and which results are
+#: wrong.
 USE = """
     import os, sys, time
     from pathlib import Path

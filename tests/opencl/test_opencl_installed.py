@@ -1,4 +1,5 @@
-"""A pyopencl that lacks what the backend uses of its inside is a reason, and what extras install was tried."""
+"""A pyopencl that lacks what the backend uses of its inside is a reason, and what extras install
+was tried."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Places outside a result, which a kernel cannot complain of: an error on the CPU, and never a number
-that looks like one on a device."""
+"""Places outside a result, which a kernel cannot complain of: an error on the CPU, and never a
+number that looks like one on a device."""
 
 from __future__ import annotations
 

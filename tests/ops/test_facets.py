@@ -86,7 +86,8 @@ def test_each_activation_has_one_op() -> None:
 @pytest.mark.parametrize(
     ("name", "positions"),
     [
-        ("CONV_2D", ()), ("PADV2", (1,)), ("RANGE", (0, 1, 2)), ("RESHAPE", (1,)), ("SLICE", (1, 2)),
+        ("CONV_2D", ()), ("PADV2", (1,)), ("RANGE", (0, 1, 2)), ("RESHAPE", (1,)), ("SLICE", (1,
+        2)),
         ("SPLIT", (0,)), ("TRANSPOSE_CONV", (0,)), ("ONE_HOT", (1,)),
     ],
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""LSH_PROJECTION's hash, of items of every length for which it does something else, against LiteRT."""
+"""LSH_PROJECTION's hash, of items of every length for which it does something else, against
+LiteRT."""
 
 from __future__ import annotations
 

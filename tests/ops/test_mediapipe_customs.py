@@ -1,5 +1,5 @@
-"""MediaPipe's custom ops for landmarks, and reading between pixels: LiteRT has no kernels of them, so
-what they should give is worked out here in another way, in 64-bit floats."""
+"""MediaPipe's custom ops for landmarks, and reading between pixels: LiteRT has no kernels of them,
+so what they should give is worked out here in another way, in 64-bit floats."""
 
 from __future__ import annotations
 

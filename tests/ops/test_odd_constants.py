@@ -17,7 +17,8 @@ X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
 
 def model(op: str, fields: dict[str, Any], made: tuple[int, ...], constants: list[Array]) -> bytes:
-    """One op of numbers [2, 3, 4] and constants; SPLIT has them the other way round and two results."""
+    """One op of numbers [2, 3, 4] and constants; SPLIT has them the other way round and two
+    results."""
     consts = [
         TensorSpec(f"c{i}", c.shape, DType.from_numpy(c.dtype), c) for i, c in enumerate(constants)
     ]

@@ -1,7 +1,7 @@
 """`OpDef.batch`: what an op becomes for several items computes each as it is computed alone.
 
-Every sample of every op that says so: each choice of operands that are different from item to item, the
-others constants. What an op refuses is refused with words.
+Every sample of every op that says so: each choice of operands that are different from item to item,
+the others constants. What an op refuses is refused with words.
 """
 
 from __future__ import annotations

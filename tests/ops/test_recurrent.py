@@ -1,5 +1,5 @@
-"""Recurrent operators: options that the samples of all backends leave out, and state over many calls,
-against LiteRT in both hosts."""
+"""Recurrent operators: options that the samples of all backends leave out, and state over many
+calls, against LiteRT in both hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""SLICE whose box lies outside: what of it is inside, where XNNPACK takes the type, else an error."""
+"""SLICE whose box lies outside: what of it is inside, where XNNPACK takes the type, else an
+error."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def test_like_litert(dtype: DType) -> None:
     for begin, size in BOXES:
         tensors = [
             TensorSpec("x", (200, 3), dtype, quantization=TYPES[dtype]),
-            TensorSpec("begin", (2,), DType.I32, [begin, 1]), TensorSpec("size", (2,), DType.I32, [size, 2]),
+            TensorSpec("begin", (2,), DType.I32, [begin, 1]), TensorSpec("size", (2,), DType.I32,
+            [size, 2]),
             TensorSpec("y", (size, 2), dtype, quantization=TYPES[dtype]),
         ]  # fmt: skip
         content = write_model(

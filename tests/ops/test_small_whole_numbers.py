@@ -1,4 +1,5 @@
-"""Whole numbers of 8 and 16 bits that have no scale: what LiteRT computes on them, and products of complex numbers."""
+"""Whole numbers of 8 and 16 bits that have no scale: what LiteRT computes on them, and products of
+complex numbers."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def test_as_litert(op: str, dtype: DType, made: DType) -> None:
 @pytest.mark.parametrize("op", ["FLOOR_DIV", "FLOOR_MOD"])
 def test_scales_that_litert_does_not_look_at(op: str, dtype: DType) -> None:
     quant = Quantization((0.25,), (0,)), Quantization((0.5,), (3 if dtype is I8 else 0,))
-    tensors = [TensorSpec("x", (3, 5), dtype, None, quant[0]), TensorSpec("y", (5,), dtype, None, quant[1]),
+    tensors = [TensorSpec("x", (3, 5), dtype, None, quant[0]), TensorSpec("y", (5,), dtype, None,
+    quant[1]),
                TensorSpec("z", (3, 5), dtype, None, quant[0])]  # fmt: skip
     operator = OperatorSpec(op, {}, [0, 1], [2], version=builtin_ops()[op].max_version)
     x = np.arange(-49, 56, 7).astype(dtype.numpy).reshape(3, 5)

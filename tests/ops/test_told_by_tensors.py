@@ -1,4 +1,5 @@
-"""What the types of a file's tensors decide, and no option: positions of TOPK_V2, steps of RESIZE_BILINEAR."""
+"""What the types of a file's tensors decide, and no option: positions of TOPK_V2, steps of
+RESIZE_BILINEAR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Types of which an op that counts, sorts or blends makes nothing are refused, as LiteRT refuses them."""
+"""Types of which an op that counts, sorts or blends makes nothing are refused, as LiteRT refuses
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Results of LiteRT's kernels that no definition of the operator gives: what ours are there, and that they are so.
+"""Results of LiteRT's kernels that no definition of the operator gives: what ours are there, and
+that they are so.
 
 Each was a difference that mutated models showed.
 """
@@ -54,8 +55,8 @@ def _ours(content: bytes, x: Array, device: int | None) -> Array:
 
 @pytest.mark.parametrize(("begin", "stride"), [(0, -1), (2, -3), (-1, -1), (1, -(2**31))])
 def test_a_dimension_that_is_shrunk_with_a_negative_stride(begin: int, stride: int) -> None:
-    """LiteRT's STRIDED_SLICE takes no step then, and leaves its result as the memory was; one element is
-    taken, whatever the stride."""
+    """LiteRT's STRIDED_SLICE takes no step then, and leaves its result as the memory was; one
+    element is taken, whatever the stride."""
     tensors = [
         TensorSpec("x", (3, 4)),
         TensorSpec("begin", (2,), DType.I32, [begin, 0]),
@@ -83,8 +84,8 @@ def test_a_dimension_that_is_shrunk_with_a_negative_stride(begin: int, stride: i
 @pytest.mark.parametrize("activation", [0, 1], ids=["none", "relu"])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I8])
 def test_infinity_after_relu(dtype: DType, activation: int) -> None:
-    """LiteRT's own kernels clamp to the largest float, also where RELU has no upper end; XNNPACK does not, which
-    has no DEPTHWISE_CONV_2D of floats and 8-bit weights."""
+    """LiteRT's own kernels clamp to the largest float, also where RELU has no upper end; XNNPACK
+    does not, which has no DEPTHWISE_CONV_2D of floats and 8-bit weights."""
     quant = Quantization((0.5,) * 3, (0,) * 3, 3) if dtype is DType.I8 else None
     tensors = [
         TensorSpec("x", (1, 2, 2, 3)),

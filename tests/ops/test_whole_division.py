@@ -1,4 +1,5 @@
-"""Whole numbers divided by what processors refuse to divide by, on every API; and powers that do not fit."""
+"""Whole numbers divided by what processors refuse to divide by, on every API; and powers that do
+not fit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""References compute in 64 bits where they are given 64 bits: `tflgpu.conformance.float64` takes what
-they make then for the truth between two results of 32 bits."""
+"""References compute in 64 bits where they are given 64 bits: `tflgpu.conformance.float64` takes
+what they make then for the truth between two results of 32 bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tflgpu.ops.registry import builtin_ops
 #: What they give changes in steps, which a small change of an operand does not reach.
 STEPS = {"CEIL", "FLOOR", "FLOOR_DIV", "ROUND", "SIGN", "ZEROS_LIKE", "FAKE_QUANT",
          "QUANTIZE_AND_DEQUANTIZE", "QUANTIZE_ON_THE_FLY", "QUANTIZED_SOFTMAX",
-         "QUANTIZED_TABLE", "ROUND_TO_BF16", "STORED_DIGIT", "STORED_HARD_SWISH", "STORED_PAIR", "STORED_PRODUCT",
+         "QUANTIZED_TABLE", "ROUND_TO_BF16", "STORED_DIGIT", "STORED_HARD_SWISH", "STORED_PAIR",
+         "STORED_PRODUCT",
          "STORED_SUMS", "STORED_TOTAL", "STORED_UNIT"}  # fmt: skip
 #: Results of f32 whatever the operands are, which the judge refuses to take for more.
 F32 = {"AudioSpectrogram", "BITCAST", "Landmarks2TransformMatrix", "Mfcc", "NON_MAX_SUPPRESSION_V5",
@@ -22,7 +23,8 @@ F32 = {"AudioSpectrogram", "BITCAST", "Landmarks2TransformMatrix", "Mfcc", "NON_
 
 
 def results(op: OpDef, index: int) -> tuple[list[Array], list[Array]] | None:
-    """Of a sample's operands with digits beyond f32, and without them; None where it has no floats."""
+    """Of a sample's operands with digits beyond f32, and without them; None where it has no
+    floats."""
     case = materialize(op, op.samples()[index])
     (node, *_) = case.graph
     rng = np.random.default_rng(0)

@@ -1,4 +1,5 @@
-"""Convolutions whose window fits nowhere on the image: an empty result, as by LiteRT's own kernels."""
+"""Convolutions whose window fits nowhere on the image: an empty result, as by LiteRT's own
+kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ SIZES = [(2, 5), (1, 5), (5, 1), (2, 2), (1, 1), (4, 3)]
 
 
 def _model(op: str, stride: int) -> bytes:
-    """A filter of 3 x 3, which is an input: XNNPACK, which refuses such images, takes constants only."""
+    """A filter of 3 x 3, which is an input: XNNPACK, which refuses such images, takes constants
+    only."""
     depthwise = op == "DEPTHWISE_CONV_2D"
     shape = (1 if depthwise else 2, 3, 3, 2)
     fields = {"padding": 1, "stride_h": stride, "stride_w": stride, "fused_activation_function": 1}

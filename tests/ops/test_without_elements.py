@@ -20,7 +20,8 @@ _MOST = 3
 def emptied(
     op: OpDef, sample: Sample
 ) -> Iterator[tuple[object, list[Operand | None], list[Array | None]]]:
-    """Attributes and operands of a sample, with a size of an operand, and of those shaped like it, 0."""
+    """Attributes and operands of a sample, with a size of an operand, and of those shaped like it,
+    0."""
     case = materialize(op, sample)
     node = case.node
     for value in node.inputs:

@@ -1,5 +1,5 @@
-"""Every option does something that shows: which operators, how much memory, what is prepared, how it
-is run, what is kept."""
+"""Every option does something that shows: which operators, how much memory, what is prepared, how
+it is run, what is kept."""
 
 from __future__ import annotations
 

@@ -76,7 +76,8 @@ def test_a_file_of_options_has_an_end() -> None:
     """In a process of its own: reading the device to its end would fill the memory."""
     program = "import sys, tflgpu; tflgpu.DelegateOptions.from_toml(sys.argv[1])"
     done = subprocess.run(
-        [sys.executable, "-c", "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2)\n"
+        [sys.executable, "-c", "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << "
+                               "30,) * 2)\n"
          + program, "/dev/zero"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip

@@ -1,5 +1,5 @@
-"""Every option of TensorFlow Lite's GPU delegates is here: by its name, with its default or a reason
-for another, and with its meaning or a refusal."""
+"""Every option of TensorFlow Lite's GPU delegates is here: by its name, with its default or a
+reason for another, and with its meaning or a refusal."""
 
 from __future__ import annotations
 

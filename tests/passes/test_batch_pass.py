@@ -140,7 +140,8 @@ BAD: dict[str, tuple[Make, tuple[int, ...], str]] = {
     "no_batch": (lambda g, x: g.op("ABS", x), (2, 3), "input tensor 0 .* shape \\[2, 3\\]"),
     "scalar": (lambda g, x: g.op("ABS", x), (), "leading dimension of 1"),
     "output": (
-        lambda g, x: g.op("RESHAPE", x, g.ints(3, 2)), (1, 6), "output tensor 2 .* shape \\[3, 2\\]",
+        lambda g, x: g.op("RESHAPE", x, g.ints(3, 2)), (1, 6), ("output tensor 2 .* shape \\[3, "
+                                                               "2\\]"),
     ),
     "constant": (
         lambda g, x: [g.op("ABS", x), g.op("ABS", g.random(1, 3))], (1, 3), "does not depend",
@@ -150,7 +151,8 @@ BAD: dict[str, tuple[Make, tuple[int, ...], str]] = {
                           g.ints(1, 6)),
         (1, 6), "#1 SOFTMAX: operand 0, \\[6\\], is one row",
     ),
-    "joined": (lambda g, x: g.op("CONCATENATION", x, x, axis=0), (1, 3), "output .* shape \\[2, 3\\]"),
+    "joined": (lambda g, x: g.op("CONCATENATION", x, x, axis=0), (1, 3), ("output .* shape \\[2, "
+                                                                         "3\\]")),
     "image": (
         lambda g, x: g.op("SPACE_TO_BATCH_ND", x, g.ints(2, 2), g.ints([0, 0], [0, 0])),
         (1, 4, 4, 2), "output .* shape \\[4, 2, 2, 2\\]",

@@ -21,7 +21,8 @@ def model(
     axis %= len(shape)
     rows = tuple(1 if a == axis else s for a, s in enumerate(shape) if keep or a != axis)
     tensors = [
-        TensorSpec("x", shape), TensorSpec("squares", shape), TensorSpec("axis", (1,), DType.I32, [axis]),
+        TensorSpec("x", shape), TensorSpec("squares", shape), TensorSpec("axis", (1,), DType.I32,
+        [axis]),
         TensorSpec("mean", rows), TensorSpec("epsilon", (), data=epsilon), TensorSpec("sum", rows),
         TensorSpec("root", rows), TensorSpec("y", shape), TensorSpec("z", shape),
         TensorSpec("gamma", shape[-1:], data=np.linspace(0.5, 2, shape[-1], dtype=np.float32)),
@@ -61,7 +62,7 @@ def _results(interpreter: Any, x: Array) -> list[Array]:
     [
         ({}, 1), ({"swap": True, "square": "SQUARE"}, 1), ({"shape": (3, 515)}, 1),
         ({"axis": 1}, 2), ({"outputs": (8, 6)}, 2), ({"outputs": (8, 7)}, 2),
-        ({"epsilon": 0.0}, 1),  # no such op, and one kernel all the same (`tflgpu.compiler.join_rows`)
+        ({"epsilon": 0.0}, 1),  # no such op, and yet one kernel (`tflgpu.compiler.join_rows`)
         ({"shape": (7, 7), "keep": False}, 2),
     ],
 )  # fmt: skip

@@ -229,7 +229,8 @@ def test_an_infinite_scale_stays() -> None:
 
 
 def test_a_reshape_that_gives_the_rank_stays() -> None:
-    """FULLY_CONNECTED in Keras: rows, reshaped to batch and time, and then a bias of one dimension."""
+    """FULLY_CONNECTED in Keras: rows, reshaped to batch and time, and then a bias of one
+    dimension."""
     g = Maker()
     x = g.input(5, 4)
     rows = g.op("RESHAPE", x, g.ints(1, 5, 4))

@@ -1,4 +1,5 @@
-"""What the tests of the default delegate share: a model that nobody gave a delegate, and its end."""
+"""What the tests of the default delegate share: a model that nobody gave a delegate, and its
+end."""
 
 from __future__ import annotations
 

@@ -161,7 +161,8 @@ OPS = (MIX, FIRST, LAST, ROWS, DROP)
 
 
 def outside(*ops: OpDef, **hooks: Callable[..., Any]) -> Any:
-    """A plugin of these ops (all, where none is named), with the kernel of the one that needs one."""
+    """A plugin of these ops (all, where none is named), with the kernel of the one that needs
+    one."""
     return plugin_of(
         register_ops=lambda: list(ops or OPS),
         register_kernels=lambda backend: [KernelRule("ToyMix", "toy_mix", _build_mix)],

@@ -1,4 +1,5 @@
-"""The default delegate's device: one for all interpreters, threads and models, and gone with the last."""
+"""The default delegate's device: one for all interpreters, threads and models, and gone with the
+last."""
 
 from __future__ import annotations
 

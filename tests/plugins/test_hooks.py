@@ -63,7 +63,8 @@ def toy(*hooks: str) -> Registry:
 
 #: Hooks that are only asked of the plugin that registered the backend.
 OWNER = {
-    "tflgpu_register_backends", "tflgpu_probe", "tflgpu_open_device", "tflgpu_conformance_allowances",
+    "tflgpu_register_backends", "tflgpu_probe", "tflgpu_open_device",
+    "tflgpu_conformance_allowances",
 }  # fmt: skip
 
 

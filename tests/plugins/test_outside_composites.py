@@ -60,7 +60,8 @@ def op(read: Callable[..., Any] = _read) -> OpDef:
     return OpDef(
         "ToyTimes", lambda f: Times(f.number("by")), _infer, _times,
         lambda: [Sample("odd", {"by": 3}, (Arg((3, 5)),))], accuracy=Accuracy.ROUNDED,
-        is_custom=True, elementwise=True, composed=(Composed(("toy.times",), read, frozenset({"by"}), _draw),),
+        is_custom=True, elementwise=True, composed=(Composed(("toy.times",), read,
+        frozenset({"by"}), _draw),),
     )  # fmt: skip
 
 
@@ -79,7 +80,8 @@ def model(attributes: dict[str, Any], factor: float = 3.0) -> bytes:
     """x times ``factor``, by a logarithm and its inverse, so that no other pass makes one of it."""
     shape = (3, 5)
     body = SubgraphSpec(
-        [TensorSpec("x", shape), TensorSpec("f", (), data=float(np.log(factor))), TensorSpec("l", shape),
+        [TensorSpec("x", shape), TensorSpec("f", (), data=float(np.log(factor))), TensorSpec("l",
+        shape),
          TensorSpec("s", shape), TensorSpec("y", shape)],
         [OperatorSpec("LOG", {}, [0], [2]), OperatorSpec("ADD", {}, [2, 1], [3]),
          OperatorSpec("EXP", {}, [3], [4])], [0], [4],
@@ -128,13 +130,16 @@ def _raises(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]
 @pytest.mark.parametrize(
     ("read", "attributes", "why"),
     [
-        (_read, {"by": 4}, "ToyTimes of plugin toy-plugin (from toy-package): what it is made of computes something else"),
-        (_read, {"by": 3, "to": 4}, "ToyTimes of plugin toy-plugin (from toy-package): its attribute 'to' is not understood"),
+        (_read, {"by": 4}, ("ToyTimes of plugin toy-plugin (from toy-package): what it is made of "
+                           "computes something else")),
+        (_read, {"by": 3, "to": 4}, ("ToyTimes of plugin toy-plugin (from toy-package): its "
+                                    "attribute 'to' is not understood")),
         (_read, {}, "ToyTimes of plugin toy-plugin (from toy-package): it does not say by what"),
         (_raises, {"by": 3}, "ToyTimes of plugin toy-plugin (from toy-package): no idea"),
         (lambda f, o: [1], {"by": 3}, "ToyTimes of plugin toy-plugin (from toy-package): "),
         (lambda f, o: None, {"by": 3}, "ToyTimes of plugin toy-plugin (from toy-package): "),
-        (lambda f, o: [Reading(Times(3), (4,))], {"by": 3}, "ToyTimes of plugin toy-plugin (from toy-package): "),
+        (lambda f, o: [Reading(Times(3), (4,))], {"by": 3}, ("ToyTimes of plugin toy-plugin (from "
+                                                            "toy-package): ")),
     ],
 )  # fmt: skip
 def test_what_it_does_not_know_runs_as_operators(

@@ -1,5 +1,5 @@
-"""What a plugin's op says of itself and few models ask: wrong answers name the plugin, and fields that are
-none leave it out."""
+"""What a plugin's op says of itself and few models ask: wrong answers name the plugin, and fields
+that are none leave it out."""
 
 from __future__ import annotations
 
@@ -36,17 +36,20 @@ UNASKED: dict[str, tuple[OpDef, str]] = {
     "states of none": (_keeping(lambda a: None), "states gave None, not a tuple"),
     "states twice": (_keeping(lambda a: (1, 1)), "states gave .*there twice"),
     "hybrid raises": (attrs.evolve(TWICE, hybrid=_raises), "hybrid raised KeyError"),
-    "hybrid of none": (attrs.evolve(TWICE, hybrid=lambda n: None), "hybrid gave None, not a Hybrid"),
+    "hybrid of none": (attrs.evolve(TWICE, hybrid=lambda n: None), ("hybrid gave None, not a "
+                                                                   "Hybrid")),
     "hybrid of no such axis": (
         attrs.evolve(TWICE, hybrid=lambda n: Hybrid((OnTheFly((5,), Rounding.SYMMETRIC),))),
         "hybrid gave axes",
     ),
     "int16_table raises": (attrs.evolve(TWICE, int16_table=_raises), "int16_table raised KeyError"),
     "int16_table of a few": (
-        attrs.evolve(TWICE, int16_table=lambda n: np.array([1, 2], np.int32)), r"int16_table gave int32\[2\]"),
+        attrs.evolve(TWICE, int16_table=lambda n: np.array([1, 2], np.int32)), (r"int16_table "
+                                                                               r"gave int32\[2\]")),
     "as_stored raises": (attrs.evolve(TWICE, as_stored=_raises), "as_stored raised KeyError"),
     "as_stored of no arrays": (
-        attrs.evolve(TWICE, as_stored=lambda n: Replacement("NEG", None, (1,))), "as_stored gave .*arrays"),
+        attrs.evolve(TWICE, as_stored=lambda n: Replacement("NEG", None, (1,))), ("as_stored gave "
+                                                                                 ".*arrays")),
 }  # fmt: skip
 
 

@@ -392,13 +392,16 @@ BROKEN: dict[str, tuple[OpDef, str]] = {
     "moves of too many": (
         attrs.evolve(FIRST, moves=lambda n: Moves(0, (99,), (1,))), "moves gave .*the one result"),
     "moves outside": (
-        attrs.evolve(FIRST, moves=lambda n: Moves(0, (144,), (1,), 1)), "moves gave .*leaves the 144 elements"),
+        attrs.evolve(FIRST, moves=lambda n: Moves(0, (144,), (1,), 1)), ("moves gave .*leaves the "
+                                                                        "144 elements")),
     "moves of halves": (
-        attrs.evolve(FIRST, moves=lambda n: Moves(0, (144,), (0.5,))), "moves gave .*not all whole numbers"),
+        attrs.evolve(FIRST, moves=lambda n: Moves(0, (144,), (0.5,))), ("moves gave .*not all "
+                                                                       "whole numbers")),
     "copies nothing": (attrs.evolve(FIRST, copies=lambda n: 7), "copies gave operand 7"),
     "affine of a text": (attrs.evolve(FIRST, affine=_bad_affine), "affine gave 'twice'"),
     "reorders what it has not": (
-        attrs.evolve(DROP, reorder=lambda n, o: Reordered(None, {5: ints(1)})), "reorder gave operand 5"),
+        attrs.evolve(DROP, reorder=lambda n, o: Reordered(None, {5: ints(1)})), ("reorder gave "
+                                                                                "operand 5")),
 }  # fmt: skip
 
 

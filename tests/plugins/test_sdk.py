@@ -69,8 +69,9 @@ def test_all_is_offered_and_nothing_else(part: str) -> None:
 def test_hooks_bring_no_kernels() -> None:
     code = (
         "import sys, tflgpu.sdk.plugin\n"
-        "heavy = ('tflgpu.kernels', 'tflgpu.ops.base', 'tflgpu.language.builder', 'tflgpu.passes')\n"
-        "assert not [m for m in sys.modules if m.startswith(heavy)], sys.modules.keys()\n"
+        "heavy = ('tflgpu.kernels', 'tflgpu.ops.base', 'tflgpu.language.builder', "
+        "'tflgpu.passes')\nassert not [m for m in sys.modules if m.startswith(heavy)], "
+        "sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 

@@ -1,4 +1,5 @@
-"""A plugin's op on texts (strings): the host runs its reference, and the rest of the model is compiled."""
+"""A plugin's op on texts (strings): the host runs its reference, and the rest of the model is
+compiled."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What a third party's recording does when it runs: an error that names it. Both kinds of device,
-every member of the contract from `run` on, every fault; test_third_party_devices.py comes before."""
+every member of the contract from `run` on, every fault; test_third_party_devices.py comes
+before."""
 
 from __future__ import annotations
 

@@ -46,7 +46,10 @@ def test_the_profile_is_there() -> None:
 
 def test_the_log_is_read() -> None:
     gpu = "INFO: Replacing 100 out of 138 node(s) with delegate (GPU) node, yielding 3 partitions"
-    cpu = "INFO: Replacing 30 out of 39 node(s) with delegate (TfLiteXNNPackDelegate) node, yielding 1"
+    cpu = (
+        "INFO: Replacing 30 out of 39 node(s) with delegate (TfLiteXNNPackDelegate) node, "
+        "yielding 1"
+    )
     assert counted(f"{cpu}\n{gpu}\n{cpu}") == 100
     assert (
         counted("29 operations will run on the GPU, and the remaining 2 operations will run on")

@@ -18,15 +18,17 @@ IMAGE = T(1, 5, 5, 8)
 
 #: Highest version that is taken of each op, "-" for any: model_builder.cc, as a list of its own.
 VERSIONS = """
-CONV_2D 6; DEPTHWISE_CONV_2D 6; TRANSPOSE_CONV 3; FULLY_CONNECTED 9; BATCH_MATMUL -; AVERAGE_POOL_2D 2;
-MAX_POOL_2D 2; ABS 2; COS 2; ELU 2; EXP 2; FLOOR 2; GELU 2; HARD_SWISH -; LOG 2; LOGISTIC 2; NEG 2; RSQRT 2;
-SIGN 2; SIN 2; SQRT 2; SQUARE 2; TANH 2; RELU 2; RELU6 2; RELU_N1_TO_1 2; RELU_0_TO_1 2; LEAKY_RELU 2; PRELU 1;
-ADD 2; DIV 2; EQUAL 2; FLOOR_DIV 2; FLOOR_MOD 2; GREATER 2; GREATER_EQUAL 2; LESS 2; LESS_EQUAL 2;
-LOGICAL_AND 2; MAXIMUM 2; MINIMUM 2; MUL 3; NOT_EQUAL 2; POW 2; SQUARED_DIFFERENCE 2; SUB 2; ADD_N -; CAST -;
-SELECT 1; SELECT_V2 1; RESHAPE 1; TRANSPOSE 4; CONCATENATION 2; PACK -; UNPACK -; SPLIT -; SPLIT_V -; TILE -;
-SLICE 2; STRIDED_SLICE 4; PAD 2; PADV2 2; MIRROR_PAD 2; SPACE_TO_DEPTH 2; DEPTH_TO_SPACE -; RESIZE_BILINEAR 3;
-RESIZE_NEAREST_NEIGHBOR 3; MEAN -; REDUCE_MAX -; REDUCE_MIN -; REDUCE_PROD -; SUM -; CUMSUM 1; SOFTMAX 2;
-GATHER 1; ONE_HOT 1; LSTM 4; QUANTIZE 2; DEQUANTIZE 3; DENSIFY 1
+CONV_2D 6; DEPTHWISE_CONV_2D 6; TRANSPOSE_CONV 3; FULLY_CONNECTED 9; BATCH_MATMUL -;
+AVERAGE_POOL_2D 2; MAX_POOL_2D 2; ABS 2; COS 2; ELU 2; EXP 2; FLOOR 2; GELU 2; HARD_SWISH -;
+LOG 2; LOGISTIC 2; NEG 2; RSQRT 2; SIGN 2; SIN 2; SQRT 2; SQUARE 2; TANH 2; RELU 2; RELU6 2;
+RELU_N1_TO_1 2; RELU_0_TO_1 2; LEAKY_RELU 2; PRELU 1; ADD 2; DIV 2; EQUAL 2; FLOOR_DIV 2;
+FLOOR_MOD 2; GREATER 2; GREATER_EQUAL 2; LESS 2; LESS_EQUAL 2; LOGICAL_AND 2; MAXIMUM 2;
+MINIMUM 2; MUL 3; NOT_EQUAL 2; POW 2; SQUARED_DIFFERENCE 2; SUB 2; ADD_N -; CAST -; SELECT 1;
+SELECT_V2 1; RESHAPE 1; TRANSPOSE 4; CONCATENATION 2; PACK -; UNPACK -; SPLIT -; SPLIT_V -;
+TILE -; SLICE 2; STRIDED_SLICE 4; PAD 2; PADV2 2; MIRROR_PAD 2; SPACE_TO_DEPTH 2;
+DEPTH_TO_SPACE -; RESIZE_BILINEAR 3; RESIZE_NEAREST_NEIGHBOR 3; MEAN -; REDUCE_MAX -;
+REDUCE_MIN -; REDUCE_PROD -; SUM -; CUMSUM 1; SOFTMAX 2; GATHER 1; ONE_HOT 1; LSTM 4; QUANTIZE 2;
+DEQUANTIZE 3; DENSIFY 1
 """
 CUSTOMS = {"Convolution2DTransposeBias", "MaxPoolingWithArgmax2D", "MaxUnpooling2D", "Resampler"}
 
@@ -60,7 +62,8 @@ def test_versions() -> None:
 
 
 def test_versions_of_the_successor() -> None:
-    for op, version in {"CONV_2D": 6, "FULLY_CONNECTED": 14, "MUL": 8, "STRIDED_SLICE": 2, "TRANSPOSE": 9,
+    for op, version in {"CONV_2D": 6, "FULLY_CONNECTED": 14, "MUL": 8, "STRIDED_SLICE": 2,
+    "TRANSPOSE": 9,
                         "SOFTMAX": 4, "RELU": 2}.items():  # fmt: skip
         assert DRIFT.rules[op]["version"] == version
 
@@ -86,27 +89,36 @@ Case = tuple[str, list[Any], list[T], dict[str, Any], str]
 CASES: list[Case] = [
     ("CONV_2D", [IMAGE, FILTER, BIAS], [HALF], CONV, ""),
     ("CONV_2D", [IMAGE, T(4, 3, 3, 8), BIAS], [HALF], CONV, ""),
-    ("CONV_2D", [IMAGE, T(4, 3, 3, 8), T(4)], [HALF], CONV, "3 operands that are computed; taken are 1 to 2"),
+    ("CONV_2D", [IMAGE, T(4, 3, 3, 8), T(4)], [HALF], CONV, ("3 operands that are computed; taken "
+                                                            "are 1 to 2")),
     ("CONV_2D", [IMAGE, FILTER, BIAS], [HALF], CONV | {"stride_w": 0}, "stride_w is 0"),
-    ("CONV_2D", [IMAGE, FILTER, BIAS], [HALF], CONV | {"dilation_h_factor": 0}, "dilation_h_factor is 0"),
+    ("CONV_2D", [IMAGE, FILTER, BIAS], [HALF], CONV | {"dilation_h_factor": 0},
+    "dilation_h_factor is 0"),
     ("CONV_2D", [IMAGE, FILTER], [HALF], CONV | {"fused_activation_function": 4}, ""),
-    ("CONV_2D", [IMAGE, FILTER], [HALF], CONV | {"fused_activation_function": 5}, "activation (code 5)"),
+    ("CONV_2D", [IMAGE, FILTER], [HALF], CONV | {"fused_activation_function": 5}, ("activation "
+                                                                                  "(code 5)")),
     ("DEPTHWISE_CONV_2D", [IMAGE, const(1, 3, 3, 16), const(16)], [T(1, 5, 5, 16)],
      CONV | {"depth_multiplier": 2}, ""),
     ("DEPTHWISE_CONV_2D", [IMAGE, const(1, 3, 3, 16), const(16)], [T(1, 5, 5, 16)],
      CONV | {"depth_multiplier": 1}, "times depth_multiplier"),
     ("DEPTHWISE_CONV_2D", [IMAGE, const(1, 3, 3, 8), const(7)], [IMAGE],
      CONV | {"depth_multiplier": 1}, "the bias is not as long"),
-    ("DEPTHWISE_CONV_2D", [IMAGE, const(1, 3, 3, 4)], [IMAGE], CONV | {"depth_multiplier": 1}, "last dimension"),
-    ("DEPTHWISE_CONV_2D", [T(2, 5, 5, 8), const(1, 3, 3, 8)], [IMAGE], CONV | {"depth_multiplier": 1}, "batch"),
-    ("DEPTHWISE_CONV_2D", [T(5, 5, 8), const(1, 3, 3, 8)], [IMAGE], CONV | {"depth_multiplier": 1}, "rank 3"),
+    ("DEPTHWISE_CONV_2D", [IMAGE, const(1, 3, 3, 4)], [IMAGE], CONV | {"depth_multiplier": 1},
+    "last dimension"),
+    ("DEPTHWISE_CONV_2D", [T(2, 5, 5, 8), const(1, 3, 3, 8)], [IMAGE],
+    CONV | {"depth_multiplier": 1}, "batch"),
+    ("DEPTHWISE_CONV_2D", [T(5, 5, 8), const(1, 3, 3, 8)], [IMAGE], CONV | {"depth_multiplier": 1},
+    "rank 3"),
     ("TRANSPOSE_CONV", [const(4), const(4, 2, 2, 8), IMAGE], [T(1, 9, 9, 4)], CONV, ""),
-    ("TRANSPOSE_CONV", [const(4), const(4, 2, 2, 8), IMAGE], [IMAGE], CONV | {"stride_h": 0}, "stride_h is 0"),
+    ("TRANSPOSE_CONV", [const(4), const(4, 2, 2, 8), IMAGE], [IMAGE], CONV | {"stride_h": 0},
+    "stride_h is 0"),
     ("FULLY_CONNECTED", [T(1, 8), const(4, 8)], [T(1, 4)], {"weights_format": 0}, ""),
-    ("FULLY_CONNECTED", [T(1, 8), const(4, 8)], [T(1, 4)], {"weights_format": 1}, "weights_format is 1"),
+    ("FULLY_CONNECTED", [T(1, 8), const(4, 8)], [T(1, 4)], {"weights_format": 1},
+    "weights_format is 1"),
     ("FULLY_CONNECTED", [const(1, 8), T(4, 8)], [T(1, 4)], {}, "operand 0"),
     ("FULLY_CONNECTED", [T(1, 2, 8), const(4, 8)], [T(1, 2, 4)], {"keep_num_dims": True}, ""),
-    ("FULLY_CONNECTED", [T(1, 2, 8), const(4, 8)], [T(2, 4)], {"keep_num_dims": True}, "different ranks"),
+    ("FULLY_CONNECTED", [T(1, 2, 8), const(4, 8)], [T(2, 4)], {"keep_num_dims": True},
+    "different ranks"),
     ("BATCH_MATMUL", [T(2, 3, 4), T(2, 4, 5)], [T(2, 3, 5)], {"adj_x": False}, ""),
     ("BATCH_MATMUL", [T(2, 3, 4)], [T(2, 3, 5)], {}, "1 operands; taken are 2"),
     ("MAX_POOL_2D", [IMAGE], [HALF], POOL, ""),
@@ -142,8 +154,10 @@ CASES: list[Case] = [
     ("CAST", [T(3, dtype="i32")], [T(3, dtype="bool")], {}, "from i32 to bool"),
     ("CAST", [T(3, dtype="i64")], [T(3)], {}, "from i64 to f32"),
     ("SELECT_V2", [BOOL, IMAGE, const()], [IMAGE], {}, ""),
-    ("SELECT_V2", [BOOL, IMAGE, T(1, 5, 1, 8)], [IMAGE], {}, "neither the result's shape nor one element"),
-    ("SELECT_V2", [T(5, 8, dtype="bool"), T(5, 8), const(5, 8)], [T(5, 8)], {}, "of two dimensions"),
+    ("SELECT_V2", [BOOL, IMAGE, T(1, 5, 1, 8)], [IMAGE], {}, ("neither the result's shape nor one "
+                                                             "element")),
+    ("SELECT_V2", [T(5, 8, dtype="bool"), T(5, 8), const(5, 8)], [T(5, 8)], {}, ("of two "
+                                                                                "dimensions")),
     ("SELECT_V2", [T(1, 7, dtype="bool"), const(), const()], [T(5, 8)], {}, "cannot be spread"),
     ("SELECT", [T(3, dtype="i32"), T(3), T(3)], [T(3)], {}, "is i32; taken is"),
     ("RESHAPE", [IMAGE, const(1, dtype="i32")], [T(200)], {}, ""),
@@ -156,18 +170,22 @@ CASES: list[Case] = [
     ("SLICE", [IMAGE, T(4), const(4)], [IMAGE], {}, "operand 1 "),
     ("STRIDED_SLICE", [IMAGE, const(4), const(4), const(data=[1, 1, 2, 1])], [IMAGE],
      {"shrink_axis_mask": 0}, ""),
-    ("STRIDED_SLICE", [IMAGE, const(4), const(4), const(data=[1, 1, -1, 1])], [IMAGE], {}, "not above 0"),
+    ("STRIDED_SLICE", [IMAGE, const(4), const(4), const(data=[1, 1, -1, 1])], [IMAGE], {},
+    "not above 0"),
     ("STRIDED_SLICE", [IMAGE, const(4), const(4), const(data=[1] * 4)], [T(5, 5, 8)],
      {"shrink_axis_mask": 1}, "shrink_axis_mask is 1"),
     ("PAD", [IMAGE, PADS], [T(1, 5, 5, 8)], {}, ""),
-    ("PAD", [T(5, 8), const(data=[[0, 0]] * 2, dtype="i32")], [T(5, 8)], {}, "a shape other than 3x2 or 4x2"),
+    ("PAD", [T(5, 8), const(data=[[0, 0]] * 2, dtype="i32")], [T(5, 8)], {}, ("a shape other than "
+                                                                             "3x2 or 4x2")),
     ("PAD", [IMAGE, T(4, 2, dtype="i32")], [IMAGE], {}, "operand 1 "),
     ("MIRROR_PAD", [IMAGE, PADS], [IMAGE], {"mode": 0}, ""),
     ("MIRROR_PAD", [IMAGE, PADS], [IMAGE], {"mode": 1}, "mode is 1"),
     ("DEPTH_TO_SPACE", [IMAGE], [T(1, 10, 10, 2)], {"block_size": 2}, ""),
     ("SPACE_TO_DEPTH", [IMAGE], [IMAGE], {"block_size": 1}, "block_size is 1; it must be above 1"),
-    ("RESIZE_BILINEAR", [IMAGE, AXIS], [IMAGE], {"align_corners": True, "half_pixel_centers": False}, ""),
-    ("RESIZE_BILINEAR", [IMAGE, AXIS], [IMAGE], {"align_corners": True, "half_pixel_centers": True}, "both on"),
+    ("RESIZE_BILINEAR", [IMAGE, AXIS], [IMAGE], {"align_corners": True,
+    "half_pixel_centers": False}, ""),
+    ("RESIZE_BILINEAR", [IMAGE, AXIS], [IMAGE], {"align_corners": True, "half_pixel_centers": True},
+    "both on"),
     ("RESIZE_NEAREST_NEIGHBOR", [IMAGE, AXIS], [IMAGE],
      {"align_corners": True, "half_pixel_centers": True}, ""),
     ("MEAN", [IMAGE, AXIS], [T(1, 8)], {}, ""),
@@ -181,8 +199,10 @@ CASES: list[Case] = [
     ("GATHER", [const(9, 4), T(1, 3, dtype="i32")], [T(1, 3, 4)], {}, "has rank 2; taken is 1"),
     ("GATHER", [const(9, 4), T(3, dtype="i64")], [T(3, 4)], {}, "is i64; taken is i32"),
     ("ONE_HOT", [T(1, dtype="i32"), const(), const(), const()], [T(1, 7)], {"axis": -1}, ""),
-    ("ONE_HOT", [T(1, dtype="i32"), const(), const(), const()], [T(7, 1)], {"axis": 0}, "its axis is 0"),
-    ("ONE_HOT", [T(1, 2, dtype="i32"), const(), const(), const()], [T(1, 2, 7)], {"axis": -1}, "only the first"),
+    ("ONE_HOT", [T(1, dtype="i32"), const(), const(), const()], [T(7, 1)], {"axis": 0},
+    "its axis is 0"),
+    ("ONE_HOT", [T(1, 2, dtype="i32"), const(), const(), const()], [T(1, 2, 7)], {"axis": -1},
+    "only the first"),
     ("LSTM", FULL_LSTM, [T(1, 4)], {"fused_activation_function": 4}, ""),
     ("LSTM", FULL_LSTM, [T(1, 4)], {"fused_activation_function": 1}, "only TANH"),
     ("LSTM", FULL_LSTM[:18], [T(1, 4)], {"fused_activation_function": 4}, "18 operands"),
@@ -193,10 +213,12 @@ CASES: list[Case] = [
     ("LSTM", [T(1, 4)] * 3 + [const(4)] * 2, [T(1, 8)] * 4,
      {"kernel_type": 1, "fused_activation_function": 4, "cell_clip": 1.0}, "clipping"),
     ("QUANTIZE", [T(3)], [T(3, dtype="i8")], {}, ""),
-    ("QUANTIZE", [T(3)], [T(3, dtype="i8")], {"quantized": False}, "quantized models are not allowed"),
+    ("QUANTIZE", [T(3)], [T(3, dtype="i8")], {"quantized": False}, ("quantized models are not "
+                                                                   "allowed")),
     ("DEQUANTIZE", [T(3, dtype="i16")], [T(3)], {}, "the type is not taken here"),
     ("TANH", [T(3, dtype="i8")], [T(3, dtype="i8")], {}, ""),
-    ("TANH", [T(3, dtype="i8")], [T(3, dtype="i8")], {"quantized": False}, "the type is not taken here"),
+    ("TANH", [T(3, dtype="i8")], [T(3, dtype="i8")], {"quantized": False}, ("the type is not "
+                                                                           "taken here")),
     ("DENSIFY", [const(3)], [T(3)], {}, ""),
     ("DENSIFY", [T(3)], [T(3)], {}, "1 operands that are computed; taken are 0"),
     ("SQUEEZE", [T(1, 3)], [T(3)], {}, "the op SQUEEZE is not taken"),
@@ -204,8 +226,10 @@ CASES: list[Case] = [
     ("MaxUnpooling2D", [IMAGE], [IMAGE], {"custom": True}, "1 operands that are computed"),
     ("MaxPoolingWithArgmax2D", [IMAGE], [HALF, HALF], {"custom": True}, ""),
     ("Resampler", [IMAGE, T(1, 3, 3, 2)], [T(1, 3, 3, 8)], {"custom": True}, ""),
-    ("Resampler", [IMAGE, T(1, 3, 3, 1)], [T(1, 3, 3, 8)], {"custom": True}, "fewer than 2 channels"),
-    ("Resampler", [IMAGE, T(2, 3, 3, 2)], [T(1, 3, 3, 8)], {"custom": True}, "different batch sizes"),
+    ("Resampler", [IMAGE, T(1, 3, 3, 1)], [T(1, 3, 3, 8)], {"custom": True}, ("fewer than 2 "
+                                                                             "channels")),
+    ("Resampler", [IMAGE, T(2, 3, 3, 2)], [T(1, 3, 3, 8)], {"custom": True}, ("different batch "
+                                                                             "sizes")),
     ("CONV_2D", [IMAGE, FILTER], [HALF], {"custom": True}, "the custom op CONV_2D is not taken"),
     ("TFLite_Detection_PostProcess", [IMAGE], [IMAGE], {"custom": True}, "is not taken"),
 ]  # fmt: skip

@@ -27,12 +27,12 @@ def test_the_largest_part_is_taken_and_the_other_told_why() -> None:
     found = chain("TANH", "SQUEEZE", "TANH", "EXP", "SQUEEZE", "ABS")
     assert found.parts == ((2, 3),)
     assert found.reasons == {
-        0: "it would be taken, but its part of the graph (1 operator) is number 2 by size, and at most "
-        "1 may go to the GPU",
+        0: "it would be taken, but its part of the graph (1 operator) is number 2 by size, and "
+        "at most 1 may go to the GPU",
         1: "the op SQUEEZE is not taken",
         4: "the op SQUEEZE is not taken",
-        5: "it would be taken, but its part of the graph (1 operator) is number 3 by size, and at most "
-        "1 may go to the GPU",
+        5: "it would be taken, but its part of the graph (1 operator) is number 3 by size, and "
+        "at most 1 may go to the GPU",
     }  # fmt: skip
 
 
@@ -104,14 +104,18 @@ class TestFlaws:
         assert chain("FLOOR", "SQUEEZE", "EXP", "TANH").flaws == {}  # it is not taken
 
 
-#: How many operators stayed on the CPU where LiteRT 2.3's GPU accelerator opened real models on an NVIDIA
-#: H200. benchmarks/results/all_h200.md has "whole model on the GPU" of eight; of the two of MediaPipe's
-#: segmentations and the 8-bit model it was noted that they ran there, and nothing that stayed.
+#: How many operators stayed on the CPU where LiteRT 2.3's GPU accelerator opened real models on an
+#: NVIDIA H200. benchmarks/results/all_h200.md has "whole model on the GPU" of eight; of the two of
+#: MediaPipe's segmentations and the 8-bit model it was noted that they ran there, and nothing that
+#: stayed.
 RECORDED = {
     "deeplabv3_257_mv_gpu": 0, "edsr_f32b5_fp32": 0, "mobilenet_v1_1.0_224_f32": 0,
-    "mobilenet_v2_1.0_224_f32": 0, "mobilenet_v2_1.0_224_ptq_int8": 0, "mp_hair_segmentation_customops": 0,
-    "mp_pose_landmark_full_f16": 0, "mp_selfie_segmentation_f16": 0, "posenet_mobilenet_v1_100_257_f32": 0,
-    "ssd_mobilenet_v2_oidv4_fp16": 0, "style_transfer_f16_384": 0, "litert_torchaudio_conformer": 38,
+    "mobilenet_v2_1.0_224_f32": 0, "mobilenet_v2_1.0_224_ptq_int8": 0,
+    "mp_hair_segmentation_customops": 0,
+    "mp_pose_landmark_full_f16": 0, "mp_selfie_segmentation_f16": 0,
+    "posenet_mobilenet_v1_100_257_f32": 0,
+    "ssd_mobilenet_v2_oidv4_fp16": 0, "style_transfer_f16_384": 0,
+    "litert_torchaudio_conformer": 38,
 }  # fmt: skip
 
 

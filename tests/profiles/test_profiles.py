@@ -1,4 +1,5 @@
-"""Profiles: what they are, what `tflgpu.check` makes of them, and real models through all of them."""
+"""Profiles: what they are, what `tflgpu.check` makes of them, and real models through all of
+them."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class TestTable:
         names = [p.name for p in profiles.list()]
         assert len(set(names)) == len(names)
         assert {
-            "adreno-740", "mali-g715", "apple-m1", "apple-a16", "powervr-ge8320", "intel-uhd", "rtx-class",
+            "adreno-740", "mali-g715", "apple-m1", "apple-a16", "powervr-ge8320", "intel-uhd",
+            "rtx-class",
             "tflite-gpu", "litert-gpu",
         } <= set(names)  # fmt: skip
 
@@ -223,7 +225,8 @@ def test_a_precision_that_a_device_lacks_shows() -> None:
 
 MODELS = (
     "deeplabv3_257_mv_gpu", "dtln_model_quant_1", "edsr_f32b5_fp32", "litert_torchaudio_conformer",
-    "mobilenet_v1_0.25_224_float", "mobilenet_v1_1.0_224_f32", "mobilenet_v1_1.0_224_quant_embedding",
+    "mobilenet_v1_0.25_224_float", "mobilenet_v1_1.0_224_f32",
+    "mobilenet_v1_1.0_224_quant_embedding",
     "mobilenet_v2_1.0_224_f32", "mobilenet_v2_1.0_224_ptq_int8", "movie_review_nl_classifier",
     "mp_hair_segmentation_customops", "mp_pose_landmark_full_f16", "mp_selfie_segmentation_f16",
     "posenet_mobilenet_v1_100_257_f32", "posenet_mobilenet_v1_100_257_int8_float_io",

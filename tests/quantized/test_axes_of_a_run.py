@@ -1,5 +1,5 @@
-"""MEAN and SUM of 8 bits whose axes are no constant of the file: XNNPACK does not take them, so that their
-results are those of LiteRT's own kernels, to the last bit."""
+"""MEAN and SUM of 8 bits whose axes are no constant of the file: XNNPACK does not take them, so
+that their results are those of LiteRT's own kernels, to the last bit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Operators on quantized tensors of unlike and of round scales: equal to what LiteRT's interpreter gives by
-default, to the last bit. Round scales put every other result half way between two steps."""
+"""Operators on quantized tensors of unlike and of round scales: equal to what LiteRT's interpreter
+gives by default, to the last bit. Round scales put every other result half way between two
+steps."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ OPERATORS: tuple[tuple[str, DType, list[Any], Any, dict[str, Any], int], ...] = 
     ("RESIZE_BILINEAR", DType.I8, [0.1, (_SIZE,)], (0.1, _LARGE), {}, 3),
     ("RESIZE_BILINEAR", DType.U8, [0.1, (_SIZE,)], (0.1, _LARGE), {"half_pixel_centers": True}, 3),
     ("RESIZE_BILINEAR", DType.I16, [1e-4, (_SIZE,)], (1e-4, _LARGE), {"align_corners": True}, 4),
-    ("RESIZE_BILINEAR", DType.I16, [1e-4, (_SIZE,)], (1e-4, _LARGE), {"half_pixel_centers": True}, 4),
+    ("RESIZE_BILINEAR", DType.I16, [1e-4, (_SIZE,)], (1e-4, _LARGE), {"half_pixel_centers": True},
+    4),
 )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""How LiteRT's kernels round by default where one number in a thousand shows it: many numbers, no step off."""
+"""How LiteRT's kernels round by default where one number in a thousand shows it: many numbers, no
+step off."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ CASES: dict[str, tuple[str, list[TensorSpec], dict[str, Any], int]] = {
     "dense_said_without_bias": _dense(None, 29, DType.I64),
     "dense_channels_with_64_bits": _dense(DType.I64, 29),
     **{
-        op: (op, [_tensor(DType.I16, _BIG, s) for s in (8.8e-5, 6.2e-5, 9.2e-5)], {"pot_scale_int16": False}, version)
+        op: (op, [_tensor(DType.I16, _BIG, s) for s in (8.8e-5, 6.2e-5, 9.2e-5)],
+        {"pot_scale_int16": False}, version)
         for op, version in (("ADD", 3), ("SUB", 5))
     },
     "MUL": ("MUL", [_tensor(DType.I16, _BIG, s) for s in (9.3e-5, 4.2e-4, 3.6e-4)], {}, 6),

@@ -53,7 +53,8 @@ CASES = (
     Hybrid("CONV_2D", (2, 5, 7, 3), (6, 3, 3, 3), (2, 5, 7, 6), None, _CONV, 5),
     # Of these each pixel has a range, unless pixels are left out.
     Hybrid("CONV_2D", (2, 5, 7, 9), (6, 1, 1, 9), (2, 5, 7, 6), 0, _CONV, 5),
-    Hybrid("CONV_2D", (2, 6, 6, 9), (6, 1, 1, 9), (2, 3, 3, 6), 0, _CONV | {"stride_h": 2, "stride_w": 2}, 5),
+    Hybrid("CONV_2D", (2, 6, 6, 9), (6, 1, 1, 9), (2, 3, 3, 6), 0, _CONV | {"stride_h": 2,
+    "stride_w": 2}, 5),
     Hybrid("DEPTHWISE_CONV_2D", (2, 5, 7, 3), (1, 3, 3, 6), (2, 5, 7, 6), 3,
            {**_CONV, "depth_multiplier": 2}, 6),
     Hybrid("BATCH_MATMUL", (2, 5, 13), (2, 13, 3), (2, 5, 3)),

@@ -20,7 +20,8 @@ CASES = [
     ("LOG", 100.0, 4.6), ("LOG", 1.0, 6.6),
     # The last piece climbs over all of the range: TFLite's slope has no room for that.
     ("LOG", 1.001, 1e-3),
-    ("RSQRT", 20.0, 3.2), ("RSQRT", 1.0, 90.0), ("GELU", 6.0, 6.0), ("TANH", 4.0, 1.0), ("TANH", 5.3, 1.0),
+    ("RSQRT", 20.0, 3.2), ("RSQRT", 1.0, 90.0), ("GELU", 6.0, 6.0), ("TANH", 4.0, 1.0), ("TANH",
+    5.3, 1.0),
     ("LOGISTIC", 11.0, 1.0), ("LOGISTIC", 2.9, 1.0),
     # Powers of two, which are computed by other means.
     ("TANH", 8.0, 1.0), ("TANH", 16.0, 1.0), ("LOGISTIC", 8.0, 1.0),
@@ -48,8 +49,8 @@ def run(interpreter: object, x: Array) -> Array:
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize(("op", "reach", "result"), CASES)
 def test_every_operand(op: str, reach: float, result: float, device: int) -> None:
-    """One step where C's functions and NumPy's round apart, and none where whole numbers are all there
-    is; a rounded function is up to 65535 steps off."""
+    """One step where C's functions and NumPy's round apart, and none where whole numbers are all
+    there is; a rounded function is up to 65535 steps off."""
     content = model(op, tensor("x", reach), tensor("y", result))
     x = np.arange(-FULL, FULL, dtype=np.int16)
     if op == "RSQRT":

@@ -1,6 +1,6 @@
-"""Operands on other scales than each other or than the result: comparisons rescale, most that only move
-elements take the stored numbers as they are, and so does every device. Held against LiteRT's reference
-kernels."""
+"""Operands on other scales than each other or than the result: comparisons rescale, most that only
+move elements take the stored numbers as they are, and so does every device. Held against LiteRT's
+reference kernels."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Sums of products that XNNPACK leaves to LiteRT's own kernels, which round them otherwise, and their neighbours:
-equal to what its interpreter gives by default, to the last bit. Of scales like these one sum in four lies half way
-between two steps."""
+"""Sums of products that XNNPACK leaves to LiteRT's own kernels, which round them otherwise, and
+their neighbours: equal to what its interpreter gives by default, to the last bit. Of scales like
+these one sum in four lies half way between two steps."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from tflgpu.tflite.write import write_model
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
 _CONV = {"padding": 0, "stride_h": 1, "stride_w": 1}
-#: By name: input, filter, its type and the axis of its channels, result, options, version. 13 channels are
-#: eight and five.
+#: By name: input, filter, its type and the axis of its channels, result, options, version. 13
+#: channels are eight and five.
 CASES: dict[str, tuple[Any, ...]] = {
     "CONV_2D": ((1, 5, 7, 3), (6, 3, 3, 3), DType.I4, 0, (1, 5, 7, 6), _CONV, 7),
     "DEPTHWISE_CONV_2D": (
-        (1, 5, 7, 13), (1, 2, 3, 13), DType.I4, 3, (1, 5, 7, 13), {**_CONV, "depth_multiplier": 1}, 7,
+        (1, 5, 7, 13), (1, 2, 3, 13), DType.I4, 3, (1, 5, 7, 13), {**_CONV, "depth_multiplier": 1},
+        7,
     ),
     "FULLY_CONNECTED": ((19, 27), (6, 27), DType.I4, 0, (19, 6), {}, 10),
     "TRANSPOSE_CONV": (
-        (1, 5, 4, 6), (9, 1, 2, 6), DType.I8, 0, (1, 10, 12, 9), {"padding": 0, "stride_h": 2, "stride_w": 3},
+        (1, 5, 4, 6), (9, 1, 2, 6), DType.I8, 0, (1, 10, 12, 9), {"padding": 0, "stride_h": 2,
+        "stride_w": 3},
         3,
     ),
 }  # fmt: skip
@@ -53,7 +55,8 @@ def _model(op: str) -> bytes:
     )
 
 
-#: Products of two tensors that are computed: op, types, the second one's zero point, the factor of a sum, options.
+#: Products of two tensors that are computed: op, types, the second one's zero point, the factor of
+#: a sum, options.
 _WIDE, _NARROW = DType.I16, DType.I8
 PRODUCTS: tuple[tuple[str, DType, DType, int, float, dict[str, Any], int], ...] = (
     ("FULLY_CONNECTED", _NARROW, _NARROW, 0, 1 / 4, {"fused_activation_function": 1}, 4),

@@ -84,7 +84,8 @@ def test_comparisons(scales: tuple[float, float], device: int) -> None:
 
 @pytest.mark.parametrize("device", [0, 1])
 def test_comparisons_of_words(device: int) -> None:
-    """Which is larger is said of the stored numbers, whatever their scales; whether they are equal, of 256ths."""
+    """Which is larger is said of the stored numbers, whatever their scales; whether they are equal,
+    of 256ths."""
     ops = ("LESS", "EQUAL", "GREATER")
     tensors = [
         TensorSpec(n, (41, 41), DType.I16, None, Quantization((s,), (0,)))

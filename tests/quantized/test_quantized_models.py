@@ -26,8 +26,8 @@ from tflgpu.tflite.write import write_model
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
-#: Steps that differ anywhere grow through a network as noise does: of 20 inputs the distance between two
-#: kernel sets is a fifth more or less by chance.
+#: Steps that differ anywhere grow through a network as noise does: of 20 inputs the distance
+#: between two kernel sets is a fifth more or less by chance.
 INPUTS = 60
 #: Of these the classes are compared. Of noise, two classes may be a step apart.
 CLASSIFIED = 20
@@ -267,8 +267,8 @@ def test_dynamic_range_weights(
     require_backend: Callable[[str], Any],
     model_path: Callable[[str], Path],
 ) -> None:
-    """int8 weights of a float model: data is rounded to 8 bits before it meets them, as LiteRT does;
-    where that is not wanted, the result is what LiteRT gives for the weights as f32."""
+    """int8 weights of a float model: data is rounded to 8 bits before it meets them, as LiteRT
+    does; where that is not wanted, the result is what LiteRT gives for the weights as f32."""
     content = model_path("dtln_model_quant_1").read_bytes()
     if where == "cpu" and not rounds:
         pytest.skip("only a delegate has the option")

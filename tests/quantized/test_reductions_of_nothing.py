@@ -32,7 +32,8 @@ def _result(interpreter: Any) -> np.ndarray:
 def test_like_litert(op: str, dtype: DType) -> None:
     quant = TYPES[dtype]
     tensors = [
-        TensorSpec("x", (2, 3), dtype, quantization=quant), TensorSpec("axis", (1,), DType.I32, [0]),
+        TensorSpec("x", (2, 3), dtype, quantization=quant), TensorSpec("axis", (1,), DType.I32,
+        [0]),
         TensorSpec("y", (3,), dtype, quantization=quant),
     ]  # fmt: skip
     content = write_model(

@@ -1,4 +1,5 @@
-"""Quantized operators one at a time: at most one step from what LiteRT's kernels compute by default."""
+"""Quantized operators one at a time: at most one step from what LiteRT's kernels compute by
+default."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install t
 DTYPES = (DType.I8, DType.U8)
 #: Ops that only move or choose elements, or follow TFLite's arithmetic: not one step is allowed.
 EXACT = frozenset(
-    {"ADD", "SUB", "MUL", "SQUARED_DIFFERENCE", "PRELU", "RESIZE_BILINEAR", "AVERAGE_POOL_2D", "CONCATENATION", "MAX_POOL_2D", "RESHAPE", "TRANSPOSE", "STRIDED_SLICE", "SPLIT", "PAD",
+    {"ADD", "SUB", "MUL", "SQUARED_DIFFERENCE", "PRELU", "RESIZE_BILINEAR", "AVERAGE_POOL_2D",
+    "CONCATENATION", "MAX_POOL_2D", "RESHAPE", "TRANSPOSE", "STRIDED_SLICE", "SPLIT", "PAD",
      "MAXIMUM", "RESIZE_NEAREST_NEIGHBOR"}
 )  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Functions of one quantized tensor that LiteRT computes on whole numbers: every operand of 8 bits, and some
-of 16, against it."""
+"""Functions of one quantized tensor that LiteRT computes on whole numbers: every operand of 8 bits,
+and some of 16, against it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[
 
 I8, U8, I16 = DType.I8, DType.U8, DType.I16
 Q = tuple[DType, float, int]
-#: Op, options, operand, result: a type, a scale and a zero point each. A rounded result differs in up to half
-#: of the numbers.
+#: Op, options, operand, result: a type, a scale and a zero point each. A rounded result differs in
+#: up to half of the numbers.
 CASES: list[tuple[str, dict[str, float], Q, Q]] = [
     ("SQRT", {}, (I8, 0.3918, -128), (I8, 0.0392, -128)),
     ("SQRT", {}, (I16, 0.008, 0), (I16, 5.06e-5, 0)),

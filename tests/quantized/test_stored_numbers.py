@@ -1,4 +1,5 @@
-"""Ops that take quantized tensors as they are stored, whatever their zero point: as LiteRT, bit for bit."""
+"""Ops that take quantized tensors as they are stored, whatever their zero point: as LiteRT, bit for
+bit."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def const(data: Any) -> TensorSpec:
 ZEROS = Quantization((0.0,), (0,))
 MODELS: dict[str, tuple[list[TensorSpec], OperatorSpec, list[int]]] = {
     "SCATTER_ND": (
-        [stored("x", (7,)), const([[1], [4], [1], [0], [8], [6], [4]]), const([9]), stored("y", (9,))],
+        [stored("x", (7,)), const([[1], [4], [1], [0], [8], [6], [4]]), const([9]), stored("y", (9,
+        ))],
         OperatorSpec("SCATTER_ND", {}, [1, 0, 2], [3]), [3],
     ),
     "WHERE": (

@@ -1,4 +1,5 @@
-"""Functions of 8 and 16 bits that TFLite's kernels do not round: every stored operand, against LiteRT."""
+"""Functions of 8 and 16 bits that TFLite's kernels do not round: every stored operand, against
+LiteRT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Models with and without state for the tests of recovery and of runs in flight, and what they give."""
+"""Models with and without state for the tests of recovery and of runs in flight, and what they
+give."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ INPUTS = [(X * scale).astype(np.float32) for scale in (1, 2, -1, 0.5)]
 
 def keeps_state() -> bytes:
     """An LSTM, which the CPU runs, and a softmax of its result. The output is tensor 1."""
-    tensors = [TensorSpec("x", X.shape), TensorSpec("y", (1, 1, UNITS)), TensorSpec("h", (1, 1, UNITS))]  # fmt: skip
+    tensors = [TensorSpec("x", X.shape), TensorSpec("y", (1, 1, UNITS)), TensorSpec("h", (1, 1,
+    UNITS))]  # fmt: skip
     tensors += [TensorSpec(f"w{i}", w.shape, data=w) for i, w in enumerate(W)]  # 3 to 6
     tensors += [TensorSpec(f"r{i}", r.shape, data=r) for i, r in enumerate(R)]  # 7 to 10
     tensors += [TensorSpec(f"b{i}", b.shape, data=b) for i, b in enumerate(B)]  # 11 to 14
@@ -28,7 +30,8 @@ def keeps_state() -> bytes:
     no = (-1,)
     operands = (0, *range(3, 11), *no * 3, *range(11, 15), *no * 2, 15, 16, *no * 4)
     operators = [
-        OperatorSpec("UNIDIRECTIONAL_SEQUENCE_LSTM", {"fused_activation_function": 4}, operands, (2,)),
+        OperatorSpec("UNIDIRECTIONAL_SEQUENCE_LSTM", {"fused_activation_function": 4}, operands, (2,
+        )),
         OperatorSpec("SOFTMAX", {"beta": 1.0}, (2,), (1,)),
     ]  # fmt: skip
     return write_model(ModelSpec(tensors, operators, (0,), (1,)))
@@ -50,7 +53,8 @@ def state_results(*inputs: Any) -> list[Any]:
 
 
 def large(rows: int = 300, outputs: tuple[int, ...] = (2,)) -> bytes:
-    """Twice its input, of ``rows`` x 1,024 numbers: results that devices lend. The output is tensor 2."""
+    """Twice its input, of ``rows`` x 1,024 numbers: results that devices lend. The output is tensor
+    2."""
     tensors = [
         TensorSpec("x", (rows, 1024)), TensorSpec("two", (), data=np.float32(2)),
         TensorSpec("y", (rows, 1024)),

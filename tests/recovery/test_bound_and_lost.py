@@ -1,4 +1,5 @@
-"""Buffers of a device that a model is not on any more: bindings can be taken back, whatever became of it."""
+"""Buffers of a device that a model is not on any more: bindings can be taken back, whatever became
+of it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> WatchedDevice:
 
 @pytest.fixture
 def bound() -> Iterator[Callable[..., Any]]:
-    """Makes an interpreter whose input and output are bound to buffers of its device, and has run."""
+    """Makes an interpreter whose input and output are bound to buffers of its device, and has
+    run."""
     held: list[Any] = []
 
     def make(**options: Any) -> Any:

@@ -73,7 +73,8 @@ def test_it_is_opened_anew_as_often_as_it_takes(monkeypatch: pytest.MonkeyPatch)
 
 
 def sliced_state(two_signatures: bool = False) -> bytes:
-    """Of as many steps of x as ``n`` says an LSTM, which the CPU runs, and a softmax. The output is tensor 3."""
+    """Of as many steps of x as ``n`` says an LSTM, which the CPU runs, and a softmax. The output is
+    tensor 3."""
     units, size = models.UNITS, models.SIZE
     tensors = [
         tensor("x", (1, 3, size)), tensor("n", (3,), DType.I32), number("zero", [0, 0, 0]),
@@ -88,7 +89,8 @@ def sliced_state(two_signatures: bool = False) -> bytes:
                 first + 12, first + 13, *no * 4)  # fmt: skip
     operators = [
         OperatorSpec("SLICE", {}, (0, 2, 1), (4,)),
-        OperatorSpec("UNIDIRECTIONAL_SEQUENCE_LSTM", {"fused_activation_function": 4}, operands, (5,)),
+        OperatorSpec("UNIDIRECTIONAL_SEQUENCE_LSTM", {"fused_activation_function": 4}, operands, (5,
+        )),
         OperatorSpec("SOFTMAX", {"beta": 1.0}, (5,), (3,)),
     ]  # fmt: skip
     if not two_signatures:

@@ -15,7 +15,8 @@ import tflgpu
 from tflgpu.contract import room
 from tflgpu.errors import DeviceError
 
-#: TFLGPU_TEST_EVERYTHING=1 asks the other drivers as well, in front of which the question is the same.
+#: TFLGPU_TEST_EVERYTHING=1 asks the other drivers as well, in front of which the question is the
+#: same.
 CASES = [("opencl", 120, "load"), ("opencl", 400, "open")]
 if os.environ.get("TFLGPU_TEST_EVERYTHING"):
     CASES += [("vulkan", 120, "load"), ("wgpu", 120, "load")]

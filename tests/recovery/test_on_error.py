@@ -1,4 +1,5 @@
-"""What follows when a run fails on the device: the error, the CPU, or another try; and on what state."""
+"""What follows when a run fails on the device: the error, the CPU, or another try; and on what
+state."""
 
 from __future__ import annotations
 
@@ -216,9 +217,9 @@ def test_the_default_delegate(
 def test_reading_results_fails(
     way: str, monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
 ) -> None:
-    """A large result was lent, and is asked for again: the device is to fetch it once more and fails.
-    The run is made again where its inputs are still there. (Drivers of the other APIs that compute
-    on a CPU have results in host memory, where nothing is to be fetched.)"""
+    """A large result was lent, and is asked for again: the device is to fetch it once more and
+    fails. The run is made again where its inputs are still there. (Drivers of the other APIs that
+    compute on a CPU have results in host memory, where nothing is to be fetched.)"""
     require_backend("wgpu")
     monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
     monkeypatch.setenv("TFLGPU_BACKEND", "wgpu")

@@ -1,4 +1,5 @@
-"""Many callers: every call is answered with its own results; a pool ends without leaving anybody waiting."""
+"""Many callers: every call is answered with its own results; a pool ends without leaving anybody
+waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Requests that are gathered: each is answered as if it had come alone, and what goes wrong is its own."""
+"""Requests that are gathered: each is answered as if it had come alone, and what goes wrong is its
+own."""
 
 from __future__ import annotations
 
@@ -437,7 +438,8 @@ def test_a_run_of_who_is_interrupted_is_made_for_the_others(
 
 
 def test_rows_that_nothing_fills_are_no_reason_to_fail() -> None:
-    """They keep what earlier runs had there, but for what a run refused; none has been run, or refused, in vain."""
+    """They keep what earlier runs had there, but for what a run refused; none has been run, or
+    refused, in vain."""
     with pool_of(lookup(), batch=4, sizes=[4], deadline=LONG) as pool:
         words = [np.array([[n, 1]], np.int32) for n in (0, 2, 3, 7)]
         for given in (words, words[:1], words[:3], words[1:2], words, words[2:3]):

@@ -43,8 +43,8 @@ def hangs(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def compiled(delegate: tflgpu.GpuDelegate) -> None:
-    """PoCL compiles a part of a kernel in its first run, which takes longer than these runs may, and
-    keeps it on disk."""
+    """PoCL compiles a part of a kernel in its first run, which takes longer than these runs may,
+    and keeps it on disk."""
     with tflgpu.Interpreter(
         model_content=models.keeps_state(), experimental_delegates=[delegate]
     ) as interpreter:

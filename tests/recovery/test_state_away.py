@@ -1,4 +1,5 @@
-"""State that stays on the device between runs: when it goes there, who gets it back, and what errors leave."""
+"""State that stays on the device between runs: when it goes there, who gets it back, and what
+errors leave."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What backends find in the core whose buffers are allocations of their own, and whose runs are lists of
-commands: on a driver that is a few lines of NumPy."""
+"""What backends find in the core whose buffers are allocations of their own, and whose runs are
+lists of commands: on a driver that is a few lines of NumPy."""
 
 from __future__ import annotations
 
@@ -172,7 +172,8 @@ class Recording(StagedRecording[Commands, Region]):
     def _bind_kernels(self) -> None:
         self.kernels[:] = [
             partial(interpret, d.kernel, d.groups,
-                    [r.buffer.view(b.scalar.numpy) for r, b in zip(rs, d.kernel.buffers, strict=True)])
+                    [r.buffer.view(b.scalar.numpy) for r, b in zip(rs, d.kernel.buffers,
+                    strict=True)])
             for d, rs in zip(self._planned, self._regions, strict=True)
         ]  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Drivers that compile by LLVM, in a process that has another LLVM, as TensorFlow brings one.
 
-Small libraries stand for the three: a driver, its LLVM, and another one whose functions end the process.
+Small libraries stand for the three: a driver, its LLVM, and another one whose functions end the
+process.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def run(program: str, environment: Mapping[str, str]) -> str:
 def run_on(
     request: pytest.FixtureRequest, libraries: Path, require_backend: Callable[[str], Any]
 ) -> Callable[..., str]:
-    """Run a program that has ``backend`` and ``libs``, where that driver is the only one there is."""
+    """Run a program that has ``backend`` and ``libs``, where that driver is the only one there
+    is."""
     require_backend(request.param)
     drivers = {"OCL_ICD_VENDORS": f"{libraries}/driver.icd",
                "VK_DRIVER_FILES": f"{libraries}/driver.json",

@@ -1,6 +1,7 @@
-"""Inputs of a recording may lie in memory that the host writes at full speed and reads at a hundredth of it:
-whatever reads them on the way of a run is found out here. They are arrays that raise where NumPy is asked to read
-them, and what gets around that reads noise, since a run takes what was written and leaves noise there."""
+"""Inputs of a recording may lie in memory that the host writes at full speed and reads at a
+hundredth of it: whatever reads them on the way of a run is found out here. They are arrays that
+raise where NumPy is asked to read them, and what gets around that reads noise, since a run takes
+what was written and leaves noise there."""
 
 from __future__ import annotations
 
@@ -251,8 +252,10 @@ def test_a_loop() -> None:
         TensorSpec("axes", (2,), DType.I32, data=np.array([0, 1], np.int32)),
     )
     cond = SubgraphSpec(
-        [main[0], axes, scalar, TensorSpec("limit", (), data=np.float32(99)), TensorSpec("c", (), DType.BOOL)],
-        [OperatorSpec("SUM", {"keep_dims": False}, [0, 1], [2]), OperatorSpec("LESS", {}, [2, 3], [4])],
+        [main[0], axes, scalar, TensorSpec("limit", (), data=np.float32(99)), TensorSpec("c", (),
+        DType.BOOL)],
+        [OperatorSpec("SUM", {"keep_dims": False}, [0, 1], [2]), OperatorSpec("LESS", {}, [2, 3],
+        [4])],
         [0], [4], "cond",
     )  # fmt: skip
     body = SubgraphSpec(main, [OperatorSpec("ADD", {}, [0, 0], [1])], [0], [1], "body")

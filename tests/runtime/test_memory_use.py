@@ -18,7 +18,8 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 DEVICES = {"cpu_ref": 1, "opencl": 0, "vulkan": 0, "wgpu": 0}
-#: Weights of so many rows and columns are just over the size from which on a sample is looked at, and read back.
+#: Weights of so many rows and columns are just over the size from which on a sample is looked at,
+#: and read back.
 WIDE = 67
 
 
@@ -92,8 +93,10 @@ def parted() -> bytes:
     rng = np.random.default_rng(3)
     weights = rng.standard_normal((WIDE, WIDE)).astype(np.float32) / 16
     tensors = [
-        TensorSpec("x", (3, WIDE)), TensorSpec("w", (WIDE, WIDE), data=weights), TensorSpec("h", (3, WIDE)),
-        TensorSpec("d", (3, WIDE), DType.F64), TensorSpec("k", (3, WIDE)), TensorSpec("y", (3, WIDE)),
+        TensorSpec("x", (3, WIDE)), TensorSpec("w", (WIDE, WIDE), data=weights), TensorSpec("h", (3,
+        WIDE)),
+        TensorSpec("d", (3, WIDE), DType.F64), TensorSpec("k", (3, WIDE)), TensorSpec("y", (3,
+        WIDE)),
     ]  # fmt: skip
     operators = [
         OperatorSpec("FULLY_CONNECTED", {}, (0, 1), (2,)), OperatorSpec("CAST", {}, (2,), (3,)),
@@ -233,8 +236,8 @@ def test_one_that_fails_leaves_the_others_weights(delegate: tflgpu.GpuDelegate) 
 
 
 def test_a_limit_over_several_interpreters(backend: str) -> None:
-    """What does not fit runs on the CPU, and the report says how much it takes, of what, and what there
-    is; when others are closed it fits."""
+    """What does not fit runs on the CPU, and the report says how much it takes, of what, and what
+    there is; when others are closed it fits."""
     options: Any = {"backend": backend, "device": DEVICES[backend]}
     needed = tflgpu.estimate(dense(), **options).memory
     second = needed.arena + needed.staging

@@ -1,4 +1,5 @@
-"""What backends whose memory lies in pools find in the core, on heaps that are a few lines of NumPy."""
+"""What backends whose memory lies in pools find in the core, on heaps that are a few lines of
+NumPy."""
 
 from __future__ import annotations
 

@@ -97,7 +97,8 @@ NASTY = "</td><script>alert('[red]')</script> [bold]&amp; \u202e"
 def nasty() -> DelegationReport:
     """Names and reasons of somebody who wants to be seen."""
     return DelegationReport(
-        3, 2, (Refusal(1, NASTY, NASTY, NASTY, ReasonCode.PLUGIN_FAULT),), 1, 1, NASTY, NASTY, NASTY,
+        3, 2, (Refusal(1, NASTY, NASTY, NASTY, ReasonCode.PLUGIN_FAULT),), 1, 1, NASTY, NASTY,
+        NASTY,
         operators=(
             OperatorReport(0, "ADD", ("x", ""), (NASTY,), Place.DEVICE, NASTY, NASTY, 0,
                            seconds=2e-5, gain=-1e-5),

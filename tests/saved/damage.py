@@ -3,9 +3,10 @@
     python tests/saved/damage.py --count 5000 --seed 1
 
 Each case starts a small model from a folder whose file was damaged: bytes flipped, cut, doubled or
-swapped at random, and, under a digest that is right again, numbers of its header, words of its index,
-its tables, two files spliced. A start from it must give the bits that the model gives, and leave a file
-that is good. Nothing else may come out: no other exception, no crash, no result of another model.
+swapped at random, and, under a digest that is right again, numbers of its header, words of its
+index, its tables, two files spliced. A start from it must give the bits that the model gives, and
+leave a file that is good. Nothing else may come out: no other exception, no crash, no result of
+another model.
 """
 
 from __future__ import annotations
@@ -139,8 +140,8 @@ def arrays_exchanged(good: bytes, other: bytes, rng: random.Random) -> bytes:
 
 
 def keys_exchanged(good: bytes, other: bytes, rng: random.Random) -> bytes:
-    """The content of another model under this one's key would be believed: it is for malice, which a
-    digest does not find. Here the key is another's, and the content is not."""
+    """The content of another model under this one's key would be believed: it is for malice, which
+    a digest does not find. Here the key is another's, and the content is not."""
     mine, theirs = unpacked(memoryview(good)), unpacked(memoryview(other))
     texts = [*mine.index.texts, *(theirs.index.texts[place] for place in theirs.index.key)]
     places = range(len(mine.index.texts), len(texts))
@@ -149,11 +150,12 @@ def keys_exchanged(good: bytes, other: bytes, rng: random.Random) -> bytes:
 
 
 PLAIN: Sequence[Change] = (flipped, cut, doubled, spliced, noise, swapped)
-#: What a right digest hides may have been made on purpose: numbers of it may be wrong and still be such
-#: as tflgpu writes. It must be made anew, give an array of the right size, or be an error of tflgpu's when
-#: the kernels run that it has.
+#: What a right digest hides may have been made on purpose: numbers of it may be wrong and still be
+#: such as tflgpu writes. It must be made anew, give an array of the right size, or be an error of
+#: tflgpu's when the kernels run that it has.
 FORGED: Sequence[Change] = (
-    resealed(cut), resealed(doubled), resealed(spliced), index_flipped, sizes_changed, table_changed,
+    resealed(cut), resealed(doubled), resealed(spliced), index_flipped, sizes_changed,
+    table_changed,
     table_changed, arrays_exchanged, keys_exchanged,
 )  # fmt: skip
 

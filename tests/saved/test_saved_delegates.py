@@ -215,7 +215,8 @@ def test_a_model_that_is_run_by_the_piece_is_not_saved(tmp_path: Path) -> None:
     """The true reason, and not that nobody runs its operators."""
     x, y, h = TensorSpec("x", (2,)), TensorSpec("y", (2,)), TensorSpec("h", (), DType.RESOURCE)
     body = [OperatorSpec("VAR_HANDLE", {"shared_name": "v"}, [], [2]),
-            OperatorSpec("ASSIGN_VARIABLE", {}, [2, 0], []), OperatorSpec("READ_VARIABLE", {}, [2], [1])]  # fmt: skip
+            OperatorSpec("ASSIGN_VARIABLE", {}, [2, 0], []), OperatorSpec("READ_VARIABLE", {}, [2],
+            [1])]  # fmt: skip
     content = write_model(ModelSpec([x, y, h], body, [0], [1]))
     with tflgpu.GpuDelegate(**REF) as delegate:
         with pytest.raises(SavedModelError, match=r"by the piece.*#0 VAR_HANDLE, #1 ASSIGN"):

@@ -108,8 +108,8 @@ def test_whatever_the_target_has_counts(name: str) -> None:
 
 
 def test_measured_times_do_not_count() -> None:
-    """They differ a little wherever and whenever they are measured; a file made with others would never
-    be taken on the next machine of the same kind."""
+    """They differ a little wherever and whenever they are measured; a file made with others would
+    never be taken on the next machine of the same kind."""
     other = attrs.evolve(ROUND_FIGURES, measured=True, note="another day")
     assert key(by_gain=True, times=other) == key(by_gain=True)
 

@@ -1,4 +1,5 @@
-"""A model that was started once starts from what is kept of its file: nothing is built or compiled."""
+"""A model that was started once starts from what is kept of its file: nothing is built or
+compiled."""
 
 from __future__ import annotations
 
@@ -118,7 +119,8 @@ def test_it_is_so_without_asking(
 def test_parts_on_the_cpu_are_as_the_file_has_them(
     device: Device, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What LiteRT is given of an operator is looked up in the graph, which is built for that alone."""
+    """What LiteRT is given of an operator is looked up in the graph, which is built for that
+    alone."""
     pytest.importorskip("ai_edge_litert.interpreter")
     options = {"exclude": "CUMSUM", "cpu_backend": "litert"}
     with device(**options) as delegate:
@@ -258,8 +260,8 @@ def test_a_kept_model_that_is_not_to_blame_stays(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A load that fails is no reason to drop what is the same when it is compiled anew, nor to say that it
-    was dropped: whether the second attempt fails too or not."""
+    """A load that fails is no reason to drop what is the same when it is compiled anew, nor to say
+    that it was dropped: whether the second attempt fails too or not."""
     with device() as delegate:
         first = run(small_model(), delegate)
     content = [entry.path.read_bytes() for entry in entries(folder)]
@@ -320,8 +322,8 @@ def test_a_kept_model_that_is_to_blame_is_dropped(
 
 
 def test_what_became_kernels_is_not_read(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither nodes nor options: importing the ops that have these takes as long as all of a start. Parts
-    of the CPU are there whole."""
+    """Neither nodes nor options: importing the ops that have these takes as long as all of a start.
+    Parts of the CPU are there whole."""
     seen: list[Start] = []
     read = location.read_start
     monkeypatch.setattr(location, "read_start", lambda *a: seen.append(read(*a)) or seen[-1])
@@ -341,8 +343,8 @@ def test_what_became_kernels_is_not_read(device: Device, monkeypatch: pytest.Mon
 def test_a_part_that_cannot_be_loaded_where_parts_are_others_by_now(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What pays hangs on times that are measured, which are in no key. What is then compiled for the
-    nodes of a part must not be taken for another part's."""
+    """What pays hangs on times that are measured, which are in no key. What is then compiled for
+    the nodes of a part must not be taken for another part's."""
     model = mixed_model()
     monkeypatch.setattr(OpenedDevice, "may_fall_back", True)
     with device(exclude="CUMSUM") as delegate:
@@ -394,8 +396,13 @@ def digest_start(model: bytes) -> str:
     return digest_of(model).hex()[:16]
 
 
-@pytest.mark.parametrize("options", [{"experimental_preserve_all_tensors": True},
-                                     {"experimental_disable_delegate_node_fusion": True}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"experimental_preserve_all_tensors": True},
+        {"experimental_disable_delegate_node_fusion": True},
+    ],
+)
 def test_other_graphs_of_the_same_file_are_not_mixed_up(
     options: dict[str, Any], device: Device
 ) -> None:
@@ -415,20 +422,25 @@ def test_other_graphs_of_the_same_file_are_not_mixed_up(
     assert plain < other
 
 
-#: What a start from what is kept has no use for, by the first words of modules' names. Importing all of
-#: tflgpu takes longer than such a start.
+#: What a start from what is kept has no use for, by the first words of modules' names. Importing
+#: all of tflgpu takes longer than such a start.
 UNUSED = (
-    *("tflgpu.kernels.", "tflgpu.runtime.guard", "tflgpu.profiles", "tflgpu.cli", "tflgpu.conformance"),
+    *("tflgpu.kernels.", "tflgpu.runtime.guard", "tflgpu.profiles", "tflgpu.cli",
+    "tflgpu.conformance"),
     *("tflgpu.hosts", "tflgpu.converters", "tflgpu.tflite.build"),
-    *("tflgpu.tflite.write", "tflgpu.saved.flatten", "tflgpu.devices.measure.", "tflgpu.devices.targets"),
+    *("tflgpu.tflite.write", "tflgpu.saved.flatten", "tflgpu.devices.measure.",
+    "tflgpu.devices.targets"),
     *("tflgpu.flow.session", "tflgpu.flow.program", "tflgpu.runtime.timing"),
     *("tflgpu.runtime.cpu_session", "tflgpu.compiler.compile.", "tflgpu.compiler.lower"),
-    *("tflgpu.compiler.target", "tflgpu.compiler.fuse", "tflgpu.compiler.partition.", "tflgpu.passes."),
+    *("tflgpu.compiler.target", "tflgpu.compiler.fuse", "tflgpu.compiler.partition.",
+    "tflgpu.passes."),
     *("tflgpu.compiler.times", "tflgpu.compiler.work", "tflgpu.ops.base", "tflgpu.ops.facets"),
-    # Options of nodes that became kernels; pyopencl's own way to bind arguments, by text that it compiles.
+    # Options of nodes that became kernels; pyopencl's own way to bind arguments, by text that it
+    # compiles.
     *("tflgpu.ops.binary", "tflgpu.ops.activation", "tflgpu.ops.windows", "tflgpu.ops.elementwise"),
     *("pyopencl.invoker", "pytools.py_codegen"),
-    *("tflite.", "flatbuffers", "tomllib", "difflib", "statistics", "asyncio", "rich", "typer", "numpy.random"),
+    *("tflite.", "flatbuffers", "tomllib", "difflib", "statistics", "asyncio", "rich", "typer",
+    "numpy.random"),
 )  # fmt: skip
 
 

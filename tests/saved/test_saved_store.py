@@ -287,7 +287,8 @@ def test_a_clock_that_was_set_back_makes_nothing_young(folder: Path) -> None:
 def test_what_another_process_has_removed_is_gone(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at a folder and what follows: that is no trouble, and nothing is said of it."""
+    """Between the look at a folder and what follows: that is no trouble, and nothing is said of
+    it."""
     opened(folder)
     path = only(folder)
     path.unlink()

@@ -1,4 +1,5 @@
-"""Operands that are computed from shapes are evaluated as LiteRT does, at every shape of the input."""
+"""Operands that are computed from shapes are evaluated as LiteRT does, at every shape of the
+input."""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ def counted() -> Net:
 
 
 def suppressed(*, soft: bool) -> Net:
-    """The count is an input: results are cut to what was selected. Of V4 LiteRT reads nowhere then."""
+    """The count is an input: results are cut to what was selected. Of V4 LiteRT reads nowhere
+    then."""
     tensors = [
         TensorSpec("boxes", (6, 4)), TensorSpec("scores", (6,)), TensorSpec("n", (), I32),
         const(0.5, DType.F32), const(0.2, DType.F32), const(0.4, DType.F32),

@@ -19,7 +19,8 @@ def upsampling(padding: int, told: tuple[int, ...], taps: int = 3) -> bytes:
     """Doubles 3 x 4 pixels; ``padding`` 0 is SAME, 1 VALID."""
     weights = np.random.default_rng(1).standard_normal((2, taps, taps, 3)).astype(np.float32)
     tensors = [
-        const("shape", told), TensorSpec("w", weights.shape, data=weights), TensorSpec("x", (1, 3, 4, 3)),
+        const("shape", told), TensorSpec("w", weights.shape, data=weights), TensorSpec("x", (1, 3,
+        4, 3)),
         TensorSpec("y", told), TensorSpec("z", told),
     ]  # fmt: skip
     options = {"stride_h": 2, "stride_w": 2, "padding": padding}
@@ -45,8 +46,8 @@ def ran(interpreter: Any, x: Array) -> Array:
 def test_as_litert_by_default(
     padding: int, told: tuple[int, ...], taps: int, backend: str | None
 ) -> None:
-    """XNNPACK, which has seen the file's shapes, makes the output of the input. (What is refitted is the
-    graph, which is the same for all devices.)"""
+    """XNNPACK, which has seen the file's shapes, makes the output of the input. (What is refitted
+    is the graph, which is the same for all devices.)"""
     delegates = None if backend is None else [GpuDelegate(backend=backend)]
     content = upsampling(padding, told, taps)
     theirs = litert.Interpreter(model_content=content)

@@ -1,8 +1,8 @@
-"""Every constant operand of every op, given only when the model runs: right, or, where a device may leave
-nothing to the CPU, refused in words.
+"""Every constant operand of every op, given only when the model runs: right, or, where a device may
+leave nothing to the CPU, refused in words.
 
-What a file holds as the result's shape is then a placeholder, here in the three forms that converters
-leave: the operand's shape, another one, and an open one.
+What a file holds as the result's shape is then a placeholder, here in the three forms that
+converters leave: the operand's shape, another one, and an open one.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ def test_a_variable_that_is_written_before_it_is_read_is_a_plain_result() -> Non
 
 
 def made_once(value: float, dtype: DType = DType.F16, twice: bool = False) -> bytes:
-    """An LSTM whose output state a DEQUANTIZE makes of a constant, as converters write where weights
-    have 16 bits."""
+    """An LSTM whose output state a DEQUANTIZE makes of a constant, as converters write where
+    weights have 16 bits."""
     spec = lstm()
     (operator,) = spec.operators
     index = operator.inputs[OUTPUT_STATE]
@@ -218,7 +218,8 @@ def runs(interpreter: Any) -> list[Array]:
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.I8])
 def test_a_state_that_is_made_of_a_constant_is_made_once(dtype: DType) -> None:
-    # LiteRT runs DEQUANTIZE of a constant once; every later run goes on from what the last one left.
+    # LiteRT runs DEQUANTIZE of a constant once; every later run goes on from what the last one
+    # left.
     litert = pytest.importorskip("ai_edge_litert.interpreter")
     content = made_once(0, dtype)
     expected = runs(litert.Interpreter(model_content=content))

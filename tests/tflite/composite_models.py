@@ -81,7 +81,8 @@ def model(
     name: str, attributes: Mapping[str, Any], body: Body, outputs: Sequence[int],
     constants: Mapping[int, Any] | None = None, version: int = 0,
 ) -> bytes:  # fmt: skip
-    """A model of one composite, whose operands are its inputs but for ``constants``, by position."""
+    """A model of one composite, whose operands are its inputs but for ``constants``, by
+    position."""
     fixed = {} if constants is None else dict(constants)
     tensors: list[TensorSpec] = []
     for place, index in enumerate(body.inputs):

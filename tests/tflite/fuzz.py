@@ -1,8 +1,8 @@
 """Damaged models must be refused with a ModelError, or read as models that keep their promises.
 
 Run it as ``python -m tests.tflite.fuzz --count 20000 --seed 0``. A case is made from its seed and
-number alone, so any failure can be made again with ``--first N --count 1``. With ``--run`` models of
-single operators are damaged, and what can be read is prepared and run, too.
+number alone, so any failure can be made again with ``--first N --count 1``. With ``--run`` models
+of single operators are damaged, and what can be read is prepared and run, too.
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ def operators(extra: Sequence[Path] = ()) -> Bases:
 
 
 def make_case(seed: int, number: int, models: Bases, rewritten: float = 0.25) -> bytes:
-    """One damaged model; ``rewritten`` is the share of those that are damaged before they are written."""
+    """One damaged model; ``rewritten`` is the share of those that are damaged before they are
+    written."""
     rng = random.Random(f"{seed}:{number}")
     if rng.random() < rewritten:
         return rewrite(rng, models.specs)
@@ -301,8 +302,9 @@ def run(
     count: int, seed: int, models: Bases, first: int = 0, cap: float = 5.0,
     use: Callable[[bytes], None] = read, rewritten: float = 0.25, tell: bool = False,
 ) -> Result:  # fmt: skip
-    """Use ``count`` damaged models; anything but success or a TflgpuError is a failure. With ``tell``
-    each case's number is printed before it, for a parent to know which ended the process."""
+    """Use ``count`` damaged models; anything but success or a TflgpuError is a failure. With
+    ``tell`` each case's number is printed before it, for a parent to know which ended the
+    process."""
     result = Result()
     for number in range(first, first + count):
         case = make_case(seed, number, models, rewritten)

@@ -345,7 +345,8 @@ def test_quantized_constants_are_not_folded() -> None:
 
     quant = Quantization((0.5,), (3,))
     spec = ModelSpec(
-        [Tensor("a", (2,), DType.I8, [1, 2], quant), Tensor("b", (2,), DType.I8, quantization=quant)],
+        [Tensor("a", (2,), DType.I8, [1, 2], quant), Tensor("b", (2,), DType.I8,
+        quantization=quant)],
         [OperatorSpec("ADD", {}, (0, 0), (1,))],
         inputs=(),
         outputs=(1,),

@@ -61,8 +61,8 @@ def transposed(
     b: int, t: int, s: int, n: int, h: int, *, dtype: DType = DType.F32, cap: float = 0.0,
     fill: float = -10000.0, params: bool = True,
 ) -> tuple[Body, list[int]]:  # fmt: skip
-    """As litert-torch's of caches: heads first, the values' tokens last, a tensor of whole numbers of
-    which nothing is made."""
+    """As litert-torch's of caches: heads first, the values' tokens last, a tensor of whole numbers
+    of which nothing is made."""
     body = Body()
     q, k, v = body.given((b, n, t, h)), body.given((b, n, s, h)), body.given((b, n, h, s))
     mask = body.given((b, 1, t, s), dtype)

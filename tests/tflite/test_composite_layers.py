@@ -1,4 +1,5 @@
-"""Composites of transformers besides attention and norms run as one op where that gives what LiteRT gives."""
+"""Composites of transformers besides attention and norms run as one op where that gives what LiteRT
+gives."""
 
 from __future__ import annotations
 
@@ -145,7 +146,8 @@ BOUND = {"is_global": True, "is_src": False}
 #: composite, attributes, decomposition, op, kernels
 CASES: dict[str, Any] = {
     "rope": ("odml.rope", ROPE, rope((2, 5, 3, 10), 1), "ROTARY_EMBEDDING", 1),
-    "rope_heads_first": ("odml.rope", {**ROPE, "max_timescale": 500.0}, rope((1, 3, 5, 16), 2, base=500.0),
+    "rope_heads_first": ("odml.rope", {**ROPE, "max_timescale": 500.0}, rope((1, 3, 5, 16), 2,
+    base=500.0),
                          "ROTARY_EMBEDDING", 1),
     "gelu": ("odml.gelu", {"approximate": "tanh"}, gelu((2, 3, 7)), "GELU", 1),
     "gelu_unsaid": ("odml.gelu", {}, gelu((5, 7)), "GELU", 1),
@@ -203,16 +205,22 @@ def test_in_f16(name: str) -> None:
 @pytest.mark.parametrize(
     ("composite", "attributes", "made", "why"),
     [
-        ("odml.rope", ROPE, rope((2, 5, 3, 10), 1, interleaved=True), "computes something else: off by"),
-        ("odml.rope", {**ROPE, "max_timescale": 500.0}, rope((2, 5, 3, 10), 1), "computes something else"),
-        ("odml.rope", {**ROPE, "kernel_type": 1}, rope((2, 5, 3, 10), 1), "it turns by two positions"),
+        ("odml.rope", ROPE, rope((2, 5, 3, 10), 1, interleaved=True), ("computes something else: "
+                                                                      "off by")),
+        ("odml.rope", {**ROPE, "max_timescale": 500.0}, rope((2, 5, 3, 10), 1), ("computes "
+                                                                                "something else")),
+        ("odml.rope", {**ROPE, "kernel_type": 1}, rope((2, 5, 3, 10), 1), ("it turns by two "
+                                                                          "positions")),
         ("odml.gelu", {"approximate": "none"}, gelu((5, 7)), "computes something else: off by"),
-        ("odml.gelu", {"approximate": "fast"}, gelu((5, 7)), "its approximation 'fast' is not known"),
+        ("odml.gelu", {"approximate": "fast"}, gelu((5, 7)), ("its approximation 'fast' is not "
+                                                             "known")),
         ("odml.softmax", {"axis": 0}, softmax((5, 7)), "it is not over the last axis"),
         ("odml.swiglu", {"gate_size": 3}, swiglu((2, 14)), "its gates have 3 of 14 numbers"),
         ("odml.cache_update", RING, cache(3, 7, 5), "computes something else: off by"),
-        ("odml.cache_update", {"k_cache_ts_idx": 2}, cache(3, 7, 5), "names the axis of some tokens"),
-        ("odml.runtime_bmm", {**BOUND, "scale": 2.0}, bounded(1, 2, 3, 4), "its attribute 'scale' is not"),
+        ("odml.cache_update", {"k_cache_ts_idx": 2}, cache(3, 7, 5), ("names the axis of some "
+                                                                     "tokens")),
+        ("odml.runtime_bmm", {**BOUND, "scale": 2.0}, bounded(1, 2, 3, 4), ("its attribute "
+                                                                           "'scale' is not")),
     ],
 )  # fmt: skip
 def test_what_is_not_known_runs_as_operators(

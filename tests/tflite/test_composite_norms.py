@@ -96,10 +96,13 @@ def test_other_precisions(precision: str) -> None:
         ("odml.rms_norm", EPSILON, rms((3, 8), extra=1.01), "computes something else: off by"),
         ("odml.rms_norm", {"epsilon": 1e-3}, rms((3, 8)), "computes something else: off by"),
         ("odml.rms_norm", {}, rms((3, 8)), "it has no attribute epsilon"),
-        ("odml.rms_norm", {"epsilon": 1e-5, "bias": 1}, rms((3, 8)), "its attribute 'bias' is not understood"),
+        ("odml.rms_norm", {"epsilon": 1e-5, "bias": 1}, rms((3, 8)), ("its attribute 'bias' is "
+                                                                     "not understood")),
         ("odml.rms_norm", EPSILON, layer((3, 8)), "it has 3 operands, and 1 to 2 are known"),
-        ("odml.no_norm", EPSILON, rms((3, 8)), "no op is known that computes 'odml.no_norm' as one"),
-        ("odml.group_norm", GROUPS, group((1, 2, 2, 9), 3), "groups of 3 channels; its kernel takes"),
+        ("odml.no_norm", EPSILON, rms((3, 8)), ("no op is known that computes 'odml.no_norm' as "
+                                               "one")),
+        ("odml.group_norm", GROUPS, group((1, 2, 2, 9), 3), ("groups of 3 channels; its kernel "
+                                                            "takes")),
         ("odml.group_norm", {"num_groups": 1, "epsilon": 1e-5}, layer((2, 3, 8), (-1, -2, 0)),
          "computes something else"),
     ],

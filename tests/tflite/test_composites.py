@@ -39,7 +39,8 @@ def rms_norm(shape: tuple[int, ...] = (3, 6)) -> SubgraphSpec:
         TensorSpec("scaled", shape), TensorSpec("y", shape),
     ]  # fmt: skip
     operators = [
-        OperatorSpec("MUL", {}, [0, 0], [2]), OperatorSpec("MEAN", {"keep_dims": True}, [2, 3], [4]),
+        OperatorSpec("MUL", {}, [0, 0], [2]), OperatorSpec("MEAN", {"keep_dims": True}, [2, 3],
+        [4]),
         OperatorSpec("ADD", {}, [4, 5], [6]), OperatorSpec("RSQRT", {}, [6], [7]),
         OperatorSpec("MUL", {}, [0, 7], [8]), OperatorSpec("MUL", {}, [8, 1], [9]),
     ]  # fmt: skip
@@ -63,7 +64,8 @@ def twice() -> ModelSpec:
 def nested() -> ModelSpec:
     """A composite in another's decomposition, in another order of tensors."""
     outer = SubgraphSpec(
-        [TensorSpec("w", (6,)), TensorSpec("y", (3, 6)), TensorSpec("x", (3, 6)), TensorSpec("z", (3, 6))],
+        [TensorSpec("w", (6,)), TensorSpec("y", (3, 6)), TensorSpec("x", (3, 6)), TensorSpec("z",
+        (3, 6))],
         [composite(1, [2, 0], [3]), OperatorSpec("NEG", {}, [3], [1])], [2, 0], [1],
     )  # fmt: skip
     tensors = [TensorSpec("x", (3, 6)), TensorSpec("w", (6,)), TensorSpec("y", (3, 6))]
@@ -91,7 +93,8 @@ def in_a_loop() -> ModelSpec:
         [OperatorSpec("LESS", {}, [0, 2], [3])], [0, 1], [3],
     )  # fmt: skip
     body = SubgraphSpec(
-        [i, x, TensorSpec("one", (), I32, 1), TensorSpec("w", (6,), data=[1, 2, 3, 4, 5, 6.0]), i, x],
+        [i, x, TensorSpec("one", (), I32, 1), TensorSpec("w", (6,), data=[1, 2, 3, 4, 5, 6.0]), i,
+        x],
         [OperatorSpec("ADD", {}, [0, 2], [4]), composite(3, [1, 3], [5])], [0, 1], [4, 5],
     )  # fmt: skip
     loop = OperatorSpec(
@@ -193,7 +196,8 @@ def broken(**changes: object) -> bytes:
         (broken(inputs=(0,)), "subgraph 1, takes 1 tensors, not 2"),
         (broken(outputs=(9, 9)), "subgraph 1, gives 2 tensors, not 1"),
         (broken(outputs=(3,)), "subgraph 1, gives i32, not f32"),
-        (write_model(ModelSpec([TensorSpec("x", (1,)), TensorSpec("y", (1,))], [composite(0, [0], [1])],
+        (write_model(ModelSpec([TensorSpec("x", (1,)), TensorSpec("y", (1,))], [composite(0, [0],
+        [1])],
                                [0], [1])), "subgraph 0 runs itself, by way of subgraph 0"),
     ],
 )  # fmt: skip
@@ -231,7 +235,8 @@ def test_tensors_of_composites_count() -> None:
 
 @pytest.mark.parametrize("downward", [True, False])
 def test_a_long_chain_of_composites_is_refused(downward: bool) -> None:
-    """Also one that is found from its end, so that each subgraph's size is known when it is asked for."""
+    """Also one that is found from its end, so that each subgraph's size is known when it is asked
+    for."""
     numbers = range(2, 61) if downward else range(1, 60)
     chain = [SubgraphSpec([], [composite(n, [], [])], [], []) for n in numbers]
     bodies = [*chain, EMPTY] if downward else [EMPTY, *chain]

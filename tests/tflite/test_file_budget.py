@@ -1,4 +1,5 @@
-"""What small files ask for before a run: refused by one error where it is more than any model needs."""
+"""What small files ask for before a run: refused by one error where it is more than any model
+needs."""
 
 from __future__ import annotations
 
@@ -156,7 +157,8 @@ def _padded(given: DType, made: DType) -> bytes:
 @pytest.mark.parametrize("backend", ["", "cpu_ref"])
 @pytest.mark.parametrize(
     ("given", "made"),
-    [*((t, DType.F32) for t in (*PACKED, *HELD_BY_NO_ARRAY)), *((DType.F32, t) for t in HELD_BY_NO_ARRAY)],
+    [*((t, DType.F32) for t in (*PACKED, *HELD_BY_NO_ARRAY)), *((DType.F32,
+    t) for t in HELD_BY_NO_ARRAY)],
     ids=lambda t: t.value,
 )  # fmt: skip
 def test_edges_of_types_without_arrays(given: DType, made: DType, backend: str) -> None:
@@ -189,9 +191,11 @@ def test_results_of_types_that_arrays_hold_as_others(dtype: DType, backend: str)
 
 
 def test_damaged_models_are_refused_or_run() -> None:
-    """In a process of its own, for what ends one; ``python -m tests.tflite.fuzz --run`` makes a long run."""
+    """In a process of its own, for what ends one; ``python -m tests.tflite.fuzz --run`` makes a
+    long run."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.tflite.fuzz", "--run", "cpu_ref", "--count", "400", "--seed", "31",
+        [sys.executable, "-m", "tests.tflite.fuzz", "--run", "cpu_ref", "--count", "400", "--seed",
+        "31",
          "--first", "3600", "--cap", "60"],
         capture_output=True, text=True, timeout=240, check=False, cwd=ROOT,
     )  # fmt: skip

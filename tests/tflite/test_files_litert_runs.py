@@ -1,4 +1,5 @@
-"""Files that say something odd of a tensor or operator, and that LiteRT runs: so do we, to the same."""
+"""Files that say something odd of a tensor or operator, and that LiteRT runs: so do we, to the
+same."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def test_the_type_of_a_tensor_between_quantized_operators_is_wrong(
     m = x if op == "MAXIMUM" else Quantization((0.1,), (5,))
     y = x if op == "MAXIMUM" else y
     tensors = [TensorSpec("x", (1, 4), I8, None, x), TensorSpec("z", (1, 4), I8, None, x),
-               TensorSpec("m", (1, 4), given, None, m), TensorSpec("y", (1, 4), I8, None, y)]  # fmt: skip
+               TensorSpec("m", (1, 4), given, None, m), TensorSpec("y", (1, 4), I8, None,
+               y)]  # fmt: skip
     version = 3 if op == "SUB" else 2
     content = one(
         tensors, OperatorSpec(op, {}, [0, 1], [2], version=version),
@@ -118,7 +120,8 @@ def test_the_type_of_a_result_is_wrong(
     """By an operand, or by an option."""
     tensors = [TensorSpec("x", (1, 4)), TensorSpec("i", (), I32, np.array(0, np.int32)),
                TensorSpec("size", (2,), I32, np.array([1, 4], np.int32)),
-               TensorSpec("one", (), F32, np.array(1.5, np.float32)), TensorSpec("y", (), given)]  # fmt: skip
+               TensorSpec("one", (), F32, np.array(1.5, np.float32)), TensorSpec("y", (),
+               given)]  # fmt: skip
     operands = {"GATHER": [0, 1], "SPLIT": [1, 0], "ARG_MAX": [0, 1], "FILL": [2, 3]}.get(op, [0])
     assert_same(make, one(tensors, OperatorSpec(op, fields, operands, [4])), X)
 
@@ -212,7 +215,8 @@ def test_several_items_begin_with_what_the_file_has_for_one() -> None:
 @pytest.mark.parametrize("kind", [I8, U8])
 def test_softmax_of_8_bits_in_16(make: Callable[[bytes], tflgpu.Interpreter], kind: DType) -> None:
     tensors = [TensorSpec("x", (2, 5), kind, None, Quantization((0.05,), (3,))),
-               TensorSpec("y", (2, 5), I16, None, Quantization((2.0**-16,), (-(2**15),)))]  # fmt: skip
+               TensorSpec("y", (2, 5), I16, None, Quantization((2.0**-16,), (-(2**15),
+               )))]  # fmt: skip
     content = one(tensors, OperatorSpec("SOFTMAX", {"beta": 1.0}, [0], [1], version=2))
     x = np.array([[0, 5, 100, 50, 9], [120, 7, 3, 3, 77]], kind.numpy)
     assert_same(make, content, x, steps=1)

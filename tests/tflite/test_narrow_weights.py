@@ -1,5 +1,5 @@
-"""Weights of 2, 4 and 16 bits, by channel and by block, against the real numbers that they stand for
-and against LiteRT, which multiplies them by activations of 8 bits."""
+"""Weights of 2, 4 and 16 bits, by channel and by block, against the real numbers that they stand
+for and against LiteRT, which multiplies them by activations of 8 bits."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_products_are_of_the_real_numbers(name: str, where: str) -> None:
     content, real = PRODUCTS[name]
     x = RNG.uniform(-1, 1, (3, 32)).astype(np.float32)
     found = run_here(content, where, x)
-    # Kernels for weights by channel may make 8-bit numbers of the activations, as LiteRT's do: each is
-    # off by half a step then, times its weight.
+    # Kernels for weights by channel may make 8-bit numbers of the activations, as LiteRT's do: each
+    # is off by half a step then, times its weight.
     step = np.abs(x).max(1) / 127
     rounds = name in ("i4", "i2")
     off = step[:, None] / 2 * np.abs(real).sum(1) if rounds else np.zeros((3, 5))
@@ -96,7 +96,8 @@ def test_products_are_of_the_real_numbers(name: str, where: str) -> None:
 @pytest.mark.parametrize("depth", [32, 18, 21])
 @pytest.mark.parametrize("where", ["litert", "cpu_ref", "device"])
 def test_rows_that_fill_no_whole_bytes(dtype: DType, depth: int, where: str) -> None:
-    """LiteRT has two kernels for them, which round activations each in its own way, and others for bytes."""
+    """LiteRT has two kernels for them, which round activations each in its own way, and others for
+    bytes."""
     rng = np.random.default_rng(depth)
     low, high = packed_range(dtype)
     w = rng.integers(low, high + 1, (33, depth)).astype(np.int8)

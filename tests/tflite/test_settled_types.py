@@ -1,4 +1,5 @@
-"""Results whose type TFLite's kernel sets: the file's word on it is replaced, as LiteRT replaces it."""
+"""Results whose type TFLite's kernel sets: the file's word on it is replaced, as LiteRT replaces
+it."""
 
 from __future__ import annotations
 

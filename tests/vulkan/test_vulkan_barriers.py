@@ -1,4 +1,5 @@
-"""Barriers in recorded command buffers: where `tflgpu.contract.hazards` asks for one, and nowhere else."""
+"""Barriers in recorded command buffers: where `tflgpu.contract.hazards` asks for one, and nowhere
+else."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def test_a_chain_is_recorded_with_its_barriers(open_device: Any, monkeypatch: An
 
 
 def test_bound_buffers_are_read_behind_a_barrier(open_device: Any, monkeypatch: Any) -> None:
-    """Waiting for a run makes what it wrote available; reading it on another queue takes a barrier there
-    (Vulkan, "Memory Dependencies")."""
+    """Waiting for a run makes what it wrote available; reading it on another queue takes a barrier
+    there (Vulkan, "Memory Dependencies")."""
     from tflgpu.conformance.plans import chain
     from tflgpu.contract.run_commands import Between
     from tflgpu_vulkan.record import Writer

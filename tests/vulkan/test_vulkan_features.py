@@ -24,7 +24,9 @@ def turned_on(target: Target) -> list[str]:
     from tflgpu_vulkan.features import enabled
 
     structs = {
-        vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES: "ShaderFloat16Int8Features",
+        vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES: (
+            "ShaderFloat16Int8Features"
+        ),
         vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES: "8BitStorageFeatures",
         vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES: "16BitStorageFeatures",
         vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR: (

@@ -1,7 +1,7 @@
 """Several queues: recordings take them in turn, and each waits for its own.
 
-Drivers that compute on a CPU have one queue. Here it stands for three, so that what is tested is who uses
-which, and not what a GPU does with several.
+Drivers that compute on a CPU have one queue. Here it stands for three, so that what is tested is
+who uses which, and not what a GPU does with several.
 """
 
 from __future__ import annotations

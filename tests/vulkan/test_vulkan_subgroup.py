@@ -1,4 +1,5 @@
-"""Shuffles of an opened Vulkan device: as many neighbours as its driver allows and the probe finds."""
+"""Shuffles of an opened Vulkan device: as many neighbours as its driver allows and the probe
+finds."""
 
 from __future__ import annotations
 

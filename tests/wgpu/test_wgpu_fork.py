@@ -1,5 +1,5 @@
-"""A forked child releases nothing that wgpu made for its parent, not even garbage: wgpu would wait for
-threads of its driver's that only the parent has."""
+"""A forked child releases nothing that wgpu made for its parent, not even garbage: wgpu would wait
+for threads of its driver's that only the parent has."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""NaN and angles in WGSL under what drivers make of it: a compiler that takes all floats for numbers
-(NVIDIA's does), functions that are no better than WGSL asks for, and names that are helpers' own."""
+"""NaN and angles in WGSL under what drivers make of it: a compiler that takes all floats for
+numbers (NVIDIA's does), functions that are no better than WGSL asks for, and names that are
+helpers' own."""
 
 from __future__ import annotations
 

@@ -83,9 +83,12 @@ class CpuRefDevice(BaseDevice):
                 raise CompileError(f"{dispatch.label}: {error}\n{source}") from error
         limit = self.caps.max_buffer_bytes
         memory = Memory(
-            plan, limit=limit, guarded=guard_bands, ledger=self._account.ledger(),
+            plan,
+            limit=limit,
+            guarded=guard_bands,
+            ledger=self._account.ledger(),
             shared=self._weights,
-        )  # fmt: skip
+        )
         return CpuRefRecording(plan, memory)
 
     def _footprint(self, plan: Plan) -> MemoryUse:

@@ -35,9 +35,14 @@ class Memory(BasePlanMemory[Block]):
     bindings overlap."""
 
     def __init__(
-        self, plan: Plan, *, limit: int, guarded: bool, ledger: Ledger | None = None,
+        self,
+        plan: Plan,
+        *,
+        limit: int,
+        guarded: bool,
+        ledger: Ledger | None = None,
         shared: SharedWeights[Block] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Allocate; constants are used where they lie, those of others among the ``shared``.
 
         Raises:

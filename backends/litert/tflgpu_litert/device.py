@@ -25,7 +25,8 @@ from tflgpu_litert.shapes import told_late
 
 
 class LiteRTDevice(BaseNodeDevice):
-    """A `NodeDevice`, `ForeignOps` and `CustomOps`. It holds nothing: each recording has an interpreter."""
+    """A `NodeDevice`, `ForeignOps` and `CustomOps`. It holds nothing: each recording has an
+    interpreter."""
 
     kind = "litert"
 
@@ -68,9 +69,14 @@ class LiteRTDevice(BaseNodeDevice):
         if reason is not None:
             return Unsupported(reason)
         foreign = Node(
-            node.op, ForeignOp(""), node.inputs, node.outputs, node.version, node.origins,
+            node.op,
+            ForeignOp(""),
+            node.inputs,
+            node.outputs,
+            node.version,
+            node.origins,
             node.source,
-        )  # fmt: skip
+        )
         tried = self._alone(foreign, {})
         if isinstance(tried, Unsupported):
             return tried

@@ -1,5 +1,5 @@
-"""Options that tflgpu's schema has no words for, read and written by the schema that comes with LiteRT:
-what that does not know either, LiteRT's kernels do not look at."""
+"""Options that tflgpu's schema has no words for, read and written by the schema that comes with
+LiteRT: what that does not know either, LiteRT's kernels do not look at."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from tflgpu.tflite.spec import PackedOptions
 
 # What generated code does with a table that is none.
 _DAMAGED = (
-    struct.error, IndexError, ValueError, TypeError, KeyError, AttributeError, OverflowError,
+    struct.error,
+    IndexError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
     MemoryError,
-)  # fmt: skip
+)
 
 
 def _names_subgraphs(options: Any) -> bool:

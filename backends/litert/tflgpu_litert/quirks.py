@@ -13,9 +13,7 @@ from tflgpu.ops.unknown import UnknownOp
 from tflgpu.tflite.bodies import subgraphs_of
 
 # Of the fused activations its kernels apply those that are a clamp.
-_CLAMPS = frozenset(
-    {Activation.NONE, Activation.RELU, Activation.RELU_N1_TO_1, Activation.RELU6}
-)  # fmt: skip
+_CLAMPS = frozenset({Activation.NONE, Activation.RELU, Activation.RELU_N1_TO_1, Activation.RELU6})
 # XNNPACK's positions of maxima count within a window; in MediaPipe's files, and here, they count
 # within the image. Where both are XNNPACK's nobody sees that.
 _POSITIONS = frozenset({"MaxPoolingWithArgmax2D", "MaxUnpooling2D"})
@@ -24,24 +22,33 @@ _RADIUS = 1 << 24
 
 # Their kernels divide by scales, and check nothing.
 _DIVIDES_BY_SCALES = frozenset(
-    {"ADD", "SUB", "SQUARED_DIFFERENCE", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER",
-     "GREATER_EQUAL"}
-)  # fmt: skip
+    {
+        "ADD",
+        "SUB",
+        "SQUARED_DIFFERENCE",
+        "EQUAL",
+        "NOT_EQUAL",
+        "LESS",
+        "LESS_EQUAL",
+        "GREATER",
+        "GREATER_EQUAL",
+    }
+)
 _BYTES = frozenset({DType.I8, DType.U8})
 _SMALL = _BYTES | {DType.I16}
 _DIAGONALS = frozenset({"MATRIX_DIAG", "MATRIX_SET_DIAG"})
 _DIAGONAL_TYPES = frozenset(
     {DType.F32, DType.I64, DType.I32, DType.U32, DType.I16, DType.I8, DType.U8}
-)  # fmt: skip
+)
 _BIASED = frozenset({"CONV_2D", "FULLY_CONNECTED"})
 _LSTMS = frozenset({"LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"})
 _I32 = 2  # the schema's number of the type
 
 
 def quirk_of_loops(node: Node) -> str | None:
-    """As `quirk`, of a node that runs subgraphs. LiteRT cannot be stopped in a loop, which may have no
-    end; and it hands a body's results to the next round one after another, in the memory of its inputs,
-    so that it writes over what is a result at another place."""
+    """As `quirk`, of a node that runs subgraphs. LiteRT cannot be stopped in a loop, which may have
+    no end; and it hands a body's results to the next round one after another, in the memory of its
+    inputs, so that it writes over what is a result at another place."""
     if node.source is None:
         return None
     found, ahead = set[int](), [(node.op, node.source.fields)]
@@ -104,8 +111,8 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
             )
     if node.op == "LSTM" and _reads_what_is_absent(node):
         return (
-            f"LiteRT ends the process where {node.op} of i8 with 12 intermediates has no layer norms, "
-            "no projection or no bias of it"
+            f"LiteRT ends the process where {node.op} of i8 with 12 intermediates has no layer "
+            "norms, no projection or no bias of it"
         )
     if node.op in _LSTMS and _sees_past_its_cells(node):
         return (
@@ -118,7 +125,10 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
         stride < 0 and node.attrs.shrink_axis_mask >> i & 1
         for i, stride in enumerate(node.const(3))
     ):
-        return "LiteRT writes no result of STRIDED_SLICE where a shrunk dimension has a negative stride"
+        return (
+            "LiteRT writes no result of STRIDED_SLICE where a shrunk dimension has a negative "
+            "stride"
+        )
     if node.op == "FLOOR_MOD" and not node.input(0).dtype.is_float:
         return "LiteRT crashes on FLOOR_MOD of the smallest whole number and -1"
     if node.op == "BROADCAST_ARGS":
@@ -188,8 +198,8 @@ def _unscaled(node: Node) -> Value | None:
 
 
 def _needs_scales(node: Node, op: OpDef) -> str | None:
-    """Why the definition refuses to compute on 8- and 16-bit numbers that have no scale; None where it
-    does not. A few zeros tell: it refuses by types."""
+    """Why the definition refuses to compute on 8- and 16-bit numbers that have no scale; None where
+    it does not. A few zeros tell: it refuses by types."""
     if isinstance(node.attrs, UnknownOp) or op.on_stored(node.attrs):
         return None
     values = [v for v in node.inputs if v is not None]

@@ -1,4 +1,5 @@
-"""Results of which LiteRT tells the shape only when it has run, although it follows from constants."""
+"""Results of which LiteRT tells the shape only when it has run, although it follows from
+constants."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ _SHAPES: Mapping[str, Callable[[Node], Sequence[Shape] | None]] = {"MULTINOMIAL"
 
 
 def told_late(node: Node) -> Sequence[Shape | None]:
-    """The shape of each of a node's results where LiteRT does not tell it before a run, though it is
-    known; None for any other. What a run makes is held against it."""
+    """The shape of each of a node's results where LiteRT does not tell it before a run, though it
+    is known; None for any other. What a run makes is held against it."""
     known = _SHAPES.get(node.op)
     found = None if known is None else known(node)
     return [None] * len(node.outputs) if found is None else found

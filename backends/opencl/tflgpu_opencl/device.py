@@ -31,10 +31,16 @@ class OpenCLDevice(KernelDevice[Memory]):
     _kernels: Compiler
 
     def __init__(
-        self, index: int = 0, *, dialect: Dialect | None = None, cache: DiskCache | None = None,
-        cache_root: str | None = None, keep_binaries: bool | None = None, raw_calls: bool = True,
+        self,
+        index: int = 0,
+        *,
+        dialect: Dialect | None = None,
+        cache: DiskCache | None = None,
+        cache_root: str | None = None,
+        keep_binaries: bool | None = None,
+        raw_calls: bool = True,
         share_memory: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Open device ``index`` of the list that the probe gives.
 
         Args:
@@ -43,8 +49,8 @@ class OpenCLDevice(KernelDevice[Memory]):
             cache: Where binaries are kept, None for ``cache_root``.
             cache_root: A folder for the folder of binaries, None for the user's cache folder.
             keep_binaries: Whether they are, None for where the driver does not do so itself.
-            raw_calls: Make kernels and enqueue by OpenCL's own functions where they are found, rather
-                than by pyopencl's.
+            raw_calls: Make kernels and enqueue by OpenCL's own functions where they are found,
+                rather than by pyopencl's.
             share_memory: Use host memory in place where host and device share it.
 
         Raises:
@@ -110,9 +116,14 @@ class OpenCLDevice(KernelDevice[Memory]):
 
     def _memory(self, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None) -> Memory:
         return Memory(
-            self._context, plan, alignment=self.alignment, limit=self.caps.max_buffer_bytes,
-            guarded=guarded, in_place=self.in_place, ledger=ledger,
-        )  # fmt: skip
+            self._context,
+            plan,
+            alignment=self.alignment,
+            limit=self.caps.max_buffer_bytes,
+            guarded=guarded,
+            in_place=self.in_place,
+            ledger=ledger,
+        )
 
     def _record(self, plan: Plan, memory: Memory) -> OpenCLRecording:
         dialect = self._dialect

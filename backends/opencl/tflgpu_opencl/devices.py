@@ -61,7 +61,8 @@ def find_devices() -> Listing[Any]:
 
 
 def _driver_places() -> list[str]:
-    """Where OpenCL's loaders look for drivers: ocl-icd, Khronos's, and the one that comes with pyopencl."""
+    """Where OpenCL's loaders look for drivers: ocl-icd, Khronos's, and the one that comes with
+    pyopencl."""
     environ = os.environ
     folder = environ.get("OPENCL_VENDOR_PATH") or "/etc/OpenCL/vendors"
     chosen = environ.get("OCL_ICD_VENDORS") or folder
@@ -131,8 +132,14 @@ def shares_memory(handle: Any) -> bool:
 def fingerprint(handle: Any) -> str:
     """Everything that a compiled binary depends on, besides its source."""
     platform = handle.platform
-    parts = (platform.name, platform.version, handle.vendor, handle.name, handle.version,
-             handle.driver_version)  # fmt: skip
+    parts = (
+        platform.name,
+        platform.version,
+        handle.vendor,
+        handle.name,
+        handle.version,
+        handle.driver_version,
+    )
     return "\n".join(str(p) for p in parts)
 
 

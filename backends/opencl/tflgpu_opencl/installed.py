@@ -1,5 +1,6 @@
-"""Whether the installed pyopencl has what the backend uses of its inside: names that pyopencl does not
-promise to keep. A version that lacks one gives the backend a reason, not a traceback in a model."""
+"""Whether the installed pyopencl has what the backend uses of its inside: names that pyopencl does
+not promise to keep. A version that lacks one gives the backend a reason, not a traceback in a
+model."""
 
 from __future__ import annotations
 
@@ -21,6 +22,6 @@ def lacking() -> str:
         return ""
     version = getattr(cl, "VERSION_TEXT", "of unknown version")
     return (
-        f"pyopencl {version} lacks {', '.join(names)}; versions {TRIED[0]} to {TRIED[1]} were tried, "
-        "install one of them"
+        f"pyopencl {version} lacks {', '.join(names)}; versions {TRIED[0]} to {TRIED[1]} were "
+        "tried, install one of them"
     )

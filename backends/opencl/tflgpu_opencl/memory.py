@@ -45,9 +45,16 @@ class Memory(BufferMemory[Region]):
     """The buffers of a plan. Its inputs and outputs are staged (`tflgpu_opencl.staging`)."""
 
     def __init__(
-        self, context: Any, plan: Plan, *, alignment: int, limit: int, guarded: bool,
-        in_place: bool, ledger: Ledger | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        context: Any,
+        plan: Plan,
+        *,
+        alignment: int,
+        limit: int,
+        guarded: bool,
+        in_place: bool,
+        ledger: Ledger | None = None,
+    ) -> None:
         """Without any memory yet; with ``in_place`` inputs and outputs are the host's."""
         placement = Placement((), {}) if _apart(plan, limit) else as_planned(plan)
         super().__init__(
@@ -130,8 +137,9 @@ def in_lines(nbytes: int) -> int:
 
 
 def _apart(plan: Plan, limit: int) -> bool:
-    """Whether regions of the arena get buffers of their own, as they do where that is not much: NVIDIA's
-    driver spends 10 us more on every launch whose buffers are parts of a big one (H200, driver 580.159).
+    """Whether regions of the arena get buffers of their own, as they do where that is not much:
+    NVIDIA's driver spends 10 us more on every launch whose buffers are parts of a big one (H200,
+    driver 580.159).
     """
     taken = sum(r.nbytes for r in regions_of(plan))
     return taken <= max(limit // _MUCH, _SHARING * plan.arena_bytes)

@@ -2,8 +2,9 @@
 
 A run enqueues some dozens of commands whose arguments never change. pyopencl converts each
 argument anew and makes an event object, in the driver too, for every command. Here arguments
-are converted once, no event is asked for, and the loop over the commands runs in C. For a kernel object
-pyopencl takes 0.2 to 0.4 ms, as it looks up the text of a function that enqueues it, and compiles that.
+are converted once, no event is asked for, and the loop over the commands runs in C. For a kernel
+object pyopencl takes 0.2 to 0.4 ms, as it looks up the text of a function that enqueues it, and
+compiles that.
 
 The functions are taken from the library that pyopencl itself is linked to.
 """
@@ -20,15 +21,23 @@ import numpy as np
 import pyopencl as cl
 from tflgpu.contract.calls import Call
 
-# What is an `int` or a null pointer in C goes as a Python number and as None, and arrays as `byref`:
-# ctypes takes 0.3 us less for such a call (of 0.8) than for one with objects like `c_uint`.
+# What is an `int` or a null pointer in C goes as a Python number and as None, and arrays as
+# `byref`: ctypes takes 0.3 us less for such a call (of 0.8) than for one with objects like
+# `c_uint`.
 _NO_WAIT = (0, None, None)  # no events to wait for, none wanted
 _NOT_BLOCKING = 0
 _NAMES = (
-    "clEnqueueNDRangeKernel", "clEnqueueWriteBuffer", "clEnqueueReadBuffer", "clEnqueueMapBuffer",
-    "clEnqueueUnmapMemObject", "clCreateKernel", "clReleaseKernel", "clSetKernelArg",
-    "clGetKernelInfo", "clGetKernelWorkGroupInfo",
-)  # fmt: skip
+    "clEnqueueNDRangeKernel",
+    "clEnqueueWriteBuffer",
+    "clEnqueueReadBuffer",
+    "clEnqueueMapBuffer",
+    "clEnqueueUnmapMemObject",
+    "clCreateKernel",
+    "clReleaseKernel",
+    "clSetKernelArg",
+    "clGetKernelInfo",
+    "clGetKernelWorkGroupInfo",
+)
 
 
 @attrs.frozen
@@ -51,9 +60,14 @@ class Native:
     ) -> Call:
         """Run a kernel over ``size`` work items in groups of ``local``."""
         return self._nd_range, (
-            _handle(queue), _handle(kernel), len(size), None, _sizes(size),
-            _sizes(local), *_NO_WAIT,
-        )  # fmt: skip
+            _handle(queue),
+            _handle(kernel),
+            len(size),
+            None,
+            _sizes(size),
+            _sizes(local),
+            *_NO_WAIT,
+        )
 
     def write(self, queue: Any, buffer: Any, array: np.ndarray[Any, Any]) -> Call:
         """Copy all of ``array`` to the start of a buffer."""
@@ -67,9 +81,15 @@ class Native:
         """Let the host see a buffer that was made over host memory."""
         status = (ctypes.c_int * 1)()
         return self._mapped, (
-            _handle(queue), _handle(buffer), _NOT_BLOCKING, ctypes.c_uint64(flags),
-            ctypes.c_size_t(0), ctypes.c_size_t(nbytes), *_NO_WAIT, status,
-        )  # fmt: skip
+            _handle(queue),
+            _handle(buffer),
+            _NOT_BLOCKING,
+            ctypes.c_uint64(flags),
+            ctypes.c_size_t(0),
+            ctypes.c_size_t(nbytes),
+            *_NO_WAIT,
+            status,
+        )
 
     def unmap(self, queue: Any, buffer: Any, array: np.ndarray[Any, Any]) -> Call:
         """Give a mapped buffer back to the device."""
@@ -78,9 +98,14 @@ class Native:
 
     def _copy(self, queue: Any, buffer: Any, array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
         return (
-            _handle(queue), _handle(buffer), _NOT_BLOCKING, ctypes.c_size_t(0),
-            ctypes.c_size_t(array.nbytes), ctypes.c_void_p(array.ctypes.data), *_NO_WAIT,
-        )  # fmt: skip
+            _handle(queue),
+            _handle(buffer),
+            _NOT_BLOCKING,
+            ctypes.c_size_t(0),
+            ctypes.c_size_t(array.nbytes),
+            ctypes.c_void_p(array.ctypes.data),
+            *_NO_WAIT,
+        )
 
     def _mapped(self, *args: Any) -> int:
         # A function that gives a pointer, known from the first call, instead of a status.
@@ -89,7 +114,8 @@ class Native:
 
 
 class RawKernel:
-    """A kernel object: what is used here of pyopencl's, under the same names. ``native`` makes it."""
+    """A kernel object: what is used here of pyopencl's, under the same names. ``native`` makes
+    it."""
 
     def __init__(self, native: Native, program: Any, name: str) -> None:
         self._native, self.int_ptr = native, None

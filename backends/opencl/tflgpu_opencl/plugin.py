@@ -22,10 +22,14 @@ def tflgpu_register_backends() -> list[BackendInfo]:
     """One backend, for every OpenCL platform that is installed."""
     return [
         BackendInfo(
-            NAME, API_VERSION, requires=("pyopencl",), extra="opencl", rank=20,
+            NAME,
+            API_VERSION,
+            requires=("pyopencl",),
+            extra="opencl",
+            rank=20,
             system_hint="apt install pocl-opencl-icd or your GPU vendor's driver",
         )
-    ]  # fmt: skip
+    ]
 
 
 @hookimpl

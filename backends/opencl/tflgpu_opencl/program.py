@@ -66,9 +66,14 @@ class Compiler(JoinedKernels[Dialect, Entry]):
     refusals = (cl.Error, ValueError)
 
     def __init__(
-        self, context: Any, handle: Any, cache: DiskCache, native: Native | None,
-        *, keep: bool | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        context: Any,
+        handle: Any,
+        cache: DiskCache,
+        native: Native | None,
+        *,
+        keep: bool | None = None,
+    ) -> None:
         """``keep`` is whether binaries are kept, None for where the driver keeps none itself."""
         self._shares_its_own = vendor_of(handle) in _HAVE_THEIR_OWN
         keep = not self._shares_its_own if keep is None else keep

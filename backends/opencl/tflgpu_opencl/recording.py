@@ -49,9 +49,13 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
     """A `Recording` on one in-order queue, which keeps dispatches in their order."""
 
     def __init__(
-        self, context: Any, native: Native | None, plan: Plan, memory: Memory,
+        self,
+        context: Any,
+        native: Native | None,
+        plan: Plan,
+        memory: Memory,
         kernels: Sequence[Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._context = context
         self._queue = queue = memory.queue
         self._native = native
@@ -129,8 +133,8 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
     def _release(self) -> None:
         super()._release()
         self._launches.clear()
-        # A device that is lost cannot release what it held; that is no news here. What others hold as
-        # well is let go of all the same.
+        # A device that is lost cannot release what it held; that is no news here. What others hold
+        # as well is let go of all the same.
         with contextlib.suppress(DeviceError):
             finish(self._queue, "closing")
             with device_errors("closing"):

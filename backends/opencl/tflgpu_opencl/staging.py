@@ -44,7 +44,8 @@ def staged(
 
 
 class Mapped(Staging[Commands]):
-    """Host memory that the device uses in place: handed over before a run and taken back after it."""
+    """Host memory that the device uses in place: handed over before a run and taken back after
+    it."""
 
     def __init__(
         self, array: Array, region: Region, native: Native, host: Bytes, flags: int

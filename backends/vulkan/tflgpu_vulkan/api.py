@@ -123,6 +123,16 @@ def _is_struct_pointer(item: Any) -> bool:
 
 
 __all__ = [
-    "NULL", "array", "check", "create", "ffi", "lib", "listed", "make", "result_name", "strings",
-    "text", "vk",
-]  # fmt: skip
+    "NULL",
+    "array",
+    "check",
+    "create",
+    "ffi",
+    "lib",
+    "listed",
+    "make",
+    "result_name",
+    "strings",
+    "text",
+    "vk",
+]

@@ -144,8 +144,11 @@ class _Mapping:
 
     def __init__(self, pointer: int, nbytes: int) -> None:
         self.__array_interface__ = {
-            "version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (pointer, False),
-        }  # fmt: skip
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (nbytes,),
+            "data": (pointer, False),
+        }
 
 
 Region = PooledRegion[Block]

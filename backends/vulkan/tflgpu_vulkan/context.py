@@ -257,6 +257,7 @@ def _wanted_queues() -> int:
     said = os.environ.get(QUEUES, "").strip() or str(_USUAL_QUEUES)
     if not said.isascii() or not said.isdigit() or not int(said):
         raise DeviceError(
-            f"{QUEUES} is {said!r}; it is how many queues to use, from 1 ({_USUAL_QUEUES} are usual)"
+            f"{QUEUES} is {said!r}; it is how many queues to use, from 1 ({_USUAL_QUEUES} are "
+            "usual)"
         )
     return int(said)

@@ -39,8 +39,8 @@ _DRIVER = "VK_KHR_driver_properties"
 _HOST_MEMORY = "VK_EXT_external_memory_host"
 _BY_FD = "VK_KHR_external_memory_fd"
 _SUBGROUP_SIZE = "VK_EXT_subgroup_size_control"
-#: Flags of memory that the host can use; of the device's own that it can write to (and read, but only
-#: slowly); of what the host reads as fast as any of its own; of what both use at full speed.
+#: Flags of memory that the host can use; of the device's own that it can write to (and read, but
+#: only slowly); of what the host reads as fast as any of its own; of what both use at full speed.
 VISIBLE = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
 WRITABLE = VISIBLE | vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
 CACHED = VISIBLE | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
@@ -71,10 +71,15 @@ _FEATURES = (
              "VK_KHR_vulkan_memory_model"),
 )  # fmt: skip
 #: Extensions that became part of Vulkan 1.2.
-_IN_1_2 = frozenset({
-    _FLOAT_CONTROLS, _DRIVER, "VK_KHR_shader_float16_int8", "VK_KHR_8bit_storage",
-    "VK_KHR_vulkan_memory_model",
-})  # fmt: skip
+_IN_1_2 = frozenset(
+    {
+        _FLOAT_CONTROLS,
+        _DRIVER,
+        "VK_KHR_shader_float16_int8",
+        "VK_KHR_8bit_storage",
+        "VK_KHR_vulkan_memory_model",
+    }
+)
 
 
 def enabled(target: Target) -> Any:
@@ -191,7 +196,8 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         host_page=0 if host is None else int(host.minImportedHostPointerAlignment),
         exports=_BY_FD in known,
         uuid=bytes(ffi.buffer(identity.deviceUUID)),
-        fingerprint=f"{properties.vendorID:x} {properties.deviceID:x} {version} {uuid} {driver_name}",
+        fingerprint=f"{properties.vendorID:x} {properties.deviceID:x} {version} {uuid} "
+        f"{driver_name}",
         physical=handle,
     )
 
@@ -305,8 +311,8 @@ def _compute_units(query: Query, vendor: str) -> int:
 
 
 def _compute_queue(handle: Any) -> tuple[int, int, int] | None:
-    """The family to use of those that compute, the bits of its timestamps (0: it has none), and how many
-    of its queues are worth using.
+    """The family to use of those that compute, the bits of its timestamps (0: it has none), and how
+    many of its queues are worth using.
 
     One that does not draw is preferred: its queues are at work at the same time, where several of a
     family that draws take turns, and an NVIDIA H200 computed more slowly with three of them than

@@ -21,9 +21,12 @@ class VulkanRecording(PooledRecording[Block]):
     """A `Recording`: one command buffer, submitted by each run."""
 
     def __init__(
-        self, context: Context, plan: Plan, memory: PooledMemory[Block],
+        self,
+        context: Context,
+        plan: Plan,
+        memory: PooledMemory[Block],
         pipelines: Sequence[Pipeline],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(plan, memory)
         self._context = context
         # Whatever drops this when (an interruption while it is made, say): the device is there.

@@ -14,15 +14,25 @@ from typing import Any
 TRIED = ("0.31", "0.32")
 
 _FUNCTIONS = (
-    "wgpuBufferGetConstMappedRange", "wgpuBufferMapAsync", "wgpuBufferUnmap",
-    "wgpuCommandBufferRelease", "wgpuCommandEncoderBeginComputePass",
-    "wgpuCommandEncoderCopyBufferToBuffer", "wgpuCommandEncoderFinish",
-    "wgpuCommandEncoderRelease", "wgpuComputePassEncoderDispatchWorkgroups",
-    "wgpuComputePassEncoderEnd", "wgpuComputePassEncoderRelease",
-    "wgpuComputePassEncoderSetBindGroup", "wgpuComputePassEncoderSetPipeline",
-    "wgpuDeviceCreateCommandEncoder", "wgpuDevicePoll", "wgpuQueueGetTimestampPeriod",
-    "wgpuQueueSubmit", "wgpuQueueWriteBuffer",
-)  # fmt: skip
+    "wgpuBufferGetConstMappedRange",
+    "wgpuBufferMapAsync",
+    "wgpuBufferUnmap",
+    "wgpuCommandBufferRelease",
+    "wgpuCommandEncoderBeginComputePass",
+    "wgpuCommandEncoderCopyBufferToBuffer",
+    "wgpuCommandEncoderFinish",
+    "wgpuCommandEncoderRelease",
+    "wgpuComputePassEncoderDispatchWorkgroups",
+    "wgpuComputePassEncoderEnd",
+    "wgpuComputePassEncoderRelease",
+    "wgpuComputePassEncoderSetBindGroup",
+    "wgpuComputePassEncoderSetPipeline",
+    "wgpuDeviceCreateCommandEncoder",
+    "wgpuDevicePoll",
+    "wgpuQueueGetTimestampPeriod",
+    "wgpuQueueSubmit",
+    "wgpuQueueWriteBuffer",
+)
 
 
 def lacking() -> str:

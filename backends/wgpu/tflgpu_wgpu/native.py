@@ -95,8 +95,8 @@ def shader_module(device: Any, label: str, source: str) -> Any:
 
 class Commands:
     """The uploads, dispatches and copies of a run, so many dispatches to a command buffer. Encoding
-    takes one call a dispatch and two or three more where pipeline and bindings change: WebGPU has no
-    command buffer to submit again."""
+    takes one call a dispatch and two or three more where pipeline and bindings change: WebGPU has
+    no command buffer to submit again."""
 
     def __init__(
         self,
@@ -109,8 +109,9 @@ class Commands:
         self._device = device._internal
         self._queue = device.queue._internal
         self._uploads = [(u.buffer._internal, u.address, u.nbytes) for u in uploads]
-        self._copies = [(c.source._internal, c.target._internal, c.offset, c.nbytes)
-                        for c in copies]  # fmt: skip
+        self._copies = [
+            (c.source._internal, c.target._internal, c.offset, c.nbytes) for c in copies
+        ]
         # At least one, for the copies of a plan without dispatches.
         self._chunks = [
             _chunk(launches[i : i + at_once]) for i in range(0, max(1, len(launches)), at_once)
@@ -201,8 +202,8 @@ class Download:
         self._nbytes = nbytes
         #: What is copied to the host, as (start, bytes); None for all of it.
         self.spans: list[tuple[int, int]] | None = None
-        # The callback knows this alone, and not the object that has the callback: the two would keep the
-        # device until Python's collector comes by.
+        # The callback knows this alone, and not the object that has the callback: the two would
+        # keep the device until Python's collector comes by.
         self._mapping = mapping = _Mapping()
 
         # Python handles signals in callbacks too. What they raise there, KeyboardInterrupt above

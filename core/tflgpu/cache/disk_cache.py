@@ -34,7 +34,8 @@ _LEFT = 3600.0  # seconds after which a temporary file is one that a dead proces
 
 
 def cache_folder(name: str, root: str | None = None) -> Path:
-    """The folder ``name`` in ``root``, or else in TFLGPU_CACHE_DIR, or in the user's cache folder."""
+    """The folder ``name`` in ``root``, or else in TFLGPU_CACHE_DIR, or in the user's cache
+    folder."""
     root = root or os.environ.get("TFLGPU_CACHE_DIR")
     if not root:
         import platformdirs  # which takes a hundredth of a second
@@ -67,7 +68,8 @@ class DiskCache:
         return self._folder / f"{key}{self._suffix}"
 
     def load(self, key: str) -> bytes | None:
-        """The bytes, or None where there are none; a file that is not what was stored is dropped."""
+        """The bytes, or None where there are none; a file that is not what was stored is
+        dropped."""
         return self.load_all([key]).get(key)
 
     def load_all(self, keys: Iterable[str]) -> dict[str, bytes]:
@@ -193,9 +195,11 @@ class DiskCache:
         with contextlib.suppress(OSError):
             path.touch(0o600)
             _LOG.warning(
-                "tflgpu: a process died while a driver read what it had made itself, so its programs are "
-                "not kept in %s for a week; delete %s to try again", self._folder, path.name,
-            )  # fmt: skip
+                "tflgpu: a process died while a driver read what it had made itself, so its "
+                "programs are not kept in %s for a week; delete %s to try again",
+                self._folder,
+                path.name,
+            )
 
     def _unsafe(self, key: str) -> Path:
         return self._folder / f"{key}{_UNSAFE}"

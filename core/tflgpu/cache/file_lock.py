@@ -67,8 +67,9 @@ class FileLock:
         return True
 
     def close(self) -> None:
-        """Let go of the lock and of the file; twice is harmless. A signal's handler may end it anywhere: before
-        the lock is let go of another call, or `__del__`, does that; behind it a descriptor is left, and no lock.
+        """Let go of the lock and of the file; twice is harmless. A signal's handler may end it
+        anywhere: before the lock is let go of another call, or `__del__`, does that; behind it a
+        descriptor is left, and no lock.
         """
         # In a child of a fork the descriptor is closed, and its number may be another file's.
         if self.handle < 0 or self._process != os.getpid():

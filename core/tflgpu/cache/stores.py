@@ -1,4 +1,5 @@
-"""What is in a cache folder besides compiled models: a folder for each store, with `DiskCache` files."""
+"""What is in a cache folder besides compiled models: a folder for each store, with `DiskCache`
+files."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Stored:
 
 
 def stored(root: Path, *, besides: str) -> list[Stored]:
-    """The files of all stores in a cache folder but one, last used first. Other files are left out."""
+    """The files of all stores in a cache folder but one, last used first. Other files are left
+    out."""
     found = []
     with contextlib.suppress(OSError):
         folders = [each for each in os.scandir(root) if each.is_dir(follow_symlinks=False)]

@@ -18,7 +18,8 @@ _LACKING = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
 
 
 def is_lack(error: BaseException | None) -> bool:
-    """Whether a file could not be read because the process lacked memory or descriptors at that moment."""
+    """Whether a file could not be read because the process lacked memory or descriptors at that
+    moment."""
     return isinstance(error, OSError) and error.errno in _LACKING
 
 
@@ -29,8 +30,8 @@ for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
 
 
 def opened(path: str | Path) -> tuple[int, os.stat_result]:
-    """A descriptor of a file that is one, and only ours, to be closed by the caller; and what the file
-    is.
+    """A descriptor of a file that is one, and only ours, to be closed by the caller; and what the
+    file is.
 
     Raises:
         OSError: it is not, or cannot be read.
@@ -92,8 +93,8 @@ def mapped(path: Path) -> memoryview:
 
 
 def write(path: Path, pieces: Iterable[bytes | memoryview], *, lasting: bool = True) -> None:
-    """Write a file, open to this user only. It takes the name when all of it is there, and on the disk
-    where it is to be ``lasting``.
+    """Write a file, open to this user only. It takes the name when all of it is there, and on the
+    disk where it is to be ``lasting``.
 
     Raises:
         OSError: it cannot be written; what was there before stays.

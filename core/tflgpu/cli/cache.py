@@ -23,7 +23,8 @@ _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def _is_folder(folder: Path | None) -> Path | None:
-    """The default one need not be there yet; a mistyped one must not pass for one that is in order."""
+    """The default one need not be there yet; a mistyped one must not pass for one that is in
+    order."""
     if folder is not None and not folder.is_dir():
         raise OptionError(f"--folder {folder}: there is no such folder")
     return folder
@@ -33,8 +34,8 @@ Folder = Annotated[
     Path | None,
     typer.Option(
         callback=_is_folder,
-        help="A folder of compiled models only. Default: everything in TFLGPU_CACHE_DIR, or in the user's "
-        "cache folder.",
+        help="A folder of compiled models only. Default: everything in TFLGPU_CACHE_DIR, or in "
+        "the user's cache folder.",
     ),
 ]
 
@@ -73,7 +74,8 @@ def show(folder: Folder = None) -> None:
 
 @cache.command()
 def verify(folder: Folder = None) -> None:
-    """Read every file whole: is it undamaged, and what its name says? Ends with 1 where one is not."""
+    """Read every file whole: is it undamaged, and what its name says? Ends with 1 where one is
+    not."""
     found, others = entries(folder or default_folder()), _others(folder)
     reasons = [(entry.path, fault(entry.path)) for entry in found]
     reasons += [(each.path, each.fault) for each in others]

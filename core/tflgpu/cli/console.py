@@ -57,8 +57,8 @@ def _written() -> Iterator[None]:
     """What is printed inside is written when this is left.
 
     Raises:
-        typer.Exit: it cannot be (a full disk), which is said in one line. That a reader has gone away is
-            click's to know.
+        typer.Exit: it cannot be (a full disk), which is said in one line. That a reader has gone
+            away is click's to know.
     """
     try:
         yield
@@ -128,8 +128,8 @@ def plain(text: str) -> None:
 def table(
     title: str, *columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()
 ) -> Table:
-    """An empty table; the columns in ``right`` hold numbers. Those in ``whole`` are short, and others fold
-    before they do: names to be copied, numbers to be read."""
+    """An empty table; the columns in ``right`` hold numbers. Those in ``whole`` are short, and
+    others fold before they do: names to be copied, numbers to be read."""
     made = Table(title=title, box=None, pad_edge=False)
     for column in columns:
         made.add_column(
@@ -143,7 +143,8 @@ def table(
 
 
 def show(made: Table) -> None:
-    """Print a table; cells fold where the terminal is narrow. Its title, a file's path perhaps, does not."""
+    """Print a table; cells fold where the terminal is narrow. Its title, a file's path perhaps,
+    does not."""
     title, made.title = made.title, None
     _fold_all_if_narrow(made)
     with _written():

@@ -1,7 +1,7 @@
 """Flags for the options of a delegate, made from their definition.
 
-A command that is decorated with `with_delegate_flags` has ``--memory-limit`` for `memory_limit` and so
-on; what was given arrives in its argument ``flags``, by option name.
+A command that is decorated with `with_delegate_flags` has ``--memory-limit`` for `memory_limit` and
+so on; what was given arrives in its argument ``flags``, by option name.
 """
 
 from __future__ import annotations

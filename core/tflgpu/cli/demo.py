@@ -59,9 +59,17 @@ def demo(
     results = [reference, *_on_devices(digits, count)]
     table = console.table(
         f"{count} handwritten digits, 32-bit floats",
-        "backend", "device", "on it", "digits", "accuracy", "ms per image", "max difference", "",
-        right=("digits", "accuracy", "ms per image", "max difference"), whole=("backend",),
-    )  # fmt: skip
+        "backend",
+        "device",
+        "on it",
+        "digits",
+        "accuracy",
+        "ms per image",
+        "max difference",
+        "",
+        right=("digits", "accuracy", "ms per image", "max difference"),
+        whole=("backend",),
+    )
     verdicts = [_judge(r, reference, digits) for r in results]
     for result, verdict in zip(results, verdicts, strict=True):
         table.add_row(*_cells(result, reference, digits), verdict or "ok")

@@ -143,9 +143,18 @@ def _choice(known: Registry) -> Choice:
 
 def _show_devices(found: dict[str, list[DeviceState]], chosen: DeviceInfo | None) -> None:
     table = console.table(
-        "Devices", "", "backend", "index", "name", "driver", "GPU", "f16", "state",
-        right=("index",), whole=("backend", "f16"),
-    )  # fmt: skip
+        "Devices",
+        "",
+        "backend",
+        "index",
+        "name",
+        "driver",
+        "GPU",
+        "f16",
+        "state",
+        right=("index",),
+        whole=("backend", "f16"),
+    )
     for devices_of_one in found.values():
         for device in devices_of_one:
             info = device.info

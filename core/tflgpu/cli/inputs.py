@@ -118,13 +118,14 @@ def _fit(array: Array, path: Path, detail: Mapping[str, Any]) -> Array:
         made = np.ascontiguousarray(array.astype(wanted, copy=False))
     # Of floats digits are lost at most, whole numbers stay what they are.
     same = (
-        np.array_equal(np.isinf(made), np.isinf(array)) if wanted.kind in "fc"
+        np.array_equal(np.isinf(made), np.isinf(array))
+        if wanted.kind in "fc"
         else np.array_equal(made, array)
-    )  # fmt: skip
+    )
     if not same:
         raise InputError(
-            f"{path} holds {array.dtype}, and input {detail['name']} is {wanted}, which cannot store "
-            "all of its values"
+            f"{path} holds {array.dtype}, and input {detail['name']} is {wanted}, which cannot "
+            "store all of its values"
         )
     return made
 

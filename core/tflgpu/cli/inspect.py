@@ -51,7 +51,8 @@ _Profile = Annotated[
     str | None,
     typer.Option(
         "--as",
-        help="Judge by a profile, without its device: adreno-740, tflite-gpu, ...; list shows them.",
+        help="Judge by a profile, without its device: adreno-740, tflite-gpu, ...; list shows "
+        "them.",
         is_eager=True,  # before the model, which a list needs none of
         callback=_list_profiles,
     ),
@@ -64,13 +65,14 @@ class _Row:
 
     Attributes:
         where: "device"; "folded": worked out before the model runs, or merged away; "CPU";
-            "host": the interpreter runs it, between compiled pieces; or "nowhere", which keeps the model from running.
+            "host": the interpreter runs it, between compiled pieces; or "nowhere", which keeps the
+            model from running.
         part: Which part of the device's, from 0.
         reason: Why it is not on the device.
         code: What kind of reason that is, as `ReasonCode`; "" where it is there.
         seconds, gain: The fields of `OperatorReport`; None without an estimate.
-        numerics: With integer numerics, "integers" or "floats" for an operator on quantized tensors;
-            "" for any other.
+        numerics: With integer numerics, "integers" or "floats" for an operator on quantized
+            tensors; "" for any other.
         in_floats: Why it is floats.
     """
 
@@ -178,7 +180,8 @@ class _Judged:
 def _by_device(
     file: ModelFile, backend: str | None, device: str | None, numerics: str | None
 ) -> _Judged:
-    # Whether LiteRT, say, runs ops without a definition here: the shapes behind them are known then.
+    # Whether LiteRT, say, runs ops without a definition here: the shapes behind them are known
+    # then.
     cpu = CpuSide(registry(), DelegateOptions())
     graph = build_graph(file, 0, registry().ops(), foreign=cpu.infer)
     cpu.close()
@@ -199,9 +202,10 @@ def _by_device(
 
 def _by_profile(file: ModelFile, profile: str, numerics: str | None) -> _Judged:
     options = (
-        None if numerics is None
+        None
+        if numerics is None
         else DelegateOptions(quantized_numerics=numerics_of("--numerics", numerics))
-    )  # fmt: skip
+    )
     found = checked(file, profile, options)
     report = found.report
     if found.delegation is not None:
@@ -265,24 +269,36 @@ def _rows(file: ModelFile, judged: _Judged) -> Sequence[_Row]:
         numerics = "integers" if o.index in judged.integers else "floats" if left else ""
         rows.append(
             _Row(
-                o.index, o.name, o.version, shown(o.inputs), shown(o.outputs), place, part, reason,
-                numerics, left,
+                o.index,
+                o.name,
+                o.version,
+                shown(o.inputs),
+                shown(o.outputs),
+                place,
+                part,
+                reason,
+                numerics,
+                left,
             )
-        )  # fmt: skip
+        )
     return rows
 
 
 def _estimated(rows: Sequence[_Row], report: DelegationReport) -> Sequence[_Row]:
-    """The same with kinds of reasons and times; of what was worked out of constants there are none."""
+    """The same with kinds of reasons and times; of what was worked out of constants there are
+    none."""
     known = {o.node: o for o in report.operators}
     return [
         attrs.evolve(
             row,
             code=o.code.value if o.code is not None and row.reason else "",
-            seconds=o.seconds, gain=o.gain,
-        ) if (o := known.get(row.index)) is not None else row
+            seconds=o.seconds,
+            gain=o.gain,
+        )
+        if (o := known.get(row.index)) is not None
+        else row
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _count(rows: Sequence[_Row], where: str) -> int:
@@ -344,13 +360,25 @@ def _show_rows(rows: Sequence[_Row]) -> None:
         ]
     table = console.table(
         "Operators (= constant, ~ variable)",
-        "#", "op", "version", "inputs", "outputs", "where", "why", right=("#", "version"),
-    )  # fmt: skip
+        "#",
+        "op",
+        "version",
+        "inputs",
+        "outputs",
+        "where",
+        "why",
+        right=("#", "version"),
+    )
     for r in rows:
         table.add_row(
-            str(r.index), r.op, str(r.version), " ".join(r.inputs), " ".join(r.outputs),
-            f"{r.where}, {r.numerics}" if r.numerics else r.where, r.reason or r.in_floats,
-        )  # fmt: skip
+            str(r.index),
+            r.op,
+            str(r.version),
+            " ".join(r.inputs),
+            " ".join(r.outputs),
+            f"{r.where}, {r.numerics}" if r.numerics else r.where,
+            r.reason or r.in_floats,
+        )
     console.show(table)
     counts = Counter(r.op for r in rows)
     console.say("ops: " + ", ".join(f"{op} {n}" for op, n in counts.most_common()))

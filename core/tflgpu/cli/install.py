@@ -44,8 +44,8 @@ def how_to_enable(registry: Registry, info: BackendInfo) -> str:
 
 
 def what_is_missing(registry: Registry) -> Iterator[str]:
-    """Two lines for each backend that is not available: why, and what makes it work. No table has them,
-    since a command that a cell folds cannot be pasted."""
+    """Two lines for each backend that is not available: why, and what makes it work. No table has
+    them, since a command that a cell folds cannot be pasted."""
     for name, info in registry.backends.items():
         probe = registry.probe(name)
         if not probe.available:

@@ -84,8 +84,8 @@ class Difference:
 
 
 def difference(output: Array, reference: Array) -> Difference:
-    """Compare two outputs of one shape; a NaN that only one of them has is infinitely far, and so is
-    another text."""
+    """Compare two outputs of one shape; a NaN that only one of them has is infinitely far, and so
+    is another text."""
     if output.shape != reference.shape:
         return Difference(float("inf"), float("inf"))
     if not output.size:

@@ -40,9 +40,14 @@ def show_memory(
         console.show_json({"model": str(model), "devices": [_as_json(line) for line in lines]})
         return
     made = console.table(
-        f"{model}: bytes of device memory", "backend", "device", "precision", *_NUMBERS, "why not",
+        f"{model}: bytes of device memory",
+        "backend",
+        "device",
+        "precision",
+        *_NUMBERS,
+        "why not",
         right=_NUMBERS,
-    )  # fmt: skip
+    )
     for line in lines:
         known = line.found
         cells = [""] * len(_NUMBERS)

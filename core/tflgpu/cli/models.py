@@ -142,8 +142,8 @@ def allocate(interpreter: Interpreter) -> None:
 
 
 def quiet_delegate(*options: DelegateOptions, **more: Any) -> GpuDelegate:
-    """A delegate. That there is no device, and why, is kept back from the log: a command shows it in its
-    report, or as its error."""
+    """A delegate. That there is no device, and why, is kept back from the log: a command shows it
+    in its report, or as its error."""
     with _kept_back(CHOICE):
         return GpuDelegate(*options, **more)
 

@@ -25,9 +25,18 @@ def profiles(
 def show_profiles() -> None:
     """A table of the profiles."""
     table = console.table(
-        "Profiles", "name", "what", "by", "f16", "work group", "shared KiB", "buffers", "sources",
-        right=("work group", "shared KiB", "buffers"), whole=("name", "f16"),
-    )  # fmt: skip
+        "Profiles",
+        "name",
+        "what",
+        "by",
+        "f16",
+        "work group",
+        "shared KiB",
+        "buffers",
+        "sources",
+        right=("work group", "shared KiB", "buffers"),
+        whole=("name", "f16"),
+    )
     sources = tuple(dict.fromkeys(source for profile in every() for source in profile.sources))
     for profile in every():
         numbers = " ".join(str(sources.index(source) + 1) for source in profile.sources)

@@ -144,9 +144,15 @@ def _loaded(
 
 def _show_outputs(interpreter: Interpreter, outputs: Sequence[Array]) -> None:
     table = console.table(
-        "Outputs", "name", "type", "least", "mean", "greatest", "greatest values (at: value)",
+        "Outputs",
+        "name",
+        "type",
+        "least",
+        "mean",
+        "greatest",
+        "greatest values (at: value)",
         whole=("least", "mean", "greatest"),
-    )  # fmt: skip
+    )
     for detail, array in zip(interpreter.get_output_details(), outputs, strict=True):
         kind = f"{array.dtype}{list(array.shape)}"
         table.add_row(str(detail["name"]), kind, *_summary(array))
@@ -218,9 +224,14 @@ def _compare(
     skip_references: bool,
 ) -> None:
     table = console.table(
-        "Difference", "from", "output", "max abs", "relative L2",
-        right=("max abs", "relative L2"), whole=("max abs", "relative L2"),
-    )  # fmt: skip
+        "Difference",
+        "from",
+        "output",
+        "max abs",
+        "relative L2",
+        right=("max abs", "relative L2"),
+        whole=("max abs", "relative L2"),
+    )
     others = [("LiteRT CPU", _litert)]
     if not skip_references:
         others.insert(0, ("NumPy references", _references))
@@ -269,7 +280,8 @@ def _litert(model: Path, arrays: Mapping[int, Array], batch: int) -> list[Array]
 
 
 def _for_litert(model: Path) -> dict[str, Any]:
-    """The model as LiteRT takes it: names of files that are no UTF-8 have no way into its library."""
+    """The model as LiteRT takes it: names of files that are no UTF-8 have no way into its
+    library."""
     try:
         str(model).encode()
     except UnicodeEncodeError:

@@ -50,8 +50,8 @@ def shader(
         opened = delegate.device
         if opened is None or isinstance(opened, NodeDevice):
             raise OptionError(
-                f"{_without_kernels(opened)}; `tflgpu devices` says what would, and `--backend cpu_ref --device 1` shows the "
-                "kernel trees anywhere"
+                f"{_without_kernels(opened)}; `tflgpu devices` says what would, and `--backend "
+                "cpu_ref --device 1` shows the kernel trees anywhere"
             )
         dispatches = [
             d for plan in compiled_on(graph, delegate.provider).plans for d in plan.dispatches

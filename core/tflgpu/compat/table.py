@@ -1,8 +1,8 @@
 """The shipped entries, by vendor, each with a source.
 
 An entry belongs here only where a defect or a limit is documented in public, with the devices or
-drivers that it is about. What a driver reports correctly (that it is a CPU, that it lacks f16) needs
-no entry. An entry that changes nothing is a note: it is shown with the device.
+drivers that it is about. What a driver reports correctly (that it is a CPU, that it lacks f16)
+needs no entry. An entry that changes nothing is a note: it is shown with the device.
 """
 
 from __future__ import annotations
@@ -66,44 +66,47 @@ _NVIDIA = (
     CompatEntry(
         name="nvidia-pascal-f16",
         reason=(
-            "GeForce 10 and its relatives (compute capability 6.1) do 16-bit arithmetic at 1/64 of the "
-            "rate of 32 bits; 16-bit tensors are kept, arithmetic is in 32 bits"
+            "GeForce 10 and its relatives (compute capability 6.1) do 16-bit arithmetic at 1/64 "
+            "of the rate of 32 bits; 16-bit tensors are kept, arithmetic is in 32 bits"
         ),
         source="https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions",
         vendor="nvidia",
         # Not GP100 (Tesla P100, Quadro GP100), which has a full rate.
-        device=r"GTX 10[5-8]0|GT 10[13]0|TITAN Xp|TITAN X \(Pascal\)|Tesla P(4|6|40)\b|Quadro P\d{3,4}\b",
+        device=r"GTX 10[5-8]0|GT 10[13]0|TITAN Xp|TITAN X \(Pascal\)|Tesla P(4|6|40)\b|Quadro "
+        r"P\d{3,4}\b",
         caps={"f16_arithmetic": False},
     ),
     CompatEntry(
         name="nvidia-blackwell-f16",
         reason=(
-            "LiteRT-LM computed nonsense in 16-bit floats on an RTX 5070 Ti (Blackwell), without an "
-            "error; why is not known, so compare results in f16 with those in f32"
+            "LiteRT-LM computed nonsense in 16-bit floats on an RTX 5070 Ti (Blackwell), without "
+            "an error; why is not known, so compare results in f16 with those in f32"
         ),
         source="https://github.com/google-ai-edge/LiteRT-LM/issues/2992",
         vendor="nvidia",
-        # One card is reported, and the generation named; of its other product lines nothing is said.
+        # One card is reported, and the generation named; of its other product lines nothing is
+        # said.
         device=r"RTX 50[5-9]0",
     ),
     CompatEntry(
         name="nvk-early",
-        reason="NVK, Mesa's Vulkan driver for NVIDIA, was experimental before Mesa 24.1; update Mesa",
+        reason="NVK, Mesa's Vulkan driver for NVIDIA, was experimental before Mesa 24.1; update "
+        "Mesa",
         source="https://github.com/NixOS/nixpkgs/pull/306791",
         driver="^NVK Mesa",
         driver_version="<24.1",
     ),
 )
 
-# The units came with RDNA 3; of a newer GPU's name nothing is known, so it is listed as one that has
-# none until one is added.
+# The units came with RDNA 3; of a newer GPU's name nothing is known, so it is listed as one that
+# has none until one is added.
 _AMD_MATRIX_UNITS = r"RX [79]\d{3}|PRO [WV][79]\d{3}|PRO R9\d{3}|\b[78][4-9]0M\b|\b80[456]0S\b"
 _AMD = (
     CompatEntry(
         name="amd-matrix-units",
         reason=(
-            "AMD's own Vulkan drivers list matrix units for GPUs that have none (those before RDNA 3); "
-            "they are not used there"
+            "AMD's own Vulkan drivers list matrix units for GPUs that have none (those before "
+            "RDNA 3); they are not used there"
         ),
         source=(
             "https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-vulkan/ggml-vulkan.cpp"
@@ -120,8 +123,8 @@ _APPLE = (
     CompatEntry(
         name="apple-opencl",
         reason=(
-            "Apple has deprecated OpenCL and develops it no further; WebGPU (tflgpu[wgpu]) reaches the "
-            "same GPU by Metal"
+            "Apple has deprecated OpenCL and develops it no further; WebGPU (tflgpu[wgpu]) "
+            "reaches the same GPU by Metal"
         ),
         source="https://developer.apple.com/opencl/",
         backend="opencl",
@@ -134,8 +137,8 @@ _QUALCOMM = (
     CompatEntry(
         name="adreno-8xx-later-runs",
         reason=(
-            "LiteRT.js over WebGPU was right only in its first run on an Adreno 8xx, in Chrome; why is "
-            "not known, so compare later runs with the CPU"
+            "LiteRT.js over WebGPU was right only in its first run on an Adreno 8xx, in Chrome; "
+            "why is not known, so compare later runs with the CPU"
         ),
         source="https://github.com/google-ai-edge/LiteRT/issues/8065",
         backend="wgpu",
@@ -147,8 +150,8 @@ _ARM = (
     CompatEntry(
         name="mali-local-memory",
         reason=(
-            "Mali GPUs have no memory of their own for a work group: what kernels share lies in main "
-            "memory, behind a cache"
+            "Mali GPUs have no memory of their own for a work group: what kernels share lies in "
+            "main memory, behind a cache"
         ),
         source="https://developer.arm.com/documentation/101574",
         vendor="arm",
@@ -157,8 +160,8 @@ _ARM = (
     CompatEntry(
         name="mali-t6xx-profiling",
         reason=(
-            "the driver of Mali-T628 hangs at the end of a queue with profiling, so that TFLite uses "
-            "none on Mali-T6xx; do not ask for kernels' times there"
+            "the driver of Mali-T628 hangs at the end of a queue with profiling, so that TFLite "
+            "uses none on Mali-T6xx; do not ask for kernels' times there"
         ),
         source=(
             "https://github.com/google-ai-edge/LiteRT/blob/main/tflite/delegates/gpu/cl/"
@@ -170,8 +173,9 @@ _ARM = (
     CompatEntry(
         name="panvk",
         reason=(
-            "PanVK, Mesa's Vulkan driver for Mali, is not well tested on every GPU that it runs on, and "
-            "asks there for PAN_I_WANT_A_BROKEN_VULKAN_DRIVER=1; compare its results with the CPU"
+            "PanVK, Mesa's Vulkan driver for Mali, is not well tested on every GPU that it runs "
+            "on, and asks there for PAN_I_WANT_A_BROKEN_VULKAN_DRIVER=1; compare its results "
+            "with the CPU"
         ),
         source="https://docs.mesa3d.org/drivers/panfrost.html",
         driver="^panvk",
@@ -209,8 +213,8 @@ _INTEL_WINDOWS_COMPUTE = tuple(
     CompatEntry(
         name=f"intel-windows-compute-{backend}",
         reason=(
-            "Intel's Vulkan drivers for Windows from 31.0.101.4096 on and before 31.0.101.4382 crash "
-            "in compute pipelines; install a newer driver"
+            "Intel's Vulkan drivers for Windows from 31.0.101.4096 on and before 31.0.101.4382 "
+            "crash in compute pipelines; install a newer driver"
         ),
         source="https://github.com/yuzu-emu/yuzu/pull/10835",
         backend=backend,
@@ -227,8 +231,8 @@ _INTEL_MESA_F16 = tuple(
     CompatEntry(
         name=f"intel-mesa-f16-{backend}",
         reason=(
-            "Mesa's Vulkan driver for Intel gave llama.cpp wrong results in quantized matrix products "
-            "with 16-bit arithmetic; 16-bit tensors are kept, arithmetic is in 32 bits"
+            "Mesa's Vulkan driver for Intel gave llama.cpp wrong results in quantized matrix "
+            "products with 16-bit arithmetic; 16-bit tensors are kept, arithmetic is in 32 bits"
         ),
         # No version of Mesa is known to have it repaired.
         source="https://github.com/ggml-org/llama.cpp/pull/18814",

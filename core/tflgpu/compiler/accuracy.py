@@ -14,8 +14,8 @@ class Inaccurate:
     Attributes:
         node: Operator index in the model file.
         op: Its name.
-        error: By how much: the largest difference as a share of the result's largest magnitude; None
-            where values were NaN or infinite that should not be.
+        error: By how much: the largest difference as a share of the result's largest magnitude;
+            None where values were NaN or infinite that should not be.
         reason: A sentence: by how much, and what made it so.
     """
 
@@ -29,8 +29,8 @@ class AccuracyOutcome(enum.Enum):
     """What became of a graph that an accuracy guard watched.
 
     PENDING: nothing was compared yet. ACCURATE: nothing had to be done. REDONE: some operators, or
-    all, were moved to f32. ON_CPU, KEPT, FAILED: f32 does not mend it, and the whole runs on the CPU,
-    stays as it is, or is an error. UNCHECKED: there is nothing to compare with.
+    all, were moved to f32. ON_CPU, KEPT, FAILED: f32 does not mend it, and the whole runs on the
+    CPU, stays as it is, or is an error. UNCHECKED: there is nothing to compare with.
     """
 
     PENDING = "pending"

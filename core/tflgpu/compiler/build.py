@@ -96,8 +96,9 @@ def _check_built(group: Group, low: Lowering) -> None:
             raise Refused(f"no kernel of it writes its result {value}")
     if group.fused and not low.stored_chain:
         raise Refused(
-            f"no kernel of it stores through the view of its result, so that {group.fused[0].node.label} "
-            "is lost; a rule that writes in another way says fuses=False"
+            "no kernel of it stores through the view of its result, so that "
+            f"{group.fused[0].node.label} is lost; a rule that writes in another way says "
+            "fuses=False"
         )
     for value in states_of(group.nodes):
         if value.id not in kept:
@@ -105,8 +106,8 @@ def _check_built(group: Group, low: Lowering) -> None:
 
 
 def _check_order(item: Dispatch, unmade: Collection[int], filled: set[object]) -> None:
-    """That a kernel reads nothing before a kernel has written it. ``unmade`` are the tensors that the
-    group makes; ``filled`` what was written of these and of temporaries, to which this adds."""
+    """That a kernel reads nothing before a kernel has written it. ``unmade`` are the tensors that
+    the group makes; ``filled`` what was written of these and of temporaries, to which this adds."""
     written: set[object] = set()
     read: dict[object, str] = {}
     for buffer, binding in zip(item.kernel.buffers, item.bindings, strict=True):

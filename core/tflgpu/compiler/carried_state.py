@@ -79,11 +79,17 @@ def _place(
         if not parts[at].delegated or parts[at].plan is None:
             return _on_cpu(parts[at], refusals)
     if len(readers) > 1 or readers != makers:
-        return "it is read and made in several parts of the model, between which operators run on the CPU"
+        return (
+            "it is read and made in several parts of the model, between which operators run "
+            "on the CPU"
+        )
     (at,) = readers
     part = parts[at]
     if any(v.id == made for other in parts for v in other.inputs):
-        return "another part of the model takes what it becomes; operators between the two run on the CPU"
+        return (
+            "another part of the model takes what it becomes; operators between the two run "
+            "on the CPU"
+        )
     if part.states:
         return "the same operators keep state tensors, which the host sees between runs here"
     i = next(i for i, v in enumerate(part.inputs) if v.id == given)

@@ -70,8 +70,8 @@ def _with_attention(
 def _compiled(
     graph: Graph, target: Target, as_operators: Kept, apart: Collection[Key]
 ) -> tuple[Compiled, Taken, frozenset[Key]]:
-    """`compile`, with the composites as operators of which it is known that they have to be, and with
-    attention as operators in ``apart``."""
+    """`compile`, with the composites as operators of which it is known that they have to be, and
+    with attention as operators in ``apart``."""
     wanted = target.in_integers if target.wants_integers else None
     view = float_view(graph, target.ops, in_integers=wanted, rounds_hybrid=target.rounds_hybrid)
     target = attrs.evolve(target, in_f32=target.in_f32 | view.exact) if view.exact else target
@@ -98,17 +98,24 @@ def _compiled(
             usable = target.without(broken)
         else:
             compiled = Compiled(
-                view.graph, parts, found.refusals, broken, view.integers, view.in_floats,
-                target.times, whole, taken.reports,
-            )  # fmt: skip
+                view.graph,
+                parts,
+                found.refusals,
+                broken,
+                view.integers,
+                view.in_floats,
+                target.times,
+                whole,
+                taken.reports,
+            )
             for index, reason in over_limit(parts, target.memory_limit).items():
                 compiled = compiled.on_cpu(index, reason, ReasonCode.DEVICE_LIMIT)
             return compiled, taken, found_there
 
 
 def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
-    """The operators that a target refuses, as far as that shows before kernels are made. The graph is
-    not changed.
+    """The operators that a target refuses, as far as that shows before kernels are made. The graph
+    is not changed.
 
     Raises:
         PluginError, GraphError: as `compile`.
@@ -191,8 +198,8 @@ def _shared_states(graph: Graph) -> frozenset[int]:
 
 
 def _own_states(nodes: Sequence[Node]) -> tuple[Value, ...]:
-    """The variables of nodes. Each must be one node's: a second one would have to see what the first
-    made of it."""
+    """The variables of nodes. Each must be one node's: a second one would have to see what the
+    first made of it."""
     owners: dict[int, Node] = {}
     for node in nodes:
         for value in states_of([node]):
@@ -228,8 +235,9 @@ def _divided(
         for value in states_of([node]):
             if id(value) in shared:
                 return Unsupported(
-                    f"its state {value.name} is that of several operators, each of which has to see "
-                    "what the one before it made of it; a device's counts when all of a run is over"
+                    f"its state {value.name} is that of several operators, each of which has to "
+                    "see what the one before it made of it; a device's counts when all of a run "
+                    "is over"
                 )
         return target.refusal(node)
 

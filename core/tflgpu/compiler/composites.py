@@ -32,8 +32,8 @@ Kept = Mapping[tuple[int, ...], str]
 
 @attrs.frozen(eq=False)
 class Taken:
-    """What became of a graph's composites: a report of each, and the tensors that those give for which
-    one node stands now."""
+    """What became of a graph's composites: a report of each, and the tensors that those give for
+    which one node stands now."""
 
     reports: tuple[CompositeReport, ...] = ()
     outputs: frozenset[tuple[int, ...]] = frozenset()
@@ -45,11 +45,11 @@ def take_composites(
     kept_off: Mapping[int, str] | None = None,
     kept: Kept | None = None,
 ) -> Taken:
-    """Put one node in the place of each composite that an op of the target computes as one. The graph
-    is changed.
+    """Put one node in the place of each composite that an op of the target computes as one. The
+    graph is changed.
 
-    ``kept_off`` are operators that are not to go to the device, ``kept`` composites that are to run as
-    operators, both with reasons.
+    ``kept_off`` are operators that are not to go to the device, ``kept`` composites that are to run
+    as operators, both with reasons.
 
     Raises:
         GraphError: it was none before.
@@ -125,7 +125,10 @@ class _Taking:
             if composite.name in composed.names
         ]
         if not claims:
-            return f"no op is known that computes {quoted(composite.name)} as one; a plugin can define it"
+            return (
+                f"no op is known that computes {quoted(composite.name)} as one; a plugin can "
+                "define it"
+            )
         place = self._place(composite)
         if isinstance(place, str):
             return place
@@ -141,7 +144,8 @@ class _Taking:
         return "; ".join(reasons)
 
     def _place(self, composite: Composite) -> _Place | str:
-        """Where a composite is, found backwards from its results; or why it is not there as a whole."""
+        """Where a composite is, found backwards from its results; or why it is not there as a
+        whole."""
         values = self._graph.values
         inputs = tuple(values.get(i) for i in composite.inputs)  # None: absent, or without a reader
         outputs = [values.get(i) for i in composite.outputs]
@@ -249,13 +253,16 @@ def _fields(op: OpDef, composite: Composite) -> Fields:
 def stranded(
     taken: Taken, parts: Sequence[tuple[bool, Sequence[Node]]]
 ) -> dict[tuple[int, ...], str]:
-    """Those of the composites taken whose node did not come to the device after all, with the reason:
-    on the CPU the operators have better kernels."""
+    """Those of the composites taken whose node did not come to the device after all, with the
+    reason: on the CPU the operators have better kernels."""
     left = {
         tuple(v.id for v in node.outputs): node.label
-        for delegated, nodes in parts if not delegated for node in nodes
-    }  # fmt: skip
+        for delegated, nodes in parts
+        if not delegated
+        for node in nodes
+    }
     return {
         outputs: f"as one node, {left[outputs]}, it would stay on the CPU"
-        for outputs in sorted(taken.outputs) if outputs in left
-    }  # fmt: skip
+        for outputs in sorted(taken.outputs)
+        if outputs in left
+    }

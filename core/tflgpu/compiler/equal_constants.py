@@ -1,7 +1,7 @@
 """Which constants are equal, bit for bit.
 
-A digest of small ones, and of large ones a sample, tells what may be equal; only then are large ones
-compared as a whole. So it costs little to ask where nothing is.
+A digest of small ones, and of large ones a sample, tells what may be equal; only then are large
+ones compared as a whole. So it costs little to ask where nothing is.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ class Group:
         return [*alone, Group(self.head, rules[id(self.head)], self.fused, self.cost)]
 
     def cut(self, elementwise: Callable[[Node], KernelRule]) -> tuple[Group, Group]:
-        """Two groups of about half the chain each; the second one's head is an elementwise node, for
-        which ``elementwise`` gives the rule. They run one right after the other."""
+        """Two groups of about half the chain each; the second one's head is an elementwise node,
+        for which ``elementwise`` gives the rule. They run one right after the other."""
         half = min(self._cuts(), key=lambda at: abs(at - len(self.fused) // 2))
         first, head, rest = self.fused[:half], self.fused[half].node, self.fused[half + 1 :]
         whole = Group(self.head, self.rule, first, before=self.before)

@@ -2,9 +2,10 @@
 
     MEAN(x) | SQUARED_DIFFERENCE | MEAN + ADD + RSQRT | MUL + MUL + SUB + ADD      four kernels: one
 
-A normalization whose every step is rounded, as in quantized models, is no one op: each step's result has to be
-what its tensor could have stored. But all of them are of the same row, so that a team of invocations can take a
-row through all of them. What is computed stays as it was, and so does the order of sums.
+A normalization whose every step is rounded, as in quantized models, is no one op: each step's
+result has to be what its tensor could have stored. But all of them are of the same row, so that a
+team of invocations can take a row through all of them. What is computed stays as it was, and so
+does the order of sums.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class _Joining:
                         self._readers.setdefault(value.id, set()).add(at)
 
     def ending_with(self, last: int, taken: Collection[int]) -> list[int]:
-        """The groups, in order, that one kernel can make up to the group ``last``: that alone, where
-        there are no others, or none of them reduces."""
+        """The groups, in order, that one kernel can make up to the group ``last``: that alone,
+        where there are no others, or none of them reduces."""
         steps, site = self._steps[last], self._site_of(self._groups[last].head)
         shape = self._groups[last].result.shape
         if not steps or isinstance(steps[0].does, RowReduction) or not _of_rows(steps, shape):
@@ -86,8 +87,8 @@ class _Joining:
         return members if fits else [last]
 
     def _fit(self, members: Sequence[int], reductions: int, site: Site) -> bool:
-        """Whether a kernel may have all of them: what has an element for each of a row's may be computed
-        once for each reduction, and once more."""
+        """Whether a kernel may have all of them: what has an element for each of a row's may be
+        computed once for each reduction, and once more."""
         steps = [step for at in members for step in self._steps[at]]
         made = {step.result.id for step in steps}
         read = {v.id for s in steps for v in s.node.inputs if v is not None} - made
@@ -106,8 +107,8 @@ class _Joining:
 def _steps(
     group: Group, elementwise: Callable[[Node], ElementwiseRule | None]
 ) -> tuple[RowStep, ...]:
-    """A group's nodes, where each is an expression of the elements, or the first one reduces rows; none
-    where another has to make them."""
+    """A group's nodes, where each is an expression of the elements, or the first one reduces rows;
+    none where another has to make them."""
     if group.before or len(group.head.outputs) != 1 or group.rule.owner:
         return ()
     rule, reduction = elementwise(group.head), group.rule.rows(group.head)

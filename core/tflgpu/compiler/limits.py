@@ -15,7 +15,8 @@ _STORED = frozenset({DType.I8, DType.U8, DType.I16})
 
 
 def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | None:
-    """``op`` is the node's definition, None where there is none. The reason why a node's tensors cannot be on a device, None where they can."""
+    """``op`` is the node's definition, None where there is none. The reason why a node's tensors
+    cannot be on a device, None where they can."""
     for value in (*node.inputs, *node.outputs):
         if value is None or value.is_const:
             continue
@@ -42,8 +43,8 @@ def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | Non
 
 
 def unchecked(node: Node, ops: Mapping[str, OpDef], *, strict: bool) -> str | None:
-    """Which operand of a node has a number that the op refuses while the model runs, and a kernel does
-    not, or with ``strict`` may have one; None where none has."""
+    """Which operand of a node has a number that the op refuses while the model runs, and a kernel
+    does not, or with ``strict`` may have one; None where none has."""
     op = ops[node.op]
     for i in op.checked:
         value = node.optional_input(i)
@@ -51,7 +52,10 @@ def unchecked(node: Node, ops: Mapping[str, OpDef], *, strict: bool) -> str | No
             continue
         # Constant indices were checked when the model was opened; what is elementwise has divisors.
         if value.data is not None and op.elementwise and not value.data.all():
-            return f"operand {value.name} is a divisor with a 0, which is an error that no kernel can raise"
+            return (
+                f"operand {value.name} is a divisor with a 0, which is an error that no "
+                "kernel can raise"
+            )
         if value.data is None and strict:
             return (
                 f"operand {value.name} may hold an index that is outside, or a divisor of 0, which "

@@ -49,9 +49,9 @@ class LoweringInput:
     """A partition: nodes in topological order between its inputs and outputs.
 
     ``rules`` and ``views`` are by ``id(node)``: the rule chosen for each node, and the nodes
-    that only reinterpret their operand row-major. ``states`` are the nodes' variables, each of one node:
-    inputs of the plan behind ``inputs``, and with their new contents outputs behind ``outputs``.
-    ``moves`` is what a node does that only moves elements (`OpDef.moves`).
+    that only reinterpret their operand row-major. ``states`` are the nodes' variables, each of one
+    node: inputs of the plan behind ``inputs``, and with their new contents outputs behind
+    ``outputs``. ``moves`` is what a node does that only moves elements (`OpDef.moves`).
     """
 
     nodes: Sequence[Node]
@@ -161,15 +161,22 @@ def _dispatches(
     """The launches of a group; None where a kernel is over its budget for its chain, which its
     head may store in many places."""
     low = Lowering(
-        group.head, site.caps, site.precision, layout_of, group.fused, group.before, site.integers,
+        group.head,
+        site.caps,
+        site.precision,
+        layout_of,
+        group.fused,
+        group.before,
+        site.integers,
         bodies,
-    )  # fmt: skip
+    )
     build_group(group, low)
     costs = [cost(item.kernel) for item in low.dispatches]
     if group.fused and max(costs, default=0) > MAX_KERNEL:
         return None
     _check_limits(group, low.dispatches, costs, site.caps)
-    # Whose kernel it is: a device names the dispatch where one fails, or writes outside its buffers.
+    # Whose kernel it is: a device names the dispatch where one fails, or writes outside its
+    # buffers.
     owner = group.rule.owner
     label = f"{group.label} ({group.rule} of plugin {owner})" if owner else group.label
     return [attrs.evolve(d, label=label) for d in low.dispatches]
@@ -182,17 +189,27 @@ def _check_limits(
         kernel = item.kernel
         x, y, z = kernel.workgroup
         problems = [
-            (len(kernel.buffers) > caps.max_bindings,
-             f"{len(kernel.buffers)} buffers of {caps.max_bindings}"),
-            (x * y * z > caps.max_workgroup,
-             f"{x * y * z} invocations a workgroup of {caps.max_workgroup}"),
-            (any(n > m for n, m in zip(kernel.workgroup, caps.max_workgroup_size, strict=True)),
-             f"workgroup {kernel.workgroup} of {caps.max_workgroup_size}"),
-            (kernel.shared_bytes > caps.shared_bytes,
-             f"{kernel.shared_bytes} bytes shared of {caps.shared_bytes}"),
-            (any(n > m for n, m in zip(item.groups, caps.max_groups, strict=True)),
-             f"{item.groups} workgroups of {caps.max_groups}"),
-        ]  # fmt: skip
+            (
+                len(kernel.buffers) > caps.max_bindings,
+                f"{len(kernel.buffers)} buffers of {caps.max_bindings}",
+            ),
+            (
+                x * y * z > caps.max_workgroup,
+                f"{x * y * z} invocations a workgroup of {caps.max_workgroup}",
+            ),
+            (
+                any(n > m for n, m in zip(kernel.workgroup, caps.max_workgroup_size, strict=True)),
+                f"workgroup {kernel.workgroup} of {caps.max_workgroup_size}",
+            ),
+            (
+                kernel.shared_bytes > caps.shared_bytes,
+                f"{kernel.shared_bytes} bytes shared of {caps.shared_bytes}",
+            ),
+            (
+                any(n > m for n, m in zip(item.groups, caps.max_groups, strict=True)),
+                f"{item.groups} workgroups of {caps.max_groups}",
+            ),
+        ]
         for wrong, what in problems:
             if wrong:
                 raise OverLimit(
@@ -330,10 +347,13 @@ def _assemble(
         d = item.dispatch
         dispatches.append(PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins))
     return Plan(
-        assignment.sizes, alignment, tuple(constants),
+        assignment.sizes,
+        alignment,
+        tuple(constants),
         _edge_io((*part.inputs, *part.states), part.site),
-        _edge_io((*part.outputs, *part.states), part.site), tuple(dispatches),
-    )  # fmt: skip
+        _edge_io((*part.outputs, *part.states), part.site),
+        tuple(dispatches),
+    )
 
 
 def _state_key(variable: Value) -> object:

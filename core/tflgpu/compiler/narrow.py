@@ -3,9 +3,9 @@
     i64 -> GATHER              i64 -> NARROW (CPU) -> i32 -> GATHER
     ARG_MAX -> i64 -> CAST     ARG_MAX -> i32 -> CAST
 
-No device stores 64-bit numbers. Where an op says that an operand is indices, or that its results are
-positions, 32 bits are enough: nothing that a tensor can have lies beyond them. It is done for a node
-that the device refuses as it is and takes so; the CPU keeps what the file has.
+No device stores 64-bit numbers. Where an op says that an operand is indices, or that its results
+are positions, 32 bits are enough: nothing that a tensor can have lies beyond them. It is done for a
+node that the device refuses as it is and takes so; the CPU keeps what the file has.
 """
 
 from __future__ import annotations
@@ -60,11 +60,13 @@ class _Narrowing:
             return
         twins = {i: _twin(node.input(i)) for i in operands}
         made = Node(
-            node.op, node.attrs if results is None else results,
+            node.op,
+            node.attrs if results is None else results,
             [twins.get(i, v) for i, v in enumerate(node.inputs)],
             node.outputs if results is None else [_twin(v) for v in node.outputs],
-            node.version, node.origins,
-        )  # fmt: skip
+            node.version,
+            node.origins,
+        )
         if self.target.refusal(node) is None or not self._fits(made, op):
             return
         if self.target.refusal(made) is not None:
@@ -84,7 +86,8 @@ class _Narrowing:
         return found if any(not node.input(i).is_const for i in found) else []
 
     def _results(self, node: Node, op: OpDef) -> Any:
-        """The attributes with which its results have 32 bits; None where they need not or cannot."""
+        """The attributes with which its results have 32 bits; None where they need not or
+        cannot."""
         if not op.positions or not all(_is_wide(v) for v in node.outputs):
             return None
         return attrs.evolve(node.attrs, **{op.positions: DType.I32})

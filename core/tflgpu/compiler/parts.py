@@ -1,4 +1,5 @@
-"""Parts of a graph, and the operators that are in none that goes to the device: what partitioning gives."""
+"""Parts of a graph, and the operators that are in none that goes to the device: what partitioning
+gives."""
 
 from __future__ import annotations
 

@@ -126,6 +126,6 @@ class Plan:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of all buffers that the kernels are bound to: arenas, constants (once, where several
-        are equal), inputs, outputs."""
+        """Bytes of all buffers that the kernels are bound to: arenas, constants (once, where
+        several are equal), inputs, outputs."""
         return self.arena_bytes + self.constant_bytes + self.edge_bytes

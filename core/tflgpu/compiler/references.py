@@ -38,9 +38,9 @@ def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | Non
 
 def _on_stored(node: Node, op: OpDef) -> bool:
     """Whether a node's reference gives the stored numbers of its results for those of its operands:
-    also where it only copies numbers between tensors of one quantization whose 0 is 0. So it is with
-    those of a scale of 0, which converters write for constants of zeros: no real numbers tell them
-    apart."""
+    also where it only copies numbers between tensors of one quantization whose 0 is 0. So it is
+    with those of a scale of 0, which converters write for constants of zeros: no real numbers tell
+    them apart."""
     if op.on_stored(node.attrs):
         return True
     if not op.keeps_values or op.accuracy is not Accuracy.EXACT:

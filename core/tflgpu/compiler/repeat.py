@@ -1,11 +1,11 @@
 """A plan whose dispatches run several times over, each time on what the last time made.
 
     before    in -> [ d1 d2 d3 ] -> out
-    after     in -> [ d1 d2 d3 ] -> slot 0 -> [ d1 d2 d3 ] -> slot 1 -> [ d1 d2 d3 ] -> slot 0 ... -> out
+    after     in -> [ d1 d2 d3 ] -> slot 0 -> [ d1 d2 d3 ] -> slot 1 ... -> out
 
-So a loop whose number of rounds is known is one run, though only one round of it was compiled: no kernel is
-another, and nothing but the slots takes memory. What is carried has two of them, since a round may read
-the one to its end while it writes the other.
+So a loop whose number of rounds is known is one run, though only one round of it was compiled: no
+kernel is another, and nothing but the slots takes memory. What is carried has two of them, since a
+round may read the one to its end while it writes the other.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What went where, and why not: the answer to "was my model delegated?".
 
-`report_of` makes a report of a compiled graph; `report_json`, `report_table` and `report_html` show it.
+`report_of` makes a report of a compiled graph; `report_json`, `report_table` and `report_html` show
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tflgpu.errors import UnsupportedError
 from tflgpu.ir.brief import quoted
 from tflgpu.values import frozen
 
-#: Its own, so that a program that shows the report can turn the sentence off and keep the rest of the log.
+#: Its own, so that a program that shows the report can turn the sentence off and keep the rest of
+#: the log.
 TOLD = logging.getLogger("tflgpu.delegation")
 
 #: Reasons that the log's one sentence has room for.
@@ -148,15 +150,15 @@ class DelegationReport:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain values, for other programs: docs/report.md lists the fields. They stay
-        as they are; ``version`` changes where one means something else."""
+        """The report as plain values, for other programs: docs/report.md lists the fields. They
+        stay as they are; ``version`` changes where one means something else."""
         from tflgpu.compiler.report_json import to_dict
 
         return to_dict(self)
 
     def to_json(self, indent: int | None = None) -> str:
-        """`to_dict` as JSON of the standard, without NaN; on one line unless ``indent`` says how far
-        its levels are apart."""
+        """`to_dict` as JSON of the standard, without NaN; on one line unless ``indent`` says how
+        far its levels are apart."""
         from tflgpu.compiler.report_json import to_json
 
         return to_json(self, indent)

@@ -107,9 +107,13 @@ def on_device(
         for o in report.operators
     )
     return attrs.evolve(
-        report, backend=backend, device=device, precision=precision, choice=tuple(choice),
+        report,
+        backend=backend,
+        device=device,
+        precision=precision,
+        choice=tuple(choice),
         operators=operators,
-    )  # fmt: skip
+    )
 
 
 def untimed(report: DelegationReport) -> DelegationReport:
@@ -118,8 +122,10 @@ def untimed(report: DelegationReport) -> DelegationReport:
         report,
         operators=tuple(attrs.evolve(o, seconds=None, gain=None) for o in report.operators),
         parts=tuple(attrs.evolve(p, seconds=None, gain=None) for p in report.parts),
-        estimates="", seconds=None, cpu_seconds=None,
-    )  # fmt: skip
+        estimates="",
+        seconds=None,
+        cpu_seconds=None,
+    )
 
 
 def _operators(
@@ -146,8 +152,11 @@ def _operators(
     for refusal in refusals:
         rows[refusal.node] = attrs.evolve(
             rows[refusal.node],
-            place=Place.CPU, partition=None, code=refusal.code, reason=refusal.reason,
-        )  # fmt: skip
+            place=Place.CPU,
+            partition=None,
+            code=refusal.code,
+            reason=refusal.reason,
+        )
     return tuple(
         attrs.evolve(
             rows[n],

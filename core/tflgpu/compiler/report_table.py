@@ -17,9 +17,14 @@ def table(report: DelegationReport, *, every: bool = False) -> Table:
     """As `DelegationReport.table`. Names and reasons are shown as they are: brackets in them are no
     markup."""
     made = Table(
-        title=Text(report.summary), title_justify="left", title_style="bold", box=None,
-        pad_edge=False, caption=Text("\n".join(notes(report))), caption_justify="left",
-    )  # fmt: skip
+        title=Text(report.summary),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        caption=Text("\n".join(notes(report))),
+        caption_justify="left",
+    )
     for column in COLUMNS:
         right = column in ("time", "gain")
         made.add_column(

@@ -40,7 +40,8 @@ class Target:
     Attributes:
         ops: Op definitions by name, those of plugins among them.
         passes: Graph transformations.
-        site: The capabilities that kernels may use, the precision, and how whole numbers are stored.
+        site: The capabilities that kernels may use, the precision, and how whole numbers are
+            stored.
         alignment: Bytes to which arena offsets are aligned.
         rules: A backend's kernel rules besides the shipped ones; None where the device runs nodes
             as they are.

@@ -19,12 +19,12 @@ from tflgpu.ops.facets import Work
 #: Operations of a composite from which on running its operators in NumPy takes too long: some
 #: seconds' worth.
 _MOST_WORK = 1 << 35
-#: Elements of one of its tensors from which on they take too much memory; of scores 128 MiB, several
-#: times over.
+#: Elements of one of its tensors from which on they take too much memory; of scores 128 MiB,
+#: several times over.
 _MOST_ELEMENTS = 1 << 25
 
-#: How far apart two ways to compute the same may be, as a part of the largest result, by the bytes of an
-#: element: sums in another order, and operators in between that round to the type.
+#: How far apart two ways to compute the same may be, as a part of the largest result, by the bytes
+#: of an element: sums in another order, and operators in between that round to the type.
 _TOLERANCE = {2: 1e-2, 4: 1e-4}
 
 #: Two draws from one seed each, so that the same model is always compiled alike; of much work one.
@@ -47,8 +47,8 @@ class Trial:
         inputs: Sequence[Value | None],
         nodes: Sequence[Node],
     ) -> str | None:
-        """Why a node does not do what ``nodes`` make of ``inputs``, some of which are the node's; None
-        where it does."""
+        """Why a node does not do what ``nodes`` make of ``inputs``, some of which are the node's;
+        None where it does."""
         for old in nodes:
             known = self._ops.get(old.op)
             if known is None or known.stateful or reference_support(old, self._ops) is not None:
@@ -153,7 +153,10 @@ def _key(node: Node, inputs: Sequence[Value | None], nodes: Sequence[Node]) -> A
 
     # In this order: what the operands are is part of what the first mention says.
     key = (
-        tuple(map(of, inputs)), node.op, node.attrs, tuple(map(of, (*node.inputs, *node.outputs))),
+        tuple(map(of, inputs)),
+        node.op,
+        node.attrs,
+        tuple(map(of, (*node.inputs, *node.outputs))),
         tuple((n.op, n.attrs, *map(of, (*n.inputs, *n.outputs))) for n in nodes),
-    )  # fmt: skip
+    )
     return None if isinstance(attempt(hash, key), Failed) else key

@@ -11,8 +11,8 @@ from tflgpu.ops.unknown import UnknownOp
 
 
 def estimate(node: Node, op: OpDef | None) -> Work:
-    """The work of a node, from its shapes: what its op says; else, with a filter, its multiply-adds;
-    else one operation for each element of the largest operand or result.
+    """The work of a node, from its shapes: what its op says; else, with a filter, its
+    multiply-adds; else one operation for each element of the largest operand or result.
 
     ``op`` is the node's definition, None where there is none.
     """

@@ -60,11 +60,20 @@ def facets_of(case: SampleCase) -> Iterator[tuple[str, str | None]]:
     shown = _Shown(case)
     if op.activation_of(node) is Activation.NONE:
         said = {
-            "moves": _moves, "copies": _copies, "keeps_values": _keeps_values, "affine": _affine,
-            "reorder": _reorder, "activation_field": _activations, "computes": _computes,
-            "filter": _filter, "filter.spread": _spread, "filter.zeros": _zeros,
-            "filter.pads": _pads, "batch": _batch, "shape_only": _shape_only,
-        }  # fmt: skip
+            "moves": _moves,
+            "copies": _copies,
+            "keeps_values": _keeps_values,
+            "affine": _affine,
+            "reorder": _reorder,
+            "activation_field": _activations,
+            "computes": _computes,
+            "filter": _filter,
+            "filter.spread": _spread,
+            "filter.zeros": _zeros,
+            "filter.pads": _pads,
+            "batch": _batch,
+            "shape_only": _shape_only,
+        }
     for name, look in said.items():
         try:
             problem = look(shown)

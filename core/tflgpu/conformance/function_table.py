@@ -102,7 +102,9 @@ ROWS = (
     FunctionRow("exp", math.exp, np.exp, 3, "small", exact=False),
     FunctionRow("log", math.log, np.log, 3, "positive", exact=False),
     FunctionRow("sqrt", math.sqrt, np.sqrt, 3, "positive", exact=False),
-    FunctionRow("rsqrt", lambda a: 1 / math.sqrt(a), lambda a: 1 / np.sqrt(a), 2, "positive", exact=False),
+    FunctionRow(
+        "rsqrt", lambda a: 1 / math.sqrt(a), lambda a: 1 / np.sqrt(a), 2, "positive", exact=False
+    ),
     FunctionRow("sin", math.sin, np.sin, 4, "small", exact=False, leaves_out=_far),
     FunctionRow("cos", math.cos, np.cos, 4, "small", exact=False, leaves_out=_far),
     FunctionRow("tanh", math.tanh, np.tanh, 5, "small", exact=False),
@@ -117,10 +119,13 @@ ROWS = (
     FunctionRow("sign", _sign, None, scalars=(Scalar.I32,)),
     FunctionRow("isnan", math.isnan, np.isnan),
     FunctionRow("pow", math.pow, np.power, 16, "positive", exact=False),
-    FunctionRow("atan2", math.atan2, np.arctan2, 6, exact=False, signed=True, leaves_out=_long_sides),
-    FunctionRow("fma", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c, 1, exact=False,
-        leaves_out=huge),
-)  # fmt: skip
+    FunctionRow(
+        "atan2", math.atan2, np.arctan2, 6, exact=False, signed=True, leaves_out=_long_sides
+    ),
+    FunctionRow(
+        "fma", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c, 1, exact=False, leaves_out=huge
+    ),
+)
 
 
 def rows_of(scalar: Scalar) -> list[FunctionRow]:

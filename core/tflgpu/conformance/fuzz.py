@@ -101,10 +101,15 @@ def _explore(
     phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
 
     @settings(
-        max_examples=examples, database=None, deadline=None, phases=phases,
-        derandomize=not random, suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False, print_blob=False,
-    )  # fmt: skip
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=phases,
+        derandomize=not random,
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        print_blob=False,
+    )
     @given(st.data())
     def explore(data: Any) -> None:
         use(question(data.draw))

@@ -37,8 +37,10 @@ _VETO = "a test says so"
 def graph_checks() -> list[Check]:
     """The random graphs, in every way in which one can be run."""
     ways: dict[str, Callable[[DeviceUnderTest, int, Precision], Outcome]] = {
-        "fused": _fused, "parts": _parts, "passes": _passes
-    }  # fmt: skip
+        "fused": _fused,
+        "parts": _parts,
+        "passes": _passes,
+    }
     return [
         Check(f"4/{way}/{seed}/{precision.value}", partial(_start, run, seed, precision))
         for way, run in ways.items()

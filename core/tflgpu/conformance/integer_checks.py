@@ -56,9 +56,13 @@ def _check(seed: int, precision: Precision, target: DeviceUnderTest) -> Outcome:
     site = target.compiled_for(precision, Numerics.INTEGER).site
     for policy in (IntegerStorage.WORDS, IntegerStorage.OWN_WIDTH):
         found = run_graph(
-            target, graph, precision, numerics=Numerics.INTEGER, given=given,
+            target,
+            graph,
+            precision,
+            numerics=Numerics.INTEGER,
+            given=given,
             site=attrs.evolve(site, integers=policy),
-        )  # fmt: skip
+        )
         for value, got, want in zip(graph.outputs, found, wants, strict=True):
             off = int((got != want).sum())
             assert not off, (
@@ -86,8 +90,9 @@ def integer_graph(target: DeviceUnderTest, seed: int) -> tuple[Graph, frozenset[
 
     height, width, inner, outer = (int(n) for n in rng.integers(3, 9, 4))
     image = tensor((1, height, width, inner), 0.03)
-    filters = tensor((outer, 3, 3, inner), 0.01,
-                     rng.integers(-127, 128, (outer, 3, 3, inner), np.int8))  # fmt: skip
+    filters = tensor(
+        (outer, 3, 3, inner), 0.01, rng.integers(-127, 128, (outer, 3, 3, inner), np.int8)
+    )
     bias = graph.add_const(rng.integers(-900, 900, outer).astype(np.int32))
     graph.inputs.append(image)
     shape = (1, height, width, outer)

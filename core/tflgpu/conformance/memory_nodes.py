@@ -110,9 +110,17 @@ def half_values() -> ProgramCase:
 def literals() -> ProgramCase:
     """Literals arrive exactly: limits, subnormals, infinities, the sign of zero, no number."""
     floats = [
-        0.1, 1 / 3, 1e-38, 3.4028235e38, -0.0, 16777217.0, float("inf"), float("-inf"), 1e-6,
+        0.1,
+        1 / 3,
+        1e-38,
+        3.4028235e38,
+        -0.0,
+        16777217.0,
+        float("inf"),
+        float("-inf"),
+        1e-6,
         float("nan"),
-    ]  # fmt: skip
+    ]
     whole = [-(2**31), 2**31 - 1, 0, -1]
     k = Builder("literals", (1, 1, 1))
     f, i, u = (
@@ -125,9 +133,10 @@ def literals() -> ProgramCase:
         k.store(i, at, k.i32(value))
     k.store(u, 0, k.const(2**32 - 1, Type(Scalar.U32)))
     want = {
-        0: np.array(floats, np.float32), 1: np.array(whole, np.int32),
+        0: np.array(floats, np.float32),
+        1: np.array(whole, np.int32),
         2: np.array([2**32 - 1], np.uint32),
-    }  # fmt: skip
+    }
     return ProgramCase(k.build(), (1, 1, 1), [np.zeros_like(a) for a in want.values()], want)
 
 
@@ -185,7 +194,8 @@ def shifted_literals() -> ProgramCase:
 
 def precedence() -> ProgramCase:
     """Random integer expressions of one another: 400, of 40 at a time, the first 40 with loads in
-    them. Were all 400 of one another, and with loads, software Vulkan would compile them for 14 s."""
+    them. Were all 400 of one another, and with loads, software Vulkan would compile them for 14
+    s."""
     rng = np.random.default_rng(7)
     k = Builder("precedence", (1, 1, 1))
     src = k.buffer("src", Scalar.I32, 1, "read")
@@ -336,8 +346,10 @@ HALVES: tuple[Callable[[], ProgramCase], ...] = (half_rounding, half_rounding_x2
 
 #: Kernels by the function that makes them, and the type that a device must have for one.
 KERNELS: list[tuple[Callable[[], ProgramCase], Scalar | None]] = [
-    (literals, None), (half_literals, Scalar.F16), (constants, None), (precedence, None), (shifted_literals, None),
-    (remainders, None), (dot_products, None), (shared_f32x3, None), (shared_i32x1, None), (shared_i32x4, None),
+    (literals, None), (half_literals, Scalar.F16), (constants, None), (precedence, None),
+    (shifted_literals, None),
+    (remainders, None), (dot_products, None), (shared_f32x3, None), (shared_i32x1, None),
+    (shared_i32x4, None),
     (shared_u32x2, None), (shared_f16x1, Scalar.F16), (shared_f16x2, Scalar.F16),
     (shared_f16x3, Scalar.F16), (shared_f16x4, Scalar.F16), (half_values, Scalar.F16),
     (widened_i8, Scalar.I8), (widened_u8, Scalar.U8), (widened_i16, Scalar.I16),

@@ -46,9 +46,7 @@ from tflgpu.language.types import Scalar, Size3
 from tflgpu.lowering.caps import DeviceCaps
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
-STORED = (
-    Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16, Scalar.I8, Scalar.U8, Scalar.I16,
-)  # fmt: skip
+STORED = (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16, Scalar.I8, Scalar.U8, Scalar.I16)
 
 
 def node_checks() -> list[Check]:

@@ -55,11 +55,15 @@ def _int_cases(scalar: Scalar) -> list[NodeCase]:
         return a - b * ((abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1))
 
     plain: dict[str, Callable[[int, int], int]] = {
-        "add": lambda a, b: wrap(a + b), "sub": lambda a, b: wrap(a - b),
-        "mul": lambda a, b: wrap(a * b), "min": min, "max": max,
-        "and": lambda a, b: wrap(a & b), "or": lambda a, b: wrap(a | b),
+        "add": lambda a, b: wrap(a + b),
+        "sub": lambda a, b: wrap(a - b),
+        "mul": lambda a, b: wrap(a * b),
+        "min": min,
+        "max": max,
+        "and": lambda a, b: wrap(a & b),
+        "or": lambda a, b: wrap(a | b),
         "xor": lambda a, b: wrap(a ^ b),
-    }  # fmt: skip
+    }
     found = [NodeCase(op, scalar, _binary(op), fn) for op, fn in plain.items()]
     found += [
         NodeCase("div", scalar, _binary("div"), quotient, domain="divisor"),
@@ -88,10 +92,17 @@ def _float_cases(scalar: Scalar) -> list[NodeCase]:
 
 def _function_cases(scalar: Scalar) -> list[NodeCase]:
     return [
-        NodeCase(row.name, row.result(scalar), row.build, row.number, row.ulp, row.domain,
-             FUNCTIONS[row.name].arity)
+        NodeCase(
+            row.name,
+            row.result(scalar),
+            row.build,
+            row.number,
+            row.ulp,
+            row.domain,
+            FUNCTIONS[row.name].arity,
+        )
         for row in rows_of(scalar)
-    ]  # fmt: skip
+    ]
 
 
 def _compare_cases() -> list[NodeCase]:
@@ -207,11 +218,20 @@ def _bit_cases(scalar: Scalar) -> list[NodeCase]:
 
     if scalar is Scalar.F32:
         return [
-            NodeCase("bits as i32", Scalar.I32, to(Scalar.I32), lambda a: _bits("f", "i", a), arity=1),
-            NodeCase("bits as u32", Scalar.U32, to(Scalar.U32), lambda a: _bits("f", "I", a), arity=1),
-            NodeCase("bits and back", scalar, shorten,
-                 lambda a: _bits("I", "f", _bits("f", "I", a) & 0xFFFFE000), arity=1),
-        ]  # fmt: skip
+            NodeCase(
+                "bits as i32", Scalar.I32, to(Scalar.I32), lambda a: _bits("f", "i", a), arity=1
+            ),
+            NodeCase(
+                "bits as u32", Scalar.U32, to(Scalar.U32), lambda a: _bits("f", "I", a), arity=1
+            ),
+            NodeCase(
+                "bits and back",
+                scalar,
+                shorten,
+                lambda a: _bits("I", "f", _bits("f", "I", a) & 0xFFFFE000),
+                arity=1,
+            ),
+        ]
     if scalar is Scalar.I32:
         return [
             NodeCase(
@@ -222,9 +242,14 @@ def _bit_cases(scalar: Scalar) -> list[NodeCase]:
         return []
     return [
         NodeCase("bits as i32", Scalar.I32, to(Scalar.I32), lambda a: _bits("I", "i", a), arity=1),
-        NodeCase("bits as f32", Scalar.F32, normal,
-             lambda a: _bits("I", "f", a & 0x3FFFFFFF | 0x00800000), arity=1),
-    ]  # fmt: skip
+        NodeCase(
+            "bits as f32",
+            Scalar.F32,
+            normal,
+            lambda a: _bits("I", "f", a & 0x3FFFFFFF | 0x00800000),
+            arity=1,
+        ),
+    ]
 
 
 def _bits(source: str, target: str, value: float) -> Any:

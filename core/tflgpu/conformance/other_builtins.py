@@ -1,4 +1,5 @@
-"""TFLite's builtin operators that no op definition stands for: what runs them, or what is missing."""
+"""TFLite's builtin operators that no op definition stands for: what runs them, or what is
+missing."""
 
 from __future__ import annotations
 
@@ -24,15 +25,22 @@ class Other:
     why: str
 
 
-_RANDOM = "random numbers are those of LiteRT's generators, which go on from run to run; its kernel runs it"
+_RANDOM = (
+    "random numbers are those of LiteRT's generators, which go on from run to run; its "
+    "kernel runs it"
+)
 _NOBODY = "not defined here, and LiteRT has no kernel for it either"
 
 #: Operators that LiteRT (2.3) has a kernel for, with what is special about them.
 _IN_LITERT: Mapping[str, Other] = {
-    **dict.fromkeys(("RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL"), Other("LiteRT", _RANDOM)),
-    "STABLEHLO_COMPOSITE": Other("host", "read as the operators that it is made of, wherever these run"),
+    **dict.fromkeys(
+        ("RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL"), Other("LiteRT", _RANDOM)
+    ),
+    "STABLEHLO_COMPOSITE": Other(
+        "host", "read as the operators that it is made of, wherever these run"
+    ),
     "SKIP_GRAM": Other("host", "the interpreter runs what has to do with texts (strings)"),
-}  # fmt: skip
+}
 _HOST = Other("host", "the interpreter runs it between compiled pieces")
 
 

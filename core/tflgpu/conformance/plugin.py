@@ -26,10 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tflgpu-backend", metavar="NAME", help="backend to test")
     group.addoption("--tflgpu-device", metavar="N", type=int, default=0, help="its device (0)")
     group.addoption(
-        "--tflgpu-level", metavar="L", type=int, action="append", default=[],
+        "--tflgpu-level",
+        metavar="L",
+        type=int,
+        action="append",
+        default=[],
         help="level to run: 0 device, 1 nodes, 2 ops, 3 generated, 4 graphs, 5 guards; may be "
         "given several times; all by default",
-    )  # fmt: skip
+    )
     group.addoption(
         "--tflgpu-examples",
         metavar="N",
@@ -37,9 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="random cases an op in level 3; by default a few that are always the same",
     )
     group.addoption(
-        "--tflgpu-require-ops", metavar="N|NAMES", default="",
+        "--tflgpu-require-ops",
+        metavar="N|NAMES",
+        default="",
         help="fail unless the device ran cases of so many ops, or of these (RELU,CONV_2D)",
-    )  # fmt: skip
+    )
     group.addoption("--tflgpu-report", metavar="FILE", help="write what is supported as JSON")
 
 

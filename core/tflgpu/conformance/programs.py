@@ -221,9 +221,11 @@ def vectors_and_lanes() -> ProgramCase:
     moved = np.stack([rows[:, 3], rows[:, 0], seven, rows[:, 1]], 1)
     pairs = np.stack([rows[:, 0], -rows[:, 1]], 1)
     return ProgramCase(
-        k.build(), (2, 1, 1), [data, np.zeros(32, np.float32), np.zeros(16, np.float32)],
+        k.build(),
+        (2, 1, 1),
+        [data, np.zeros(32, np.float32), np.zeros(16, np.float32)],
         {1: (moved + rows[:, 2:3]).ravel(), 2: pairs.ravel()},
-    )  # fmt: skip
+    )
 
 
 def ids_along_three_axes() -> ProgramCase:
@@ -304,9 +306,11 @@ def sums_that_wrap() -> ProgramCase:
     data = np.array([2**31 - 1, -(2**31), 2**30, -(2**30) - 1, 0, 7, -7], np.int32)
     more = np.maximum(data, 1).astype(np.int64) * 3 + 2**31 - 3
     wants = (
-        data != 2**31 - 1, data * np.int32(2) // 2,
-        (data < 0) & (data != -(2**31)), more.astype(np.int32) > 0,
-    )  # fmt: skip
+        data != 2**31 - 1,
+        data * np.int32(2) // 2,
+        (data < 0) & (data != -(2**31)),
+        more.astype(np.int32) > 0,
+    )
     want = {i: each.astype(np.int32) for i, each in enumerate(wants, 1)}
     return ProgramCase(k.build(), (1, 1, 1), [data, *(np.zeros(7, np.int32) for _ in dst)], want)
 

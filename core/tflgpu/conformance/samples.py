@@ -124,8 +124,9 @@ def run_reference(case: SampleCase, arrays: dict[int, Array]) -> tuple[list[Arra
         ModelError: the reference breaks the promise that shape inference made.
     """
     node = case.node
-    operands = [None if v is None else arrays[v.id] if v.data is None else v.data
-                for v in node.inputs]  # fmt: skip
+    operands = [
+        None if v is None else arrays[v.id] if v.data is None else v.data for v in node.inputs
+    ]
     with np.errstate(all="ignore"):
         results = case.op.reference(node.attrs, operands)
     _check_results(case, results)

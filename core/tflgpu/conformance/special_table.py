@@ -177,30 +177,46 @@ def _choices(scalar: Scalar) -> list[Special]:
         return build
 
     rules: dict[str, Rule] = {
-        "eq": lambda a, b, c: a == b, "ne": lambda a, b, c: a != b, "lt": lambda a, b, c: a < b,
-        "le": lambda a, b, c: a <= b, "gt": lambda a, b, c: a > b, "ge": lambda a, b, c: a >= b,
-    }  # fmt: skip
+        "eq": lambda a, b, c: a == b,
+        "ne": lambda a, b, c: a != b,
+        "lt": lambda a, b, c: a < b,
+        "le": lambda a, b, c: a <= b,
+        "gt": lambda a, b, c: a > b,
+        "ge": lambda a, b, c: a >= b,
+    }
     found = [Special(op, compare(op), rule, i32) for op, rule in rules.items()]
     found += [
         Special(f"not {op}", negated(op), lambda a, b, c, rule=rule: ~rule(a, b, c), i32)
         for op, rule in rules.items()
     ]
     found += [
-        Special(f"select by {op}", pick(op),
-                lambda a, b, c, rule=rule: np.where(rule(a, b, c), a, b), scalar)
+        Special(
+            f"select by {op}",
+            pick(op),
+            lambda a, b, c, rule=rule: np.where(rule(a, b, c), a, b),
+            scalar,
+        )
         for op, rule in rules.items()
-    ]  # fmt: skip
+    ]
 
     found += [
-        Special(f"select the other by {op}", pick_other(op),
-                lambda a, b, c, rule=rule: np.where(rule(a, b, c), b, a), scalar)
+        Special(
+            f"select the other by {op}",
+            pick_other(op),
+            lambda a, b, c, rule=rule: np.where(rule(a, b, c), b, a),
+            scalar,
+        )
         for op, rule in rules.items()
-    ]  # fmt: skip
+    ]
     found += [
-        Special(f"assign by {op}", assign(op),
-                lambda a, b, c, rule=rule: np.where(rule(a, b, c), a, b), scalar)
+        Special(
+            f"assign by {op}",
+            assign(op),
+            lambda a, b, c, rule=rule: np.where(rule(a, b, c), a, b),
+            scalar,
+        )
         for op, rule in rules.items()
-    ]  # fmt: skip
+    ]
 
     def all_of(*parts: Callable[[Expr], Expr]) -> Callable[..., Expr]:
         def build(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
@@ -255,11 +271,20 @@ def _functions(scalar: Scalar) -> list[Special]:
 
     return [
         *[_of_row(row, scalar) for row in rows_of(scalar)],
-        *[Special(f"{name} in [-1, 1]", in_range(name), lambda a, b, c: np.isfinite(a), Scalar.I32)
-          for name in ("sin", "cos")],
-        Special("pow 2", lambda k, a, b, c: k.call("pow", a, 2.0), lambda a, b, c: a * a, scalar,
-                exact=False),
-    ]  # fmt: skip
+        *[
+            Special(
+                f"{name} in [-1, 1]", in_range(name), lambda a, b, c: np.isfinite(a), Scalar.I32
+            )
+            for name in ("sin", "cos")
+        ],
+        Special(
+            "pow 2",
+            lambda k, a, b, c: k.call("pow", a, 2.0),
+            lambda a, b, c: a * a,
+            scalar,
+            exact=False,
+        ),
+    ]
 
 
 def _of_row(row: FunctionRow, scalar: Scalar) -> Special:
@@ -296,26 +321,37 @@ def _conversions(scalar: Scalar, halves: bool) -> list[Special]:
         Special("to i32", to(Scalar.I32), limit(-(2**31), 2**31 - 1), Scalar.I32),
         Special("to u32", to(Scalar.U32), limit(0, 2**32 - 1), Scalar.U32),
         Special("to bool", truth, lambda a, b, c: a != 0, Scalar.I32),
-        Special("literals", lambda k, a, b, c: a * 0.0 + literal(k, b),
-                lambda a, b, c: a * 0 + np.where(b > 0, -_INF, _NAN), scalar),
-    ]  # fmt: skip
+        Special(
+            "literals",
+            lambda k, a, b, c: a * 0.0 + literal(k, b),
+            lambda a, b, c: a * 0 + np.where(b > 0, -_INF, _NAN),
+            scalar,
+        ),
+    ]
     if scalar is Scalar.F16:
         found.append(Special("to f32", to(Scalar.F32), lambda a, b, c: a, Scalar.F32))
     elif halves:
         found += [
             Special("to f16", to(Scalar.F16), lambda a, b, c: a, Scalar.F16),
-            Special("to f16 and back", narrowed,
-                    lambda a, b, c: a.astype(np.float16).astype(np.float64), scalar),
-        ]  # fmt: skip
+            Special(
+                "to f16 and back",
+                narrowed,
+                lambda a, b, c: a.astype(np.float16).astype(np.float64),
+                scalar,
+            ),
+        ]
     return found
 
 
 def special_cases(scalar: Scalar, *, halves: bool) -> list[Special]:
     """All cases whose operands are f32 or f16; ``halves`` for a device that computes in f16."""
     return (
-        _arithmetic(scalar) + _extremes(scalar) + _choices(scalar) + _functions(scalar)
+        _arithmetic(scalar)
+        + _extremes(scalar)
+        + _choices(scalar)
+        + _functions(scalar)
         + _conversions(scalar, halves)
-    )  # fmt: skip
+    )
 
 
 # One kernel of all cases
@@ -384,8 +420,10 @@ def wrong_results(
     for number, case in enumerate(cases):
         got = arrays[3 + results.index(case.result)][number * rows : (number + 1) * rows]
         with np.errstate(all="ignore"):
-            wants = [np.asarray(case.expected(*v)).astype(case.result.numpy)
-                     for v in ((own,) if case.signed else (own, unsigned))]  # fmt: skip
+            wants = [
+                np.asarray(case.expected(*v)).astype(case.result.numpy)
+                for v in ((own,) if case.signed else (own, unsigned))
+            ]
             good = np.any([_is_right(got, want, case.exact) for want in wants], axis=0)
         if case.leaves_out is not None:
             good |= case.leaves_out(own)

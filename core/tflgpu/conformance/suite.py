@@ -54,9 +54,15 @@ class Suite:
         """
         ops = list(registry.ops().values())
         checks = (
-            *device_checks(), *node_checks(), *op_checks(ops), *facet_checks(ops),
-            *generated_checks(ops), *graph_checks(), *integer_checks(), *guard_checks(ops),
-        )  # fmt: skip
+            *device_checks(),
+            *node_checks(),
+            *op_checks(ops),
+            *facet_checks(ops),
+            *generated_checks(ops),
+            *graph_checks(),
+            *integer_checks(),
+            *guard_checks(ops),
+        )
         allowed = registry.conformance_allowances(backend)
         expectations = read_expectations(allowed.expectations)
         return cls(checks, match_expectations(expectations, (c.id for c in checks)))
@@ -72,8 +78,8 @@ class Suite:
         return [c for c in self.checks if c.level in wanted]
 
     def judge(self, check: Check, target: DeviceUnderTest) -> CheckResult:
-        """Run a check. A known failure that fails is "expected"; one that passes has failed, unless it
-        is one of only some versions."""
+        """Run a check. A known failure that fails is "expected"; one that passes has failed, unless
+        it is one of only some versions."""
         expectation = self.expected.get(check.id)
         try:
             outcome: Outcome = check.run(target)

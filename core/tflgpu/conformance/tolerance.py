@@ -97,9 +97,13 @@ class Tolerance:
     def scaled(self, factor: float) -> Tolerance:
         """The same class, looser by ``factor`` (a backend's profile may ask, with a reason)."""
         return attrs.evolve(
-            self, name=f"{self.name} x{factor:g}", ulps=int(self.ulps * factor),
-            rtol=self.rtol * factor, atol=self.atol * factor, nmse=self.nmse * factor**2,
-        )  # fmt: skip
+            self,
+            name=f"{self.name} x{factor:g}",
+            ulps=int(self.ulps * factor),
+            rtol=self.rtol * factor,
+            atol=self.atol * factor,
+            nmse=self.nmse * factor**2,
+        )
 
     def mismatch(self, got: npt.ArrayLike, expected: npt.ArrayLike) -> str | None:
         """What is wrong with ``got``, None where it is close enough.

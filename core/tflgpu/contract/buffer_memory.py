@@ -25,9 +25,15 @@ class BufferMemory(BasePlanMemory[R], Generic[R]):
     and makes ``inputs`` and ``outputs`` by `new`."""
 
     def __init__(
-        self, plan: Plan, placement: Placement, *, limit: int, guarded: bool,
-        least_band: int = LEAST_BAND, ledger: Ledger | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        plan: Plan,
+        placement: Placement,
+        *,
+        limit: int,
+        guarded: bool,
+        least_band: int = LEAST_BAND,
+        ledger: Ledger | None = None,
+    ) -> None:
         """Without any memory yet; there is some after `allocate`.
 
         Args:
@@ -169,14 +175,15 @@ class BufferMemory(BasePlanMemory[R], Generic[R]):
         """Free everything now, whoever still refers to it."""
         super().release()
         self._arenas = []
-        # The newest first: NVIDIA's OpenCL driver (580.159, H200) crashes when parts of a buffer are
-        # released in the order in which they were made.
+        # The newest first: NVIDIA's OpenCL driver (580.159, H200) crashes when parts of a buffer
+        # are released in the order in which they were made.
         while self._owned:
             self._free(self._owned.pop())
 
     @property
     def footprint(self) -> MemoryUse:
-        """What is allocated for the plan, its own constants included. For one without guard bands."""
+        """What is allocated for the plan, its own constants included. For one without guard
+        bands."""
         alone = (r.nbytes for r in regions_of(self._plan) if r not in self._placement.of)
         weights = (self._plan.constants[i].nbytes for i in self._plan.own_constants)
         return MemoryUse(

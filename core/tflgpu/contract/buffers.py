@@ -78,9 +78,10 @@ class BaseBuffer(Holder):
         nbytes: Its size in bytes.
         region: What recordings bind, of the kind that their memory consists of.
         ledger: Where it is counted; None for what was imported.
-        host: The host's memory that it is over, which is written and read as it is; None for all others.
-        wait: Called before each use: returns when others that use the memory too are done; None where
-            nobody does.
+        host: The host's memory that it is over, which is written and read as it is; None for all
+            others.
+        wait: Called before each use: returns when others that use the memory too are done; None
+            where nobody does.
         readable, writable: Whether kernels may read it and write it. What was imported may have
             been made for one of the two only.
     """

@@ -1,5 +1,5 @@
-"""Calls of C functions, bound once and made again and again: for APIs whose commands are functions that
-give a status, as OpenCL's, CUDA's and Level Zero's are."""
+"""Calls of C functions, bound once and made again and again: for APIs whose commands are functions
+that give a status, as OpenCL's, CUDA's and Level Zero's are."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tflgpu.values import frozen
 
 #: A function that gives a status, 0 where it succeeded, and its arguments.
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
-#: Calls in a batch. During one no signal is heard, and where a driver takes no more commands for now
-#: each call waits for the device.
+#: Calls in a batch. During one no signal is heard, and where a driver takes no more commands for
+#: now each call waits for the device.
 _MOST = 256
 
 
@@ -28,8 +28,8 @@ class _Batch:
 
 
 class Calls:
-    """Calls in order. A subclass has `_failure`; and ``raises`` and `_status`, where a function raises
-    instead.
+    """Calls in order. A subclass has `_failure`; and ``raises`` and `_status`, where a function
+    raises instead.
 
     Attributes:
         until_next: What lives until they are made the next time.

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
 
 _NODE_DEVICE = ("info", "caps", "supports", "load_nodes", "close")
-_DEVICE = (
-    "info", "caps", "alignment", "load", "source", "allocate", "import_buffer", "close",
-)  # fmt: skip
+_DEVICE = ("info", "caps", "alignment", "load", "source", "allocate", "import_buffer", "close")
 
 
 class _Checked:
@@ -148,7 +146,8 @@ class CheckedNodeDevice(_Checked):
     """A `NodeDevice` around another."""
 
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
-        """Why it cannot run a node. One that fails on the question, or does not answer it, cannot."""
+        """Why it cannot run a node. One that fails on the question, or does not answer it,
+        cannot."""
         reason = unknown_reason(node.attrs)
         if reason is not None and not offers(self._inner, ForeignOps):
             # Its attributes are none that it could know.

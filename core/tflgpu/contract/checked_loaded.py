@@ -1,4 +1,5 @@
-"""What was loaded, checked (see `tflgpu.contract.checked`): a recording, or one that lends its outputs."""
+"""What was loaded, checked (see `tflgpu.contract.checked`): a recording, or one that lends its
+outputs."""
 
 from __future__ import annotations
 

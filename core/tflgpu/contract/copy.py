@@ -1,9 +1,10 @@
-"""Copies of host arrays: large ones by several threads, small ones without letting go of the interpreter lock.
+"""Copies of host arrays: large ones by several threads, small ones without letting go of the
+interpreter lock.
 
-NumPy lets go of that lock while it copies more than 500 elements. Where other threads want it, getting it back takes
-longer than a small copy does. Large ones gain: on an H200's host, reading EDSR's output of
-25 MB took 1.9 to 2.4 ms by one thread and 1.4 to 1.5 ms by four; DeepLab's 5.5 MB took 0.38 ms by
-one and 0.43 to 0.53 ms by four, so only very large arrays are split.
+NumPy lets go of that lock while it copies more than 500 elements. Where other threads want it,
+getting it back takes longer than a small copy does. Large ones gain: on an H200's host, reading
+EDSR's output of 25 MB took 1.9 to 2.4 ms by one thread and 1.4 to 1.5 ms by four; DeepLab's 5.5 MB
+took 0.38 ms by one and 0.43 to 0.53 ms by four, so only very large arrays are split.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ _SMALL = 16 << 10
 
 
 def copy(target: Array, source: Array, small: int = _SMALL) -> None:
-    """``target[...] = source`` for arrays of one shape and type; of up to ``small`` bytes without letting go
-    of the interpreter lock."""
+    """``target[...] = source`` for arrays of one shape and type; of up to ``small`` bytes without
+    letting go of the interpreter lock."""
     if source.nbytes < _LARGE:
         if (
-            0 < source.nbytes <= small and source.flags.c_contiguous and target.flags.c_contiguous
-            and source.dtype is target.dtype and source.dtype.kind in "biuf"
-        ):  # fmt: skip
+            0 < source.nbytes <= small
+            and source.flags.c_contiguous
+            and target.flags.c_contiguous
+            and source.dtype is target.dtype
+            and source.dtype.kind in "biuf"
+        ):
             target.data.cast("B")[:] = source.data.cast("B")
             return
         np.copyto(target, source)

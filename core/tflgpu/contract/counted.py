@@ -8,8 +8,8 @@ from tflgpu.contract.forks import Holder
 
 
 class Counted(Holder):
-    """A device, say, whose memory somebody's arrays may lie in. It is destroyed when it is closed and
-    nothing on it lives any more; in a forked child never."""
+    """A device, say, whose memory somebody's arrays may lie in. It is destroyed when it is closed
+    and nothing on it lives any more; in a forked child never."""
 
     def __init__(self) -> None:
         self._counting = threading.Lock()

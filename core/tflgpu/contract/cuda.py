@@ -90,12 +90,13 @@ class Cuda:
         )
 
     def import_memory(self, device: int, descriptor: int, allocated: int, nbytes: int) -> Imported:
-        """Memory of another API at an address of CUDA's, in the primary context of a device, which is
-        what PyTorch and the runtime use.
+        """Memory of another API at an address of CUDA's, in the primary context of a device, which
+        is what PyTorch and the runtime use.
 
         Args:
             device: CUDA's number.
-            descriptor: A file descriptor of the memory; it belongs to CUDA from now on, or is closed.
+            descriptor: A file descriptor of the memory; it belongs to CUDA from now on, or is
+                closed.
             allocated: Bytes of the memory.
             nbytes: Bytes from its start that are wanted.
 
@@ -220,8 +221,10 @@ class Imported(Holder):
         try:
             cuda.call(
                 "cuExternalMemoryGetMappedBuffer",
-                ctypes.byref(mapped), self._memory, ctypes.byref(wanted),
-            )  # fmt: skip
+                ctypes.byref(mapped),
+                self._memory,
+                ctypes.byref(wanted),
+            )
         except BaseException:
             cuda.call("cuDestroyExternalMemory", self._memory)
             raise

@@ -109,11 +109,11 @@ class Recording(Protocol):
     `inputs` and `outputs` are host arrays of the plan's shapes and dtypes, mapped or pinned
     where the API allows it: write the inputs, call `run`, read the outputs. They stay valid,
     at the same address, until `close`; outputs are overwritten by the next `run`, inputs are
-    left alone. Inputs may lie in memory that the host writes at full speed and reads at a hundredth of
-    it (mapped memory of a device is): nothing reads them on the way of a run. What does is said where
-    it stands: reading an input by its index, a run that is made again after a failure, the accuracy
-    guard's first runs. Arrays that someone still holds after `close`, of the recording or of its device,
-    keep their contents and can be read and written.
+    left alone. Inputs may lie in memory that the host writes at full speed and reads at a hundredth
+    of it (mapped memory of a device is): nothing reads them on the way of a run. What does is said
+    where it stands: reading an input by its index, a run that is made again after a failure, the
+    accuracy guard's first runs. Arrays that someone still holds after `close`, of the recording or
+    of its device, keep their contents and can be read and written.
 
     A signal's handler may raise anywhere in a method (Ctrl-C raises KeyboardInterrupt). Such an
     exception goes through as it is. After a `run` that ended so, or in an error, the recording is
@@ -185,8 +185,8 @@ class Recording(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything; twice is harmless. Not called by a thread that is inside of a run of it
-        (`tflgpu.contract.run_guard` sees to that)."""
+        """Release everything; twice is harmless. Not called by a thread that is inside of a run of
+        it (`tflgpu.contract.run_guard` sees to that)."""
         ...
 
 
@@ -326,6 +326,6 @@ class Device(Protocol):
         ...
 
     def close(self) -> None:
-        """Close what was loaded on it and release the device; twice is harmless. Likewise not called from
-        inside of a run on it."""
+        """Close what was loaded on it and release the device; twice is harmless. Likewise not
+        called from inside of a run on it."""
         ...

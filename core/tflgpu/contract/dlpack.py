@@ -1,7 +1,7 @@
 """DLPack: what a capsule says of a tensor, and capsules over memory of ours.
 
-Source: dlpack.h of DLPack 1.0; the Python side is "Python Specification for DLPack" of the array API
-standard.
+Source: dlpack.h of DLPack 1.0; the Python side is "Python Specification for DLPack" of the array
+API standard.
 """
 
 from __future__ import annotations
@@ -30,11 +30,17 @@ _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 class _Tensor(ctypes.Structure):
     _fields_ = (
-        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
-    )  # fmt: skip
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
 
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -46,9 +52,13 @@ class _Managed(ctypes.Structure):
 
 class _ManagedVersioned(ctypes.Structure):
     _fields_ = (
-        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
-        ("deleter", _Deleter), ("flags", ctypes.c_uint64), ("tensor", _Tensor),
-    )  # fmt: skip
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", _Deleter),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
 
 
 _Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -139,10 +149,16 @@ def capsule(what: Seen, owner: object, *, versioned: bool = False) -> Any:
     """A capsule over memory, which keeps ``owner`` alive until its consumer is done with it."""
     shape = (ctypes.c_int64 * max(1, len(what.shape)))(*what.shape)
     tensor = _Tensor(
-        data=what.pointer, device_type=what.device[0], device_id=what.device[1],
-        ndim=len(what.shape), code=_CODES[what.dtype.kind], bits=what.dtype.itemsize * 8, lanes=1,
-        shape=ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)), byte_offset=0,
-    )  # fmt: skip
+        data=what.pointer,
+        device_type=what.device[0],
+        device_id=what.device[1],
+        ndim=len(what.shape),
+        code=_CODES[what.dtype.kind],
+        bits=what.dtype.itemsize * 8,
+        lanes=1,
+        shape=ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
+        byte_offset=0,
+    )
     made: Any
     if versioned:
         made = _ManagedVersioned(major=_MAJOR, minor=0, deleter=_delete, flags=0, tensor=tensor)

@@ -15,9 +15,9 @@ H = TypeVar("H")
 class DriverCache(Generic[H]):
     """The object of one device, with what this process and others compiled.
 
-    A driver may refuse bytes, or end the process over them: both are tried before they are kept, and
-    each time they are handed back. A subclass has `_new`, `_free`, `_size`, `_content`, `_add` and
-    `_objection`, which stand for the API. One thread at a time.
+    A driver may refuse bytes, or end the process over them: both are tried before they are kept,
+    and each time they are handed back. A subclass has `_new`, `_free`, `_size`, `_content`, `_add`
+    and `_objection`, which stand for the API. One thread at a time.
 
     Attributes:
         handle: The driver's object.

@@ -1,12 +1,14 @@
 """Drivers that compile by LLVM (PoCL, Mesa's), each with the LLVM that it was linked to.
 
-Symbols of a library that is loaded for all others to see, as TensorFlow's are, come before a driver's own.
-TensorFlow brings an LLVM: a driver that is loaded after it calls that one, which is of another version, and the
-process crashes. So does one that is loaded before it, at the first call of a function that is not bound yet.
+Symbols of a library that is loaded for all others to see, as TensorFlow's are, come before a
+driver's own. TensorFlow brings an LLVM: a driver that is loaded after it calls that one, which is
+of another version, and the process crashes. So does one that is loaded before it, at the first call
+of a function that is not bound yet.
 
-So a backend names its drivers here before it calls the API's loader. Those that use LLVM are loaded at once,
-with every function bound and, where there is another LLVM, their own symbols first; the loader then finds them
-loaded. Elsewhere than on glibc and FreeBSD, each library has its own symbols anyway.
+So a backend names its drivers here before it calls the API's loader. Those that use LLVM are loaded
+at once, with every function bound and, where there is another LLVM, their own symbols first; the
+loader then finds them loaded. Elsewhere than on glibc and FreeBSD, each library has its own symbols
+anyway.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from pathlib import Path
 #: `llvm::errs()`, which every LLVM has.
 _OF_LLVM = "_ZN4llvm4errsEv"
 _USES_LLVM = (b"libLLVM", b"_ZN4llvm")
-#: Names of a library's symbols are near its beginning, or, where a packager's tool moved them, its end.
+#: Names of a library's symbols are near its beginning, or, where a packager's tool moved them, its
+#: end.
 _SEARCHED = 1 << 20
 _LINKER_CACHE = Path("/etc/ld.so.cache")
 
@@ -53,10 +56,10 @@ def load_drivers(places: Iterable[str], variable: str) -> str:
             continue
         if mode & deep and _malloc_is_replaced():
             return (
-                f"{path} would crash this process: it compiles by LLVM, and another LLVM is loaded, as "
-                "TensorFlow brings one; the two cannot be kept apart where malloc is replaced. Open a "
-                "device before TensorFlow is imported, start Python without that malloc (LD_PRELOAD), or "
-                f"name other drivers by {variable}"
+                f"{path} would crash this process: it compiles by LLVM, and another LLVM is "
+                "loaded, as TensorFlow brings one; the two cannot be kept apart where malloc is "
+                "replaced. Open a device before TensorFlow is imported, start Python without "
+                f"that malloc (LD_PRELOAD), or name other drivers by {variable}"
             )
         with suppress(OSError):  # the API's loader says what is wrong with it
             _loaded[path] = ctypes.CDLL(path, mode=mode)
@@ -64,7 +67,8 @@ def load_drivers(places: Iterable[str], variable: str) -> str:
 
 
 def vulkan_manifests() -> list[str]:
-    """The files of Vulkan's drivers, where its loader looks for them ("Vulkan Loader: Driver Discovery")."""
+    """The files of Vulkan's drivers, where its loader looks for them ("Vulkan Loader: Driver
+    Discovery")."""
     named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
     places = os.environ.get("VK_ADD_DRIVER_FILES", "").split(":")
     if named:
@@ -88,8 +92,10 @@ def _matches(file: Path, globs: Iterable[str]) -> bool:
 
 def _standard_folders() -> Iterator[str]:
     """Of settings and data, as freedesktop.org has them."""
-    for kind, own, shared in (("CONFIG", "~/.config", "/etc/xdg:/usr/local/etc:/etc"),
-                              ("DATA", "~/.local/share", "/usr/local/share:/usr/share")):  # fmt: skip
+    for kind, own, shared in (
+        ("CONFIG", "~/.config", "/etc/xdg:/usr/local/etc:/etc"),
+        ("DATA", "~/.local/share", "/usr/local/share:/usr/share"),
+    ):
         yield os.environ.get(f"XDG_{kind}_HOME") or own
         yield from (os.environ.get(f"XDG_{kind}_DIRS") or shared).split(":")
 

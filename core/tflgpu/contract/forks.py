@@ -41,8 +41,8 @@ class OfProcess:
             StateError: always.
         """
         raise StateError(
-            f"a {type(self).__name__} cannot be copied or pickled: it holds a device or memory of this "
-            "process; hand on the path and the options, and make one where it is needed"
+            f"a {type(self).__name__} cannot be copied or pickled: it holds a device or memory "
+            "of this process; hand on the path and the options, and make one where it is needed"
         )
 
 
@@ -75,8 +75,8 @@ class Holder(OfProcess):
 
 
 class ForkWatch(Holder):
-    """Watches for forks on behalf of an object whose own names are its users': in a child the object
-    lives as long as the process, and `check_inherited` refuses."""
+    """Watches for forks on behalf of an object whose own names are its users': in a child the
+    object lives as long as the process, and `check_inherited` refuses."""
 
     def __init__(self, owner: object) -> None:
         self._owner = weakref.ref(owner)
@@ -89,8 +89,8 @@ class ForkWatch(Holder):
 
 
 class Begun(Holder):
-    """What a library begins once in a process and a child has not, though it takes it for begun: the
-    threads of PoCL's devices, or what CUDA's cuInit sets up.
+    """What a library begins once in a process and a child has not, though it takes it for begun:
+    the threads of PoCL's devices, or what CUDA's cuInit sets up.
 
     Attributes:
         begun: Whether that was done, by this process or by one that it was forked from. Where
@@ -203,9 +203,9 @@ def _after_fork() -> None:
 
 
 class _Collector:
-    """Python's collector, which rests from before a fork until a child has been told what it inherits. In a
-    child it would release what lay in circles in the parent, and a driver's library may wait there for
-    threads that only the parent has.
+    """Python's collector, which rests from before a fork until a child has been told what it
+    inherits. In a child it would release what lay in circles in the parent, and a driver's library
+    may wait there for threads that only the parent has.
 
     Attributes:
         forks: How many are under way: several threads may fork.

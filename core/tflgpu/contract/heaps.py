@@ -1,5 +1,5 @@
-"""A device's memory of several kinds, and copies between the host and the kind that it does not see:
-for APIs that leave to their users where memory lies (Vulkan, Direct3D 12)."""
+"""A device's memory of several kinds, and copies between the host and the kind that it does not
+see: for APIs that leave to their users where memory lies (Vulkan, Direct3D 12)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tflgpu.contract.pools import B, BasePool, PooledRegion
 
 #: Bytes of host memory that a copy takes at most, whatever it copies.
 PIECE = 64 << 20
-#: A piece of so many bytes is kept for the next copy: where state is read after each run, allocating one takes
-#: longer than the run.
+#: A piece of so many bytes is kept for the next copy: where state is read after each run,
+#: allocating one takes longer than the run.
 _KEPT = 256 << 10
 
 
@@ -74,9 +74,9 @@ class Heaps(Generic[B]):
         raise NotImplementedError
 
     def _copy(self, piece: PooledRegion[B], copies: Sequence[Copy[B]], *, to_host: bool) -> None:
-        """Copy from ``piece``, which is the host's, or to it; return, or raise, when the device is done
-        with all of them: they are freed next. What was submitted before is done before, and what
-        follows is after it.
+        """Copy from ``piece``, which is the host's, or to it; return, or raise, when the device is
+        done with all of them: they are freed next. What was submitted before is done before, and
+        what follows is after it.
 
         Raises:
             DeviceError: the device failed.

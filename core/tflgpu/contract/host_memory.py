@@ -1,5 +1,5 @@
-"""Host memory as devices want it: whole pages, which nobody else's data lies in and which they may use
-in place; or one block for several arrays."""
+"""Host memory as devices want it: whole pages, which nobody else's data lies in and which they may
+use in place; or one block for several arrays."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Several kernels in one program, for drivers whose programs cost much whatever is in them: for backends
-that want it.
+"""Several kernels in one program, for drivers whose programs cost much whatever is in them: for
+backends that want it.
 
 PoCL's compiler reads the declarations of all of OpenCL C for each program, 0.2 s of a processor's
 time, and has a lock on it, so that threads do not help. A kernel more in a program costs a tenth. A
-program in its cache takes 33 ms to read whatever is in it, so that what begins with other functions is
-joined too.
+program in its cache takes 33 ms to read whatever is in it, so that what begins with other functions
+is joined too.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Joined:
 
 
 def join(sources: Iterable[str], opening: Opening) -> tuple[list[Joined], list[str]]:
-    """Programs of as many of those texts as go together, and the texts that stay alone: with a function
-    that others have otherwise, or not as the shipped printer writes them."""
+    """Programs of as many of those texts as go together, and the texts that stay alone: with a
+    function that others have otherwise, or not as the shipped printer writes them."""
     groups: list[_Group] = []
     alone = []
     for source in dict.fromkeys(sources):
@@ -73,8 +73,8 @@ def join(sources: Iterable[str], opening: Opening) -> tuple[list[Joined], list[s
 
 
 def pieces(prelude: str) -> list[str]:
-    """The functions, declarations and directives that a text is of, in order; conditional ones are one
-    piece with their conditions."""
+    """The functions, declarations and directives that a text is of, in order; conditional ones are
+    one piece with their conditions."""
     found, lines = [], list[str]()
     depth = conditions = 0
     for line in filter(str.strip, prelude.splitlines()):
@@ -100,8 +100,8 @@ def _name(piece: str) -> str:
 
 
 class _Group:
-    """Texts that go into one program: those that have the same directives, since these are for whatever
-    comes after them, and no two functions of one name."""
+    """Texts that go into one program: those that have the same directives, since these are for
+    whatever comes after them, and no two functions of one name."""
 
     def __init__(self, directives: list[str]) -> None:
         self.sources: dict[str, re.Match[str]] = {}

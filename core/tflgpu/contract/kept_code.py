@@ -1,4 +1,5 @@
-"""What a device may have besides: the code that it prints of kernels, for files of compiled models."""
+"""What a device may have besides: the code that it prints of kernels, for files of compiled
+models."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ W = TypeVar("W")
 class KernelCache(Generic[W, C, T]):
     """Compiled kernels of one device. Safe to use from several threads.
 
-    A kernel is asked for together with a way, which is what else its code depends on (how buffers are
-    bound, guard bands). `_write` makes the code of the two, and `_make` compiles it. Equal code is
-    compiled once, and the code of a kernel is kept as long as the kernel lives. A driver compiles
-    the first while the next are being written.
+    A kernel is asked for together with a way, which is what else its code depends on (how buffers
+    are bound, guard bands). `_write` makes the code of the two, and `_make` compiles it. Equal code
+    is compiled once, and the code of a kernel is kept as long as the kernel lives. A driver
+    compiles the first while the next are being written.
     """
 
     #: What the threads are called that compile.
@@ -152,8 +152,8 @@ class KernelCache(Generic[W, C, T]):
 
 
 class OwnedKernels(KernelCache[W, C, T]):
-    """For APIs that count no references: what is forgotten is destroyed when no recording has it any
-    more. A subclass has `_destroy` besides."""
+    """For APIs that count no references: what is forgotten is destroyed when no recording has it
+    any more. A subclass has `_destroy` besides."""
 
     def __init__(self) -> None:
         super().__init__()

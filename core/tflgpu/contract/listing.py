@@ -1,5 +1,5 @@
-"""Devices as a backend lists them: their order, what a probe answers, one by its index, and who made
-them."""
+"""Devices as a backend lists them: their order, what a probe answers, one by its index, and who
+made them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,29 @@ from tflgpu.contract.device import DeviceInfo, Probe
 from tflgpu.errors import DeviceError
 from tflgpu.values import frozen
 
-#: `tflgpu.lowering.caps.DeviceCaps.vendor` by the number that PCI (Khronos, where a vendor has none)
-#: gave a vendor.
+#: `tflgpu.lowering.caps.DeviceCaps.vendor` by the number that PCI (Khronos, where a vendor has
+#: none) gave a vendor.
 VENDORS = {
-    0x10DE: "nvidia", 0x1002: "amd", 0x1022: "amd", 0x8086: "intel", 0x106B: "apple",
-    0x13B5: "arm", 0x5143: "qualcomm", 0x10005: "mesa",
-}  # fmt: skip
+    0x10DE: "nvidia",
+    0x1002: "amd",
+    0x1022: "amd",
+    0x8086: "intel",
+    0x106B: "apple",
+    0x13B5: "arm",
+    0x5143: "qualcomm",
+    0x10005: "mesa",
+}
 #: The same by what drivers write for people.
 _NAMES = {
-    "nvidia": "nvidia", "advanced micro devices": "amd", "amd": "amd", "intel": "intel",
-    "arm": "arm", "qualcomm": "qualcomm", "apple": "apple", "mesa": "mesa",
-}  # fmt: skip
+    "nvidia": "nvidia",
+    "advanced micro devices": "amd",
+    "amd": "amd",
+    "intel": "intel",
+    "arm": "arm",
+    "qualcomm": "qualcomm",
+    "apple": "apple",
+    "mesa": "mesa",
+}
 
 H = TypeVar("H")
 

@@ -35,8 +35,8 @@ class MemoryUse:
     Attributes:
         arena: Tensors between kernels.
         weights: Constants, which models on one device share where they are equal.
-        staging: Inputs and outputs: what kernels read and write, and the host memory that the driver
-            maps or pins for them.
+        staging: Inputs and outputs: what kernels read and write, and the host memory that the
+            driver maps or pins for them.
         buffers: What was allocated to be bound (`Interpreter.allocate_buffer`).
     """
 
@@ -53,9 +53,11 @@ class MemoryUse:
     def __add__(self, other: MemoryUse) -> MemoryUse:
         """Both."""
         return MemoryUse(
-            self.arena + other.arena, self.weights + other.weights,
-            self.staging + other.staging, self.buffers + other.buffers,
-        )  # fmt: skip
+            self.arena + other.arena,
+            self.weights + other.weights,
+            self.staging + other.staging,
+            self.buffers + other.buffers,
+        )
 
     def told(self) -> str:
         """For messages: what it is made of."""
@@ -74,8 +76,8 @@ class Account:
         self.limit: int | None = None
         self._lock = threading.Lock()
         self._taken = dict.fromkeys(Use, 0)
-        # Memory may end wherever objects are collected, under the lock too; so what is given back is
-        # only noted there, which needs none.
+        # Memory may end wherever objects are collected, under the lock too; so what is given back
+        # is only noted there, which needs none.
         self._given: deque[tuple[Use, int]] = deque()
 
     @property
@@ -100,8 +102,8 @@ class Account:
         if now.total + needed.total > self.limit:
             beside = f", of which {now.told()} are taken already" if now.total else ""
             raise MemoryLimitError(
-                f"{what} takes {needed.total} bytes on the device ({needed.told()}), and memory_limit "
-                f"is {self.limit}{beside}; {ADVICE}"
+                f"{what} takes {needed.total} bytes on the device ({needed.told()}), and "
+                f"memory_limit is {self.limit}{beside}; {ADVICE}"
             )
 
     def take(self, kind: Use, nbytes: int, what: str) -> None:
@@ -115,8 +117,8 @@ class Account:
             if self.limit is not None and sum(self._taken.values()) + nbytes > self.limit:
                 now = self._settled()
                 raise MemoryLimitError(
-                    f"{what} takes {nbytes} bytes on the device, and memory_limit is {self.limit}, of "
-                    f"which {now.told()} are taken already; {ADVICE}"
+                    f"{what} takes {nbytes} bytes on the device, and memory_limit is "
+                    f"{self.limit}, of which {now.told()} are taken already; {ADVICE}"
                 )
             self._taken[kind] += nbytes
 
@@ -174,8 +176,8 @@ class CountsMemory(Protocol):
         ...
 
     def footprint(self, plan: Plan) -> MemoryUse:
-        """What loading a plan takes on a device that has nothing else, without guard bands. Nothing is
-        compiled or allocated.
+        """What loading a plan takes on a device that has nothing else, without guard bands. Nothing
+        is compiled or allocated.
 
         Raises:
             StateError: the device is closed.
@@ -183,6 +185,6 @@ class CountsMemory(Protocol):
         ...
 
     def limit_memory(self, nbytes: int | None) -> None:
-        """Refuse from now on, by a `MemoryLimitError`, whatever would take more than that in all; None
-        is any number."""
+        """Refuse from now on, by a `MemoryLimitError`, whatever would take more than that in all;
+        None is any number."""
         ...

@@ -1,4 +1,5 @@
-"""What devices have in common that run operators as they are: an end, also of what was loaded on them."""
+"""What devices have in common that run operators as they are: an end, also of what was loaded on
+them."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from tflgpu.errors import StateError
 
 
 class BaseNodeDevice:
-    """A `tflgpu.contract.device.NodeDevice`. A subclass sets ``info`` and ``caps``, and has `supports` and
-    `_load_nodes`.
+    """A `tflgpu.contract.device.NodeDevice`. A subclass sets ``info`` and ``caps``, and has
+    `supports` and `_load_nodes`.
 
     Attributes:
         kind: Which it is, as messages call it ("cpu_ref").
@@ -45,8 +46,8 @@ class BaseNodeDevice:
         return recording
 
     def close(self) -> None:
-        """Refuse further work, also by what was loaded; twice is harmless. A run that another thread is
-        in comes to its end."""
+        """Refuse further work, also by what was loaded; twice is harmless. A run that another
+        thread is in comes to its end."""
         self._closed = True
         for recording in list(self._recordings):
             recording.refuse()

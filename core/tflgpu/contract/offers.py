@@ -2,8 +2,8 @@
 
 Devices and recordings are used through objects that look at what these give and hand on whatever
 else is asked of them (`tflgpu.contract.checked`). Up to Python 3.11 `isinstance` with a protocol
-asks the object, which answers for what is behind it; since Python 3.12 it looks only at classes, and
-so finds nothing that is handed on.
+asks the object, which answers for what is behind it; since Python 3.12 it looks only at classes,
+and so finds nothing that is handed on.
 """
 
 from __future__ import annotations

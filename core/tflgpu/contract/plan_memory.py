@@ -60,9 +60,13 @@ class BasePlanMemory(Generic[R]):
     step = 1
 
     def __init__(
-        self, *, limit: int, guarded: bool, least_band: int = LEAST_BAND,
+        self,
+        *,
+        limit: int,
+        guarded: bool,
+        least_band: int = LEAST_BAND,
         ledger: Ledger | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Without any memory yet.
 
         Args:
@@ -130,9 +134,12 @@ class BasePlanMemory(Generic[R]):
         self.ledger.close()
 
     def hold(
-        self, shared: SharedWeights[R] | None, arrays: Sequence[Array],
-        make: Callable[[Sequence[int]], Sequence[Made[R]]], read: Callable[[R], Bytes],
-    ) -> None:  # fmt: skip
+        self,
+        shared: SharedWeights[R] | None,
+        arrays: Sequence[Array],
+        make: Callable[[Sequence[int]], Sequence[Made[R]]],
+        read: Callable[[R], Bytes],
+    ) -> None:
         """Fill ``constants``: with those that the device has for others, and with new ones. Between
         guard bands all are this recording's own.
 

@@ -22,9 +22,9 @@ from tflgpu.lowering.reason import Unsupported
 class BasePlanRecording(BaseRecording[S], Generic[S, R]):
     """A `BaseRecording` of a plan in a `BasePlanMemory`.
 
-    A subclass has, besides what `BaseRecording` asks for, `_rebind`, and for runs between guard bands
-    `_dispatch_alone`, which returns when the device is done; also `_upload` and `_download`, where its
-    memory has not the methods of that name. Its `_release` calls this one's.
+    A subclass has, besides what `BaseRecording` asks for, `_rebind`, and for runs between guard
+    bands `_dispatch_alone`, which returns when the device is done; also `_upload` and `_download`,
+    where its memory has not the methods of that name. Its `_release` calls this one's.
     """
 
     #: Whether kernels use the host's arrays in place, so that no run copies any.
@@ -48,8 +48,9 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
         self._goes_on = not memory.guarded
         self._planned = plan.dispatches
         self._edges: dict[type[InputRef | OutputRef], tuple[PlannedIO, ...]] = {
-            InputRef: plan.inputs, OutputRef: plan.outputs,
-        }  # fmt: skip
+            InputRef: plan.inputs,
+            OutputRef: plan.outputs,
+        }
         self._regions = memory.bind(plan.dispatches)
         self._buffers: dict[Ref, BaseBuffer] = {}
         self._waits: list[Callable[[], None]] = []
@@ -202,8 +203,8 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
         if not (buffer.readable if kind is InputRef else buffer.writable):
             does = "reads" if kind is InputRef else "writes"
             raise DeviceError(
-                f"{what} ({edges[index].name}) is bound to a buffer that was made without leave for "
-                f"what a run does with it: it {does} it"
+                f"{what} ({edges[index].name}) is bound to a buffer that was made without leave "
+                f"for what a run does with it: it {does} it"
             )
         wanted[kind(index)] = buffer
 

@@ -19,9 +19,15 @@ class PooledBuffer(BaseBuffer, Generic[B]):
     region: PooledRegion[B]
 
     def __init__(
-        self, lock: Any, token: object, region: PooledRegion[B], heaps: Heaps[B],
-        owner: _Owner | None, *, is_mapped: bool,
-    ) -> None:  # fmt: skip
+        self,
+        lock: Any,
+        token: object,
+        region: PooledRegion[B],
+        heaps: Heaps[B],
+        owner: _Owner | None,
+        *,
+        is_mapped: bool,
+    ) -> None:
         """Of the device that has ``lock`` and ``token``.
 
         Args:

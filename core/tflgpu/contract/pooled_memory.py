@@ -40,9 +40,14 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
     """
 
     def __init__(
-        self, heaps: Heaps[B], plan: Plan, *, shared: bool, guarded: bool,
+        self,
+        heaps: Heaps[B],
+        plan: Plan,
+        *,
+        shared: bool,
+        guarded: bool,
         ledger: Ledger | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Lay out everything; there is no memory before `allocate`.
 
         Args:
@@ -183,10 +188,11 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
     def _stage(self, regions: Sequence[PooledRegion[B]]) -> list[PooledRegion[B]]:
         """Where the host writes or reads: the region itself where it can."""
         return [
-            r if self.in_place or id(r) in self._direct
+            r
+            if self.in_place or id(r) in self._direct
             else self._staging.region(f"{r.name} on the host", r.nbytes)
             for r in regions
-        ]  # fmt: skip
+        ]
 
     def _arrays(
         self, ios: Sequence[PlannedIO], regions: Sequence[PooledRegion[B]]

@@ -25,9 +25,12 @@ class PooledOutputs(OutputSet, Generic[B]):
     """
 
     def __init__(
-        self, regions: Sequence[PooledRegion[B]], arrays: Sequence[Array], commands: Any,
+        self,
+        regions: Sequence[PooledRegion[B]],
+        arrays: Sequence[Array],
+        commands: Any,
         pool: BasePool[B] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(arrays)
         self.regions = tuple(regions)
         self.commands = commands

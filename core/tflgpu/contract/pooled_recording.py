@@ -1,5 +1,5 @@
-"""What recordings have in common whose memory lies in pools, and whose run is a list of commands that is
-recorded with the plan and submitted again and again: for backends that want it."""
+"""What recordings have in common whose memory lies in pools, and whose run is a list of commands
+that is recorded with the plan and submitted again and again: for backends that want it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Timers(Protocol):
 
 
 class PooledRecording(BasePlanRecording[PooledOutputs[B], PooledRegion[B]], Generic[B]):
-    """A `BasePlanRecording`. With guard bands it has commands for each dispatch, so that the one which
-    writes outside a buffer can be named.
+    """A `BasePlanRecording`. With guard bands it has commands for each dispatch, so that the one
+    which writes outside a buffer can be named.
 
     A subclass calls `_compose` when it is ready to record, and has `_submit`, `_bind_again` and
     `_timers`; besides what `BasePlanRecording` asks for, less `_rebind`, `_profile` and
@@ -56,8 +56,8 @@ class PooledRecording(BasePlanRecording[PooledOutputs[B], PooledRegion[B]], Gene
         raise NotImplementedError
 
     def _bind_again(self) -> None:
-        """Let the launches use ``_regions``, which are others. Commands that were recorded are of no
-        use any more, and nothing runs."""
+        """Let the launches use ``_regions``, which are others. Commands that were recorded are of
+        no use any more, and nothing runs."""
         raise NotImplementedError
 
     def _timers(self) -> Timers | None:

@@ -1,5 +1,5 @@
-"""Regions laid out one after another in a few large blocks, for APIs whose allocations are few or slow
-(Vulkan's drivers may allow 4096), or whose buffers are parts of a heap."""
+"""Regions laid out one after another in a few large blocks, for APIs whose allocations are few or
+slow (Vulkan's drivers may allow 4096), or whose buffers are parts of a heap."""
 
 from __future__ import annotations
 

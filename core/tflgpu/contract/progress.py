@@ -1,4 +1,5 @@
-"""How far a driver is with the kernels of a plan, for whoever wants to see it while it takes its time."""
+"""How far a driver is with the kernels of a plan, for whoever wants to see it while it takes its
+time."""
 
 from __future__ import annotations
 

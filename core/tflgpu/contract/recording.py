@@ -216,9 +216,10 @@ class BaseRecording(Holder, Generic[S]):
             self._released = True
 
     def let_go_if_idle(self) -> None:
-        """Where a signal ended a run, or nobody waited for it, the recording is kept for the device's
-        sake. Keep it no longer if the device is done with it: it is whoever's it is, and goes with
-        its memory if it is nobody's. For its device, under the device's lock; waits for nothing."""
+        """Where a signal ended a run, or nobody waited for it, the recording is kept for the
+        device's sake. Keep it no longer if the device is done with it: it is whoever's it is, and
+        goes with its memory if it is nobody's. For its device, under the device's lock; waits for
+        nothing."""
         if self not in _in_flight or self.inherited:
             return
         if self._shares_lock:

@@ -1,5 +1,5 @@
-"""Whether a process may still take the memory that a driver needs: asked before the driver is, since
-several (PoCL, and Mesa's that compute on a CPU) end the process where they get none."""
+"""Whether a process may still take the memory that a driver needs: asked before the driver is,
+since several (PoCL, and Mesa's that compute on a CPU) end the process where they get none."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MIB = 1 << 20
 
 
 def room() -> float:
-    """Bytes of address space that the process may still take, by its limit (``ulimit -v``); infinity
-    where there is none."""
+    """Bytes of address space that the process may still take, by its limit (``ulimit -v``);
+    infinity where there is none."""
     if resource is None:
         return math.inf
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -40,8 +40,8 @@ def check_room(what: str, needed: int) -> None:
     left = room()
     if needed > left:
         raise DeviceError(
-            f"{what}: not enough memory: a driver may need {needed // _MIB} MiB of address space for "
-            f"it, and this process may take {int(left) // _MIB} MiB more (ulimit -v, RLIMIT_AS), "
-            "without which some drivers end the process; raise the limit, free some, or run on the "
-            "CPU"
+            f"{what}: not enough memory: a driver may need {needed // _MIB} MiB of address space "
+            f"for it, and this process may take {int(left) // _MIB} MiB more (ulimit -v, "
+            "RLIMIT_AS), without which some drivers end the process; raise the limit, free some, "
+            "or run on the CPU"
         )

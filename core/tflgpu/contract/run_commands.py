@@ -1,5 +1,5 @@
-"""The commands of a run in their order, for APIs that record them once and leave it to their users what
-waits for what (Vulkan, Direct3D 12): for backends that want it."""
+"""The commands of a run in their order, for APIs that record them once and leave it to their users
+what waits for what (Vulkan, Direct3D 12): for backends that want it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from tflgpu.contract.pools import B, PooledRegion
 class Between(Enum):
     """What comes before a barrier, and what waits for it behind."""
 
-    #: Submissions that use the same memory: a barrier reaches back past its own commands, on its queue.
-    #: What those of other queues left is there for what follows it once somebody has waited for them.
+    #: Submissions that use the same memory: a barrier reaches back past its own commands, on its
+    #: queue. What those of other queues left is there for what follows it once somebody has waited
+    #: for them.
     SUBMISSIONS = auto()
     DISPATCHES = auto()
     UPLOADS_AND_DISPATCHES = auto()
@@ -66,8 +67,8 @@ class RunCommands(Protocol):
         ...
 
     def stamp(self, timers: Any, index: int) -> None:
-        """Note the time when everything before is done, as number ``index``; the first one begins with
-        forgetting what was noted in an earlier run."""
+        """Note the time when everything before is done, as number ``index``; the first one begins
+        with forgetting what was noted in an earlier run."""
         ...
 
     def end(self) -> Any:
@@ -81,8 +82,8 @@ class RunCommands(Protocol):
 
 @attrs.frozen(eq=False)
 class Script(Generic[B]):
-    """Records the commands of one plan in its memory. It does not hold the recording, so that this may
-    hold what was made here.
+    """Records the commands of one plan in its memory. It does not hold the recording, so that this
+    may hold what was made here.
 
     Attributes:
         begin: Gives empty commands.
@@ -95,8 +96,9 @@ class Script(Generic[B]):
     launches: list[Launch[B]]
 
     def run(self, staging: Sequence[PooledRegion[B]], timers: Any = None) -> Any:
-        """A whole run: copies in, dispatches with the barriers that they need (every one of them where
-        they are timed, with a stamp before and behind it), copies of the outputs to ``staging``."""
+        """A whole run: copies in, dispatches with the barriers that they need (every one of them
+        where they are timed, with a stamp before and behind it), copies of the outputs to
+        ``staging``."""
         commands = self.begin()
         if self.memory.bound:
             # What another recording left in a buffer; it may have run on another queue.

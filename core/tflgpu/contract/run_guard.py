@@ -1,8 +1,9 @@
 """Calls of a model, and what becomes of a `close` inside of them.
 
-A signal's handler, an input's ``__array__`` and a callback may close what the same thread is using at that
-moment. Waiting for the call that is under way would wait for ever, and releasing memory would take it from
-that call. So `Closable.close` returns at once there, and releases when the thread leaves its outermost call.
+A signal's handler, an input's ``__array__`` and a callback may close what the same thread is using
+at that moment. Waiting for the call that is under way would wait for ever, and releasing memory
+would take it from that call. So `Closable.close` returns at once there, and releases when the
+thread leaves its outermost call.
 
     model(x) -> handler -> model.close(): put off
              -> the result, and the model is released
@@ -29,8 +30,8 @@ _CLOSED = "is closed; make a new one"
 
 
 class _Thread(threading.local):
-    """The calls that a thread is inside of, each with the function that makes it, and what is to be done
-    when it leaves the last of them."""
+    """The calls that a thread is inside of, each with the function that makes it, and what is to be
+    done when it leaves the last of them."""
 
     def __init__(self) -> None:
         self.calls: dict[RunGuard, FrameType] = {}
@@ -41,8 +42,8 @@ _here = _Thread()
 
 
 def after_calls(action: Callable[[], object]) -> None:
-    """Close something by ``action``: now, or where this thread is inside of calls, at the end of the
-    outermost of them."""
+    """Close something by ``action``: now, or where this thread is inside of calls, at the end of
+    the outermost of them."""
     if _under_way():
         _here.put_off.append(action)
     else:
@@ -50,8 +51,8 @@ def after_calls(action: Callable[[], object]) -> None:
 
 
 def for_this_thread(function: Callable[..., object]) -> Callable[..., object]:
-    """A function, to be called by another thread while this one waits for that: inside of it the calls of
-    this thread are under way."""
+    """A function, to be called by another thread while this one waits for that: inside of it the
+    calls of this thread are under way."""
     calls, put_off = _here.calls, _here.put_off
 
     def call(*args: object) -> object:
@@ -66,12 +67,13 @@ def for_this_thread(function: Callable[..., object]) -> Callable[..., object]:
 
 
 class Closable:
-    """What its user closes, by `close` or at the end of a ``with`` statement. A subclass has `_close`."""
+    """What its user closes, by `close` or at the end of a ``with`` statement. A subclass has
+    `_close`."""
 
     def close(self) -> None:
-        """Release what it holds; twice is harmless. Calls of other threads that are under way are waited
-        for, and later ones are refused. Inside of a call of the same thread (by a signal's handler, say) it
-        returns at once, and takes effect at the end of that call."""
+        """Release what it holds; twice is harmless. Calls of other threads that are under way are
+        waited for, and later ones are refused. Inside of a call of the same thread (by a signal's
+        handler, say) it returns at once, and takes effect at the end of that call."""
         after_calls(self._close)
 
     def _close(self) -> None:
@@ -91,11 +93,11 @@ class RunGuard(Holder):
     """Lets one call at a time into what it guards.
 
         with guard:                  a call, alone
-        with guard.call:             a call, beside those of other threads: where inputs are converted, say,
-            with guard:              which may be code of others, before it is alone
+        with guard.call:             a call, beside those of other threads: where inputs are
+            with guard:              converted, say, which may be code of others, before it is alone
 
-    A call from inside a call of the same thread raises `StateError`, and so does one that comes after
-    `close`, or while another thread closes it.
+    A call from inside a call of the same thread raises `StateError`, and so does one that comes
+    after `close`, or while another thread closes it.
 
     Args:
         what: What it guards, as messages name it: "this model".
@@ -117,8 +119,8 @@ class RunGuard(Holder):
             raise StateError(f"{self._what} {self._shut}" if self._shut else busy)
 
     def enter(self, timeout: float | None) -> bool:
-        """As ``with`` does, where a call of another thread ends within ``timeout`` seconds; otherwise False.
-        `leave` follows.
+        """As ``with`` does, where a call of another thread ends within ``timeout`` seconds;
+        otherwise False. `leave` follows.
 
         Raises:
             StateError: from inside a call.
@@ -152,8 +154,9 @@ class RunGuard(Holder):
         return self._shut == _CLOSED
 
     def close(self, release: Callable[[], object]) -> None:
-        """Wait for the call of another thread that is under way, release what is guarded, and let no call in
-        from then on; nothing where that was done. What ``release`` raises leaves it open, to be closed again.
+        """Wait for the call of another thread that is under way, release what is guarded, and let
+        no call in from then on; nothing where that was done. What ``release`` raises leaves it
+        open, to be closed again.
 
         Raises:
             StateError: from inside a call, which `after_calls` is for.
@@ -207,8 +210,8 @@ class _Call:
 
 
 def _under_way() -> dict[RunGuard, FrameType]:
-    """This thread's calls. Those are not whose function is over: a signal's handler may raise between two
-    steps of entering or leaving one."""
+    """This thread's calls. Those are not whose function is over: a signal's handler may raise
+    between two steps of entering or leaving one."""
     calls = _here.calls
     for guard, frame in tuple(calls.items()):
         with suppress(RuntimeError):

@@ -1,10 +1,10 @@
 """Constants of plans, of which a device keeps one copy however many recordings read it.
 
-Two interpreters of one model, the copies of a `tflgpu.Pool` and a model at several input shapes have
-weights with the same contents. They are known by what they contain, bit for bit, and by nothing else,
-so that it does not matter where they came from, and a file that was changed is never taken for what
-it was. To compare them costs a start nothing: a digest of small ones, and of large ones a sample tells
-what may be equal; only then is what lies on the device read back.
+Two interpreters of one model, the copies of a `tflgpu.Pool` and a model at several input shapes
+have weights with the same contents. They are known by what they contain, bit for bit, and by
+nothing else, so that it does not matter where they came from, and a file that was changed is never
+taken for what it was. To compare them costs a start nothing: a digest of small ones, and of large
+ones a sample tells what may be equal; only then is what lies on the device read back.
 """
 
 from __future__ import annotations
@@ -122,16 +122,16 @@ class SharedWeights(Generic[R]):
 
     def sweep(self) -> None:
         """Free what nobody uses."""
-        # Whoever has the lock may be this very thread, interrupted by the end of some object. It looks
-        # again when it is done.
+        # Whoever has the lock may be this very thread, interrupted by the end of some object. It
+        # looks again when it is done.
         while self.left and self._lock.acquire(blocking=False):
             try:
                 unused = self._unused()
             finally:
                 self._lock.release()
             for weight in unused:
-                # A device that is lost cannot free what it held, which is no news; and whoever comes by
-                # here has nothing to do with it.
+                # A device that is lost cannot free what it held, which is no news; and whoever
+                # comes by here has nothing to do with it.
                 with contextlib.suppress(DeviceError):
                     weight.free()
 

@@ -1,5 +1,5 @@
-"""What recordings have in common whose run is a list of commands in order, for backends that want it:
-lists for each set of outputs, and others where inputs and outputs are bound to buffers."""
+"""What recordings have in common whose run is a list of commands in order, for backends that want
+it: lists for each set of outputs, and others where inputs and outputs are bound to buffers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Where the host writes inputs and reads outputs, for backends whose run is a list of commands in order
-(OpenCL, CUDA, Level Zero): what is added to the list for each of them, before the kernels and after.
+"""Where the host writes inputs and reads outputs, for backends whose run is a list of commands in
+order (OpenCL, CUDA, Level Zero): what is added to the list for each of them, before the kernels and
+after.
 
 With memory of its own the device gets copies. Where host and device share memory, or where an input
 or output is bound to a buffer, a backend has kinds of `Staging` of its own.
@@ -60,7 +61,8 @@ class Staging(Generic[C]):
         """Add what happens after the kernels."""
 
     def release(self) -> None:
-        """Let go of the buffer, which is freed next; the array lives as long as someone holds it."""
+        """Let go of the buffer, which is freed next; the array lives as long as someone holds
+        it."""
 
 
 class CopiedInput(Staging[C]):

@@ -55,14 +55,18 @@ def probe_shuffle(device: Device, widest: int) -> int:
     if found < widest:
         _LOG.info(
             "tflgpu: %s: shuffles among %d neighbours are right, among up to %d they are not; "
-            "kernels use no others", device.info.name, found, widest,
-        )  # fmt: skip
+            "kernels use no others",
+            device.info.name,
+            found,
+            widest,
+        )
     return found
 
 
 def _largest(device: Device, widest: int) -> int:
     total = _COUNT * _GROUPS
-    # No two are equal, and none has its neighbours' next to it; NumPy's random numbers take an import.
+    # No two are equal, and none has its neighbours' next to it; NumPy's random numbers take an
+    # import.
     given = (np.arange(total) * _STRIDE % total).astype(np.int32)
     # In the row of a workgroup of two axes there may be fewer than that many.
     masks = [_masks(min(shape[0], widest)) for shape in _SHAPES]

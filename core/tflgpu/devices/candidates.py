@@ -100,10 +100,15 @@ class Notes:
             seconds, remembered = self._times.get(one.info, (None, False))
             found.append(
                 ExaminedDevice(
-                    one.info, one.judgement, one.rank, seconds, remembered,
-                    chosen is not None and one.info == chosen.info, self._why(one, chosen),
+                    one.info,
+                    one.judgement,
+                    one.rank,
+                    seconds,
+                    remembered,
+                    chosen is not None and one.info == chosen.info,
+                    self._why(one, chosen),
                 )
-            )  # fmt: skip
+            )
         return tuple(found)
 
     def _why(self, one: Candidate, chosen: Candidate | None) -> str:

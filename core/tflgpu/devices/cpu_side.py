@@ -121,7 +121,8 @@ class CpuSide:
         return Unsupported("the CPU side in use only runs operators that are defined")
 
     def warn_of_numpy(self) -> None:
-        """Say once in a process that NumPy runs what something faster could, and what to install."""
+        """Say once in a process that NumPy runs what something faster could, and what to
+        install."""
         global _warned
         if self._lacking and not _warned:
             _warned = True
@@ -186,8 +187,10 @@ class CpuSide:
 
     def _no_registerers(self, why: str) -> str:
         return (
-            f"custom_op_registerers {shown(list(self._registerers))}: {'; '.join((why, *self._lacking))}. "
-            'LiteRT\'s kernels take them (pip install ai-edge-litert, cpu_backend="litert"); or bring '
+            f"custom_op_registerers {shown(list(self._registerers))}: "
+            f"{'; '.join((why, *self._lacking))}. "
+            'LiteRT\'s kernels take them (pip install ai-edge-litert, cpu_backend="litert"); or '
+            "bring "
             "the operator as a plugin (docs/tutorial-op.md)"
         )
 

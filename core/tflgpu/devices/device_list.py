@@ -63,9 +63,13 @@ class Explanation:
         for seen in self.devices:
             info = seen.device
             cells = (
-                "*" if seen.chosen else "", f"{info.backend} {info.index}", info.name, _time(seen),
-                "\n".join(_known(seen)), seen.why,
-            )  # fmt: skip
+                "*" if seen.chosen else "",
+                f"{info.backend} {info.index}",
+                info.name,
+                _time(seen),
+                "\n".join(_known(seen)),
+                seen.why,
+            )
             table.add_row(*map(Text, cells), style="bold" if seen.chosen else "")
         table.caption = Text("\n".join(self._others))
         return table

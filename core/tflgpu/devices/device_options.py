@@ -1,4 +1,5 @@
-"""What options ask of a device before there is a target: a precision, and which operators may go there."""
+"""What options ask of a device before there is a target: a precision, and which operators may go
+there."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ class DeviceState:
 
 
 def devices() -> list[DeviceState]:
-    """Every device, in the order of the backends' ranks, with its state and a reason. Each is opened
-    and closed again, and measured where that was not done before; what the environment asks for
-    counts as it does for ``GpuDelegate()``.
+    """Every device, in the order of the backends' ranks, with its state and a reason. Each is
+    opened and closed again, and measured where that was not done before; what the environment asks
+    for counts as it does for ``GpuDelegate()``.
 
         for device in tflgpu.devices():
             print(device.info.backend, device.info.index, device.info.name, device.state)

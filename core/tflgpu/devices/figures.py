@@ -1,7 +1,7 @@
 """The figures by which the time of nodes is estimated, measured on a device or on the CPU side.
 
-Six small graphs are run, each of ops that show one figure more than the others. They are compiled as
-models are, so that what is measured are the kernels that models get.
+Six small graphs are run, each of ops that show one figure more than the others. They are compiled
+as models are, so that what is measured are the kernels that models get.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ def measure_machine(open_graph: Open, ops: Mapping[str, OpDef], *, joins: bool =
         make.elementwise((4,)),
         make.pools(_CHAIN, _SMALL) if joins else make.elementwise(_SMALL, _CHAIN),
         make.elementwise(_LARGE),
-        make.pools(_LAYERS, _IMAGE), make.windows(), make.products(),
-    )  # fmt: skip
+        make.pools(_LAYERS, _IMAGE),
+        make.windows(),
+        make.products(),
+    )
     with ExitStack() as stack:
 
         def opened(graph: Graph) -> Recording:
@@ -72,13 +74,15 @@ def measure_machine(open_graph: Open, ops: Mapping[str, OpDef], *, joins: bool =
             if one < min(others):
                 return _fitted(one, *others, of_pools=joins)
     raise DeviceError(
-        "a graph of one small node took longer than larger ones: the machine has too much else to do"
+        "a graph of one small node took longer than larger ones: the machine has too much else "
+        "to do"
     )
 
 
 def _seconds(recordings: Sequence[Recording]) -> list[float]:
     """Seconds of a run of each: the lower quartile, since figures are kept, and what else a machine
-    does while it is measured only ever adds to them. They take turns, so that it adds to all alike."""
+    does while it is measured only ever adds to them. They take turns, so that it adds to all
+    alike."""
     for recording in recordings:
         for array in recording.inputs:
             array[...] = 0.5
@@ -106,7 +110,8 @@ def _fitted(
     *,
     of_pools: bool,
 ) -> Machine:
-    """The figures by which the graphs take these seconds; ``of_pools`` is what the chain is made of."""
+    """The figures by which the graphs take these seconds; ``of_pools`` is what the chain is made
+    of."""
     image, small, large = (4 * int(np.prod(shape)) for shape in (_IMAGE, _SMALL, _LARGE))
     slope = (chain - one) / (_CHAIN - 1)
     step = pool = byte = 0.0  # `pool`: seconds for a byte of a pool

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def smallest(site: Site) -> Site:
-    """The same with everything stored in as few bits as the precision allows, not only where that is
-    faster: as on a device without a cache, and 8-bit numbers in a byte."""
+    """The same with everything stored in as few bits as the precision allows, not only where that
+    is faster: as on a device without a cache, and 8-bit numbers in a byte."""
     caps = attrs.evolve(site.caps, cache_bytes=0)
     return attrs.evolve(site, caps=caps, integers=IntegerStorage.OWN_WIDTH)
 

@@ -111,7 +111,8 @@ class _Checking:
         pairs = ([DType.I64, DType.STRING], [DType.STRING, DType.I64])
         if given[:1] != [DType.RESOURCE] or given[1:] not in pairs:
             self._fail(
-                f"its operands are {_listed(given)}, not {what}; one of these is i64, the other texts"
+                f"its operands are {_listed(given)}, not {what}; one of these is i64, the other "
+                "texts"
             )
 
     def _condition(self, types: _Types, what: str) -> None:

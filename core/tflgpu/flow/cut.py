@@ -42,9 +42,14 @@ class Known:
     def copy(self) -> Known:
         """One that may be changed."""
         return Known(
-            dict(self.shapes), dict(self.constants), dict(self.handles), dict(self.variables),
-            set(self.done), self.plain, self.lazy,
-        )  # fmt: skip
+            dict(self.shapes),
+            dict(self.constants),
+            dict(self.handles),
+            dict(self.variables),
+            set(self.done),
+            self.plain,
+            self.lazy,
+        )
 
 
 @attrs.frozen(eq=False)
@@ -87,9 +92,14 @@ def cut(
     if not compiled:
         return Cut(None, {}, {}, frozenset(), ())
     built = build_subgraph(
-        _part(info, known, compiled, later), ops, None, warn, foreign, subgraphs,
+        _part(info, known, compiled, later),
+        ops,
+        None,
+        warn,
+        foreign,
+        subgraphs,
         [i for i in _pending(later) if any(i in o.inputs for o in compiled)],
-    )  # fmt: skip
+    )
     for index in known.constants.keys() & built.values.keys():
         built.values[index].computed = True
     left = [n for n in built if not _is_ready(n)]
@@ -105,9 +115,13 @@ def cut(
         if v.data is not None and info.tensors[v.id].data is None
     }
     graph = Graph(
-        info.name or "main", ready, list(built.inputs), list(made.values()), built.values,
+        info.name or "main",
+        ready,
+        list(built.inputs),
+        list(made.values()),
+        built.values,
         built.next_id,
-    )  # fmt: skip
+    )
     graph.prune()
     read = {id(v) for n in graph for v in n.inputs if v is not None}
     graph.inputs = [v for v in graph.inputs if id(v) in read]
@@ -131,9 +145,10 @@ def _refuse(nodes: list[Node]) -> None:
     never = [
         (n, n.attrs.reason)
         for n in nodes
-        if isinstance(n.attrs, UnknownOp) and not n.attrs.dynamic
+        if isinstance(n.attrs, UnknownOp)
+        and not n.attrs.dynamic
         and all(v is None or v.shape_known for v in n.inputs)
-    ]  # fmt: skip
+    ]
     if never:
         listed = "; ".join(f"{node.label}: {reason}" for node, reason in never)
         raise UnsupportedError(

@@ -1,9 +1,11 @@
-"""Random numbers of as many, or of a shape, as a run tells: RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL, MULTINOMIAL.
+"""Random numbers of as many, or of a shape, as a run tells: RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL,
+MULTINOMIAL.
 
-LiteRT's kernels draw them from a generator of the operator's own, which goes on from run to run whatever
-shape is asked for. One that was compiled for each shape would begin anew with each, and give some numbers
-twice. So the host draws these, from the same generator: Philox 4x32-10 (Salmon et al., "Parallel random
-numbers: as easy as 1, 2, 3", 2011) by the seeds of the file, where both of these are 0 by other ones.
+LiteRT's kernels draw them from a generator of the operator's own, which goes on from run to run
+whatever shape is asked for. One that was compiled for each shape would begin anew with each, and
+give some numbers twice. So the host draws these, from the same generator: Philox 4x32-10 (Salmon et
+al., "Parallel random numbers: as easy as 1, 2, 3", 2011) by the seeds of the file, where both of
+these are 0 by other ones.
 """
 
 from __future__ import annotations
@@ -50,9 +52,11 @@ class Philox:
         for _ in range(_ROUNDS):
             first, second = c[0] * _FACTORS[0], c[2] * _FACTORS[1]
             c = [
-                second >> _U64(32) ^ c[1] ^ _U64(key[0]), second & _LOW,
-                first >> _U64(32) ^ c[3] ^ _U64(key[1]), first & _LOW,
-            ]  # fmt: skip
+                second >> _U64(32) ^ c[1] ^ _U64(key[0]),
+                second & _LOW,
+                first >> _U64(32) ^ c[3] ^ _U64(key[1]),
+                first & _LOW,
+            ]
             key = ((key[0] + _STEPS[0]) & 0xFFFFFFFF, (key[1] + _STEPS[1]) & 0xFFFFFFFF)
         return np.stack(c, 1).astype(_U32)
 
@@ -66,16 +70,21 @@ class Draws:
         self._generators: dict[int, Philox] = {}
 
     def draw(
-        self, name: str, index: int, fields: Mapping[str, Any], operands: Sequence[Array],
+        self,
+        name: str,
+        index: int,
+        fields: Mapping[str, Any],
+        operands: Sequence[Array],
         dtype: DType,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The numbers of a run.
 
         Args:
             name: One of `NAMES`.
             index: Of the operator in its subgraph.
             fields: Its options.
-            operands: Contents: a shape; of MULTINOMIAL logarithms of odds [rows, classes], and a count.
+            operands: Contents: a shape; of MULTINOMIAL logarithms of odds [rows, classes], and a
+                count.
             dtype: Of the result.
 
         Raises:

@@ -64,16 +64,23 @@ class Dynamic:
 
     @classmethod
     def of(
-        cls, node: Node, info: SubgraphInfo, ops: Mapping[str, OpDef],
-        open_plain: Callable[[Graph], Session], draws: Draws,
-    ) -> Dynamic:  # fmt: skip
+        cls,
+        node: Node,
+        info: SubgraphInfo,
+        ops: Mapping[str, OpDef],
+        open_plain: Callable[[Graph], Session],
+        draws: Draws,
+    ) -> Dynamic:
         """Look at a node of one operator."""
         few = tuple(
             i
             for i, v in enumerate(node.inputs)
-            if v is not None and v.data is None and v.dtype.is_int and v.quant is None
+            if v is not None
+            and v.data is None
+            and v.dtype.is_int
+            and v.quant is None
             and v.elements <= _FEW
-        )  # fmt: skip
+        )
         # What only the CPU side's kernels run is compiled for whatever numbers there are.
         others = node.op not in ops or any(
             v is not None and v.data is None for i, v in enumerate(node.inputs) if i not in few
@@ -197,9 +204,12 @@ class Dynamic:
         (result,) = self.node.outputs
         try:
             return self.draws.draw(
-                self.operator.name, self.operator.index, self.operator.fields,
-                [o for o in operands if o is not None], result.dtype,
-            )  # fmt: skip
+                self.operator.name,
+                self.operator.index,
+                self.operator.fields,
+                [o for o in operands if o is not None],
+                result.dtype,
+            )
         except InputError as error:
             raise InputError(f"{self._where}: {error}") from error
         except TflgpuError as error:

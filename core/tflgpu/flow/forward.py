@@ -1,9 +1,10 @@
-"""A read of what the same subgraph has assigned: whoever reads that variable takes the assigned tensor.
+"""A read of what the same subgraph has assigned: whoever reads that variable takes the assigned
+tensor.
 
-Converted models read, assign and read again: ``count.assign_add(1)`` and then ``count * x``. Each read
-ends what can be compiled as one graph, though what this one gives is known: it is the tensor that was
-assigned. So operators behind it are given that tensor, and one graph has them all. The read stays, for
-whoever wants its result from outside.
+Converted models read, assign and read again: ``count.assign_add(1)`` and then ``count * x``. Each
+read ends what can be compiled as one graph, though what this one gives is known: it is the tensor
+that was assigned. So operators behind it are given that tensor, and one graph has them all. The
+read stays, for whoever wants its result from outside.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _Key = Handle | int
 
 
 def forwarded(info: SubgraphInfo, subgraphs: tuple[SubgraphInfo, ...]) -> SubgraphInfo:
-    """The subgraph, its operators taking what was read or assigned before in the place of another read of
-    it. Numbers of operators and tensors stay."""
+    """The subgraph, its operators taking what was read or assigned before in the place of another
+    read of it. Numbers of operators and tensors stay."""
     held: dict[_Key, int] = {}  # by variable: the tensor that has what it holds
     handles: dict[int, _Key] = {}
     instead: dict[int, int] = {}
@@ -50,7 +51,8 @@ def forwarded(info: SubgraphInfo, subgraphs: tuple[SubgraphInfo, ...]) -> Subgra
                 held[key] = made
         elif operator.name == ASSIGN:
             key = handles.get(inputs[0], inputs[0])
-            # Two tensors that the subgraph is given may be one variable, or any that it names itself.
+            # Two tensors that the subgraph is given may be one variable, or any that it names
+            # itself.
             held = {k: i for k, i in held.items() if _distinct(k, key)}
             held[key] = inputs[1]
         elif operator.name == CALL_ONCE or (held and keeps_state(subgraphs, called(operator))):

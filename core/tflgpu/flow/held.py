@@ -2,10 +2,11 @@
 
     READ_VARIABLE -> x, from a run's beginning        y -> ASSIGN_VARIABLE, at its end
 
-Where compiled operators alone read x and make y, the piece that they are in keeps the variable, as sessions
-keep state tensors (`tflgpu.runtime.state`), and what is handed on between the steps of a run is a `Held`: where
-the variable is. Whoever wants its contents (a result of the model, another signature, a piece for other
-shapes) has them read, and an assignment from elsewhere lets the piece begin with that.
+Where compiled operators alone read x and make y, the piece that they are in keeps the variable, as
+sessions keep state tensors (`tflgpu.runtime.state`), and what is handed on between the steps of a
+run is a `Held`: where the variable is. Whoever wants its contents (a result of the model, another
+signature, a piece for other shapes) has them read, and an assignment from elsewhere lets the piece
+begin with that.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Keepable:
 
     Attributes:
         keeps: Those that a piece may keep, by the tensor that is read.
-        lazy: Results of READ_VARIABLE that only compiled operators take, or are results of the subgraph.
+        lazy: Results of READ_VARIABLE that only compiled operators take, or are results of the
+            subgraph.
         why: Why the others stay in host memory.
     """
 

@@ -68,9 +68,13 @@ class HostOperators:
         return self._keeping[bodies]
 
     def plan(
-        self, shared: Shared, known: Known, operator: OperatorInfo, info: SubgraphInfo,
+        self,
+        shared: Shared,
+        known: Known,
+        operator: OperatorInfo,
+        info: SubgraphInfo,
         given: Sequence[Told],
-    ) -> HostStep:  # fmt: skip
+    ) -> HostStep:
         """As `tflgpu.flow.program.Host.plan`."""
         inputs, outputs = operator.inputs, operator.outputs
         if operator.is_custom:
@@ -86,9 +90,13 @@ class HostOperators:
             (handle,) = _handles(given, operator)
             dtype = info.tensors[outputs[0]].dtype
             return Read(
-                outputs[0], handle, shared.store, dtype, (known.variables.get(handle),),
+                outputs[0],
+                handle,
+                shared.store,
+                dtype,
+                (known.variables.get(handle),),
                 is_lazy=outputs[0] in known.lazy,
-            )  # fmt: skip
+            )
         if operator.name == ASSIGN:
             (handle,) = _handles(given[:1], operator)
             if isinstance(given[1], tuple):

@@ -7,8 +7,8 @@ A loop that fills a TensorArray, which most recurrent layers do, has this in its
     SLICE(items, [i + 1, 0], [-1, -1]) -> b
     CONCATENATION(a, item, b) -> items
 
-The shapes of a and b differ from round to round, so that every round would be compiled by itself. The
-result's does not, and `DYNAMIC_UPDATE_SLICE` says the same with shapes that stay.
+The shapes of a and b differ from round to round, so that every round would be compiled by itself.
+The result's does not, and `DYNAMIC_UPDATE_SLICE` says the same with shapes that stay.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _UPDATE = "DYNAMIC_UPDATE_SLICE"
 
 
 def with_items_written(info: SubgraphInfo) -> SubgraphInfo:
-    """The subgraph, with one operator for each such three. The two slices are gone, or one of them makes
-    where the item goes; all other operators keep their numbers, and tensors theirs."""
+    """The subgraph, with one operator for each such three. The two slices are gone, or one of them
+    makes where the item goes; all other operators keep their numbers, and tensors theirs."""
     return _Rewriting(info.whole).run()
 
 
@@ -70,11 +70,13 @@ class _Rewriting:
         if (
             not self._constant(head.inputs[1], 0)
             or not self._constant(tail.inputs[2], -1)
-            or size is None or begin is None
-            or not self._constant(size.rest, -1) or not self._constant(begin.rest, 0)
+            or size is None
+            or begin is None
+            or not self._constant(size.rest, -1)
+            or not self._constant(begin.rest, 0)
             or not self._is_next(begin.first, size.first)
             or not _is_item(tensors[item], tensors[items], tensors[join.outputs[0]])
-        ):  # fmt: skip
+        ):
             return
         first = head.inputs[2]
         self._instead[tail.index] = self._instead[head.index] = None

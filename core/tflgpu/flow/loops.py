@@ -37,9 +37,17 @@ class Loop:
     """
 
     def __init__(
-        self, shared: Shared, index: int, where: str, inputs: tuple[int, ...], outputs: tuple[int, ...],
-        cond: Program, body: Program, decide: Callable[[str, Given], bool], given: Sequence[Told],
-    ) -> None:  # fmt: skip
+        self,
+        shared: Shared,
+        index: int,
+        where: str,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        cond: Program,
+        body: Program,
+        decide: Callable[[str, Given], bool],
+        given: Sequence[Told],
+    ) -> None:
         self.index = index
         self._where, self._inputs, self._outputs = where, inputs, outputs
         self._cond, self._body, self._decide = cond, body, decide
@@ -71,12 +79,13 @@ class Loop:
             self._body.prepare(self._given)
 
     def _run_by_rounds(self, state: list[Given]) -> list[Given]:
-        """The state after the last round. What the body gave last time is its operand now, and is kept
-        from being overwritten where the body reads it late."""
+        """The state after the last round. What the body gave last time is its operand now, and is
+        kept from being overwritten where the body reads it late."""
         is_both = self._cond is self._body
         before = state  # what nothing here overwrites
         while self._decide(self._where, self._cond.run(state)[0]):
-            # Asked for only now: at the shapes that the last round leaves, the body need not work out.
+            # Asked for only now: at the shapes that the last round leaves, the body need not work
+            # out.
             _keep(state, before, () if is_both else self._body.holds(state))
             before, state = state, self._body.run(state)
             if is_both:
@@ -93,8 +102,8 @@ def _keep(state: list[Given], before: Sequence[Given], late: Iterable[int]) -> N
 
 
 def _results(body: Program, given: Sequence[Told]) -> tuple[Told, ...] | None:
-    """What a body gives, as far as that is known; None where it does not work out at these shapes: so
-    be it, as long as the condition lets it not run."""
+    """What a body gives, as far as that is known; None where it does not work out at these shapes:
+    so be it, as long as the condition lets it not run."""
     try:
         return body.results(given)
     except ModelError:
@@ -175,8 +184,8 @@ class Blocks:
         return [length] * blocks + [1] * (count - length * blocks)
 
     def _find_longest(self) -> int:
-        """The most rounds in a block. One is compiled and repeated, where the device takes all of it and
-        each result has its place; else as many are compiled as a graph can have."""
+        """The most rounds in a block. One is compiled and repeated, where the device takes all of
+        it and each result has its place; else as many are compiled as a graph can have."""
         self._one = rounds(self._body, 1)
         pairs = _carried(self._one, self._body.inputs)
         if pairs is not None:
@@ -186,7 +195,8 @@ class Blocks:
         return self._most_joined
 
     def _block(self, length: int) -> _Block | None:
-        """So many rounds; None where the device has no room for them, and others are to be asked for."""
+        """So many rounds; None where the device has no room for them, and others are to be asked
+        for."""
         found = self._compiled.get(length)
         if found is None:
             made = self._made(length)
@@ -274,8 +284,8 @@ class _Carrying:
         self._outputs = made.outputs
 
     def run(self, state: Sequence[Any]) -> list[Any]:
-        """The state after all rounds, of which there is one at least; arrays that the next run of the
-        loop overwrites, but for what it was given."""
+        """The state after all rounds, of which there is one at least; arrays that the next run of
+        the loop overwrites, but for what it was given."""
         session = self._session
         arrays, carried = session.arrays, session.variables
         for i, given in zip(self._inputs, state, strict=True):
@@ -305,8 +315,8 @@ class _Carrying:
 
 
 def _carried(one: Rounds, inputs: tuple[int, ...]) -> list[tuple[int, int]] | None:
-    """Of a round: what it makes, and the input that this is in the next, by id. None where something
-    changes its place, or is a constant."""
+    """Of a round: what it makes, and the input that this is in the next, by id. None where
+    something changes its place, or is a constant."""
     found = []
     for at, (made, given) in enumerate(zip(one.outputs, inputs, strict=False)):
         if isinstance(made, Value):

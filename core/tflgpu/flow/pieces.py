@@ -203,7 +203,8 @@ class KeepingPiece(Piece):
         self._session.step_back_to(self._commits)
 
     def close(self) -> None:
-        """Release the session; what variables hold comes to host memory, if the device still gives it."""
+        """Release the session; what variables hold comes to host memory, if the device still gives
+        it."""
         try:
             super().close()
         finally:

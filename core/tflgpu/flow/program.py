@@ -1,8 +1,8 @@
 """One subgraph of a model, planned stretch by stretch as its shapes become known, and run.
 
 A stretch is a list of steps that need no further knowledge: compiled pieces, and what the host does
-between them. It ends where the shape of something depends on numbers that only its steps compute. What
-follows is planned for the shapes that came, and kept, a few of them at each such point.
+between them. It ends where the shape of something depends on numbers that only its steps compute.
+What follows is planned for the shapes that came, and kept, a few of them at each such point.
 """
 
 from __future__ import annotations
@@ -97,9 +97,13 @@ class Host(Protocol):
         ...
 
     def plan(
-        self, shared: Shared, known: Known, operator: OperatorInfo, info: SubgraphInfo,
+        self,
+        shared: Shared,
+        known: Known,
+        operator: OperatorInfo,
+        info: SubgraphInfo,
         given: Sequence[Told],
-    ) -> HostStep:  # fmt: skip
+    ) -> HostStep:
         """An operator whose operands are known, as a step.
 
         Raises:
@@ -167,8 +171,8 @@ class Program:
     def __init__(self, shared: Shared, number: int) -> None:
         self.number = number
         info = forwarded(shared.model.subgraphs[number], shared.model.subgraphs)
-        # Where every tensor is kept, those between the operators of the file are too; and only these
-        # operators refuse to write an item that is not in the list.
+        # Where every tensor is kept, those between the operators of the file are too; and only
+        # these operators refuse to write an item that is not in the list.
         as_it_is = shared.keep_all or shared.strict
         self.info = info if as_it_is else with_items_written(info)
         self.evaluated: set[int] = set()
@@ -185,7 +189,8 @@ class Program:
         check_order(self.info)
 
     def run(self, given: Sequence[Given]) -> list[Given]:
-        """Run it. What it gives is overwritten by its next run, and some of it may be what it was given.
+        """Run it. What it gives is overwritten by its next run, and some of it may be what it was
+        given.
 
         Raises:
             ModelError, UnsupportedError: it does not work out at these shapes.
@@ -213,8 +218,8 @@ class Program:
         return [at for at, i in enumerate(self.info.inputs) if i in held]
 
     def results(self, key: Sequence[Told]) -> tuple[Told, ...]:
-        """What it gives for what it is given, as far as that is known before it runs. Compiles as far
-        as that.
+        """What it gives for what it is given, as far as that is known before it runs. Compiles as
+        far as that.
 
         Raises:
             ModelError, UnsupportedError: it does not work out at these shapes.
@@ -272,9 +277,9 @@ class Program:
     # Planning
 
     def _guessed(self, stretch: Stretch) -> Stretch | None:
-        """What probably comes after a stretch that ends with variables: these mostly have the shapes of
-        the file, and what is compiled for them before the first run need not be compiled in it. Others
-        are compiled when they come."""
+        """What probably comes after a stretch that ends with variables: these mostly have the
+        shapes of the file, and what is compiled for them before the first run need not be compiled
+        in it. Others are compiled when they come."""
         awaited = [self.info.tensors[i] for i in stretch.awaited]
         read = {o.outputs[0] for o in self.info.operators if o.name == READ}
         is_known = all(
@@ -366,9 +371,10 @@ class Program:
         shared = self._shared
         inputs, outputs = ({v.id for v in side} for side in (graph.inputs, graph.outputs))
         keeps = [
-            k for k in self.keepable.keeps.values()
+            k
+            for k in self.keepable.keeps.values()
             if k.read in inputs and k.made in outputs and k.users <= found.done
-        ]  # fmt: skip
+        ]
         if keeps and not plain:
             return KeepingPiece(graph, shared.keeping, self._states, keeps, shared.store)
         return Piece(graph, shared.open_plain if plain else shared.open, self._states, self._kept)
@@ -376,8 +382,8 @@ class Program:
     def _by_host(
         self, stretch: Stretch, names: Collection[str] | None = None
     ) -> tuple[bool, list[int]]:
-        """Plan the operators that are next of those that the host runs, or of some names: whether there
-        were any, and their results whose shapes are not known."""
+        """Plan the operators that are next of those that the host runs, or of some names: whether
+        there were any, and their results whose shapes are not known."""
         shared, known, moved = self._shared, stretch.known, False
         unknown: list[int] = []
         waiting: list[OperatorInfo] = []

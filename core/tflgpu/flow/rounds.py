@@ -1,8 +1,9 @@
 """Several rounds of a loop as one graph, and how many rounds there will be.
 
-A device is given whole blocks of rounds, so that the state of a loop stays there between them. How many
-there are is found out beforehand where whole numbers decide it, which is where the operators that count
-can be taken apart from the others: they are few and small, and the references compute them exactly.
+A device is given whole blocks of rounds, so that the state of a loop stays there between them. How
+many there are is found out beforehand where whole numbers decide it, which is where the operators
+that count can be taken apart from the others: they are few and small, and the references compute
+them exactly.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Body:
     Attributes:
         graph: It.
         inputs: Tensors that it is given, by position, as the subgraph has them.
-        outputs: What it gives, by position: a value of the graph, a position of what it is given, or
-            a constant.
+        outputs: What it gives, by position: a value of the graph, a position of what it is given,
+            or a constant.
     """
 
     graph: Graph
@@ -42,8 +43,8 @@ class Body:
 
     @classmethod
     def of(cls, graph: Graph, info: SubgraphInfo, constants: Mapping[int, Array]) -> Body | None:
-        """From a graph and the subgraph that it is; None where it keeps a state, or takes a result of
-        the last round as other numbers than that round meant."""
+        """From a graph and the subgraph that it is; None where it keeps a state, or takes a result
+        of the last round as other numbers than that round meant."""
         inputs = info.inputs
         if any(v.is_variable for v in graph.values.values()) or len(set(inputs)) < len(inputs):
             return None
@@ -66,8 +67,8 @@ class Rounds:
 
     Attributes:
         graph: It; its inputs have the ids that the body gives them.
-        outputs: As `Body.outputs`; and at the end, where that was asked for, whether there is another
-            round.
+        outputs: As `Body.outputs`; and at the end, where that was asked for, whether there is
+            another round.
     """
 
     graph: Graph
@@ -221,9 +222,8 @@ class Counter:
         return AHEAD
 
     def _run(
-        self, part: Body, nodes: Sequence[Node], state: Mapping[int, Array],
-        wanted: Sequence[int],
-    ) -> list[Array]:  # fmt: skip
+        self, part: Body, nodes: Sequence[Node], state: Mapping[int, Array], wanted: Sequence[int]
+    ) -> list[Array]:
         env = {part.inputs[at]: array for at, array in state.items()}
         with np.errstate(all="ignore"):
             for node in nodes:

@@ -1,4 +1,5 @@
-"""The session of a model that no single recording runs: what an interpreter has in a session's place."""
+"""The session of a model that no single recording runs: what an interpreter has in a session's
+place."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ _P = ParamSpec("_P")
 @attrs.frozen(eq=False)
 class Openers:
     """How pieces are made ready: ``open`` on a device where there is one, ``plain`` on the CPU;
-    ``repeating`` to be run several times over in one run, where that can be; ``keeping`` as ``open``, with
-    results that are inputs of the next run."""
+    ``repeating`` to be run several times over in one run, where that can be; ``keeping`` as
+    ``open``, with results that are inputs of the next run."""
 
     open: Callable[[Graph], Session]
     plain: Callable[[Graph], Session]
@@ -189,8 +190,8 @@ class FlowSession(Session):
                 raise AllocationError(f"with what was computed: {error}") from error
             if isinstance(error, MemoryError) and not isinstance(error, TflgpuError):
                 raise AllocationError(
-                    "not enough memory for the tensors that this run makes, which grow with what it was "
-                    "given or from round to round of a loop"
+                    "not enough memory for the tensors that this run makes, which grow with what "
+                    "it was given or from round to round of a loop"
                 ) from error
             raise
         arrays, given, shown = self._arrays, self._given_tensors, self._shown
@@ -222,13 +223,15 @@ class FlowSession(Session):
         """Nothing is lent."""
 
     def reset_variables(self) -> None:
-        """State tensors get their rest values, and resource variables what they are in a model just loaded."""
+        """State tensors get their rest values, and resource variables what they are in a model just
+        loaded."""
         self._store.reset()
         for session in self._sessions():
             session.reset_variables()
 
     def forget_states(self) -> None:
-        """As `Session.forget_states`: the store has them, and others run other subgraphs with it."""
+        """As `Session.forget_states`: the store has them, and others run other subgraphs with
+        it."""
         self._store.forget_states(reached(self._model.subgraphs, [self._program.number]))
 
     def close(self) -> None:
@@ -257,14 +260,15 @@ class FlowSession(Session):
 
     @property
     def _edition(self) -> tuple[int, int]:
-        """What a report depends on, near enough: who opens something, or runs what it did not, adds to
-        it."""
+        """What a report depends on, near enough: who opens something, or runs what it did not, adds
+        to it."""
         kept = self._keeping() if self._program.keepable.keeps else ()
         home = sum(p.session is not None and bool(p.session.why_home) for p in kept)
         return self._pieces.opened, len(self._program.evaluated) + home
 
     def _report(self) -> DelegationReport:
-        """What the pieces of this subgraph say, and of each operator between them what it is about."""
+        """What the pieces of this subgraph say, and of each operator between them what it is
+        about."""
         self._told = self._edition
         found = [session.report for session in _opened(self._program.own_pieces())]
         rows: dict[int, OperatorReport] = {}
@@ -277,9 +281,14 @@ class FlowSession(Session):
             row = kept.get(self._handle(operator))
             if row is not None:
                 rows[operator.index] = attrs.evolve(
-                    row, node=operator.index, op=operator.name, inputs=self._names(operator.inputs),
-                    outputs=self._names(operator.outputs), seconds=None, gain=None,
-                )  # fmt: skip
+                    row,
+                    node=operator.index,
+                    op=operator.name,
+                    inputs=self._names(operator.inputs),
+                    outputs=self._names(operator.outputs),
+                    seconds=None,
+                    gain=None,
+                )
                 continue
             if run_by_host(operator):
                 code, reason = ReasonCode.CONTROL_FLOW, self._reason(operator)
@@ -290,9 +299,15 @@ class FlowSession(Session):
                 continue
             index, name = operator.index, operator.name
             rows[index] = OperatorReport(
-                index, name, self._names(operator.inputs), self._names(operator.outputs),
-                RunsOn.CPU, runs_on=_HOST, code=code, reason=reason,
-            )  # fmt: skip
+                index,
+                name,
+                self._names(operator.inputs),
+                self._names(operator.outputs),
+                RunsOn.CPU,
+                runs_on=_HOST,
+                code=code,
+                reason=reason,
+            )
             refusals[index] = Refusal(index, name, reason, _HOST, code)
         every = [*found, *(session.report for session in self._sessions())]
         first = next((r for r in every if r.backend), every[0] if every else None)
@@ -307,15 +322,17 @@ class FlowSession(Session):
             dispatches=sum(r.dispatches for r in found),
             operators=tuple(rows[i] for i in sorted(rows)),
             parts=tuple(attrs.evolve(p, number=n) for n, p in enumerate(parts)),
-            seconds=None, cpu_seconds=None,
-        )  # fmt: skip
+            seconds=None,
+            cpu_seconds=None,
+        )
 
     def _keeping(self) -> list[KeepingPiece]:
         """The pieces of the last run that keep variables."""
         return [p for p in self._program.own_pieces() if isinstance(p, KeepingPiece)]
 
     def _handle(self, operator: OperatorInfo) -> Handle | None:
-        """The variable that an operator names, reads or assigns to, as far as this subgraph says."""
+        """The variable that an operator names, reads or assigns to, as far as this subgraph
+        says."""
         if operator.is_custom or operator.name not in (VAR_HANDLE, READ, ASSIGN):
             return None
         named = {
@@ -377,8 +394,8 @@ class FlowSession(Session):
         opening = "the host runs it once" if is_once else "the host decides what runs"
         if total:
             return (
-                f"{opening}; of subgraph{many} {which}, {done} of {total} compiled operators run on "
-                "the device"
+                f"{opening}; of subgraph{many} {which}, {done} of {total} compiled operators run "
+                "on the device"
             )
         operators = [o for n in inside for o in self._model.subgraphs[n].operators]
         if all(run_by_host(o) for o in operators):

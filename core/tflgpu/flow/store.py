@@ -1,7 +1,7 @@
 """What outlives a run: resource variables, tables, and which subgraphs have had their one run.
 
-An interpreter has one store. All its subgraphs share it, as LiteRT's do, and neither a resize nor an
-allocation touches it.
+An interpreter has one store. All its subgraphs share it, as LiteRT's do, and neither a resize nor
+an allocation touches it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tflgpu.values import frozen
 
 @frozen
 class Handle:
-    """What a resource tensor holds: the name of a variable or of a table, the same in every subgraph.
+    """What a resource tensor holds: the name of a variable or of a table, the same in every
+    subgraph.
 
     Attributes:
         kind: "variable" or "table".
@@ -121,8 +122,9 @@ _ANEW = "reset_all_variables() lets it begin anew"
 
 
 class Store:
-    """Variables by name. Arrays in it are replaced, never written to, so that whoever read one before
-    an assignment keeps what was there. What a variable holds may be with an owner, on a device."""
+    """Variables by name. Arrays in it are replaced, never written to, so that whoever read one
+    before an assignment keeps what was there. What a variable holds may be with an owner, on a
+    device."""
 
     def __init__(self) -> None:
         self._states: dict[int, States] = {}
@@ -143,12 +145,14 @@ class Store:
         array = self._arrays.get(handle) if owner is None else owner.held(handle).array()
         if handle in self._lost:
             raise StateError(
-                f"{handle} was on the device, which did not give it back ({self._lost[handle]}); {_ANEW}"
+                f"{handle} was on the device, which did not give it back ({self._lost[handle]}); "
+                f"{_ANEW}"
             )
         if array is None:
             raise StateError(
-                f"{handle} is read before anything was assigned to it; a model that keeps state sets "
-                "it in a subgraph that CALL_ONCE runs, or in a signature that has to be run first"
+                f"{handle} is read before anything was assigned to it; a model that keeps state "
+                "sets it in a subgraph that CALL_ONCE runs, or in a signature that has to be run "
+                "first"
             )
         if array.dtype != dtype.numpy:
             raise StateError(f"{handle} holds {array.dtype}, and is read as {dtype.value}")
@@ -211,7 +215,8 @@ class Store:
         return len(self._tables[handle].found or ())
 
     def fill(self, handle: Handle, keys: Array, values: Array, types: tuple[DType, DType]) -> None:
-        """Fill a table, unless it was: what is in it stays. Of a key that comes twice the first counts.
+        """Fill a table, unless it was: what is in it stays. Of a key that comes twice the first
+        counts.
 
         Raises:
             StateError: it has other types.
@@ -241,7 +246,8 @@ class Store:
         return True
 
     def reset(self) -> None:
-        """As after loading: nothing assigned, nothing called. Tables keep what they have, as LiteRT's."""
+        """As after loading: nothing assigned, nothing called. Tables keep what they have, as
+        LiteRT's."""
         self._arrays.clear()
         self._owners.clear()
         self._lost.clear()
@@ -259,9 +265,13 @@ class Store:
         for owner in set(self._owners.values()):
             owner.begin()
         return Snapshot(
-            dict(self._arrays), frozenset(self._called), copies, dict(self._tables),
-            dict(self._owners), dict(self._lost),
-        )  # fmt: skip
+            dict(self._arrays),
+            frozenset(self._called),
+            copies,
+            dict(self._tables),
+            dict(self._owners),
+            dict(self._lost),
+        )
 
     def restore(self, before: Snapshot) -> None:
         """Forget what happened since a snapshot."""

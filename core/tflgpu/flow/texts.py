@@ -1,4 +1,5 @@
-"""Operators on texts (strings), which no graph has: the host runs their references between the pieces."""
+"""Operators on texts (strings), which no graph has: the host runs their references between the
+pieces."""
 
 from __future__ import annotations
 
@@ -108,8 +109,8 @@ class OnTexts:
         return list(results)
 
     def _specs_of(self, arrays: Sequence[Array]) -> list[TensorSpec]:
-        """What its results are; contents are looked at only where these depend on them, since what is
-        wrong with them otherwise is the reference's to say."""
+        """What its results are; contents are looked at only where these depend on them, since what
+        is wrong with them otherwise is the reference's to say."""
         operands = [self._operand(i, a) for i, a in enumerate(arrays)]
         try:
             return self.specs([Operand(o.spec) for o in operands])
@@ -141,8 +142,8 @@ def plan_texts(
         raise UnsupportedError(f"{where} does not take texts (strings) here")
     if operator.version > definition.max_version:
         raise UnsupportedError(
-            f"{where} has version {operator.version}, newer than {definition.max_version}, the newest "
-            "understood"
+            f"{where} has version {operator.version}, newer than {definition.max_version}, the "
+            "newest understood"
         )
     operands: list[Operand | None] = []
     for i, shape in zip(operator.inputs, given, strict=True):

@@ -165,8 +165,8 @@ def _made_functions() -> dict[str, Any]:
         return made.cast("void*", made_number[0])
 
     def free(_context: Any, user_data: Any) -> None:
-        # While Python ends, modules are gone that closing needs, cffi's and this one among them, and
-        # all ends with the process.
+        # While Python ends, modules are gone that closing needs, cffi's and this one among them,
+        # and all ends with the process.
         if finalizing():
             return
         kernel, _ = _kernels.pop(_address(user_data), (None, None))

@@ -149,7 +149,8 @@ def _parsed() -> Any:
     return made
 
 
-# Made while this module is imported, since types of two of them do not mix: threads wait for imports.
+# Made while this module is imported, since types of two of them do not mix: threads wait for
+# imports.
 _FFI = _parsed()
 
 

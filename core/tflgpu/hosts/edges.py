@@ -1,22 +1,22 @@
 """Tensors at the edge of what the delegate runs: LiteRT's memory, and the session's.
 
-Between runs LiteRT's callers write inputs and read outputs where `TfLiteTensor.data` points. Where the
-session's array can be that place nothing has to be copied in a run:
+Between runs LiteRT's callers write inputs and read outputs where `TfLiteTensor.data` points. Where
+the session's array can be that place nothing has to be copied in a run:
 
     set_tensor -> LiteRT's arena -> copy -> session's array      set_tensor -> session's array
 
 It may be where all of these hold; elsewhere there is a copy each way in each run.
 
-* The delegate has taken the whole graph. Otherwise LiteRT may place tensors anew in the middle of a run
-  (behind an operator whose result has a shape that numbers decide), and takes what is in its arena for the
-  contents; and XNNPACK reads up to 16 bytes beyond the end of a tensor.
+* The delegate has taken the whole graph. Otherwise LiteRT may place tensors anew in the middle of a
+  run (behind an operator whose result has a shape that numbers decide), and takes what is in its
+  arena for the contents; and XNNPACK reads up to 16 bytes beyond the end of a tensor.
 * The tensor lies in the arena (`ARENA_RW`). What is allocated by itself LiteRT would release.
 * The array can be written, since callers get views of outputs too.
 
-LiteRT points tensors at its arena again whenever it places them, and at nothing when they are resized, so
-a mistake of a caller's between a resize and `allocate_tensors` finds what it would find without a
-delegate. What it has placed is looked at in each run. Before it does, inputs are taken back to the arena
-with their contents, which LiteRT keeps over a resize of other inputs.
+LiteRT points tensors at its arena again whenever it places them, and at nothing when they are
+resized, so a mistake of a caller's between a resize and `allocate_tensors` finds what it would find
+without a delegate. What it has placed is looked at in each run. Before it does, inputs are taken
+back to the arena with their contents, which LiteRT keeps over a resize of other inputs.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Edge:
         self._share(tensor)
 
     def give_back(self, tensor: Any, *, contents: bool) -> None:
-        """Point a tensor that is shared at LiteRT's memory again, with what is in it if ``contents``
-        says so."""
+        """Point a tensor that is shared at LiteRT's memory again, with what is in it if
+        ``contents`` says so."""
         if self._arena is not None and tensor.data == self.own:
             if contents:
                 ffi().memmove(self._arena, self.own, self.array.nbytes)

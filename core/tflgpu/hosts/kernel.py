@@ -106,8 +106,8 @@ class Kernel(Holder):
 
     def _made_again(self, context: Any, error: DeviceError) -> Session:
         """After a run that failed, what the option ``on_error`` says: the session that made the run
-        again. (`tflgpu.interpreter.recovery` does it for our own interpreter; there is no state here,
-        which LiteRT keeps.)"""
+        again. (`tflgpu.interpreter.recovery` does it for our own interpreter; there is no state
+        here, which LiteRT keeps.)"""
         self._is_lost = isinstance(error, DeviceLostError)
         wanted = self._provider.options.on_error
         if wanted in (None, OnError.RAISE) or not self._session.is_broken or of_signal(error):
@@ -174,8 +174,8 @@ class Kernel(Holder):
             raise StateError(f"LiteRT cannot give tensor {index} the shape {list(shape)}")
 
     def _open(self, shapes: Shapes) -> Session:
-        """Another session. What the device refuses now runs by NumPy: LiteRT has given the nodes away
-        and takes none back."""
+        """Another session. What the device refuses now runs by NumPy: LiteRT has given the nodes
+        away and takes none back."""
         new = dict(zip(self._info.inputs, shapes, strict=True))
         if self._gave_way:
             return self._open_on_cpu(new)
@@ -184,8 +184,8 @@ class Kernel(Holder):
             return found.session
         node, why = next(iter(found.items()))
         story = (
-            f"{len(self._info.operators)} operators that were on the device cannot run there any more, "
-            f"at shapes {few(shapes)}; #{node}: {why.reason}"
+            f"{len(self._info.operators)} operators that were on the device cannot run there any "
+            f"more, at shapes {few(shapes)}; #{node}: {why.reason}"
         )
         if not self._provider.options.allow_fallback:
             raise UnsupportedError(f"{story}; and allow_fallback is off")

@@ -1,4 +1,5 @@
-"""Whether a LiteRT keeps its data as `cdef` says: tried once a process, before anything relies on it.
+"""Whether a LiteRT keeps its data as `cdef` says: tried once a process, before anything relies on
+it.
 
 A small model goes through LiteRT's interpreter with a delegate that believes nothing. First only
 numbers are read, at their places; pointers are followed once these are right; then all that was
@@ -53,8 +54,9 @@ def check_layout(runtime: Runtime) -> None:
         verdict = _verdicts[runtime.module]
     if verdict is not None:
         raise UnsupportedError(
-            f"{runtime} keeps its data in a way that is not known here, so tflgpu cannot run inside "
-            f"of it ({verdict}); use tflgpu.Interpreter, or another version of {runtime.package}"
+            f"{runtime} keeps its data in a way that is not known here, so tflgpu cannot run "
+            f"inside of it ({verdict}); use tflgpu.Interpreter, or another version of "
+            f"{runtime.package}"
         )
 
 
@@ -155,8 +157,12 @@ def probe_model() -> bytes:
                 OperatorSpec(
                     "CONV_2D",
                     {
-                        "padding": 0, "stride_h": 3, "stride_w": 2, "fused_activation_function": 3,
-                        "dilation_h_factor": 1, "dilation_w_factor": 1,
+                        "padding": 0,
+                        "stride_h": 3,
+                        "stride_w": 2,
+                        "fused_activation_function": 3,
+                        "dilation_h_factor": 1,
+                        "dilation_w_factor": 1,
                     },
                     (0, 1, 2),
                     (3,),
@@ -166,15 +172,15 @@ def probe_model() -> bytes:
             (0,),
             (3,),
         )
-    )  # fmt: skip
+    )
 
 
 class _Probe:
     """A delegate that takes the one node of `probe_model`, if all is where it should be.
 
     Attributes:
-        wrong: What is not. Kept here and not told to LiteRT, since the function to tell it may be in
-            another place as well.
+        wrong: What is not. Kept here and not told to LiteRT, since the function to tell it may be
+            in another place as well.
     """
 
     def __init__(self, model: ModelFile) -> None:
@@ -202,9 +208,14 @@ class _Probe:
         if context.tensors_size != len(tensors):
             raise StateError(f"{context.tensors_size} tensors, not {len(tensors)}")
         for name in (
-            "GetExecutionPlan", "ReportError", "GetNodeAndRegistration", "ResizeTensor",
-            "ReplaceNodeSubsetsWithDelegateKernels", "PreviewDelegatePartitioning", "tensors",
-        ):  # fmt: skip
+            "GetExecutionPlan",
+            "ReportError",
+            "GetNodeAndRegistration",
+            "ResizeTensor",
+            "ReplaceNodeSubsetsWithDelegateKernels",
+            "PreviewDelegatePartitioning",
+            "tensors",
+        ):
             if not getattr(context, name):
                 raise StateError(f"no {name} in the context")
         for info in tensors:

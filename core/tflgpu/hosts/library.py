@@ -38,9 +38,9 @@ def library_path(make: Make) -> str:
     machine = _MACHINES.get(platform.machine())
     if sys.platform != "linux" or machine is None or not hasattr(os, "memfd_create"):
         raise UnsupportedError(
-            f"a library for load_delegate is only made on Linux for {' and '.join(_MACHINES)}, not on "
-            f"{sys.platform} for {platform.machine()}; give the interpreter a tflgpu.GpuDelegate "
-            "instead"
+            f"a library for load_delegate is only made on Linux for {' and '.join(_MACHINES)}, "
+            f"not on {sys.platform} for {platform.machine()}; give the interpreter a "
+            "tflgpu.GpuDelegate instead"
         )
     return _write(make, machine)
 

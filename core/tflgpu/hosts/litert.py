@@ -89,8 +89,11 @@ def _report(graph: HostGraph, decision: Decision) -> DelegationReport:
     for refusal in refusals:
         rows[refusal.node] = attrs.evolve(
             rows[refusal.node],
-            place=Place.CPU, runs_on=LITERT, code=refusal.code, reason=refusal.reason,
-        )  # fmt: skip
+            place=Place.CPU,
+            runs_on=LITERT,
+            code=refusal.code,
+            reason=refusal.reason,
+        )
     parts = []
     reports = [subset.opened.session.report for subset in decision.subsets]
     for number, (subset, report) in enumerate(zip(decision.subsets, reports, strict=True)):

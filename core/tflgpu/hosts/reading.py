@@ -62,9 +62,9 @@ class HostGraph:
     ) -> SubgraphInfo:
         """Some of the nodes as a graph of their own.
 
-        Its inputs are what they read and do not make; variables are not among them. Without ``outputs`` these are the tensors
-        that none of them reads. Of the nodes ``beside``, which read constants only, those are in it
-        too that make what the others read.
+        Its inputs are what they read and do not make; variables are not among them. Without
+        ``outputs`` these are the tensors that none of them reads. Of the nodes ``beside``, which
+        read constants only, those are in it too that make what the others read.
         """
         wanted = {t for n in nodes for t in self.operators[n].inputs}
         first = [n for n in beside if n not in nodes and wanted & {*self.operators[n].outputs}]
@@ -210,8 +210,8 @@ def _operator(context: Any, index: int) -> tuple[OperatorInfo, str]:
 
 
 def read_fields(op: str, builtin_data: Any) -> tuple[dict[str, FieldValue], str]:
-    """The options of a builtin operator by the schema's names, and why they cannot be read; "" where
-    they can. What the struct does not have (a newer field) is left out."""
+    """The options of a builtin operator by the schema's names, and why they cannot be read; ""
+    where they can. What the struct does not have (a newer field) is left out."""
     known = struct_of(op)
     if known is None:
         unread = not op.startswith("BUILTIN_") and not has_no_options(op)

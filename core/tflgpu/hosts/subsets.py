@@ -1,4 +1,5 @@
-"""Which of LiteRT's nodes the delegate takes: those that the device can run, asked before and after.
+"""Which of LiteRT's nodes the delegate takes: those that the device can run, asked before and
+after.
 
 LiteRT cuts the chosen nodes into subsets that can each run at once. Each subset is compiled and
 loaded before LiteRT is told to replace anything, and what turns out not to run stays with LiteRT.
@@ -51,8 +52,8 @@ class Subset:
 
 @attrs.frozen(eq=False)
 class Decision:
-    """The subsets to replace, and why other nodes stay. What is in neither is worked out of constants
-    by LiteRT once, and by each subset that reads it when that is opened."""
+    """The subsets to replace, and why other nodes stay. What is in neither is worked out of
+    constants by LiteRT once, and by each subset that reads it when that is opened."""
 
     subsets: tuple[Subset, ...]
     refused: Mapping[int, Unsupported]
@@ -170,8 +171,8 @@ def _understood(
 
 
 def _unknown(graph: Graph) -> dict[int, tuple[str, bool]]:
-    """Why operators of a graph cannot be computed, and whether only for want of a shape or a number;
-    of those that depend on each other, the first."""
+    """Why operators of a graph cannot be computed, and whether only for want of a shape or a
+    number; of those that depend on each other, the first."""
     return {
         origin: (node.attrs.reason, node.attrs.dynamic)
         for node in graph
@@ -198,8 +199,8 @@ def _refuse_unknown(
                 why = "control flow and variables are the interpreter's own"
             if operator.name == COMPOSITE and not operator.is_custom:
                 why = (
-                    "LiteRT runs what a composite is made of as a graph of its own, which the device is "
-                    "given by itself"
+                    "LiteRT runs what a composite is made of as a graph of its own, which the "
+                    "device is given by itself"
                 )
             refused[index] = Unsupported(why, ReasonCode.UNSUPPORTED_OP)
         elif operator.version > definition.max_version:
@@ -234,8 +235,8 @@ def _refuse_open(
         found = [t for t in operator.inputs if t in makers]
         if found and index not in refused:
             refused[index] = Unsupported(
-                f"the shape of tensor {found[0]}, which node {makers[found[0]]} makes, is not known "
-                "before the model runs"
+                f"the shape of tensor {found[0]}, which node {makers[found[0]]} makes, is not "
+                "known before the model runs"
             )
         opens = not any(t in host.open_shapes for t in operator.inputs)
         makers.update(

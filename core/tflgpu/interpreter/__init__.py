@@ -1,7 +1,7 @@
 """The interpreter: tflgpu's own host for models, with the methods of `tf.lite.Interpreter`.
 
-The names are those of ``ai_edge_litert.interpreter`` (and ``tflite_runtime.interpreter``), so that a
-script changes by its import:
+The names are those of ``ai_edge_litert.interpreter`` (and ``tflite_runtime.interpreter``), so that
+a script changes by its import:
 
     from tflgpu.interpreter import Interpreter, load_delegate
     import tflgpu.interpreter as tflite

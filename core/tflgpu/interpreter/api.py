@@ -56,8 +56,8 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
     numbers.
 
     Any values are allowed as inputs, NaN and infinities too. One thread at a time may use an
-    interpreter; a call that comes while another thread's is running raises `StateError`, and so does one
-    from inside a call of the same thread (by a signal's handler, say).
+    interpreter; a call that comes while another thread's is running raises `StateError`, and so
+    does one from inside a call of the same thread (by a signal's handler, say).
     """
 
     #: Of custom operators in native code: see `InterpreterWithCustomOps`.
@@ -210,16 +210,17 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
             self._main.run()
 
     def invoke_async(self, inputs: Mapping[int, npt.ArrayLike] | None = None) -> Invocation:
-        """Begin a run and return; what it gives tells of its end, can be awaited, and has results of
-        its own. `get_tensor` knows nothing of it.
+        """Begin a run and return; what it gives tells of its end, can be awaited, and has results
+        of its own. `get_tensor` knows nothing of it.
 
-        Several may be in flight, up to ``max_in_flight``; a further call first waits for the oldest,
-        whose results stay with its `Invocation`. A model that keeps state has one at a time: they
-        see each other's state in the order of the calls, and `invoke` the state after all of them.
+        Several may be in flight, up to ``max_in_flight``; a further call first waits for the
+        oldest, whose results stay with its `Invocation`. A model that keeps state has one at a
+        time: they see each other's state in the order of the calls, and `invoke` the state after
+        all of them.
 
         Args:
-            inputs: Values by tensor index, copied before this returns. Inputs that are not named are
-                as `set_tensor` left them.
+            inputs: Values by tensor index, copied before this returns. Inputs that are not named
+                are as `set_tensor` left them.
 
         Raises:
             InputError: an index of no input, or another type or shape than it has.
@@ -246,9 +247,9 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
                 return self._lanes.begin(given, self._make_lane)
 
     def reset_all_variables(self) -> None:
-        """Set the model's state, if it has any, to what it was before the first run: zero, or the stored
-        number that stands for it. Resource variables are as in a model just loaded: unassigned, and what
-        CALL_ONCE runs is run again. (LiteRT leaves these as they are.)"""
+        """Set the model's state, if it has any, to what it was before the first run: zero, or the
+        stored number that stands for it. Resource variables are as in a model just loaded:
+        unassigned, and what CALL_ONCE runs is run again. (LiteRT leaves these as they are.)"""
         with self._busy:
             self._settle()
             self._opener.store.reset()
@@ -294,7 +295,8 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
 
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Array:
         """An output, an input, a constant, or (if preserved) any tensor, for the caller to keep
-        and change (a NumPy scalar where it has no dimensions): a copy, or the memory that the device wrote it to, which it gives up.
+        and change (a NumPy scalar where it has no dimensions): a copy, or the memory that the
+        device wrote it to, which it gives up.
 
         Raises:
             InputError: no such tensor or subgraph, or a tensor that is not kept.
@@ -333,8 +335,8 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
             if len(keys) != 1:
                 listed = ", ".join(map(repr, keys)) or "none"
                 raise InputError(
-                    f"SignatureDef signature_key is None and model has {len(keys)} Signatures. None "
-                    f"is only allowed when the model has 1 SignatureDef; this one has {listed}"
+                    f"SignatureDef signature_key is None and model has {len(keys)} Signatures. "
+                    f"None is only allowed when the model has 1 SignatureDef; this one has {listed}"
                 )
             (signature_key,) = keys
         return SignatureRunner(self, signature_key)
@@ -357,11 +359,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
             return not self._main.has_views
 
     def _ensure_safe(self) -> None:
-        """As `invoke` begins.
-
-        Raises:
-            StateError: a view made by `tensor` is still held.
-        """
+        """Raise `StateError`, as `invoke` does, where a view made by `tensor` is still held."""
         with self._busy:
             self._check_views()
 
@@ -445,6 +443,6 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
     def _check_views(self) -> None:
         if self._main.has_views:
             raise StateError(
-                "There is at least 1 reference to internal data: a NumPy view of a tensor is still held; "
-                "keep the function that tensor() returned instead, and call it each time"
+                "There is at least 1 reference to internal data: a NumPy view of a tensor is still "
+                "held; keep the function that tensor() returned, and call it each time"
             )

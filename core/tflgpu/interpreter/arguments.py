@@ -49,7 +49,8 @@ def load(path: Any, content: Any, known: Callable[[memoryview], bool]) -> ModelF
     if not isinstance(path, (str, bytes, os.PathLike)):
         kind = type(path).__name__
         raise ArgumentError(
-            f"model_path is a path, not {kind}: expected str, bytes or os.PathLike object, not {kind}"
+            f"model_path is a path, not {kind}: expected str, bytes or os.PathLike object, not "
+            f"{kind}"
         )
     return read_model(os.fsdecode(path), known)
 
@@ -57,7 +58,8 @@ def load(path: Any, content: Any, known: Callable[[memoryview], bool]) -> ModelF
 def cpu_options(
     options: DelegateOptions, backend: str | None, threads: int | None, resolver: OpResolverType
 ) -> DelegateOptions:
-    """The options that the CPU side goes by: those given to the interpreter, then its delegate's."""
+    """The options that the CPU side goes by: those given to the interpreter, then its
+    delegate's."""
     if backend is not None:
         options = options.changed(cpu_backend=backend)
     if threads is not None:
@@ -116,8 +118,8 @@ def resolver_of(kind: Any) -> OpResolverType:
         names = ", ".join(OpResolverType.__members__)
         given = clipped(kind) if isinstance(kind, str) else shown(kind)
         raise OptionError(
-            f"Unrecognized passed in op resolver type: {given}; experimental_op_resolver_type is one "
-            f"of {names}, not {shown(kind)}"
+            f"Unrecognized passed in op resolver type: {given}; experimental_op_resolver_type is "
+            f"one of {names}, not {shown(kind)}"
         )
     return OpResolverType[name]
 
@@ -126,7 +128,8 @@ def as_index(value: Any, what: str = _INDEX) -> int:
     """A whole number.
 
     Raises:
-        ArgumentError: it is something else; floats are not rounded, and truth values are no numbers.
+        ArgumentError: it is something else; floats are not rounded, and truth values are no
+            numbers.
     """
     try:
         if not isinstance(value, bool):
@@ -156,8 +159,8 @@ def shape_of(size: Any) -> Shape:
 
 
 def as_array(info: TensorInfo, value: Any) -> Array:
-    """What NumPy makes of a value for a tensor. That may call the value's own code (``__array__``), so
-    that no lock is held here."""
+    """What NumPy makes of a value for a tensor. That may call the value's own code (``__array__``),
+    so that no lock is held here."""
     is_array = isinstance(value, (np.ndarray, np.generic))
     # Of a list of texts NumPy drops final zeros, unless they stay objects.
     kept = info.dtype is DType.STRING and not is_array
@@ -187,9 +190,10 @@ def array_of(info: TensorInfo, value: Any) -> Array:
         if not low <= source.min() <= source.max() <= high:
             name = info.dtype.value.replace("u", "UINT").replace("i", "INT")
             raise InputError(
-                f"Cannot set tensor: Values for {name} input must be between {low} and {high}. Tensor "
-                f"{info.index} ({quoted(info.name)}) is of type {info.dtype.value}, whose values "
-                f"run from {low} to {high}; the given ones from {source.min()} to {source.max()}"
+                f"Cannot set tensor: Values for {name} input must be between {low} and {high}. "
+                f"Tensor {info.index} ({quoted(info.name)}) is of type {info.dtype.value}, whose "
+                f"values run from {low} to {high}; the given ones from {source.min()} to "
+                f"{source.max()}"
             )
     return source
 
@@ -211,8 +215,8 @@ def check_view(info: TensorInfo) -> None:
     """
     if info.dtype is DType.STRING:
         raise InputError(
-            f"tensor {info.index} ({quoted(info.name)}) is of texts, of which there is no view; use "
-            "set_tensor and get_tensor"
+            f"tensor {info.index} ({quoted(info.name)}) is of texts, of which there is no view; "
+            "use set_tensor and get_tensor"
         )
 
 
@@ -232,7 +236,8 @@ def _texts_of(info: TensorInfo, source: Array) -> Array:
             raise InputError(f"{what}: element {list(at)} is no text in UTF-8: {error}") from None
         if not isinstance(text, bytes):
             raise InputError(
-                f"{what}: element {list(at)} is {type(text).__name__} {shown(text)}, not bytes or str"
+                f"{what}: element {list(at)} is {type(text).__name__} {shown(text)}, not bytes "
+                "or str"
             )
         found[at] = bytes(text)
     return found

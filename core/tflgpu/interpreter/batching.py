@@ -45,7 +45,8 @@ class Batching:
     def graph(
         self, shapes: Mapping[int, Shape], warn: Callable[[str], object] = _LOG.warning
     ) -> Graph:
-        """The graph at these shapes of its inputs, by tensor index; the others have ``count`` items.
+        """The graph at these shapes of its inputs, by tensor index; the others have ``count``
+        items.
 
         Raises:
             UnsupportedError: the model does not compute items apart from one another; names the

@@ -19,7 +19,8 @@ from tflgpu.runtime.places import Traffic
 from tflgpu.runtime.session import Session
 from tflgpu.values import define, frozen
 
-#: What NumPy may try to find an element that two arrays share; it stands for a number of candidates.
+#: What NumPy may try to find an element that two arrays share; it stands for a number of
+#: candidates.
 _MOST_WORK: Any = 10_000
 
 
@@ -87,8 +88,8 @@ class Bound:
             target = _seen_as(self.given.array, self.shape, self.dtype)
             if not target.flags.writeable:
                 raise InputError(
-                    f"{self.port.told} is bound to {self.given.kind} that is read-only; unbind it to "
-                    "set it"
+                    f"{self.port.told} is bound to {self.given.kind} that is read-only; unbind "
+                    "it to set it"
                 )
             np.copyto(target, value)
             return
@@ -100,8 +101,8 @@ class Bound:
         self.traffic.to_device += value.nbytes
 
     def check_open(self) -> None:
-        """See that its owner has not closed the buffer of the device that it is bound to: nothing new could
-        be in it.
+        """See that its owner has not closed the buffer of the device that it is bound to: nothing
+        new could be in it.
 
         Raises:
             StateError: the buffer or its device is closed.
@@ -115,8 +116,9 @@ class Bound:
 
     def _lost(self, error: StateError) -> StateError:
         return StateError(
-            f"{self.port.told} is bound to {self.given.kind}: {error}; what is in it is lost. Bind it to "
-            "something else, or call resize_tensor_input or close; the next time unbind before closing"
+            f"{self.port.told} is bound to {self.given.kind}: {error}; what is in it is lost. "
+            "Bind it to something else, or call resize_tensor_input or close; the next time "
+            "unbind before closing"
         )
 
     def ensure(self) -> None:
@@ -184,8 +186,9 @@ class Bindings:
             old.close()
 
     def unbind(self, session: Session | None, index: int) -> str:
-        """Give a tensor its own memory back, with the contents that it has; gives why they are lost, ""
-        where they are not. A session that broke cannot be changed: the next one has them then.
+        """Give a tensor its own memory back, with the contents that it has; gives why they are
+        lost, "" where they are not. A session that broke cannot be changed: the next one has them
+        then.
 
         Raises:
             StateError: what it is bound to is closed, so that its contents are not there.
@@ -223,8 +226,8 @@ class Bindings:
                 made = self._placed(session, bound.port, bound.given)
             except TflgpuError as error:
                 raise type(error)(
-                    f"{error} (it was bound before the model was prepared anew; bind something else "
-                    "after unbind())"
+                    f"{error} (it was bound before the model was prepared anew; bind something "
+                    "else after unbind())"
                 ) from error
             if made.buffer is not bound.buffer:
                 bound.close()
@@ -291,13 +294,13 @@ class Bindings:
         return held
 
     def _check_apart(self, port: Port, given: Given) -> None:
-        """No run may write host memory that another tensor is bound to: an input would be another one
-        in the next run. (Buffers of the device know their memory themselves.)"""
+        """No run may write host memory that another tensor is bound to: an input would be another
+        one in the next run. (Buffers of the device know their memory themselves.)"""
         old = self._bound.get(port.index)
         if old is not None and old.port.is_input is not port.is_input:
             raise UnsupportedError(
-                f"{port.told} is input and output, which is one tensor, bound as {old.port.told} already: "
-                "what is bound serves as both; unbind it first to bind something else"
+                f"{port.told} is input and output, which is one tensor, bound as {old.port.told} "
+                "already: what is bound serves as both; unbind it first to bind something else"
             )
         for index, other in self._bound.items():
             theirs = other.given.array
@@ -306,8 +309,8 @@ class Bindings:
             is_written = not (port.is_input and other.port.is_input)
             if is_written and _overlap(given.array, theirs):
                 raise DeviceError(
-                    f"{port.told} and {other.port.told} cannot be bound to the same memory, which a "
-                    "run writes; give each an array of its own"
+                    f"{port.told} and {other.port.told} cannot be bound to the same memory, "
+                    "which a run writes; give each an array of its own"
                 )
 
     def _placed(self, session: Session, port: Port, given: Given) -> Bound:
@@ -318,8 +321,8 @@ class Bindings:
             )
         if port.index in session.kept:
             raise UnsupportedError(
-                f"{port.told} cannot be bound: it is state, which each run leaves to the next in memory "
-                "of its own; use get_tensor and set_tensor"
+                f"{port.told} cannot be bound: it is state, which each run leaves to the next in "
+                "memory of its own; use get_tensor and set_tensor"
             )
         own = session.arrays[port.index]
         shape, dtype = own.shape, own.dtype
@@ -332,7 +335,8 @@ class Bindings:
                 if not given.owned:
                     buffer.close()
                 raise UnsupportedError(
-                    f"{port.told} cannot be bound to {given.kind}: {answer.reason}; a NumPy array can"
+                    f"{port.told} cannot be bound to {given.kind}: {answer.reason}; a NumPy "
+                    "array can"
                 )
         else:
             array = _seen_as(given.array, shape, dtype)
@@ -381,8 +385,9 @@ def _check_fit(port: Port, given: Given, shape: Shape, dtype: np.dtype[Any]) -> 
         raise InputError(f"{port.told} cannot be written to {given.kind}, which is read-only")
     if not port.is_input and _repeats(array):
         raise InputError(
-            f"{port.told} cannot be written to {given.kind} with strides {listed(array.strides)}, some "
-            "of whose elements are the same memory; give one with memory for each"
+            f"{port.told} cannot be written to {given.kind} with strides "
+            f"{listed(array.strides)}, some of whose elements are the same memory; give one with "
+            "memory for each"
         )
 
 
@@ -401,8 +406,8 @@ def _imported(session: Session, port: Port, given: Given) -> Buffer:
     device = session.device
     if device is None:
         raise UnsupportedError(
-            f"{port.told} cannot be bound to {given.kind}: no part of the model runs on a device that "
-            "runs kernels; bind a NumPy array"
+            f"{port.told} cannot be bound to {given.kind}: no part of the model runs on a device "
+            "that runs kernels; bind a NumPy array"
         )
     found = device.import_buffer(given.source)
     if isinstance(found, Unsupported):

@@ -64,8 +64,8 @@ class BufferMethods:
             ArgumentError: nothing that could be bound.
             UnsupportedError: this input cannot be bound to that, or not on this device; says why.
             DeviceError: the buffer is of another device, or of an output of the model.
-            StateError: not allocated, closed, in use, a closed buffer, or a view made by `tensor` is
-                still held.
+            StateError: not allocated, closed, in use, a closed buffer, or a view made by `tensor`
+                is still held.
         """
         given = recognised(buffer)
         with self._busy:
@@ -85,8 +85,8 @@ class BufferMethods:
             self._bind(self._port(which, is_input=False), given)
 
     def unbind(self, which: int | str | None = None) -> None:
-        """Give an input or output (without a name: each) its own memory back, with the contents that
-        it has. Where nothing is bound, nothing happens.
+        """Give an input or output (without a name: each) its own memory back, with the contents
+        that it has. Where nothing is bound, nothing happens.
 
         Raises:
             InputError: no such input or output.
@@ -99,8 +99,8 @@ class BufferMethods:
             main.unbind(ports)
 
     def allocate_buffer(self, which: int | str) -> DeviceBuffer:
-        """Memory of the device that runs the model, all zeros, of the shape and type that an input or
-        output has. It stays the caller's, and can be bound to any model on that device.
+        """Memory of the device that runs the model, all zeros, of the shape and type that an input
+        or output has. It stays the caller's, and can be bound to any model on that device.
 
         Raises:
             InputError: no such input or output.
@@ -114,8 +114,8 @@ class BufferMethods:
             device = None if session is None else session.device
             if session is None or device is None:
                 raise UnsupportedError(
-                    f"there is no device for a buffer of {port.told}: no part of the model runs on one "
-                    "that runs kernels; bind a NumPy array"
+                    f"there is no device for a buffer of {port.told}: no part of the model runs "
+                    "on one that runs kernels; bind a NumPy array"
                 )
             array = session.arrays[port.index]
             found = device.allocate(array.nbytes)
@@ -124,8 +124,9 @@ class BufferMethods:
             return DeviceBuffer(found, array.shape, array.dtype)
 
     def allocate_cuda(self, which: int | str) -> CudaBuffer:
-        """As `allocate_buffer`, in memory that CUDA sees too: a tensor of PyTorch, CuPy or Numba over it
-        is what runs read or write (docs/buffers.md). With the Vulkan backend on a device of CUDA's.
+        """As `allocate_buffer`, in memory that CUDA sees too: a tensor of PyTorch, CuPy or Numba
+        over it is what runs read or write (docs/buffers.md). With the Vulkan backend on a device of
+        CUDA's.
 
         Raises:
             InputError: no such input or output.
@@ -138,16 +139,17 @@ class BufferMethods:
             session = self._main.ready_to_bind(port.told)
             if session is None or session.device is None or port.index not in session.arrays:
                 raise UnsupportedError(
-                    f"there is no device for a buffer of {port.told}: no part of the model runs on one "
-                    "that runs kernels, or its shape is only known at run time"
+                    f"there is no device for a buffer of {port.told}: no part of the model runs "
+                    "on one that runs kernels, or its shape is only known at run time"
                 )
             own = session.arrays[port.index]
             return allocate(session.device, own.shape, own.dtype, port.told)
 
     def allocate_array(self, which: int | str) -> Array:
-        """A NumPy array of zeros, of the shape and type that an input or output has, in memory that a
-        device uses in place if it uses any of the host's: whole pages. Bound where host and device
-        share memory, runs read it and write it without a copy; elsewhere it is as good as any other.
+        """A NumPy array of zeros, of the shape and type that an input or output has, in memory that
+        a device uses in place if it uses any of the host's: whole pages. Bound where host and
+        device share memory, runs read it and write it without a copy; elsewhere it is as good as
+        any other.
 
         Raises:
             InputError: no such input or output.
@@ -165,14 +167,15 @@ class BufferMethods:
             return in_pages(own.shape, own.dtype)
 
     def _input_array(self, tensor_index: int) -> Array:
-        """Where the next run reads an input, to be written to without a lease, and not to be read."""
+        """Where the next run reads an input, to be written to without a lease, and not to be
+        read."""
         with self._busy:
             return self._main.input_array(tensor_index)
 
     @property
     def copied(self) -> Copied:
-        """What runs, ``set_tensor`` and ``get_tensor`` have copied between host and device since the
-        interpreter was made, or since `reset_copied`. Copies within the host's memory are not
+        """What runs, ``set_tensor`` and ``get_tensor`` have copied between host and device since
+        the interpreter was made, or since `reset_copied`. Copies within the host's memory are not
         counted, nor is memory that host and device share."""
         with self._busy:
             traffic = self._main.bindings.traffic
@@ -214,8 +217,8 @@ class BufferMethods:
             )
 
     def ensure_tensor_data_is_readable(self, tensor_index: int) -> None:
-        """Copy an output that is bound to a buffer to the host, where `get_tensor` and `tensor` find
-        it until the next run. Nothing is to be done for other tensors.
+        """Copy an output that is bound to a buffer to the host, where `get_tensor` and `tensor`
+        find it until the next run. Nothing is to be done for other tensors.
 
         Raises:
             InputError: no such tensor.
@@ -245,8 +248,8 @@ class BufferMethods:
             bound = bindings.get(index)
             if bound is not None and not bound.port.is_input:
                 raise StateError(
-                    f"{bound.port.told} is bound to {bound.given.kind}, which invoke_async does not "
-                    "write: its runs have results of their own; unbind it, or call invoke"
+                    f"{bound.port.told} is bound to {bound.given.kind}, which invoke_async does "
+                    "not write: its runs have results of their own; unbind it, or call invoke"
                 )
 
     def _bind(self, port: Port, given: Given) -> None:

@@ -76,16 +76,16 @@ class Pool(Closable, OfProcess):
             batch: Most items of requests that are run together; 1 gathers none.
             deadline: Seconds that a request waits for others to come. A batch that is full is run
                 at once, and so is what has come while all copies were busy.
-            sizes: The batches that are compiled, ``batch`` among them; every copy has its model once
-                for each. None is 1, 2, 4 and so on to ``batch``.
+            sizes: The batches that are compiled, ``batch`` among them; every copy has its model
+                once for each. None is 1, 2, 4 and so on to ``batch``.
             saved: As `GpuDelegate` takes it; for a ``batch`` of 1.
             progress: As `GpuDelegate` takes it.
             options: Those of `DelegateOptions`. With neither ``devices`` nor ``delegates`` they are
                 what `Model` makes of them.
 
         Raises:
-            OptionError: both devices and delegates, or none of them; devices and the option ``device``;
-                options beside delegates; too many copies; or an unknown option.
+            OptionError: both devices and delegates, or none of them; devices and the option
+                ``device``; options beside delegates; too many copies; or an unknown option.
             UnsupportedError: the model keeps state from run to run, an operator runs nowhere, or a
                 batch of a model that does not compute items apart from one another.
             ModelError, DeviceError: as `Model`.
@@ -93,8 +93,8 @@ class Pool(Closable, OfProcess):
         count = WholeNumber().read("size", size)
         if count > _MOST_COPIES:
             raise OptionError(
-                f"size is {shown(count)}; at most {_MOST_COPIES} copies are made on a device, each of "
-                "which has tensors of its own"
+                f"size is {shown(count)}; at most {_MOST_COPIES} copies are made on a device, "
+                "each of which has tensors of its own"
             )
         batches = _batches(batch, sizes)
         _check_deadline(deadline)
@@ -110,7 +110,8 @@ class Pool(Closable, OfProcess):
             copies: list[dict[int, Model]] = []
             for delegate in [*given] * count:
                 said: Any = own if delegate is None else {"delegate": delegate}
-                # The largest first: what is too much for the device is known before the others are made.
+                # The largest first: what is too much for the device is known before the others are
+                # made.
                 made: list[Model] = []
                 for items in reversed(batches):
                     self._models.append(Model(model, batch=items, **said))
@@ -150,8 +151,8 @@ class Pool(Closable, OfProcess):
     def submit(
         self, *arrays: npt.ArrayLike, timeout: float | None = None, **named: npt.ArrayLike
     ) -> Future[Results]:
-        """The same by a thread of the pool's (with a ``timeout``, by one of its own). The arrays are
-        read until the future is done.
+        """The same by a thread of the pool's (with a ``timeout``, by one of its own). The arrays
+        are read until the future is done.
 
         Raises:
             StateError: the pool is closed, or was made before this process was forked.
@@ -182,8 +183,8 @@ class Pool(Closable, OfProcess):
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
-        """What runs where, for each copy that is free at the moment; with a ``batch``, for each of its
-        sizes."""
+        """What runs where, for each copy that is free at the moment; with a ``batch``, for each of
+        its sizes."""
         free = [model for copy in list(self._gather.free) for model in copy.models.values()]
         return tuple(model.report for model in free)
 
@@ -193,9 +194,10 @@ class Pool(Closable, OfProcess):
         return self._gather.runs
 
     def close(self) -> None:
-        """Refuse calls from now on, those that wait for a copy among them, wait for those that are being
-        served, and release everything; twice is harmless. Inside of a call of the same thread (by a signal's
-        handler, or by a future's callback) it returns at once, and takes effect at the end of that call."""
+        """Refuse calls from now on, those that wait for a copy among them, wait for those that are
+        being served, and release everything; twice is harmless. Inside of a call of the same thread
+        (by a signal's handler, or by a future's callback) it returns at once, and takes effect at
+        the end of that call."""
         if not self._watch.inherited:
             self._gather.refuse()
             super().close()

@@ -25,12 +25,13 @@ _driver: Cuda | None = None
 
 
 class CudaBuffer(DeviceBuffer):
-    """A `DeviceBuffer` that is a tensor of CUDA as well: what takes DLPack (``torch.from_dlpack(buffer)``)
-    or ``__cuda_array_interface__`` (CuPy, Numba) sees the same memory, without a copy.
+    """A `DeviceBuffer` that is a tensor of CUDA as well: what takes DLPack
+    (``torch.from_dlpack(buffer)``) or ``__cuda_array_interface__`` (CuPy, Numba) sees the same
+    memory, without a copy.
 
-    A run waits until CUDA has done what it was asked to, in all streams of the device, and CUDA may use
-    the results when ``invoke`` has returned. Keep the buffer open as long as anything of CUDA's uses it:
-    a tensor over it keeps the object, not the memory, after `close`.
+    A run waits until CUDA has done what it was asked to, in all streams of the device, and CUDA may
+    use the results when ``invoke`` has returned. Keep the buffer open as long as anything of CUDA's
+    uses it: a tensor over it keeps the object, not the memory, after `close`.
 
     Attributes:
         pointer: Where CUDA sees it.
@@ -49,9 +50,13 @@ class CudaBuffer(DeviceBuffer):
         return CUDA, self.cuda_device
 
     def __dlpack__(
-        self, *, stream: Any = None, max_version: tuple[int, int] | None = None, dl_device: Any = None,
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: Any = None,
         copy: bool | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """As the array API standard says. No stream has to wait: runs are over when they return.
 
         Raises:
@@ -74,12 +79,17 @@ class CudaBuffer(DeviceBuffer):
         """
         self._check()
         return {
-            "version": 3, "shape": self.shape, "typestr": self.dtype.str, "strides": None,
-            "data": (self.pointer, False), "stream": None,
-        }  # fmt: skip
+            "version": 3,
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "strides": None,
+            "data": (self.pointer, False),
+            "stream": None,
+        }
 
     def _close(self) -> None:
-        """Wait for CUDA, take the memory from it, and free it once no model is bound to it any more.
+        """Wait for CUDA, take the memory from it, and free it once no model is bound to it any
+        more.
 
         Raises:
             DeviceError: CUDA's driver failed.

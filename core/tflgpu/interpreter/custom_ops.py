@@ -15,20 +15,20 @@ class InterpreterWithCustomOps(Interpreter):
 
     A registerer is C++: the name of an exported function of a library that this process has loaded,
     or a function that is called with the address of a ``tflite::MutableOpResolver``
-    (``ai_edge_litert.pywrap_genai_ops.GenAIOpsRegisterer`` is one). They are handed to LiteRT, which
-    runs these operators on the CPU, beside the parts of the model that are on the device; so
+    (``ai_edge_litert.pywrap_genai_ops.GenAIOpsRegisterer`` is one). They are handed to LiteRT,
+    which runs these operators on the CPU, beside the parts of the model that are on the device; so
     ``ai-edge-litert`` is needed, of the version that they were built for. A custom operator in
     Python, with a kernel for any GPU, is a plugin (docs/tutorial-op.md), and then every
     `Interpreter` runs it.
     """
 
     def __init__(self, custom_op_registerers: Sequence[Any] | None = None, **kwargs: Any) -> None:
-        """Read a model, as `Interpreter` does with ``kwargs``, and call each registerer. (LiteRT calls
-        them again for each part of a model that it runs.)
+        """Read a model, as `Interpreter` does with ``kwargs``, and call each registerer. (LiteRT
+        calls them again for each part of a model that it runs.)
 
         Raises:
-            OptionError: what was given is no list of names and functions, no library has a function of a
-                name, or a function raises.
+            OptionError: what was given is no list of names and functions, no library has a function
+                of a name, or a function raises.
             DeviceError: what runs operators on the CPU takes none in native code.
         """
         given = custom_op_registerers

@@ -46,7 +46,8 @@ class TensorDetails(TypedDict):
     sparsity_parameters: SparsityParameters
 
 
-# Types that NumPy lacks, by what stands for them in Python. Those of less than 8 bits are unpacked to bytes.
+# Types that NumPy lacks, by what stands for them in Python. Those of less than 8 bits are unpacked
+# to bytes.
 _STAND_INS: dict[DType, type[np.generic]] = {
     DType.STRING: np.bytes_,
     DType.I2: np.int8,
@@ -69,12 +70,14 @@ def numpy_type(info: TensorInfo) -> type[np.generic]:
         return _STAND_INS[info.dtype]
     except KeyError:
         raise InputError(
-            f"tensor {info.index} ({quoted(info.name)}) is {info.dtype.value}, for which NumPy has no type"
+            f"tensor {info.index} ({quoted(info.name)}) is {info.dtype.value}, for which NumPy "
+            "has no type"
         ) from None
 
 
 def _type_in(memory: SessionMemory, info: TensorInfo) -> type[np.generic]:
-    """The type of the array that has a tensor's contents; of texts and of what has no array its own."""
+    """The type of the array that has a tensor's contents; of texts and of what has no array its
+    own."""
     array = None if info.data is not None else memory.session.arrays.get(info.index)
     # What is bf16 lies as f32, and stays without a type.
     if array is None or array.dtype.hasobject or info.dtype is DType.BF16:
@@ -90,8 +93,8 @@ def tensor_details(
     compress: bool = False,
 ) -> TensorDetails:
     """The details of a tensor that has ``shape`` now; with ``compress``, a zero point that all
-    channels share is given once. ``memory`` is the session's, where there is one: an operator may give
-    its result another type than the file (`tflgpu.tflite.settled`).
+    channels share is given once. ``memory`` is the session's, where there is one: an operator may
+    give its result another type than the file (`tflgpu.tflite.settled`).
 
     Shapes, zero points and sparsity indices are int32 arrays, scales a float32 array.
     ``quantization`` is ``(scale, zero_point)`` for one scale, else ``(0.0, 0)``.

@@ -24,8 +24,8 @@ class DeviceBuffer(Closable):
     """A tensor in a device's memory, as `Interpreter.allocate_buffer` makes it.
 
     It may be bound to inputs and outputs of any model on the same opened device, so that what one
-    model leaves another reads. It lives until `close`; a model whose input is bound to it then refuses to
-    run until something else is bound.
+    model leaves another reads. It lives until `close`; a model whose input is bound to it then
+    refuses to run until something else is bound.
 
     Attributes:
         shape: As NumPy's.
@@ -82,8 +82,8 @@ class DeviceBuffer(Closable):
             raise ArgumentError(f"a shape is a tuple of whole numbers, not {shown(shape)}")
         if math.prod(wanted) != math.prod(self.shape) or any(n < 0 for n in wanted):
             raise InputError(
-                f"a buffer of shape {listed(self.shape)} cannot be seen as {listed(wanted)}: another "
-                "number of elements"
+                f"a buffer of shape {listed(self.shape)} cannot be seen as {listed(wanted)}: "
+                "another number of elements"
             )
         return DeviceBuffer(self.buffer, wanted, self.dtype)
 

@@ -33,14 +33,15 @@ def estimate(
     Args:
         model: Path of a `.tflite` file, or what is in it. Its main subgraph is looked at.
         delegate: Whose device it would run on.
-        shapes: Other shapes of inputs, by ``index`` in their details, as `resize_tensor_input` takes.
+        shapes: Other shapes of inputs, by ``index`` in their details, as `resize_tensor_input`
+            takes.
         options: Or those of `DelegateOptions`, for a delegate of its own that is closed again.
 
     Raises:
         OptionError: both a delegate and options, or an unknown option.
         ModelError: no such file, or no well-formed model; or it does not work out at these shapes.
-        UnsupportedError: it takes several graphs to run it (loops, shapes that are computed), or the
-            device runs operators itself and does not tell what memory they take.
+        UnsupportedError: it takes several graphs to run it (loops, shapes that are computed), or
+            the device runs operators itself and does not tell what memory they take.
         DeviceError: the backend or device asked for is not there or cannot be opened.
         PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
     """
@@ -60,8 +61,8 @@ def _estimate(
     device, precision = delegate.device, delegate.precision.value
     if isinstance(device, NodeDevice):
         raise UnsupportedError(
-            f"backend {device.info.backend} runs operators itself and does not tell what memory they "
-            "take; ask for another backend or device"
+            f"backend {device.info.backend} runs operators itself and does not tell what memory "
+            "they take; ask for another backend or device"
         )
     file = read_model(os.fspath(model) if isinstance(model, (str, os.PathLike)) else model)
     wanted = {index: tuple(shape) for index, shape in shapes.items()}
@@ -74,7 +75,8 @@ def _estimate(
         cpu.close()
     said = "no estimate is made of, since it takes several graphs to run them,"
     refuse_unknown(graph, said)
-    # LiteRT knows what a branch gives, and could run it; where there is a device, that runs its parts.
+    # LiteRT knows what a branch gives, and could run it; where there is a device, that runs its
+    # parts.
     hosts = [n.label for n in graph if isinstance(n.attrs, UnknownOp) and n.attrs.host]
     if hosts and device is not None:
         raise UnsupportedError(f"{said} {len(hosts)} operators: {', '.join(hosts)}")

@@ -1,18 +1,20 @@
 """Requests of many callers, and the copies of a model that answer them: what a `Pool` does.
 
-    call -> a batch in a copy that is free: its caller copies its rows there -> full: the caller runs it
-                                            -> or one has waited for the deadline: a thread of the pool does
-         -> the queue, where no copy is free: what has come is the next batch of the first that is, which
-            a thread of the pool runs
+    call -> a batch in a copy that is free: its caller copies its rows there
+                -> full: the caller runs it
+                -> or one has waited for the deadline: a thread of the pool does
+         -> the queue, where no copy is free: what has come is the next batch of the first that is
 
-Without a ``batch`` each request is one by itself, full at once; one thread then answers what is in the queue, with
-as many runs in flight as there are copies. Otherwise a request is checked before it is gathered, so that what is
-wrong with it is its caller's alone. Those that are run together are of equal shapes, and never overtake one another.
+Without a ``batch`` each request is one by itself, full at once; one thread then answers what is in
+the queue, with as many runs in flight as there are copies. Otherwise a request is checked before it
+is gathered, so that what is wrong with it is its caller's alone. Those that are run together are of
+equal shapes, and never overtake one another.
 
-A thread that wants the interpreter lock while another has it sleeps, and waking takes as long as much Python. So a
-request has little of both: what was found out about shapes and types is kept; large rows are copied by many threads at
-once, small ones without letting go of the lock; a batch is waited for asleep; and the threads whose batch is over are
-not woken all at the same time, but each by another that has its results (`Batch.wake`).
+A thread that wants the interpreter lock while another has it sleeps, and waking takes as long as
+much Python. So a request has little of both: what was found out about shapes and types is kept;
+large rows are copied by many threads at once, small ones without letting go of the lock; a batch is
+waited for asleep; and the threads whose batch is over are not woken all at the same time, but each
+by another that has its results (`Batch.wake`).
 """
 
 from __future__ import annotations
@@ -126,8 +128,8 @@ class Gatherer(Holder):
             elif not request.gate.acquire(True, timeout):
                 if self._forget(request):
                     raise BusyError(
-                        f"no copy of the model was free in {timeout:g} seconds; wait longer, make the "
-                        "pool larger, or let fewer callers come"
+                        f"no copy of the model was free in {timeout:g} seconds; wait longer, "
+                        "make the pool larger, or let fewer callers come"
                     )
                 request.gate.acquire()
         finally:
@@ -160,7 +162,8 @@ class Gatherer(Holder):
                 self._idle.wait()
 
     def join(self) -> None:
-        """Wait for the threads, which have nothing left to run; one of them does not wait for others."""
+        """Wait for the threads, which have nothing left to run; one of them does not wait for
+        others."""
         if threading.current_thread() not in self._threads:
             for thread in self._threads:
                 thread.join()
@@ -168,8 +171,8 @@ class Gatherer(Holder):
     # Inside: in threads of callers
 
     def _add(self, request: Request) -> None:
-        """Put a request into a batch, with its rows where they are read, or into the queue. The caller may
-        be the one who is to run that: its ``runner``.
+        """Put a request into a batch, with its rows where they are read, or into the queue. The
+        caller may be the one who is to run that: its ``runner``.
 
         Raises:
             StateError: closed.
@@ -207,7 +210,8 @@ class Gatherer(Holder):
                 batch.copy.notify()
 
     def _leave(self, batch: Batch) -> None:
-        """The thread that runs a batch goes in the middle: what is left to do is done for the others."""
+        """The thread that runs a batch goes in the middle: what is left to do is done for the
+        others."""
         if batch.over:
             batch.tell()
             return
@@ -306,7 +310,8 @@ class Gatherer(Holder):
             self._idle.notify_all()
 
     def _from_queue(self) -> Batch | None:
-        """The batch that the next in the queue is in now; None where none is, or no copy is free for it."""
+        """The batch that the next in the queue is in now; None where none is, or no copy is free
+        for it."""
         batch = None
         while self._queue and batch is None:
             request = self._queue[0]
@@ -336,8 +341,9 @@ class Gatherer(Holder):
             mine.batch.tell()
 
     def _lead(self, batch: Batch | None) -> None:
-        """Answer a request, and what is in the queue, by all copies that are free: begin what can be begun,
-        then wait for the oldest. One thread that does not sleep does it faster than several."""
+        """Answer a request, and what is in the queue, by all copies that are free: begin what can
+        be begun, then wait for the oldest. One thread that does not sleep does it faster than
+        several."""
         flying: deque[Batch] = deque()
         while batch is not None or flying:
             if batch is not None:
@@ -382,8 +388,8 @@ class Gatherer(Holder):
         batch.tell()
 
     def _attempt(self, batch: Batch, action: Callable[[Batch], None]) -> None:
-        """What an action ends in is for the batch's callers, but for what a signal's handler raises in a
-        thread of theirs."""
+        """What an action ends in is for the batch's callers, but for what a signal's handler raises
+        in a thread of theirs."""
         requests = batch.requests
         for request in requests:
             request.begin()
@@ -399,8 +405,8 @@ class Gatherer(Holder):
                 request.fail(error, shared=len(requests) > 1)
 
     def _compute(self, batch: Batch) -> None:
-        """Results of a batch, by the smallest model that takes it, or by one twice as large where rows are
-        already.
+        """Results of a batch, by the smallest model that takes it, or by one twice as large where
+        rows are already.
 
         Raises:
             InputError, DeviceError: as `Model.__call__`.
@@ -423,8 +429,8 @@ class Gatherer(Holder):
         try:
             batch.found = model._together(parts, placed)  # noqa: SLF001
         except InputError:
-            # Something about the numbers of one of them (an index that is out of range): the others are
-            # not to suffer.
+            # Something about the numbers of one of them (an index that is out of range): the others
+            # are not to suffer.
             if len(requests) == 1:
                 raise
             for request in requests:

@@ -24,11 +24,17 @@ from tflgpu.values import frozen
 #: DLPack's kinds of devices: those whose memory the host reads, and names of some others.
 _ON_HOST = frozenset({1, 3, 11})
 _NAMES = {
-    2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA managed", 15: "WebGPU",
-}  # fmt: skip
+    2: "CUDA",
+    4: "OpenCL",
+    7: "Vulkan",
+    8: "Metal",
+    10: "ROCm",
+    13: "CUDA managed",
+    15: "WebGPU",
+}
 ACCEPTED = (
-    "a tflgpu.DeviceBuffer, a NumPy array, a pyopencl Buffer or Array, a wgpu GPUBuffer, handles of "
-    "a Vulkan buffer, or what has __dlpack__ or Python's buffer protocol"
+    "a tflgpu.DeviceBuffer, a NumPy array, a pyopencl Buffer or Array, a wgpu GPUBuffer, handles "
+    "of a Vulkan buffer, or what has __dlpack__ or Python's buffer protocol"
 )
 
 
@@ -61,9 +67,7 @@ def recognised(source: Any) -> Given:
         InputError: memory whose elements do not lie packed row-major.
     """
     if isinstance(source, DeviceBuffer):
-        return Given(
-            source.buffer, "a DeviceBuffer", source.shape, source.dtype, owned=True
-        )  # fmt: skip
+        return Given(source.buffer, "a DeviceBuffer", source.shape, source.dtype, owned=True)
     if isinstance(source, np.ndarray):
         return _host(source, "a NumPy array")
     opencl = _loaded("pyopencl.array", "Array")
@@ -151,9 +155,10 @@ def _cuda(source: Any, kind: str) -> Given:
     known = cuda_buffer.buffer_at(said.pointer)
     if known is None or said.nbytes > known.nbytes:
         raise UnsupportedError(
-            f"{kind} lies in memory of CUDA that was not allocated to be shared, and drivers share no "
-            "other: bind a buffer of allocate_cuda(), over which torch.from_dlpack and cupy.from_dlpack "
-            "make tensors, or of allocate_buffer(), or copy the tensor to the host and bind that"
+            f"{kind} lies in memory of CUDA that was not allocated to be shared, and drivers "
+            "share no other: bind a buffer of allocate_cuda(), over which torch.from_dlpack and "
+            "cupy.from_dlpack make tensors, or of allocate_buffer(), or copy the tensor to the "
+            "host and bind that"
         )
     return Given(known.buffer, kind, said.shape, said.dtype, owned=True)
 
@@ -166,6 +171,7 @@ def _writable(array: Array, source: Any) -> Array:
         return array
     said = attempt(methodcaller("numpy"), source)
     same = isinstance(said, np.ndarray) and said.__array_interface__ == {
-        **array.__array_interface__, "data": (array.__array_interface__["data"][0], False),
-    }  # fmt: skip
+        **array.__array_interface__,
+        "data": (array.__array_interface__["data"][0], False),
+    }
     return said if same else array

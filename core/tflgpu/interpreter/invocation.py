@@ -3,13 +3,13 @@
     invoke_async -> a lane that is free -> inputs copied -> submitted -> Invocation
                     (another is opened, up to the most; then the oldest run is waited for)
 
-A lane is the model once more on the device: buffers, recordings, host arrays. Where the model is one
-part on the device a run is submitted and goes on by itself; where parts of it run on the CPU, or where
-the options ask for more than a plain run, a thread of the lane makes it.
+A lane is the model once more on the device: buffers, recordings, host arrays. Where the model is
+one part on the device a run is submitted and goes on by itself; where parts of it run on the CPU,
+or where the options ask for more than a plain run, a thread of the lane makes it.
 
 A model that keeps state has one lane: its runs follow each other in the order of the calls, and the
-interpreter has the state before and after each of them. What several graphs keep (resource variables, state in
-bodies of loops) is in the interpreter's store, which its lane works on too.
+interpreter has the state before and after each of them. What several graphs keep (resource
+variables, state in bodies of loops) is in the interpreter's store, which its lane works on too.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class Lane:
         self.after: Callable[[Subgraph], None] = lambda _: None
 
     def begin(self, work: Callable[[Callable[[], None]], object]) -> Invocation:
-        """Submit a run on what the inputs hold; ``work`` does elsewhere what cannot be submitted."""
+        """Submit a run on what the inputs hold; ``work`` does elsewhere what cannot be
+        submitted."""
         flight = Invocation(self)
         pending = self.subgraph.begin()
         if pending is not None:
@@ -284,8 +285,8 @@ class Lanes(Holder):
     # Inside
 
     def _value(self, index: int) -> Array:
-        """What an input of the interpreter has. Reading that may be slow, and is done once for each time
-        that it was set."""
+        """What an input of the interpreter has. Reading that may be slow, and is done once for each
+        time that it was set."""
         edition = self._main.edition
         if edition is None or edition != self._edition:
             self._values, self._edition = {}, edition

@@ -1,8 +1,9 @@
 """Tensors that were set or read before: the next time asks little.
 
-`set_tensor` and `get_tensor` look at an index, a type, a shape, and at where the tensor is now. For a small
-model run many thousand times a second that is a good part of all that Python does. What was found stays
-right as long as the session has the same arrays and nothing is bound; anything else asks anew.
+`set_tensor` and `get_tensor` look at an index, a type, a shape, and at where the tensor is now. For
+a small model run many thousand times a second that is a good part of all that Python does. What was
+found stays right as long as the session has the same arrays and nothing is bound; anything else
+asks anew.
 """
 
 from __future__ import annotations

@@ -96,8 +96,9 @@ class Model(Closable, OfProcess):
         Args:
             model: Path of a `.tflite` file, or what is in it.
             delegate: Runs it; it stays the caller's, and must be closed after the model.
-            batch: Items that a run computes at once, of a model for one (as `Interpreter`'s). Arrays
-                may have any number of items: they are run by so many, the last run filled up.
+            batch: Items that a run computes at once, of a model for one (as `Interpreter`'s).
+                Arrays may have any number of items: they are run by so many, the last run filled
+                up.
             saved: As `GpuDelegate` takes it.
             progress: As `GpuDelegate` takes it.
             options: Those of `DelegateOptions`. With ``backend``, ``device``, ``saved`` or
@@ -151,9 +152,10 @@ class Model(Closable, OfProcess):
         """Run on one array per input, by position in the model's order or by name.
 
         An array of another type is converted where no value changes (floats: where only digits are
-        lost), but for bytes and samples (whole numbers of 8 and 16 bits) to floats. Where the model has open dimensions (-1) they become the arrays'. Where it has a
-        leading dimension of 1 and arrays have N there, it is run N times (or, made with a ``batch``,
-        that many fewer), and so have the results; an array with 1 there is then for each of the N.
+        lost), but for bytes and samples (whole numbers of 8 and 16 bits) to floats. Where the model
+        has open dimensions (-1) they become the arrays'. Where it has a leading dimension of 1 and
+        arrays have N there, it is run N times (or, made with a ``batch``, that many fewer), and so
+        have the results; an array with 1 there is then for each of the N.
 
         Raises:
             InputError: too few or too many arrays, a name that there is not, a shape or a type
@@ -201,16 +203,16 @@ class Model(Closable, OfProcess):
         return list(given.values()), items
 
     def _input_rows(self, shapes: Sequence[Shape]) -> list[Array] | None:
-        """Where a run of items of these shapes reads its inputs, to be written to and not to be read;
-        None where the run has to see to it."""
+        """Where a run of items of these shapes reads its inputs, to be written to and not to be
+        read; None where the run has to see to it."""
         ports = self._inputs
         if any(p.shape[1:] != s or p.dtype.kind == "S" for p, s in zip(ports, shapes, strict=True)):
             return None
         return [self._interpreter._input_array(port.index) for port in ports]  # noqa: SLF001
 
     def _together(self, parts: Sequence[Sequence[Array]], placed: Sequence[bool]) -> list[Array]:
-        """Results of several requests of at most `_size` items, computed in one run. The rows of those
-        that are ``placed`` are in `_input_rows`."""
+        """Results of several requests of at most `_size` items, computed in one run. The rows of
+        those that are ``placed`` are in `_input_rows`."""
         with self._guard:
             return self._run_rows(parts, placed)
 

@@ -16,8 +16,8 @@ from tflgpu.tflite.model_file import ModelFile
 
 
 class ModelDetails:
-    """The half of `Interpreter` that only looks. All of it raises `StateError` where the interpreter
-    is closed or in use."""
+    """The half of `Interpreter` that only looks. All of it raises `StateError` where the
+    interpreter is closed or in use."""
 
     _busy: RunGuard
     _model: ModelFile
@@ -100,7 +100,8 @@ class ModelDetails:
             if not 0 <= index < len(info.operators):
                 count = len(info.operators)
                 raise InputError(
-                    f"Invalid node index: there is no operator {index}; the model has {count}, from 0"
+                    f"Invalid node index: there is no operator {index}; the model has {count}, "
+                    "from 0"
                 )
             return operator_details(info.operators[index], info.tensors)
 
@@ -127,10 +128,12 @@ class ModelDetails:
         """Tensor indices of each signature's inputs and outputs, by key and name."""
         with self._busy:
             return {
-                s.key: {"inputs": dict(sorted(s.inputs.items())),
-                        "outputs": dict(sorted(s.outputs.items()))}
+                s.key: {
+                    "inputs": dict(sorted(s.inputs.items())),
+                    "outputs": dict(sorted(s.outputs.items())),
+                }
                 for s in self._model.signatures
-            }  # fmt: skip
+            }
 
     @property
     def keeps_state(self) -> bool:

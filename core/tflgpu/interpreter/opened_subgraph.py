@@ -1,5 +1,5 @@
-"""What runs one subgraph of a model while it is in use: a session, opened for the shapes of its inputs, and
-replaced where a fork, an error or a signal has left it of no use."""
+"""What runs one subgraph of a model while it is in use: a session, opened for the shapes of its
+inputs, and replaced where a fork, an error or a signal has left it of no use."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ FORKED = "what was in the model's inputs stayed in the process that this one was
 
 
 class OpenedSubgraph:
-    """Allocates and runs one subgraph. One thread at a time. A `Subgraph` is one whose tensors are read and
-    set, too.
+    """Allocates and runs one subgraph. One thread at a time. A `Subgraph` is one whose tensors are
+    read and set, too.
 
     Attributes:
         index: Position in the model.
@@ -135,8 +135,8 @@ class OpenedSubgraph:
         memory = self._memory
         if memory is None:
             raise NotAllocatedError(
-                "Invoke called on model that is not ready: call allocate_tensors() first, and again "
-                "after resize_tensor_input()"
+                "Invoke called on model that is not ready: call allocate_tensors() first, and "
+                "again after resize_tensor_input()"
             )
         if memory.session.inherited:
             memory = self._open_in_child(memory)
@@ -243,8 +243,8 @@ class OpenedSubgraph:
         return self.session
 
     def unbind(self, tensors: Collection[int]) -> None:
-        """As `Bindings.unbind`, of several. A session that broke is not opened anew for it, which what is
-        bound may keep from being done: it may be of a device that is lost, or given up.
+        """As `Bindings.unbind`, of several. A session that broke is not opened anew for it, which
+        what is bound may keep from being done: it may be of a device that is lost, or given up.
 
         Raises:
             StateError, DeviceError: as there.
@@ -261,7 +261,8 @@ class OpenedSubgraph:
                 self._wrote_result(session)
 
     def reset_variables(self) -> None:
-        """Set every state tensor to its rest value (`tflgpu.ir.graph.at_rest`), and inputs marked as variables too."""
+        """Set every state tensor to its rest value (`tflgpu.ir.graph.at_rest`), and inputs marked
+        as variables too."""
         self._recovery.touch()
         session = self.session
         if session is None:
@@ -303,8 +304,8 @@ class OpenedSubgraph:
     # Inside
 
     def _wrote_result(self, session: Session) -> None:
-        """That a result is not what the device made. Were it lent, the device would be asked for its own
-        the next time."""
+        """That a result is not what the device made. Were it lent, the device would be asked for
+        its own the next time."""
         self._written = session.traffic.runs
 
     @property

@@ -1,4 +1,5 @@
-"""A model's inputs and outputs as `Model` has them: by name, with shapes that arrays fit or do not."""
+"""A model's inputs and outputs as `Model` has them: by name, with shapes that arrays fit or do
+not."""
 
 from __future__ import annotations
 
@@ -35,9 +36,13 @@ def ports(details: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> Ite
     for d in details:
         index, own = d["index"], str(d["name"])
         yield Port(
-            index, names.get(index, own), frozenset({own}), tuple(int(n) for n in d["shape"]),
-            tuple(int(n) for n in d["shape_signature"]), np.dtype(d["dtype"]),
-        )  # fmt: skip
+            index,
+            names.get(index, own),
+            frozenset({own}),
+            tuple(int(n) for n in d["shape"]),
+            tuple(int(n) for n in d["shape_signature"]),
+            np.dtype(d["dtype"]),
+        )
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
@@ -53,8 +58,8 @@ def converted(port: Port, value: Any) -> Array:
     """An array of the input's type.
 
     Raises:
-        InputError: it is no array of numbers, or would change; or it is of bytes or samples (whole numbers
-            of 8 or 16 bits), which a model may expect in any range.
+        InputError: it is no array of numbers, or would change; or it is of bytes or samples (whole
+            numbers of 8 or 16 bits), which a model may expect in any range.
     """
     is_text = port.dtype.kind == "S"
     if np.ma.is_masked(value):
@@ -70,9 +75,10 @@ def converted(port: Port, value: Any) -> Array:
     is_small = array.dtype.kind in "iu" and array.dtype.itemsize <= 2
     if is_small and port.dtype.kind == "f":
         raise InputError(
-            f"input {port.described}: an array of {array.dtype} is not converted, since only the model's "
-            f"author knows the range that it expects; convert it by x.astype(np.{port.dtype}) or, where "
-            f"that is from 0 to 1, (x / {np.iinfo(array.dtype).max}).astype(np.{port.dtype}); of bytes "
+            f"input {port.described}: an array of {array.dtype} is not converted, since only the "
+            "model's author knows the range that it expects; convert it by "
+            f"x.astype(np.{port.dtype}) or, where that is from 0 to 1, (x / "
+            f"{np.iinfo(array.dtype).max}).astype(np.{port.dtype}); of bytes "
             "tflgpu.converters.FromBytes does so on the device"
         )
     if array.dtype.kind in "fiub" and port.dtype.kind == "f":

@@ -25,7 +25,8 @@ class Request:
     """Arrays of so many items for the model, and what comes of them.
 
     Attributes:
-        given: Arrays in the order of the inputs; by position where they are not gathered, others ``named``.
+        given: Arrays in the order of the inputs; by position where they are not gathered, others
+            ``named``.
         shapes: Those of an item of each input.
         due: Until when it waits for others, by `time.monotonic`.
         future: Told what came of it; None where a thread waits at the ``gate``.
@@ -43,9 +44,14 @@ class Request:
     error: BaseException | None = None
 
     def __init__(
-        self, given: Sequence[Any], named: Mapping[str, Any], items: int, shapes: Any,
-        patience: float, future: Future[Results] | None,
-    ) -> None:  # fmt: skip
+        self,
+        given: Sequence[Any],
+        named: Mapping[str, Any],
+        items: int,
+        shapes: Any,
+        patience: float,
+        future: Future[Results] | None,
+    ) -> None:
         self.given, self.named, self.items, self.shapes = given, named, items, shapes
         self.due = time.monotonic() + patience
         self.future = future
@@ -58,8 +64,8 @@ class Request:
             self.left = not self.future.set_running_or_notify_cancel()
 
     def fail(self, error: BaseException, *, shared: bool) -> None:
-        """What its run ended in. Raising an error writes a traceback into it, so that of one that is
-        ``shared`` it gets a copy."""
+        """What its run ended in. Raising an error writes a traceback into it, so that of one that
+        is ``shared`` it gets a copy."""
         if self.found is None and self.error is None:
             mine = attempt(copy.copy, error) if shared else error
             self.error = error if isinstance(mine, Failed) else mine
@@ -102,9 +108,13 @@ class Batch:
     """
 
     def __init__(
-        self, mine: Copy, size: int, rows: Sequence[Array] | None, due: float,
+        self,
+        mine: Copy,
+        size: int,
+        rows: Sequence[Array] | None,
+        due: float,
         names: tuple[str, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.copy, self.size, self.rows, self.due, self.names = mine, size, rows, due, names
         self.requests: list[Request] = []
         self.copying: set[Request] = set()
@@ -138,8 +148,8 @@ class Batch:
         self.requests, self.found, self.runner = [], None, None
 
     def wake(self) -> None:
-        """Wake the next of the threads that wait, if it is done; that wakes another. Many at once would wait
-        for the interpreter lock, and most wakings be for nothing."""
+        """Wake the next of the threads that wait, if it is done; that wakes another. Many at once
+        would wait for the interpreter lock, and most wakings be for nothing."""
         while self._sleeping:
             try:
                 request = self._sleeping.popleft()
@@ -188,11 +198,14 @@ class RequestChecks:
         self._plans: dict[Any, tuple[int, Any]] = {}
 
     def request(
-        self, arrays: Sequence[Any], named: Mapping[str, Any], patience: float,
+        self,
+        arrays: Sequence[Any],
+        named: Mapping[str, Any],
+        patience: float,
         future: Future[Results] | None,
-    ) -> Request:  # fmt: skip
-        """A request, checked where it is to be gathered. What was found out about its shapes and types is
-        kept."""
+    ) -> Request:
+        """A request, checked where it is to be gathered. What was found out about its shapes and
+        types is kept."""
         if not self._gathers:
             return Request(arrays, named, 1, None, patience, future)
         key = None

@@ -19,7 +19,8 @@ _FIXED = "Attempting to resize a fixed-size tensor: "
 def new_shape(
     info: SubgraphInfo, index: Any, size: Any, resized: Mapping[int, Shape], *, strict: bool
 ) -> tuple[int, Shape]:
-    """An input's index and the shape that it is to have; ``resized`` has those that inputs were given.
+    """An input's index and the shape that it is to have; ``resized`` has those that inputs were
+    given.
 
     Raises:
         ResizeError: no such input, a negative or far too large size, or, if ``strict``, a change of
@@ -32,8 +33,8 @@ def new_shape(
     if index not in info.inputs:
         fixed = 0 <= index < len(info.tensors) and info.tensors[index].is_constant
         raise ResizeError(
-            f"{_FIXED if fixed else ''}tensor {index} is not an input, and only inputs can be resized; they are "
-            f"{all_named(info, info.inputs)}"
+            f"{_FIXED if fixed else ''}tensor {index} is not an input, and only inputs can be "
+            f"resized; they are {all_named(info, info.inputs)}"
         )
     tensor = info.tensors[index]
     if tensor.default is not None and shape != tensor.shape:
@@ -66,16 +67,16 @@ def _check_strict(tensor: TensorInfo, now: Shape, shape: Shape) -> None:
         what = ""
     raise ResizeError(
         f"{what}ResizeInputTensorStrict only allows mutating unknown dimensions identified by -1: "
-        f"{named(tensor)} cannot be resized to {listed(shape)}: with strict=True only sizes that are -1 "
-        f"in its shape signature {list(free)} can change"
+        f"{named(tensor)} cannot be resized to {listed(shape)}: with strict=True only sizes that "
+        f"are -1 in its shape signature {list(free)} can change"
     )
 
 
 def no_tensor(index: int, count: int) -> str:
     """That there is no tensor of an index, where there are so many."""
     return (
-        f"Invalid tensor index {index} exceeds max tensor index {count}: there is no tensor {index}; "
-        f"the model has 0 to {count - 1}"
+        f"Invalid tensor index {index} exceeds max tensor index {count}: there is no tensor "
+        f"{index}; the model has 0 to {count - 1}"
     )
 
 

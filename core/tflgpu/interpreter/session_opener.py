@@ -105,8 +105,8 @@ class SessionOpener(Holder):
         self._provider = self.provider.given_up(error, said)
 
     def release(self, action: Callable[[], None]) -> None:
-        """Close something by ``action``. What a shared device, or one that was given up, has against
-        it is only logged.
+        """Close something by ``action``. What a shared device, or one that was given up, has
+        against it is only logged.
 
         Raises:
             DeviceError: the device was asked for, and failed.
@@ -292,8 +292,8 @@ def _say(warn: Callable[[str], object], texts: Iterable[str]) -> None:
 def readable(
     session: Session, edge: Edge | None, info: SubgraphInfo, *, all_of_it: bool
 ) -> tuple[Mapping[int, Shape], Collection[int]]:
-    """Shapes of tensors, as far as they are known before a run, and the tensors that can be read: with
-    ``all_of_it`` those between operators as well."""
+    """Shapes of tensors, as far as they are known before a run, and the tensors that can be read:
+    with ``all_of_it`` those between operators as well."""
     if edge is None:
         shapes = session.known_shapes()
         every: Collection[int] = range(len(info.tensors))

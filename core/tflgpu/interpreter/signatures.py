@@ -33,7 +33,8 @@ class SignatureRunner:
         for name, given in (("interpreter", interpreter), ("signature_key", signature_key)):
             if given is None:
                 raise OptionError(
-                    f"None {name} provided. A SignatureRunner is for an interpreter and a signature_key"
+                    f"None {name} provided. A SignatureRunner is for an interpreter and a "
+                    "signature_key"
                 )
         assert interpreter is not None
         assert signature_key is not None

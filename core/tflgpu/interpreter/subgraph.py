@@ -49,7 +49,8 @@ class Subgraph(OpenedSubgraph):
         return tensors[index]
 
     def as_array(self, index: int, value: Any) -> Array:
-        """A value for a tensor as an array, before any lock is held: it may call the value's own code.
+        """A value for a tensor as an array, before any lock is held: it may call the value's own
+        code.
 
         Raises:
             InputError, ArgumentError: as `tensor`.
@@ -141,7 +142,8 @@ class Subgraph(OpenedSubgraph):
 
     @property
     def edition(self) -> object:
-        """Equal to what it was where no input has changed since; None where that cannot be known."""
+        """Equal to what it was where no input has changed since; None where that cannot be
+        known."""
         return None if self.has_views or self.bindings.any else self._recovery.edition
 
     def value(self, index: int) -> Array:
@@ -180,7 +182,8 @@ class Subgraph(OpenedSubgraph):
         what: str = "Tensor data is null.",
         advice: str = "Run allocate_tensors() first",
     ) -> Array:
-        """The array that a tensor lives in. ``what`` and ``advice`` begin messages, in LiteRT's words.
+        """The array that a tensor lives in. ``what`` and ``advice`` begin messages, in LiteRT's
+        words.
 
         Raises:
             InputError: no such tensor, or one that is not kept in memory.

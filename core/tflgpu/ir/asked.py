@@ -1,7 +1,7 @@
 """Questions that plugins are asked about nodes: whether they would run one, what they know of it.
 
-Only graph passes edit graphs. A plugin that edits a node when it is asked about it would have the model
-compute something else, in silence; so that is found, and taken back.
+Only graph passes edit graphs. A plugin that edits a node when it is asked about it would have the
+model compute something else, in silence; so that is found, and taken back.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Unedited:
 
 
 def ask(question: Callable[..., Any], node: Node, /, *args: Any, **kwargs: Any) -> Any:
-    """What a plugin's function answers about a node, or `Failed`: also where it edited the node, which
-    is as it was again."""
+    """What a plugin's function answers about a node, or `Failed`: also where it edited the node,
+    which is as it was again."""
     before = Unedited()
     before.add(node)
     return answered(before, attempt(question, *args, **kwargs))
@@ -63,7 +63,8 @@ def _state(item: Node | Value) -> tuple[Any, ...]:
 
 
 def _same(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
-    """Whether nothing has changed. What is no text, number or tuple is the same if it is one object."""
+    """Whether nothing has changed. What is no text, number or tuple is the same if it is one
+    object."""
     return all(
         a is b or (isinstance(a, (str, int, tuple)) and type(a) is type(b) and a == b)
         for a, b in zip(now, before, strict=True)

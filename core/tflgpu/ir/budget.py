@@ -1,9 +1,9 @@
 """What a file may ask for before a run: one budget, one error.
 
-A file of a few bytes can ask for any amount of work: values that share one another, subgraphs that run
-subgraphs, loops, constants that are computed from constants. Whatever does such work spends from a
-`Budget` first, and a file that asks for more than any model needs is refused. A run has no budget: it
-takes as long as it takes, and Ctrl-C ends it.
+A file of a few bytes can ask for any amount of work: values that share one another, subgraphs that
+run subgraphs, loops, constants that are computed from constants. Whatever does such work spends
+from a `Budget` first, and a file that asks for more than any model needs is refused. A run has no
+budget: it takes as long as it takes, and Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MAX_RANK = 32
 """The most dimensions a tensor may have: NumPy's limit, in versions before 2."""
 
 MAX_BYTES = 2**31
-"""The most bytes one tensor may take. Kernels index with signed 32-bit numbers, and a `.tflite` file
-is not larger either; what is larger is a mistake or an attack, and would fill the memory."""
+"""The most bytes one tensor may take. Kernels index with signed 32-bit numbers, and a `.tflite`
+file is not larger either; what is larger is a mistake or an attack, and would fill the memory."""
 
 MAX_RESULTS = 1 << 16
 """The most results one operator may have."""
 
 DEEPEST = 32
-"""The most subgraphs inside each other. Converters make a level for each loop or branch in the source."""
+"""The most subgraphs inside each other. Converters make one for each loop or branch of a source."""
 
 # Whatever is stored in fewer bits is computed in 32.
 _LEAST_ITEMSIZE = 4
@@ -57,9 +57,9 @@ class Budget:
         self._left[kind] -= amount
         if self._left[kind] < 0:
             raise BudgetError(
-                f"{where}: the file asks for more than {self._limits[kind]:,} {_KINDS[kind]} before "
-                "the model can run, which no model needs; it is damaged or was made to do so: fetch or "
-                "convert it again"
+                f"{where}: the file asks for more than {self._limits[kind]:,} {_KINDS[kind]} "
+                "before the model can run, which no model needs; it is damaged or was made to do "
+                "so: fetch or convert it again"
             )
 
 
@@ -68,7 +68,8 @@ _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextlib.contextmanager
 def budget_of(size: int) -> Iterator[None]:
-    """While inside, work for a file of so many bytes is limited. Inside another one nothing changes."""
+    """While inside, work for a file of so many bytes is limited. Inside another one nothing
+    changes."""
     if _current.get() is not None:
         yield
         return

@@ -106,8 +106,8 @@ class FileOptions:
         bodies: The model's subgraphs, which options may name by their number; empty for an
             operator that runs none.
         gap: Why the operator cannot be written again from these; empty where it can.
-        intermediates: Tensors by which a recurrent operator is told scales of what it computes on the
-            way; None for an absent one.
+        intermediates: Tensors by which a recurrent operator is told scales of what it computes on
+            the way; None for an absent one.
         place: The file, and where the operator's table is in it, for whoever can read what these
             lack; None where there is no gap, or nobody can.
         composites: The composites that the operator is part of, the outermost first; mostly none.
@@ -303,12 +303,20 @@ class Graph:
             return [twins[v.id] for v in values]
 
         nodes = [
-            Node(n.op, n.attrs, [twin(v) for v in n.inputs], twin_list(n.outputs), n.version,
-                 n.origins, n.source)
+            Node(
+                n.op,
+                n.attrs,
+                [twin(v) for v in n.inputs],
+                twin_list(n.outputs),
+                n.version,
+                n.origins,
+                n.source,
+            )
             for n in self.nodes
-        ]  # fmt: skip
-        return Graph(self.name, nodes, twin_list(self.inputs), twin_list(self.outputs), twins,
-                     self.next_id)  # fmt: skip
+        ]
+        return Graph(
+            self.name, nodes, twin_list(self.inputs), twin_list(self.outputs), twins, self.next_id
+        )
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

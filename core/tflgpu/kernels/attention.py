@@ -2,8 +2,8 @@
 
 A workgroup has some queries that read the same keys: of one head, or of the heads that share it. It
 goes through the keys by blocks. Each invocation makes the scores of four keys for every query; the
-team agrees on the largest score so far, by which what was summed before is scaled down; the shares go
-through shared memory, and then each invocation sums its four numbers of the values. So no row of
+team agrees on the largest score so far, by which what was summed before is scaled down; the shares
+go through shared memory, and then each invocation sums its four numbers of the values. So no row of
 scores is ever stored as a whole, and each key and value is read once for all the queries.
 
 All in f32. The largest score starts as the lowest number and not as minus infinity, so that a block
@@ -142,9 +142,11 @@ class _Kernel:
             for row, (scores, _) in zip(self.rows, seen, strict=True)
         ]
         self.team.combine(
-            self.rooms, largest, lambda a, b: [k.max(x, y) for x, y in zip(a, b, strict=True)],
+            self.rooms,
+            largest,
+            lambda a, b: [k.max(x, y) for x, y in zip(a, b, strict=True)],
             everywhere=True,
-        )  # fmt: skip
+        )
         for r, (row, (scores, is_seen)) in enumerate(zip(self.rows, seen, strict=True)):
             now = largest[r]
             row.shrink(k.let(k.call("exp", row.largest - now), "shrink"))
@@ -192,9 +194,11 @@ class _Kernel:
     def _finish(self) -> None:
         k, shape = self.k, self.shape
         self.team.combine(
-            self.rooms, [row.total for row in self.rows],
-            lambda a, b: [x + y for x, y in zip(a, b, strict=True)], everywhere=True,
-        )  # fmt: skip
+            self.rooms,
+            [row.total for row in self.rows],
+            lambda a, b: [x + y for x, y in zip(a, b, strict=True)],
+            everywhere=True,
+        )
         parts = shape.lanes // shape.slots
         for r, row in enumerate(self.rows):
             for sums in row.sums if parts > 1 else ():

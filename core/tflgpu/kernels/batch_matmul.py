@@ -202,7 +202,10 @@ def _accepts(node: Node, site: Site) -> str | None:
 RULES = (
     KernelRule("BATCH_MATMUL", "direct", build_direct, _accepts),
     KernelRule(
-        "BATCH_MATMUL", "tiled", build_tiled,
-        lambda node, site: _worth_tiling(node, site) or _accepts(node, site), rank=10,
+        "BATCH_MATMUL",
+        "tiled",
+        build_tiled,
+        lambda node, site: _worth_tiling(node, site) or _accepts(node, site),
+        rank=10,
     ),
-)  # fmt: skip
+)

@@ -95,8 +95,8 @@ def _divided(k: Builder, a: Expr, b: Expr) -> tuple[Expr, Expr, Expr]:
     """The quotient of whole numbers, cut off; what is left; and the divisor, 1 in the place of what
     nothing may be divided by.
 
-    That is 0, as the padding lanes of a tensor are divided as well and on some devices a division by
-    zero traps; and -1, by which the smallest number traps on x86 and is anything in OpenCL C.
+    That is 0, as the padding lanes of a tensor are divided as well and on some devices a division
+    by zero traps; and -1, by which the smallest number traps on x86 and is anything in OpenCL C.
     """
     turned = k.let(b.eq(-1), "turned")
     safe = k.let(k.select(b.eq(0) | turned, k.const(1, b.type), b), "safe")

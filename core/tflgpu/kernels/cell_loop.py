@@ -132,9 +132,14 @@ class CellLoop:
     scalar = Scalar.F32
 
     def __init__(
-        self, low: Lowering, own: NodeCell, steps: Steps, sums: Temp,
-        write: Callable[[Builder], WriteView], name: str,
-    ) -> None:  # fmt: skip
+        self,
+        low: Lowering,
+        own: NodeCell,
+        steps: Steps,
+        sums: Temp,
+        write: Callable[[Builder], WriteView],
+        name: str,
+    ) -> None:
         self.low, self.own, self.steps, self.cell = low, own, steps, low.attrs.cell
         self.cells, self.outputs = slices_of(own.cells), slices_of(own.outputs)
         self.columns = len(own.gates) * self.cells

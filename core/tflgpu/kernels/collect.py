@@ -2,11 +2,11 @@
 
 TFLite goes over the rows and writes where their indices say. On a device many rows may fall on one
 place, in any order, so here an invocation has four elements of the result and goes over all rows:
-what comes out is the same on every device. That is much work where both are many; such nodes stay on
-the CPU.
+what comes out is the same on every device. That is much work where both are many; such nodes stay
+on the CPU.
 
-An index outside the result is an error on the CPU. A kernel cannot raise one: then all of the result
-is NaN, the smallest i32, or false. Constant indices are checked when a model is opened.
+An index outside the result is an error on the CPU. A kernel cannot raise one: then all of the
+result is NaN, the smallest i32, or false. Constant indices are checked when a model is opened.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Rows:
         count: How many there are.
         places: Operand with a row of places for each.
         columns: How many leading dimensions of the result a row of places is an index into.
-        values: Operand with what falls there: one element, or one for each row and each index of the
-            other dimensions.
+        values: Operand with what falls there: one element, or one for each row and each index of
+            the other dimensions.
         least: Places below it are an error; None: such rows are left out.
     """
 
@@ -149,7 +149,8 @@ def _last(k: Builder, a: Expr, b: Expr) -> Expr:
 
 _F32 = np.finfo(np.float32)
 _I32 = np.iinfo(np.int32)
-#: How rows of a segment are merged, and what a segment without rows is: of floats, of whole numbers.
+#: How rows of a segment are merged, and what a segment without rows is: of floats, of whole
+#: numbers.
 _SEGMENTS: dict[str, tuple[Merge, float, float]] = {
     "SEGMENT_SUM": (_add, 0, 0),
     "UNSORTED_SEGMENT_SUM": (_add, 0, 0),
@@ -207,8 +208,8 @@ def _accepts(node: Node, site: Site) -> str | None:
     looks = rows.count * (out.elements // out.shape[-1]) * -(-out.shape[-1] // 4)
     if refused is None and looks > MOST_LOOKS:
         return (
-            f"{rows.count} rows of {node.op} for {out.elements} elements; a kernel, which looks for "
-            "the rows of each element, would take longer than the CPU"
+            f"{rows.count} rows of {node.op} for {out.elements} elements; a kernel, which looks "
+            "for the rows of each element, would take longer than the CPU"
         )
     return refused
 

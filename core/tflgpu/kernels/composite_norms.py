@@ -1,5 +1,5 @@
-"""RMS_NORMALIZATION, LAYER_NORMALIZATION and GROUP_NORMALIZATION: one kernel each, in which a team of
-invocations makes the sums of a row or group, in f32, and writes it, scaled and shifted.
+"""RMS_NORMALIZATION, LAYER_NORMALIZATION and GROUP_NORMALIZATION: one kernel each, in which a team
+of invocations makes the sums of a row or group, in f32, and writes it, scaled and shifted.
 
 A group of channels is a row of a tensor of another shape, of the same bytes, where it is a multiple
 of four channels. Others, and groups so large that several teams had better share one, are left to

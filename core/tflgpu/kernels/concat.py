@@ -142,9 +142,8 @@ def _write_channels(low: Lowering, join: _Join, stretch: _Stretch) -> None:
     kind = views[0].vector_type
     if join.keeps_channels and all(p.start % 4 == 0 for p in parts):
         value = _choose(
-            k, slice_ * 4, parts, kind,
-            lambda i: views[i].load(outer, slice_ - parts[i].start // 4),
-        )  # fmt: skip
+            k, slice_ * 4, parts, kind, lambda i: views[i].load(outer, slice_ - parts[i].start // 4)
+        )
     else:
         lanes = []
         for lane in range(4):

@@ -72,9 +72,17 @@ class _Rows:
     """The sums of one invocation, fed one row of the window at a time."""
 
     def __init__(
-        self, k: Builder, window: Window, width: int, blocks: int, x0: Expr, slice_: Expr,
-        read: Callable[[Expr, Expr], Expr], weights: ReadView, sums: list[Variable],
-    ) -> None:  # fmt: skip
+        self,
+        k: Builder,
+        window: Window,
+        width: int,
+        blocks: int,
+        x0: Expr,
+        slice_: Expr,
+        read: Callable[[Expr, Expr], Expr],
+        weights: ReadView,
+        sums: list[Variable],
+    ) -> None:
         self.k, self.window, self.width, self.blocks = k, window, width, blocks
         self.x0, self.slice, self.read, self.weights, self.sums = x0, slice_, read, weights, sums
 
@@ -87,9 +95,12 @@ class _Rows:
         ]
         pixels = range(len(self.sums))
         columns = sorted(
-            {p * window.stride_w + j * window.dilation_w
-             for p in pixels for j in range(window.kernel_w)}
-        )  # fmt: skip
+            {
+                p * window.stride_w + j * window.dilation_w
+                for p in pixels
+                for j in range(window.kernel_w)
+            }
+        )
         for column in columns:
             value = k.let(self._pixel(row, column, inside), "x")
             for p in pixels:
@@ -183,17 +194,30 @@ def build_depthwise(low: Lowering) -> None:
     out = low.write(k)
     count = -(-window.out_w // pixels) * slices * rows
     plan = _Plan(
-        window, height, width, rows, slices, outs // channels, pixels, low.attrs.activation,
-        unrolled, known_finite, groups_across(low, k, count),
-    )  # fmt: skip
+        window,
+        height,
+        width,
+        rows,
+        slices,
+        outs // channels,
+        pixels,
+        low.attrs.activation,
+        unrolled,
+        known_finite,
+        groups_across(low, k, count),
+    )
     low.body(k, _write, plan, src, weights, bias, out)
     launch(low, k, plan.invocations)
 
 
 def _write(
-    k: Builder, plan: _Plan, src: ReadView, weights: ReadView, bias: Callable[[Operand], Expr],
+    k: Builder,
+    plan: _Plan,
+    src: ReadView,
+    weights: ReadView,
+    bias: Callable[[Operand], Expr],
     out: WriteView,
-) -> None:  # fmt: skip
+) -> None:
     window, height, width = plan.window, plan.height, plan.width
     slices, pixels, blocks = plan.slices, plan.pixels, plan.blocks
     i = spread_over(k, plan.invocations, plan.across)

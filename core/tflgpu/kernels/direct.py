@@ -1,7 +1,8 @@
 """Convolution without shared memory: one invocation, a few pixels, one slice of channels.
 
-What CPUs that run OpenCL like best: their caches do the staging. Long sums of few results (a model's heads) are
-added up in parts, so that what f32 loses does not grow with their length; kernels of GPUs share such sums out.
+What CPUs that run OpenCL like best: their caches do the staging. Long sums of few results (a
+model's heads) are added up in parts, so that what f32 loses does not grow with their length;
+kernels of GPUs share such sums out.
 """
 
 from __future__ import annotations
@@ -43,9 +44,14 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: OutputBlock)
 
 
 def _write(
-    k: Builder, problem: MatrixProduct, block: OutputBlock, src: ReadView, weights: Buffer, bias: Buffer,
+    k: Builder,
+    problem: MatrixProduct,
+    block: OutputBlock,
+    src: ReadView,
+    weights: Buffer,
+    bias: Buffer,
     out: WriteView,
-) -> None:  # fmt: skip
+) -> None:
     column0 = k.let(k.global_id(0) * block.columns, "column")
     row0 = k.let(k.global_id(1) * block.rows, "row")
     guard(k, column0 < problem.slices, row0 < problem.pixels)

@@ -99,9 +99,8 @@ def _build(largest: bool) -> Callable[[Lowering], None]:
         domain = Domain.of(source.shape, (axis,))
         result = low.layout(low.node.outputs[0])
         shape = team_shape(
-            low.caps, result.outer * result.slices, domain.steps,
-            lanes_first=domain.over_channels,
-        )  # fmt: skip
+            low.caps, result.outer * result.slices, domain.steps, lanes_first=domain.over_channels
+        )
         k = low.kernel(low.node.op.lower(), shape.workgroup)
         view, out = low.read(k, 0), low.write(k)
         compute = Scalar.F32 if source.dtype.is_float else Scalar.I32

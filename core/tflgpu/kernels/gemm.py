@@ -119,9 +119,15 @@ def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
 
 
 def _write(
-    k: Builder, problem: MatrixProduct, tile: Tile, src: ReadView, weights: Buffer, bias: Buffer,
-    out: WriteView, masked: bool,
-) -> None:  # fmt: skip
+    k: Builder,
+    problem: MatrixProduct,
+    tile: Tile,
+    src: ReadView,
+    weights: Buffer,
+    bias: Buffer,
+    out: WriteView,
+    masked: bool,
+) -> None:
     """The body; ``masked``: weights past the end of the sum have to be made zeros."""
     lane = _Lane(k, tile)
     stage = _Stage(k, tile, problem, lane, src, weights, masked)
@@ -168,9 +174,15 @@ class _Stage:
     """Staging of both operands: global memory -> registers (`fetch`) -> shared (`commit`)."""
 
     def __init__(
-        self, k: Builder, tile: Tile, problem: MatrixProduct, lane: _Lane, src: ReadView,
-        weights: Buffer, masked: bool,
-    ) -> None:  # fmt: skip
+        self,
+        k: Builder,
+        tile: Tile,
+        problem: MatrixProduct,
+        lane: _Lane,
+        src: ReadView,
+        weights: Buffer,
+        masked: bool,
+    ) -> None:
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
         self.weights, self._masked = weights, masked
         threads = tile.cols * tile.rows

@@ -35,9 +35,14 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
 
 
 def _write(
-    k: Builder, problem: MatrixProduct, teams: Teams, src: ReadView, weights: Buffer, bias: Buffer,
+    k: Builder,
+    problem: MatrixProduct,
+    teams: Teams,
+    src: ReadView,
+    weights: Buffer,
+    bias: Buffer,
     out: WriteView,
-) -> None:  # fmt: skip
+) -> None:
     rows, columns, shares = problem.pixels, teams.columns, teams.lanes
     at = teams.member(k)
     column = k.let(k.group_id(0) * columns + at.column, "slice")

@@ -46,8 +46,9 @@ def build_basic(low: Lowering) -> None:
     node, inputs = low.node, low.node.input(INPUT).shape[1]
     matrix = np.asarray(node.const(WEIGHTS))
     products = [
-        InputProduct(INPUT, [matrix[:, :inputs]]), InputProduct(HIDDEN, [matrix[:, inputs:]])
-    ]  # fmt: skip
+        InputProduct(INPUT, [matrix[:, :inputs]]),
+        InputProduct(HIDDEN, [matrix[:, inputs:]]),
+    ]
     _build_cell(low, input_sums(low, products, [np.asarray(node.const(BIASES))], result=_GATES))
     _build_joined(low)
 
@@ -136,15 +137,23 @@ def _why_not(node: Node, places: CellOperands, site: Site) -> str | None:
 def _through_time(op: str, *ways: CellOperands) -> KernelRule:
     # It binds eight buffers, which is all that some devices have: no chain may bring more.
     return KernelRule(
-        op, "through time", partial(run_directions, ways=ways), partial(_accepts, ways),
-        fuses=False, keeps_state=True,
-    )  # fmt: skip
+        op,
+        "through time",
+        partial(run_directions, ways=ways),
+        partial(_accepts, ways),
+        fuses=False,
+        keeps_state=True,
+    )
 
 
 RULES = (
     *(
         KernelRule(
-            op, "through time, on whole numbers", run_stored_cell, _accepts_stored, fuses=False,
+            op,
+            "through time, on whole numbers",
+            run_stored_cell,
+            _accepts_stored,
+            fuses=False,
             keeps_state=True,
         )
         for op in ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM")
@@ -153,4 +162,4 @@ RULES = (
     _through_time("LSTM", LSTM),
     _through_time("UNIDIRECTIONAL_SEQUENCE_LSTM", LSTM),
     _through_time("BIDIRECTIONAL_SEQUENCE_LSTM", FORWARD, BACKWARD),
-)  # fmt: skip
+)

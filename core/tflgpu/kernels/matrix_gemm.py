@@ -79,11 +79,18 @@ def build_matrix_gemm(
 
 
 def _write(
-    k: Builder, problem: MatrixProduct, tile: MatrixTile, src: ReadView, weights: tuple[Buffer, ...],
-    bias: Buffer, out: WriteView, inputs: int, masked: bool,
-) -> None:  # fmt: skip
-    """The body. ``inputs`` is that of `Operands`; ``masked``: weights past the end of the sum have to
-    be made zeros."""
+    k: Builder,
+    problem: MatrixProduct,
+    tile: MatrixTile,
+    src: ReadView,
+    weights: tuple[Buffer, ...],
+    bias: Buffer,
+    out: WriteView,
+    inputs: int,
+    masked: bool,
+) -> None:
+    """The body. ``inputs`` is that of `Operands`; ``masked``: weights past the end of the sum have
+    to be made zeros."""
     lane = _Lane(k, tile)
     stage = _Stage(k, tile, problem, lane, src, weights, inputs, masked)
     sums = _Sums(k, tile, lane, has_low=inputs + len(weights) > 2)
@@ -153,9 +160,16 @@ class _Stage:
     """
 
     def __init__(
-        self, k: Builder, tile: MatrixTile, problem: MatrixProduct, lane: _Lane, src: ReadView,
-        weights: tuple[Buffer, ...], inputs: int, masked: bool,
-    ) -> None:  # fmt: skip
+        self,
+        k: Builder,
+        tile: MatrixTile,
+        problem: MatrixProduct,
+        lane: _Lane,
+        src: ReadView,
+        weights: tuple[Buffer, ...],
+        inputs: int,
+        masked: bool,
+    ) -> None:
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
         self._weights, self._masked = weights, masked
         self.a_size = tile.pixels * tile.a_pitch
@@ -257,12 +271,17 @@ class _Sums:
         for s in range(tile.depth // 4):
             left = [
                 [
-                    k.matrix_load(array, a0 + (i * TILE * tile.a_pitch + s * 4), tile.a_pitch,
-                                  MatrixRole.A, "l")
+                    k.matrix_load(
+                        array,
+                        a0 + (i * TILE * tile.a_pitch + s * 4),
+                        tile.a_pitch,
+                        MatrixRole.A,
+                        "l",
+                    )
                     for i in range(tile.block_rows)
                 ]
                 for array in stage.a
-            ]  # fmt: skip
+            ]
             for j in range(tile.block_cols):
                 at = b0 + (s * TILE * tile.b_pitch + j * 4)
                 right = [

@@ -110,9 +110,14 @@ def _in_parts(low: Lowering, domain: Domain, plan: Shape2) -> None:
 
 
 def _write_from_parts(
-    k: Builder, domain: Domain, plan: Shape2, view: ReadView, parts: ReadView, out: WriteView,
+    k: Builder,
+    domain: Domain,
+    plan: Shape2,
+    view: ReadView,
+    parts: ReadView,
+    out: WriteView,
     epsilon: float,
-) -> None:  # fmt: skip
+) -> None:
     moments = Moments(k, plan, domain, view)
     at = moments.at
     first = k.let(at.item * plan.parts, "first_part")

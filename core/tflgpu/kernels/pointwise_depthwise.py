@@ -5,8 +5,8 @@ all pixels that the square's windows see into shared memory, and takes the windo
 tensor in between, in inverted residual blocks the largest one, is never written. In return, pixels
 that two squares see are computed twice, and the input is read once for every four channels.
 
-Whether that pays is a matter of measuring (`Tuning.joins_pointwise`); the preference SUSTAINED_SPEED
-measures it for a model (`tflgpu.runtime.trials`).
+Whether that pays is a matter of measuring (`Tuning.joins_pointwise`); the preference
+SUSTAINED_SPEED measures it for a model (`tflgpu.runtime.trials`).
 """
 
 from __future__ import annotations

@@ -49,10 +49,12 @@ _KINDS = {
     "MAX_POOL_2D": _Kind(lambda k, x: x, lambda k, a, b: k.max(a, b), lambda k, x, n: x, False),
     "AVERAGE_POOL_2D": _Kind(lambda k, x: x, lambda k, a, b: a + b, _divide, True),
     "L2_POOL_2D": _Kind(
-        lambda k, x: x * x, lambda k, a, b: a + b,
-        lambda k, total, count: k.call("sqrt", _divide(k, total, count)), True,
+        lambda k, x: x * x,
+        lambda k, a, b: a + b,
+        lambda k, total, count: k.call("sqrt", _divide(k, total, count)),
+        True,
     ),
-}  # fmt: skip
+}
 
 
 def _kind(low: Lowering) -> _Kind:
@@ -139,9 +141,8 @@ def build_pool(low: Lowering) -> None:
 
 
 def _store(
-    low: Lowering, k: Builder, out: WriteView, place: _Place, pixel: Expr, slice_: Expr,
-    total: Expr,
-) -> None:  # fmt: skip
+    low: Lowering, k: Builder, out: WriteView, place: _Place, pixel: Expr, slice_: Expr, total: Expr
+) -> None:
     value = _kind(low).finish(k, total, place.count())
     out.store(pixel, slice_, activate(k, low.attrs.activation, k.let(value, "pooled")))
 

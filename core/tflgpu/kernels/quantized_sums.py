@@ -21,8 +21,8 @@ from tflgpu.ops.windows import Window
 #: What there is for each slice of output channels: bias, value, left, right.
 _ROWS = 4
 
-#: Row and column of a tap -> row-major position of the pixel that it sees, and whether there is one;
-#: the position is in bounds in any case.
+#: Row and column of a tap -> row-major position of the pixel that it sees, and whether there is
+#: one; the position is in bounds in any case.
 Seen = Callable[[Expr, Expr], tuple[Expr, Expr]]
 
 

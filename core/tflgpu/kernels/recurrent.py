@@ -155,10 +155,12 @@ def input_sums(
     sums = low.temp((rows, columns * 4), scalar)
     k = low.kernel(name, (_WORKGROUP, 1, 1))
     parts = [
-        (low.read(k, p.index),
-         low.weights(k, pack_matrices(p.matrices, scalar.numpy), scalar=storage))
+        (
+            low.read(k, p.index),
+            low.weights(k, pack_matrices(p.matrices, scalar.numpy), scalar=storage),
+        )
         for p in products
-    ]  # fmt: skip
+    ]
     outs = [low.write_temp(k, sums, "sums"), *([] if result is None else [low.write(k, result)])]
     column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
     guard(k, column < columns)

@@ -128,9 +128,8 @@ def _build(reduction: Reduction) -> Callable[[Lowering], None]:
         k = low.kernel(f"{name}_parts", shape.workgroup)
         view, parts = low.read(k, 0), low.write_temp(k, temp)
         stage.write(
-            k, shape, view,
-            lambda at, value: parts.store(at.item * shape.parts + at.part, 0, value),
-        )  # fmt: skip
+            k, shape, view, lambda at, value: parts.store(at.item * shape.parts + at.part, 0, value)
+        )
         low.dispatch_groups(k, shape.groups)
 
         last = _Stage(reduction, compute, Domain.of((items, shape.parts, 4), (1,)))

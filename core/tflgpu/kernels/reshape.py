@@ -23,12 +23,13 @@ def _copy(low: Lowering) -> None:
         lanes = [
             src.load_flat(
                 k.let(
-                    outer * out.channels + channel_of(k, slice_, min(lane, out.channels - 1),
-                                                      out.channels), "flat",
+                    outer * out.channels
+                    + channel_of(k, slice_, min(lane, out.channels - 1), out.channels),
+                    "flat",
                 )
             )
             for lane in range(4)
-        ]  # fmt: skip
+        ]
         value = k.vec(lanes)
     out.store(outer, slice_, value)
     launch(low, k, count)

@@ -1,4 +1,5 @@
-"""CAST, SLICE and the RESIZE_BILINEAR that reads them, as one kernel: a part of an image is resized.
+"""CAST, SLICE and the RESIZE_BILINEAR that reads them, as one kernel: a part of an image is
+resized.
 
     u8 [1, 480, 640, 4] -> CAST -> SLICE -> RESIZE_BILINEAR -> f32 [1, 257, 257, 3]
 

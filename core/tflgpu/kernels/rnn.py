@@ -28,9 +28,13 @@ def _accepts(ways: tuple[CellOperands, ...], node: Node, site: Site) -> str | No
 
 def _through_time(op: str, *ways: CellOperands) -> KernelRule:
     return KernelRule(
-        op, "through time", partial(run_directions, ways=ways), partial(_accepts, ways),
-        fuses=len(ways) == 1, keeps_state=True,
-    )  # fmt: skip
+        op,
+        "through time",
+        partial(run_directions, ways=ways),
+        partial(_accepts, ways),
+        fuses=len(ways) == 1,
+        keeps_state=True,
+    )
 
 
 RULES = (

@@ -47,8 +47,8 @@ def rows_shape(caps: DeviceCaps, shape: Shape) -> Shape2 | None:
 
 
 def build_rows(low: Lowering, steps: Sequence[RowStep]) -> None:
-    """Write the kernel of ``steps``, in an order in which they can run; the last one has an element for
-    each of a row's."""
+    """Write the kernel of ``steps``, in an order in which they can run; the last one has an element
+    for each of a row's."""
     shape = steps[-1].result.shape
     plan = rows_shape(low.caps, shape)
     assert plan is not None

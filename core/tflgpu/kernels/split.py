@@ -20,9 +20,12 @@ def _cut(low: Lowering, operand: int, axis: int) -> None:
     start = 0
     for output, value in enumerate(low.node.outputs):
         move(
-            low, _shift(axis, start), operand=operand, output=output,
+            low,
+            _shift(axis, start),
+            operand=operand,
+            output=output,
             vector=axis < len(shape) - 1 or start % 4 == 0,
-        )  # fmt: skip
+        )
         start += value.shape[axis]
 
 

@@ -1,5 +1,5 @@
-"""STABLEHLO_SCATTER: as `kernels.collect`, an invocation has four elements of the result and looks for
-the updates of each, row by row, so that what comes out is the same on every device."""
+"""STABLEHLO_SCATTER: as `kernels.collect`, an invocation has four elements of the result and looks
+for the updates of each, row by row, so that what comes out is the same on every device."""
 
 from __future__ import annotations
 
@@ -114,10 +114,16 @@ def _accepts(node: Node, site: Site) -> str | None:
     if not fits_32_bits(node.input(1)):
         return f"indices of {node.op} are {node.input(1).dtype.value}; i32 runs on the GPU"
     if a.merge == "update" and not a.rows_first(len(node.input(2).shape)):
-        return f"boxes of {node.op} come before the rows that they belong to: which is the last is not told"
+        return (
+            f"boxes of {node.op} come before the rows that they belong to: which is the last "
+            "is not told"
+        )
     looks = math.prod(_rows(node)) * (out.elements // out.shape[-1]) * -(-out.shape[-1] // 4)
     if looks > MOST_LOOKS:
-        return f"{node.op} has {math.prod(_rows(node))} rows for {out.elements} elements: the CPU is faster"
+        return (
+            f"{node.op} has {math.prod(_rows(node))} rows for {out.elements} elements: the "
+            "CPU is faster"
+        )
     return movable(node, node.input(0), node.input(2), out)
 
 

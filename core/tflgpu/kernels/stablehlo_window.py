@@ -1,4 +1,5 @@
-"""STABLEHLO_REDUCE_WINDOW and REDUCE_WINDOW: an invocation goes over the windows of four elements."""
+"""STABLEHLO_REDUCE_WINDOW and REDUCE_WINDOW: an invocation goes over the windows of four
+elements."""
 
 from __future__ import annotations
 

@@ -50,9 +50,14 @@ def run_stored_cell(low: Lowering) -> None:
     sums = input_sums(low, [product], factors=input_factors(own, attributes.cell))
     together = len(shape) == 2 or time_major
     loop = _StoredCellLoop(
-        low, own, Steps(batch, steps, time_major), sums, low.write, "integer_lstm_steps",
+        low,
+        own,
+        Steps(batch, steps, time_major),
+        sums,
+        low.write,
+        "integer_lstm_steps",
         stepped=batch if together else 1,
-    )  # fmt: skip
+    )
     loop.build()
 
 

@@ -1,4 +1,5 @@
-"""STORED_PRODUCT: one invocation multiplies four lines of elements, in the order in which they are stored.
+"""STORED_PRODUCT: one invocation multiplies four lines of elements, in the order in which they are
+stored.
 
 The language has no 64-bit numbers: a product of 32 and 17 bits is three limbs of 16 bits, as in
 `tflgpu.kernels.stored_sums`.
@@ -33,8 +34,8 @@ def _rescaled(k: Builder, attributes: StoredProduct, limbs: list[Expr]) -> Expr:
 
 
 def _limbs(k: Builder, product: Expr, by: Expr) -> list[Expr]:
-    """``product * by`` of any i32 and of a number of 17 bits, or one of 16 with its sign: no part takes
-    more than 32 bits."""
+    """``product * by`` of any i32 and of a number of 17 bits, or one of 16 with its sign: no part
+    takes more than 32 bits."""
     product, by = k.let(product, "product"), k.let(by, "by")
     low = k.let((product & _MASK) * by, "low")
     high = k.let((product >> _LIMB) * by, "high")

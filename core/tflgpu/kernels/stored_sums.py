@@ -1,7 +1,7 @@
 """STORED_SUMS in a language that has no 64-bit numbers: totals are limbs of 16 bits.
 
-A limb and a half fit 32 bits, so that a product of a limb and a multiplier of 15 bits does, and what
-goes over from one limb to the next.
+A limb and a half fit 32 bits, so that a product of a limb and a multiplier of 15 bits does, and
+what goes over from one limb to the next.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def half_of(right: Array | int) -> list[Array]:
 
 
 def _wide_rows(table: Array) -> Array:
-    """Of each channel what its total is multiplied by, a half of the last step in limbs, by how many
-    limbs the product is shifted to the right, and how many bits more."""
+    """Of each channel what its total is multiplied by, a half of the last step in limbs, by how
+    many limbs the product is shifted to the right, and how many bits more."""
     value, shift = table[3].astype(np.int64), table[4].astype(np.int64)
     factor = np.where(value < 0x7FFF0000, (value + (1 << 15)) >> 16, 0x7FFF)
     right = 15 - shift

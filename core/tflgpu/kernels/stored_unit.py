@@ -1,4 +1,5 @@
-"""STORED_UNIT: a team of invocations for every row, as L2_NORMALIZATION has, in f32, which has its numbers."""
+"""STORED_UNIT: a team of invocations for every row, as L2_NORMALIZATION has, in f32, which has its
+numbers."""
 
 from __future__ import annotations
 

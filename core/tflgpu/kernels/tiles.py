@@ -82,13 +82,14 @@ TILES = (
 def choose_tile(pixels: int, slices: int, depth: int, caps: DeviceCaps) -> Tile:
     """The tile that the model expects to be fastest on a device; ``depth`` is in q slices."""
     fitting = [
-        t for t in TILES
+        t
+        for t in TILES
         if t.threads <= caps.max_workgroup
         and t.shared_bytes <= caps.shared_bytes
         and t.cols <= caps.max_workgroup_size[0]
         and t.rows <= caps.max_workgroup_size[1]
         and t.split <= caps.max_workgroup_size[2]
-    ]  # fmt: skip
+    ]
     model, units = tuning_of(caps).blocked, caps.compute_units
     return min(fitting, key=lambda t: _clocks(model, t, pixels, slices, depth, units))
 
@@ -109,9 +110,14 @@ def _clocks(
     read = reads * tile.depth * tile.threads * model.shared_clocks
     fetch = (tile.pixels + 4 * tile.slices) * tile.depth * tile.split * model.fetch_clocks
     per_unit = -(-workgroups // units)
-    resident = max(1, min(
-        per_unit, model.resident_threads // tile.threads, model.resident_bytes // tile.shared_bytes
-    ))  # fmt: skip
+    resident = max(
+        1,
+        min(
+            per_unit,
+            model.resident_threads // tile.threads,
+            model.resident_bytes // tile.shared_bytes,
+        ),
+    )
     busy = min(1.0, resident * tile.threads / model.hiding)
     latency = model.stage_latency + model.step_latency * tile.depth * (reads + 4 * block)
     stage = max((multiply + read + fetch) * resident / busy, latency)

@@ -2,9 +2,9 @@
 first ``k`` ranks.
 
 An element's rank is how many of its row come before it: larger ones, and equal ones that stand
-earlier. NaN comes after all numbers, as on the CPU. No two elements have one rank, so nothing depends
-on the order in which invocations run. The work grows with the square of a row's length; rows longer
-than `_LONGEST`, and many long ones, stay on the CPU.
+earlier. NaN comes after all numbers, as on the CPU. No two elements have one rank, so nothing
+depends on the order in which invocations run. The work grows with the square of a row's length;
+rows longer than `_LONGEST`, and many long ones, stay on the CPU.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         self._last_if: list[int | None] = [None]
         #: What expressions read of variables.
         self.reads = Reads(name)
-        #: What views have done with it that its kernel does not show ("chain": ran what joined a store).
+        #: What views have done with it that its kernel does not show ("chain": ran what joined a
+        #: store).
         self.marks: set[str] = set()
 
     # Parameters and shared memory
@@ -349,8 +350,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     @property
     def begun(self) -> Hashable | None:
-        """All that what is written next may depend on: equal for kernels that were begun alike. None
-        where something is written already."""
+        """All that what is written next may depend on: equal for kernels that were begun alike.
+        None where something is written already."""
         if self._blocks != [[]]:
             return None
         names = tuple(self._idents.items())
@@ -371,10 +372,13 @@ class Builder(MatrixBuilder, SubgroupBuilder):
             raise refused(f"{self.name}: built inside an open block")
         kernel = unique(
             Kernel(
-                self.name, self.workgroup, tuple(self._buffers), tuple(self._shared),
+                self.name,
+                self.workgroup,
+                tuple(self._buffers),
+                tuple(self._shared),
                 tuple(self._blocks[0]),
             )
-        )  # fmt: skip
+        )
         check(kernel)
         return kernel
 

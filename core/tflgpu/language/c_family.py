@@ -1,8 +1,8 @@
-"""The base of printers of C's descendants (OpenCL C; CUDA's and Metal's languages are others): types,
-numbers, choices, and f16.
+"""The base of printers of C's descendants (OpenCL C; CUDA's and Metal's languages are others):
+types, numbers, choices, and f16.
 
-Devices without arithmetic of f16 load and store it all the same. There an f16 value is only moved about,
-and is held as the f32 that it equals; whatever would compute with it is refused.
+Devices without arithmetic of f16 load and store it all the same. There an f16 value is only moved
+about, and is held as the f32 that it equals; whatever would compute with it is refused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ from tflgpu.language.tree import Binary, Call, Cast, Const, Expr, Kernel, Select
 from tflgpu.language.types import Scalar, Type, type_of
 
 NAMES = {
-    Scalar.F16: "half", Scalar.F32: "float", Scalar.I32: "int", Scalar.U32: "uint",
-    Scalar.BOOL: "bool", Scalar.I8: "char", Scalar.U8: "uchar", Scalar.I16: "short",
-}  # fmt: skip
+    Scalar.F16: "half",
+    Scalar.F32: "float",
+    Scalar.I32: "int",
+    Scalar.U32: "uint",
+    Scalar.BOOL: "bool",
+    Scalar.I8: "char",
+    Scalar.U8: "uchar",
+    Scalar.I16: "short",
+}
 #: The least number that rounds to infinity.
 _OVERFLOW = {Scalar.F16: 65520.0, Scalar.F32: float.fromhex("0x1.ffffffp127")}
 
@@ -49,8 +55,8 @@ _OVERFLOWING = frozenset({"add", "sub", "mul"})
 
 
 class CPrinter(Printer):
-    """Prints one kernel. Functions of `half` values go through float, and sums and products of i32 that
-    may wrap around are those of unsigned numbers (`tflgpu.language.overflow`).
+    """Prints one kernel. Functions of `half` values go through float, and sums and products of i32
+    that may wrap around are those of unsigned numbers (`tflgpu.language.overflow`).
 
     Attributes:
         uses_half: The text has `half` values, and not only loads and stores of them.

@@ -41,9 +41,9 @@ class Code(NamedTuple):
 
 
 def _operand_levels(level: int) -> tuple[int, int]:
-    """How strongly the operands of an operator have to bind to go without parentheses. For arithmetic
-    that follows from precedence; where readers (and WGSL) do not trust it, around operands of shifts,
-    bits and other logic, they are always there."""
+    """How strongly the operands of an operator have to bind to go without parentheses. For
+    arithmetic that follows from precedence; where readers (and WGSL) do not trust it, around
+    operands of shifts, bits and other logic, they are always there."""
     if level in (MUL, ADD):
         return level, level + 1  # chains read from left to right
     if level in (RELATION, EQUALITY):

@@ -1,10 +1,10 @@
 """The base of printers of C-like languages that lack functions, leave results open, let an
-implementation compute as if there were no NaN, or fold constants by rules of their own: languages of
-graphics (WGSL).
+implementation compute as if there were no NaN, or fold constants by rules of their own: languages
+of graphics (WGSL).
 
 What is missing is printed as functions, from the kernel language's own definitions
-(`tflgpu.language.definitions`, `guards`, `exact`), each for one type and number of lanes. What a kernel
-computes of literals alone is printed as a literal.
+(`tflgpu.language.definitions`, `guards`, `exact`), each for one type and number of lanes. What a
+kernel computes of literals alone is printed as a literal.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _OWN_NAMES = re.compile(rf"({'|'.join(sorted(_STEMS))})_\d")
 
 
 def definition_of(name: str) -> Definition:
-    """That of a function's name: of one of the language's and a number of lanes, or of an operation,
-    the lanes' type and their number."""
+    """That of a function's name: of one of the language's and a number of lanes, or of an
+    operation, the lanes' type and their number."""
     stem, width = name.rsplit("_", 1)
     if stem in DEFINED:
         return definition(stem, int(width))

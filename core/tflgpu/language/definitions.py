@@ -2,14 +2,14 @@
 
 Vulkan and WGSL promise sin and cos to 2^-11 only (NVIDIA's WGSL is off by more than 1e-3 at 1e4),
 atan2 to 4096 units in the last place and tanh as the quotient of two differences, which overflows;
-they have no erf, and leave pow of a base that is not positive undefined. Here these are computed from
-+, *, /, fma, exp, and pow of what is not negative, so that a printer needs none of its own.
+they have no erf, and leave pow of a base that is not positive undefined. Here these are computed
+from +, *, /, fma, exp, and pow of what is not negative, so that a printer needs none of its own.
 
 Inside a definition nothing is asked of NaN: operands may be taken for numbers, and comparisons and
 extremes be printed as a language has them. ``isnan`` alone is what it says, and what a definition
-gives of NaN and infinities follows from it and from bits. Polynomials are weighted least-squares fits
-(Lawson's iteration) to float64 values on the intervals given; the figure beside each is its own
-largest error in exact arithmetic.
+gives of NaN and infinities follows from it and from bits. Polynomials are weighted least-squares
+fits (Lawson's iteration) to float64 values on the intervals given; the figure beside each is its
+own largest error in exact arithmetic.
 """
 
 from __future__ import annotations
@@ -25,21 +25,47 @@ from tflgpu.language.tree import Expr, Kernel, Let, Name, Operand
 from tflgpu.language.types import F32, Scalar, Type
 
 # erf(x) / x in x^2, |x| <= 1; 1.2e-9 relative
-_ERF_SMALL = (1.1283791065216064, -0.3761262595653534, 0.1128358542919159, -0.026853810995817184,
-              0.005188327748328447, -0.0008010192541405559, 7.853857823647559e-05)  # fmt: skip
+_ERF_SMALL = (
+    1.1283791065216064,
+    -0.3761262595653534,
+    0.1128358542919159,
+    -0.026853810995817184,
+    0.005188327748328447,
+    -0.0008010192541405559,
+    7.853857823647559e-05,
+)
 # -log(1 - erf(x)) in x, 1 <= x <= 4; 1.1e-9 of erf
-_ERF_LARGE = (0.00035370892146602273, 1.1270400285720825, 0.6382256150245667, 0.10303743183612823,
-              -0.021805351600050926, 0.0029396156314760447, -0.0001855748996604234)  # fmt: skip
+_ERF_LARGE = (
+    0.00035370892146602273,
+    1.1270400285720825,
+    0.6382256150245667,
+    0.10303743183612823,
+    -0.021805351600050926,
+    0.0029396156314760447,
+    -0.0001855748996604234,
+)
 _ERF_END = 4.0  # from here on erf is 1 in f32
 # (tanh(x) / x - 1) / x^2 in x^2, x^2 <= 0.4; 4.8e-9 of tanh(x) / x
-_TANH = (-0.33333277702331543, 0.13331328332424164, -0.05372922867536545, 0.020601999014616013,
-         -0.00566078070551157)  # fmt: skip
+_TANH = (
+    -0.33333277702331543,
+    0.13331328332424164,
+    -0.05372922867536545,
+    0.020601999014616013,
+    -0.00566078070551157,
+)
 _TANH_SMALL = 0.63
 _TANH_END = 10.0  # from here on tanh is 1 in f32, and up to here exp(2 x) is finite
 # (atan(x) / x - 1) / x^2 in x^2, |x| <= 1; 1.9e-8 of atan(x) / x
-_ATAN = (-0.3333316743373871, 0.19994136691093445, -0.14214205741882324, 0.10678929090499878,
-         -0.07580552995204926, 0.04355324059724808, -0.01658099703490734,
-         0.0029745432548224926)  # fmt: skip
+_ATAN = (
+    -0.3333316743373871,
+    0.19994136691093445,
+    -0.14214205741882324,
+    0.10678929090499878,
+    -0.07580552995204926,
+    0.04355324059724808,
+    -0.01658099703490734,
+    0.0029745432548224926,
+)
 # (sin(x) / x - 1) / x^2 and (cos(x) - 1 + x^2 / 2) / x^4 in x^2, |x| <= 0.8; 4e-9 and 1e-10
 _SIN = (-0.16666653752326965, 0.008332131430506706, -0.00019510838319547474)
 _COS = (0.04166664555668831, -0.0013887305976822972, 2.4431203200947493e-05)

@@ -3,8 +3,8 @@
 NaN and infinities are values like any others: a kernel may meet them and relies on what becomes of
 them, on every device.
 
-* ``add``, ``sub``, ``mul``, ``div``, ``fma``, ``dot``, ``neg``: as IEEE 754 has it. What overflows is
-  infinite; inf - inf, inf * 0 and 0 / 0 are NaN; any other x / 0 is infinite.
+* ``add``, ``sub``, ``mul``, ``div``, ``fma``, ``dot``, ``neg``: as IEEE 754 has it. What overflows
+  is infinite; inf - inf, inf * 0 and 0 / 0 are NaN; any other x / 0 is infinite.
 * ``min`` and ``max`` are NaN if either operand is (IEEE 754-2019, minimum and maximum), so
   `Builder.clamp` keeps a NaN too.
 * Comparisons with a NaN are false, except ``ne``, which is true. ``isnan`` says what x.ne(x) does.

@@ -42,8 +42,8 @@ def _not_yet(op: str, a: Operand, b: Operand) -> Expr:
 
 
 #: What Python's operators build. Which operands may meet, and as what, is decided one file above,
-#: which builds on the classes here and so puts itself in when it is imported, at the latest when the
-#: first operator asks.
+#: which builds on the classes here and so puts itself in when it is imported, at the latest when
+#: the first operator asks.
 _combine: Callable[[str, Operand, Operand], Expr] = _not_yet
 
 
@@ -58,8 +58,8 @@ def _binary(op: str, a: Operand, b: Operand) -> Expr:
 
 
 class Expr(Hints):
-    """Base of all expressions. Python's operators build trees, ``==`` among them; what it has besides
-    is refused with a hint (`tflgpu.language.hints`).
+    """Base of all expressions. Python's operators build trees, ``==`` among them; what it has
+    besides is refused with a hint (`tflgpu.language.hints`).
 
     A class of expressions is an attrs class whose operands are the fields annotated ``Expr`` or
     ``tuple[Expr, ...]``. It says here what the rest of the language asks of it; a printer's method

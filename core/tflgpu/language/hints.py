@@ -1,4 +1,5 @@
-"""What Python would do with an expression that has no value yet, refused with what to write instead."""
+"""What Python would do with an expression that has no value yet, refused with what to write
+instead."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ _ROUND = "write k.call('round', x), and likewise 'floor', 'ceil' and 'trunc'"
 
 #: By the name of Python's method: the hint.
 _REFUSED = {
-    "__bool__": f"{_NO_VALUE}: use k.if_(cond) or k.select(cond, a, b) instead of if, and &, | and ~ "
-    "instead of and, or and not; 0 <= i < n is (0 <= i) & (i < n)",
+    "__bool__": f"{_NO_VALUE}: use k.if_(cond) or k.select(cond, a, b) instead of if, and &, | "
+    "and ~ instead of and, or and not; 0 <= i < n is (0 <= i) & (i < n)",
     **dict.fromkeys(("__int__", "__index__"), _NUMBER),
     **dict.fromkeys(
         ("__float__", "__complex__"),

@@ -75,9 +75,11 @@ def _tiles(frame: Frame, ident: str) -> Array:
 
 def _check_whole(who: Index) -> None:
     rows = who.reshape(-1, SUBGROUP) if len(who) % SUBGROUP == 0 else None
-    if rows is None or (rows != rows[:, :1] + np.arange(SUBGROUP)).any() or (
-        rows[:, 0] % SUBGROUP
-    ).any():  # fmt: skip
+    if (
+        rows is None
+        or (rows != rows[:, :1] + np.arange(SUBGROUP)).any()
+        or (rows[:, 0] % SUBGROUP).any()
+    ):
         raise KernelError("a matrix statement was reached by a part of a subgroup")
 
 

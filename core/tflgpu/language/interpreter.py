@@ -101,9 +101,11 @@ class _Interpreter:
         #: What is not for the expressions themselves to say: it takes more than their operands.
         self._reading: dict[type[Expr], Callable[..., Array]] = {
             Const: self._const,  # which is the same every time
-            Name: self._name, Builtin: self._builtin, Load: self._load,
+            Name: self._name,
+            Builtin: self._builtin,
+            Load: self._load,
             SharedLoad: self._shared_load,
-        }  # fmt: skip
+        }
 
     def run(self) -> None:
         per_group = int(np.prod(self.kernel.workgroup))

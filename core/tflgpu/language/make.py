@@ -148,8 +148,12 @@ def bitcast(value: Expr, scalar: Scalar) -> Expr:
 
 
 _FOLDED: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max,
-}  # fmt: skip
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "min": min,
+    "max": max,
+}
 
 
 def _fold_int(op: str, a: Expr, b: Expr) -> Expr | None:
@@ -183,13 +187,18 @@ def _fold_int(op: str, a: Expr, b: Expr) -> Expr | None:
 
 
 _COMPARED: dict[str, Callable[[int, int], bool]] = {
-    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
     "ge": operator.ge,
-}  # fmt: skip
+}
 
 
 def _fold_condition(op: str, a: Expr, b: Expr) -> Expr | None:
-    """Leave out what a condition on scalars does not depend on: compilers warn of constants in one."""
+    """Leave out what a condition on scalars does not depend on: compilers warn of constants in
+    one."""
     if op in COMPARE:
         if not (isinstance(a, Const) and isinstance(b, Const) and a.type.scalar is Scalar.I32):
             return None
@@ -292,7 +301,8 @@ def condition(value: Expr) -> Expr:
     """
     if isinstance(value, (bool, np.bool_)):
         raise refused(
-            f"the condition is {value}, which is known while the kernel is built: use Python's own if"
+            f"the condition is {value}, which is known while the kernel is built: use Python's "
+            "own if"
         )
     return read(value)
 

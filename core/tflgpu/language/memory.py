@@ -24,9 +24,12 @@ _NOBODY, _SEVERAL = -1, -2
 
 #: Undefined contents must not look like zeros: a kernel may not rely on them.
 _UNDEFINED: dict[Scalar, Any] = {
-    Scalar.F16: np.nan, Scalar.F32: np.nan, Scalar.I32: -0x40000000, Scalar.U32: 0xC0000000,
+    Scalar.F16: np.nan,
+    Scalar.F32: np.nan,
+    Scalar.I32: -0x40000000,
+    Scalar.U32: 0xC0000000,
     Scalar.BOOL: True,
-}  # fmt: skip
+}
 
 
 @define

@@ -1,7 +1,7 @@
 """What a kernel needs of a device, and whether the device has it.
 
-Printers of all languages ask here, once, before they print anything. What is left for them is to make
-words of their APIs of it: extensions, capabilities, functions to define.
+Printers of all languages ask here, once, before they print anything. What is left for them is to
+make words of their APIs of it: extensions, capabilities, functions to define.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Needs:
                 return f"{what} 16-bit elements in memory (caps.f16_storage)"
         if self.f16_arithmetic and not has.f16_arithmetic:
             return (
-                f"{self.f16_arithmetic} in f16, which this device only loads and stores; compute in "
-                "f32 (precision F32 or F32_F16)"
+                f"{self.f16_arithmetic} in f16, which this device only loads and stores; compute "
+                "in f32 (precision F32 or F32_F16)"
             )
         if self.matrices and not has.matrix_tiles:
             return "matrix tiles, which this device does not have (caps.matrix_tiles)"
@@ -119,7 +119,8 @@ def check_needs(kernel: Kernel, has: Features) -> Needs:
 
 
 def _arithmetic_of(expr: Expr) -> str:
-    """What an expression does that takes arithmetic of f16; "" where it does nothing of the kind."""
+    """What an expression does that takes arithmetic of f16; "" where it does nothing of the
+    kind."""
     if expr.keeps_lanes:
         return ""
     if isinstance(expr, Binary):

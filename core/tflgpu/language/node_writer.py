@@ -13,7 +13,8 @@ from tflgpu.language.tree import Expr, Kernel, Stmt
 
 @cache
 def method_name(kind: type) -> str:
-    """By what name a writer's method for a class of nodes is found: ``shared_load`` for `SharedLoad`."""
+    """By what name a writer's method for a class of nodes is found: ``shared_load`` for
+    `SharedLoad`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
 
 
@@ -29,9 +30,9 @@ class NodeWriter:
         return KernelError(f"kernel {self.kernel.name}: {message}")
 
     def method_for(self, node: Expr | Stmt) -> Callable[..., Any]:
-        """The method that writes nodes of a class: the one with the class's name. It gets the node and
-        what was written of its operands, and gives what stands for an expression, or a statement's
-        line.
+        """The method that writes nodes of a class: the one with the class's name. It gets the node
+        and what was written of its operands, and gives what stands for an expression, or a
+        statement's line.
 
         Raises:
             KernelError: there is none.

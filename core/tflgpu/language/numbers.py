@@ -33,9 +33,9 @@ def is_same(a: Expr, b: Expr) -> bool:
 
 
 def extreme_of(expr: Binary) -> tuple[str, Expr, bool]:
-    """How a ``min`` or ``max`` of floats may be written where NaN counts: by its own name, or, where
-    one operand is no NaN, as the other one ``at_most`` or ``at_least`` that; which operand is asked
-    about NaN first; and whether that is the second one."""
+    """How a ``min`` or ``max`` of floats may be written where NaN counts: by its own name, or,
+    where one operand is no NaN, as the other one ``at_most`` or ``at_least`` that; which operand is
+    asked about NaN first; and whether that is the second one."""
     is_turned = never_nan(expr.left) and not never_nan(expr.right)
     first, other = (expr.right, expr.left) if is_turned else (expr.left, expr.right)
     limit = "at_most" if expr.op == "min" else "at_least"

@@ -1,9 +1,10 @@
 """Which whole numbers of a kernel are made of data, so that arithmetic on them may overflow.
 
 For printers of C's descendants. The kernel language's i32 wraps around, and in C signed overflow is
-undefined: a compiler makes "true" of ``x + 1 > x``, and ``x`` of ``x * 2 / 2`` (PoCL's does). Unsigned
-numbers wrap in C too. Indices, which are made of ids, sizes and loop counters, stay signed: one that
-overflowed would be wrong anyway, and compilers address memory better when they may assume that none does.
+undefined: a compiler makes "true" of ``x + 1 > x``, and ``x`` of ``x * 2 / 2`` (PoCL's does).
+Unsigned numbers wrap in C too. Indices, which are made of ids, sizes and loop counters, stay
+signed: one that overflowed would be wrong anyway, and compilers address memory better when they may
+assume that none does.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 `Printer` walks a kernel and lays out statements, names, precedence and shared sub-expressions,
 which these languages have in common; whatever a language spells its own way is one small
-method that a dialect overrides. The method for a class of nodes has its name (`load`, `shared_load`)
-and gets the node and the code of its operands. The text depends on nothing but the kernel, so it can
-key a cache.
+method that a dialect overrides. The method for a class of nodes has its name (`load`,
+`shared_load`) and gets the node and the code of its operands. The text depends on nothing but the
+kernel, so it can key a cache.
 """
 
 from __future__ import annotations
@@ -63,14 +63,20 @@ _MAX_DEPTH = 16  # operators nested in one line before a temporary is made
 
 #: The methods that write what is not one line of operands.
 _WRITERS: dict[type[Stmt], str] = {
-    Let: "_let", Var: "_var", Assign: "_assign", If: "_if", For: "_for", Break: "_break",
-    Return: "_return", **dict.fromkeys(MATRIX_STATEMENTS, "_matrix_statement"),
-}  # fmt: skip
+    Let: "_let",
+    Var: "_var",
+    Assign: "_assign",
+    If: "_if",
+    For: "_for",
+    Break: "_break",
+    Return: "_return",
+    **dict.fromkeys(MATRIX_STATEMENTS, "_matrix_statement"),
+}
 
 
 class Printer(NodeWriter):
-    """Prints one kernel for a device that has some features. Make one for each kernel; call `source`
-    once."""
+    """Prints one kernel for a device that has some features. Make one for each kernel; call
+    `source` once."""
 
     #: The language's names of functions, where they are others than the kernel language's.
     function_names: ClassVar[Mapping[str, str]] = {}
@@ -190,7 +196,8 @@ class Printer(NodeWriter):
         return self.function_of(self.type_name(expr.type), x)
 
     def converted(self, source: Type, target: Type, x: Code) -> Code:
-        """A value as another type that has all its values, or as the language itself converts it."""
+        """A value as another type that has all its values, or as the language itself converts
+        it."""
         return self.function_of(self.type_name(target), x)
 
     def declare_shared(self, array: Shared) -> str:
@@ -323,7 +330,8 @@ class Printer(NodeWriter):
         for array in self.kernel.shared:
             self._line(self.declare_shared(array))
         self._block(body)
-        # Methods of this printer's own, which would keep the kernel until Python's collector comes by.
+        # Methods of this printer's own, which would keep the kernel until Python's collector comes
+        # by.
         self._handlers.clear()
         return self._lines
 

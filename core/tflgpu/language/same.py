@@ -1,7 +1,7 @@
 """Whether two kernels are the same tree, so that they print the same.
 
-Names count, and so does whether two equal sub-expressions of a statement are one object, since printers
-compute those once.
+Names count, and so does whether two equal sub-expressions of a statement are one object, since
+printers compute those once.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class _Own(dict[type, Callable[[Any], Any]]):
 
 
 def _fields(kind: type[Any]) -> Callable[[Any], Any]:
-    """What gives a node's own fields. Annotations tell which these are: they are texts here, and mypy
-    checks them."""
+    """What gives a node's own fields. Annotations tell which these are: they are texts here, and
+    mypy checks them."""
     fields = [
         field
         for field in attrs.fields(kind)

@@ -1,9 +1,9 @@
 """Which whole numbers of a kernel are surely not negative.
 
 For printers. Index arithmetic is made of ids, sizes and loop counters, and takes remainders all the
-time. Vulkan leaves SPIR-V's OpSRem undefined for negative operands (appendix "Vulkan Environment for
-SPIR-V"), which NVIDIA's driver makes use of, and wgpu translates the ``%`` of i32 to it. So a printer
-writes only those remainders otherwise that may meet a negative number.
+time. Vulkan leaves SPIR-V's OpSRem undefined for negative operands (appendix "Vulkan Environment
+for SPIR-V"), which NVIDIA's driver makes use of, and wgpu translates the ``%`` of i32 to it. So a
+printer writes only those remainders otherwise that may meet a negative number.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tflgpu.language.walk import statements, walk
 
 #: The largest number that there is.
 _MOST = 2**31 - 1
-#: What an id counts for: nothing beside data that have a limit, since an index made of both is taken not to
-#: overflow; and too much beside data that may be as large as any.
+#: What an id counts for: nothing beside data that have a limit, since an index made of both is
+#: taken not to overflow; and too much beside data that may be as large as any.
 _ID = 2
-#: Of two numbers that are not negative, the most that comes out; it is not negative either, unless that
-#: is beyond `_MOST`.
+#: Of two numbers that are not negative, the most that comes out; it is not negative either, unless
+#: that is beyond `_MOST`.
 _KEEPS: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
     "mul": lambda a, b: a * b,
@@ -44,14 +44,14 @@ _KEEPS: dict[str, Callable[[int, int], int]] = {
     "shr": lambda a, b: a,
     "or": lambda a, b: (1 << max(a, b).bit_length()) - 1,
     "xor": lambda a, b: (1 << max(a, b).bit_length()) - 1,
-}  # fmt: skip
+}
 
 
 def not_negative(kernel: Kernel) -> frozenset[int]:
     """The ids of the i32 expressions that are surely at least 0.
 
-    Sums and products of indices are taken not to overflow, as one that did would be wrong anyway. Those
-    of data wrap around, so they count only where their operands are known to be small enough.
+    Sums and products of indices are taken not to overflow, as one that did would be wrong anyway.
+    Those of data wrap around, so they count only where their operands are known to be small enough.
     """
     return frozenset(_Signs(kernel).found)
 
@@ -85,7 +85,8 @@ class _Signs:
             self._names.add(ident)
 
     def _look_at(self, expr: Expr) -> tuple[bool, int]:
-        """Whether an expression is not negative, if it does not overflow, and the most that it is."""
+        """Whether an expression is not negative, if it does not overflow, and the most that it
+        is."""
         if isinstance(expr, Const):
             return expr.value >= 0, int(expr.value)
         if isinstance(expr, Builtin):

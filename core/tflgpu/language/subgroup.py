@@ -69,9 +69,11 @@ class SubgroupShuffleXor(Stmt):
         (value,) = values
         size, who = group_size(self.mask), here.who
         rows = who.reshape(-1, size) if len(who) % size == 0 else None
-        if rows is None or (rows != rows[:, :1] + np.arange(size)).any() or (
-            rows[:, 0] % size
-        ).any():  # fmt: skip
+        if (
+            rows is None
+            or (rows != rows[:, :1] + np.arange(size)).any()
+            or (rows[:, 0] % size).any()
+        ):
             raise KernelError(f"a shuffle was reached by a part of {size} neighbours")
         if len(value) > 1:  # otherwise all have the same
             value = value[np.arange(len(value)) ^ self.mask]

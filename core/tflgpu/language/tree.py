@@ -89,10 +89,10 @@ __all__ = [
 class Stmt:
     """Base of all statements.
 
-    A class of statements is an attrs class whose operands are the fields annotated ``Expr``. It says
-    here what the rest of the language asks of it; a printer's method for it has its name
-    (`tflgpu.language.node_writer.method_name`). Those that hold blocks, leave one, or set a variable
-    are known to the checks, the interpreter and the printers themselves.
+    A class of statements is an attrs class whose operands are the fields annotated ``Expr``. It
+    says here what the rest of the language asks of it; a printer's method for it has its name
+    (`tflgpu.language.node_writer.method_name`). Those that hold blocks, leave one, or set a
+    variable are known to the checks, the interpreter and the printers themselves.
     """
 
     #: Where `tflgpu.language.walk` keeps the way through its expressions.
@@ -107,7 +107,8 @@ class Stmt:
         return ()
 
     def problem(self, kernel: Kernel) -> str | None:
-        """What is wrong with it in a kernel, wherever it stands there; None where that is nothing."""
+        """What is wrong with it in a kernel, wherever it stands there; None where that is
+        nothing."""
         return None
 
     def run(self, here: Running, *values: Array) -> None:

@@ -43,10 +43,15 @@ class Scalar(enum.Enum):
 
 
 for _scalar, _dtype in (
-    (Scalar.F16, np.float16), (Scalar.F32, np.float32), (Scalar.I32, np.int32),
-    (Scalar.U32, np.uint32), (Scalar.BOOL, np.bool_), (Scalar.I8, np.int8),
-    (Scalar.U8, np.uint8), (Scalar.I16, np.int16),
-):  # fmt: skip
+    (Scalar.F16, np.float16),
+    (Scalar.F32, np.float32),
+    (Scalar.I32, np.int32),
+    (Scalar.U32, np.uint32),
+    (Scalar.BOOL, np.bool_),
+    (Scalar.I8, np.int8),
+    (Scalar.U8, np.uint8),
+    (Scalar.I16, np.int16),
+):
     _scalar.numpy = np.dtype(_dtype)
     _scalar.itemsize = _scalar.numpy.itemsize
     _scalar.is_float = _scalar.numpy.kind == "f"
@@ -94,7 +99,8 @@ _types: dict[tuple[Scalar, int], Type] = {}
 
 
 def type_of(scalar: Scalar, width: int = 1) -> Type:
-    """The type with these lanes. It is one object, which is quicker to compare than two equal ones."""
+    """The type with these lanes. It is one object, which is quicker to compare than two equal
+    ones."""
     key = (scalar, width)
     return _types.get(key) or _types.setdefault(key, Type(scalar, width))
 

@@ -1,15 +1,16 @@
 """Variables of a kernel that is being written, and what expressions have read of them.
 
-A tree has no such thing as an old value: a `Name` gives what its variable has when the statement around
-it runs. Python's names make it look otherwise:
+A tree has no such thing as an old value: a `Name` gives what its variable has when the statement
+around it runs. Python's names make it look otherwise:
 
     old = x + 0.0
     k.set(x, x * 10.0)
     k.store(dst, i, old)  # would store the new value
 
 So an expression may be used until a variable that it reads is set, and in the block in which it was
-made. A variable that an `if` or a loop sets has another value behind it; in an ``else`` it has the one
-that it had before the `if`; and in a loop that sets it, nothing that read it before the loop is used.
+made. A variable that an `if` or a loop sets has another value behind it; in an ``else`` it has the
+one that it had before the `if`; and in a loop that sets it, nothing that read it before the loop is
+used.
 """
 
 from __future__ import annotations
@@ -149,8 +150,8 @@ class Reads:
                 read, used = block.used[ident]
                 raise self._refusal(
                     read,
-                    f"which is set at {shown(place)} in a loop: used in that loop, at {shown(used)}, it "
-                    f"would give another value each time. {_INSTEAD}",
+                    f"which is set at {shown(place)} in a loop: used in that loop, at "
+                    f"{shown(used)}, it would give another value each time. {_INSTEAD}",
                 )
             block = block.parent
         self._block.before.setdefault(ident, self._values.get(ident, 0))
@@ -174,8 +175,8 @@ class Reads:
         if read.value != self._values.get(ident, 0):
             raise self._refusal(
                 read,
-                f"which was set at {shown(self._set_at[ident])}: used at {shown(here())}, it would give "
-                f"the new value. {_INSTEAD}",
+                f"which was set at {shown(self._set_at[ident])}: used at {shown(here())}, it "
+                f"would give the new value. {_INSTEAD}",
             )
         block = self._block
         while block is not read.block:
@@ -184,18 +185,20 @@ class Reads:
             if block.parent is None:
                 raise self._refusal(
                     read,
-                    f"inside an if or a loop, and is used behind that, at {shown(here())}. Where that "
-                    f"is to change {ident}, write {ident} += ... or k.set",
+                    f"inside an if or a loop, and is used behind that, at {shown(here())}. Where "
+                    f"that is to change {ident}, write {ident} += ... or k.set",
                 )
             block = block.parent
 
     def _refusal(self, read: _Read, why: str) -> KernelError:
         return KernelError(
-            f"{self._kernel}: the expression made at {shown(read.place)} reads {read.name.ident}, {why}"
+            f"{self._kernel}: the expression made at {shown(read.place)} reads "
+            f"{read.name.ident}, {why}"
         )
 
     def enter(self, *, is_loop: bool = False, is_else: bool = False) -> None:
-        """A block begins: that of an if or of a loop, or the one that runs instead of the last one."""
+        """A block begins: that of an if or of a loop, or the one that runs instead of the last
+        one."""
         outer = self._block
         before = dict(outer.last.before) if is_else and outer.last is not None else {}
         self._values.update(before)

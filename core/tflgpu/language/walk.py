@@ -86,8 +86,8 @@ def _find(roots: Sequence[Expr]) -> Walk:
     place: dict[int, int] = {}
     place_of = place.get
     shared: list[int] = []
-    # What is open waits with those of its operands that are still to come, and the places of those that
-    # have one. First of all it is the statement, which is no expression.
+    # What is open waits with those of its operands that are still to come, and the places of those
+    # that have one. First of all it is the statement, which is no expression.
     open_: list[tuple[Any, Iterator[Expr], list[int]]] = []
     node: Any = None
     ahead = iter(roots)
@@ -161,6 +161,7 @@ def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
 
 
 def expressions(kernel: Kernel) -> Iterator[Expr]:
-    """All expressions of a kernel, operands first; one that several statements have comes with each."""
+    """All expressions of a kernel, operands first; one that several statements have comes with
+    each."""
     for stmt in statements(kernel.body):
         yield from walk(stmt).order

@@ -1,10 +1,11 @@
-"""Identifiers that some shading language has for itself: a kernel's own names are printed as others.
+"""Identifiers that some shading language has for itself: a kernel's own names are printed as
+others.
 
-One list for all languages, so that a name is written alike in each of them, and a printer of another
-language has most of its own here already.
+One list for all languages, so that a name is written alike in each of them, and a printer of
+another language has most of its own here already.
 
-Sources: the OpenCL C Specification 3.0; WebGPU Shading Language, "Keyword Summary", "Reserved Words"
-(which has those of C++, GLSL, HLSL and Metal), "Predeclared Types" and "Built-in Functions".
+Sources: the OpenCL C Specification 3.0; WebGPU Shading Language, "Keyword Summary", "Reserved
+Words" (which has those of C++, GLSL, HLSL and Metal), "Predeclared Types" and "Built-in Functions".
 """
 
 from __future__ import annotations

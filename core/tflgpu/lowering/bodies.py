@@ -1,10 +1,10 @@
 """Bodies of kernels that are written once in a plan.
 
-A network repeats its blocks: of style transfer's 42 convolutions 31 have the kernel of another one, and
-writing a body takes far longer than finding that it was written before. A body depends on what its
-function is given and on nothing else: `key_of` looks at all of that, into closures too, and what it
-cannot tell apart with certainty (arrays, objects of classes that it does not know) has no key, and is
-written every time.
+A network repeats its blocks: of style transfer's 42 convolutions 31 have the kernel of another one,
+and writing a body takes far longer than finding that it was written before. A body depends on what
+its function is given and on nothing else: `key_of` looks at all of that, into closures too, and
+what it cannot tell apart with certainty (arrays, objects of classes that it does not know) has no
+key, and is written every time.
 """
 
 from __future__ import annotations

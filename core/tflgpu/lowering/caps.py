@@ -15,11 +15,12 @@ class DeviceCaps:
         int8_storage: 8-bit integers in buffers.
         fused_fma: ``fma`` rounds once. APIs do not promise it; GPUs do it, some processors that
             stand in for one do not.
-        max_workgroup: Most invocations of a workgroup. Nearly all kernels count on 64 and are refused
-            where there are fewer.
+        max_workgroup: Most invocations of a workgroup. Nearly all kernels count on 64 and are
+            refused where there are fewer.
         max_workgroup_size: The same along each axis.
         heavy_workgroup: Most invocations of a workgroup whose kernel takes many registers. OpenCL
-            promises `max_workgroup` for no kernel: NVIDIA's driver, which says 1024, allows one 256.
+            promises `max_workgroup` for no kernel: NVIDIA's driver, which says 1024, allows one
+            256.
         max_groups: Most workgroups of a dispatch along each axis.
         shared_bytes: Shared memory of a workgroup.
         max_buffer_bytes: Largest buffer that can be bound.

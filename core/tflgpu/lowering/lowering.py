@@ -72,8 +72,8 @@ ElementwiseExpr = Callable[[Builder, Any, Sequence[Expr]], Expr]
 
 @attrs.frozen
 class FusedNode:
-    """A node that runs inside the store of the kernel that makes one operand: an elementwise one, or
-    one that only moves what it reads, to ``place``."""
+    """A node that runs inside the store of the kernel that makes one operand: an elementwise one,
+    or one that only moves what it reads, to ``place``."""
 
     node: Node
     expr: ElementwiseExpr | None
@@ -209,9 +209,14 @@ class Lowering:
         return storage if storage in (Scalar.F32, Scalar.I32) else self.compute
 
     def weights(
-        self, k: Builder, data: Array, name: str = "weights", *, width: int = 4,
+        self,
+        k: Builder,
+        data: Array,
+        name: str = "weights",
+        *,
+        width: int = 4,
         scalar: Scalar | None = None,
-    ) -> Buffer:  # fmt: skip
+    ) -> Buffer:
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
         as ``scalar`` (default: `Precision.weight_storage`)."""
         scalar = scalar or self.precision.weight_storage(data, self.caps)
@@ -225,9 +230,10 @@ class Lowering:
         return buffer
 
     def body(self, k: Builder, write: Callable[..., None], *args: Any) -> None:
-        """Have ``write(k, *args)`` write the whole of a kernel, which is dispatched then. Where a kernel of
-        the plan was begun with the same buffers, and written by the same function with the same
-        arguments, it is that one (`tflgpu.lowering.bodies`), and ``write`` is not called."""
+        """Have ``write(k, *args)`` write the whole of a kernel, which is dispatched then. Where a
+        kernel of the plan was begun with the same buffers, and written by the same function with
+        the same arguments, it is that one (`tflgpu.lowering.bodies`), and ``write`` is not
+        called."""
         self._written[id(k)] = self._bodies.kernel(k, write, args), k.size
 
     def dispatch(self, k: Builder, invocations: tuple[int, int, int]) -> None:
@@ -290,7 +296,8 @@ class Lowering:
         return tuple(links)
 
     def _link(self, k: Builder, fused: FusedNode, made: Sequence[int]) -> Link:
-        """What a node makes of what the chain made before, ``made`` in this order, and of others."""
+        """What a node makes of what the chain made before, ``made`` in this order, and of
+        others."""
         node = fused.node
         given = [v for v in node.inputs if v is not None]
         # A view, or the place in the chain of what is at hand.
@@ -298,7 +305,8 @@ class Lowering:
             made.index(v.id) if v.id in made else self.read_value(k, v, f"fused{i}")
             for i, v in enumerate(given)
         )
-        # Only what it needs is in the closure: bodies that were written with equal ones are the same.
+        # Only what it needs is in the closure: bodies that were written with equal ones are the
+        # same.
         expr, attributes, out = fused.expr, node.attrs, node.outputs[0].shape
         assert expr is not None
 

@@ -57,8 +57,8 @@ class VectorPlace:
 
 
 def place_of(moves: Moves, source: Shape, result: Shape) -> VectorPlace | None:
-    """Where vectors of ``source`` go in ``result``; None where some are taken apart, repeated or left
-    out. ``source`` may be another shape of the operand's elements in the same order."""
+    """Where vectors of ``source`` go in ``result``; None where some are taken apart, repeated or
+    left out. ``source`` may be another shape of the operand's elements in the same order."""
     count = math.prod(source)
     if not source or not result or count == 0 or moves.offset or math.prod(result) != count:
         return None

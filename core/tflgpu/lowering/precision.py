@@ -26,8 +26,8 @@ def _fits_f16(data: Array) -> bool:
 
 
 def spoiled_by_f16(numbers: Array) -> Array:
-    """Which numbers f16 does not hold to its 11 bits: they become an infinity, or are among its subnormals,
-    which have fewer bits. Zeros, and what is not finite, are no worse than before."""
+    """Which numbers f16 does not hold to its 11 bits: they become an infinity, or are among its
+    subnormals, which have fewer bits. Zeros, and what is not finite, are no worse than before."""
     sizes = np.abs(numbers)
     found: Array = np.isfinite(sizes) & (
         (sizes >= _INFINITE_F16) | ((sizes > 0) & (sizes < _NORMAL_F16))
@@ -66,8 +66,8 @@ class Precision(enum.Enum):
         return Scalar.F32
 
     def weight_storage(self, weights: Array, caps: DeviceCaps) -> Scalar:
-        """What a buffer of weights is stored as. f16 where the precision allows it, unless the largest of
-        the weights is too large or too small for it (`spoiled_by_f16`)."""
+        """What a buffer of weights is stored as. f16 where the precision allows it, unless the
+        largest of the weights is too large or too small for it (`spoiled_by_f16`)."""
         if self is Precision.F16:
             return Scalar.F16 if _suits_f16(weights) else Scalar.F32
         from tflgpu.lowering.tuning import tuning_of  # who only names a precision needs no figures

@@ -13,8 +13,8 @@ from tflgpu.values import frozen
 
 
 class ReasonCode(enum.Enum):
-    """What kind of reason it is. The values are what `DelegationReport.to_json` writes; they stay as
-    they are, and new kinds get new ones."""
+    """What kind of reason it is. The values are what `DelegationReport.to_json` writes; they stay
+    as they are, and new kinds get new ones."""
 
     #: No kernel and no plugin knows this operator.
     UNSUPPORTED_OP = "unsupported_op"
@@ -46,8 +46,8 @@ class ReasonCode(enum.Enum):
     NO_DELEGATE = "no_delegate"
     #: Inside LiteRT: what it has for this operator cannot be read, or another delegate has it.
     HOST = "host"
-    #: It runs other subgraphs, or reads or changes the model's state: the host runs it between the parts
-    #: of the device.
+    #: It runs other subgraphs, or reads or changes the model's state: the host runs it between the
+    #: parts of the device.
     CONTROL_FLOW = "control_flow"
 
 
@@ -66,8 +66,8 @@ class Unsupported:
 
 @frozen
 class KnownLate(Unsupported):
-    """A "no" that would be a yes if what its operands hold were known before the model runs: shapes of
-    results follow from that."""
+    """A "no" that would be a yes if what its operands hold were known before the model runs: shapes
+    of results follow from that."""
 
 
 class PluginFault(str):

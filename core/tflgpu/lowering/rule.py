@@ -67,7 +67,8 @@ class RowReduction:
 
     Attributes:
         merge: Of two numbers, in f32; their order must not matter but for rounding.
-        identity: Merging it changes nothing; None where merging a number twice changes nothing either.
+        identity: Merging it changes nothing; None where merging a number twice changes nothing
+            either.
         scale: What the result is multiplied by; None for 1.
     """
 
@@ -98,8 +99,8 @@ class KernelRule:
             per element, so that elementwise nodes may join its store.
         keeps_state: Whether ``build`` writes the new contents of the node's variables
             (`Lowering.new_state`). Nodes with variables go to no other rule.
-        rows: What a node makes of each row, where that is all that it does, so that one kernel may go
-            on with it (`tflgpu.compiler.join_rows`); None where it is not.
+        rows: What a node makes of each row, where that is all that it does, so that one kernel may
+            go on with it (`tflgpu.compiler.join_rows`); None where it is not.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 

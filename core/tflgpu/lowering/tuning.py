@@ -52,8 +52,8 @@ class MatrixModel:
     Attributes:
         a_clocks, b_clocks: Moving an f16 vector of an input, and of weights, to shared memory.
         multiply_clocks: Multiplying two tiles.
-        stage_latency, fetch_latency, multiply_latency: What a stage takes that nothing hides: in any
-            case, for each vector that an invocation fetches, for each product of tiles.
+        stage_latency, fetch_latency, multiply_latency: What a stage takes that nothing hides: in
+            any case, for each vector that an invocation fetches, for each product of tiles.
         result_clocks: Storing a vector of the result.
         resident_bytes: Shared memory that a processor has at a time.
         wave_clocks: Starting and ending a wave of workgroups.
@@ -127,8 +127,8 @@ class Tuning:
             No device has been found on which they are; none was measured yet.
         splits_products: Matrix tiles are so fast that an f32 product made of several f16 products
             beats vector code.
-        dispatches_at_once: So many dispatches are submitted together, where a run is encoded anew: the
-            device begins with the first while the next are encoded.
+        dispatches_at_once: So many dispatches are submitted together, where a run is encoded anew:
+            the device begins with the first while the next are encoded.
         reduction: Cuts reductions.
         blocked: Chooses the tiles of blocked products.
         matrix: The same on matrix tiles.
@@ -158,8 +158,8 @@ class Tuning:
 #: OpenCL in f32; there its choice is on average 5 % slower than the best of all tiles, and at most
 #: 29 %. `matrix` was fitted to 229 kernel times of convolutions of the same models (OpenCL in F16
 #: and F32_F16, Vulkan in F16), so that its choices are fast rather than its times right: on average
-#: the choice is 4 % slower than the best of all tiles, at most 34 %. Of 8, 16, 32 and all dispatches
-#: at once (WebGPU), 16 was the quickest for models of 30 to 74.
+#: the choice is 4 % slower than the best of all tiles, at most 34 %. Of 8, 16, 32 and all
+#: dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,

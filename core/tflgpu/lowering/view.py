@@ -19,8 +19,8 @@ from tflgpu.language.types import I32, Scalar, Type, type_of
 from tflgpu.lowering.layout import Layout, Shape
 from tflgpu.lowering.place import VectorPlace
 
-#: (builder, values so far, outer index, slice index) -> value, one fused elementwise step; or where the
-#: value is stored, which is all that follows a step knows of.
+#: (builder, values so far, outer index, slice index) -> value, one fused elementwise step; or where
+#: the value is stored, which is all that follows a step knows of.
 Link = Union[Callable[[Builder, Sequence[Expr], Expr, Expr], Expr], VectorPlace]
 
 
@@ -97,8 +97,8 @@ class ReadView:
 class WriteView:
     """A result. Takes ``compute`` (or f32) lanes, applies the fused chain, keeps padding zero.
 
-    ``layout`` is what a generator counts by; ``stored`` is how the buffer lies, where something in the
-    chain moves what the generator made to other places.
+    ``layout`` is what a generator counts by; ``stored`` is how the buffer lies, where something in
+    the chain moves what the generator made to other places.
     """
 
     k: Builder

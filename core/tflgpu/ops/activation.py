@@ -44,8 +44,8 @@ def computable_activation(fields: Fields) -> Activation:
 
 
 def fused_clamp(fields: Fields) -> Activation:
-    """The fused activation of arithmetic, a convolution or pooling, of which TFLite's kernels compute
-    clamps only: they leave TANH and SIGN_BIT out without a word, and so does this."""
+    """The fused activation of arithmetic, a convolution or pooling, of which TFLite's kernels
+    compute clamps only: they leave TANH and SIGN_BIT out without a word, and so does this."""
     activation = fields.activation()
     unknown = activation in (Activation.TANH, Activation.SIGN_BIT)
     return Activation.NONE if unknown else activation
@@ -154,10 +154,16 @@ def _clamp_op(
     name: str, low: float, high: float, version: int, computes: Activation = Activation.NONE
 ) -> OpDef:
     return OpDef(
-        name, no_attrs, infer_unary(name, _TYPES), _clamp(name, low, high), lambda: _shapes({}),
-        max_version=version, elementwise=True, computes=computes,
+        name,
+        no_attrs,
+        infer_unary(name, _TYPES),
+        _clamp(name, low, high),
+        lambda: _shapes({}),
+        max_version=version,
+        elementwise=True,
+        computes=computes,
         as_stored=by_steps(clamped(low, high), lambda attributes, x: _clip(x, low, high)),
-    )  # fmt: skip
+    )
 
 
 OPS = (

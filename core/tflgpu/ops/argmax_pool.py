@@ -178,9 +178,13 @@ def _reference_unpool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None
 
 def _pool_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], strides: tuple[int, int], window: tuple[int, int],
-        padding: Padding = Padding.SAME, activation: Activation = Activation.NONE,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: tuple[int, ...],
+        strides: tuple[int, int],
+        window: tuple[int, int],
+        padding: Padding = Padding.SAME,
+        activation: Activation = Activation.NONE,
+    ) -> Sample:
         options = pack_options(ArgmaxPoolAttrs(padding, strides, window, activation))
         return Sample(id, {}, (Arg(shape, low=-8, high=8),), custom_options=options)
 
@@ -199,9 +203,11 @@ def _pool_samples() -> Sequence[Sample]:
 
 def _unpool_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], window: tuple[int, int],
+        id: str,
+        shape: tuple[int, ...],
+        window: tuple[int, int],
         strides: tuple[int, int] | None = None,
-    ) -> Sample:  # fmt: skip
+    ) -> Sample:
         options = pack_options(ArgmaxPoolAttrs(Padding.VALID, strides or window, window))
         places = Arg(shape, low=0.0, high=window[0] * window[1] - 0.1)
         return Sample(id, {}, (Arg(shape), places), custom_options=options)

@@ -11,8 +11,8 @@ queries, S keys, N heads of queries and K of keys, of which N is a multiple, and
     mask      broadcast to [B, N, T, S]; floats are added to the scores, of booleans False excludes
     result    [B, T, N, D]      [B, N, T, D]
 
-Sources of names, attributes and shapes: litert-torch's `scaled_dot_product_attention.py` and its GPU
-composites, and the documents of LiteRT's delegates.
+Sources of names, attributes and shapes: litert-torch's `scaled_dot_product_attention.py` and its
+GPU composites, and the documents of LiteRT's delegates.
 """
 
 from __future__ import annotations
@@ -97,9 +97,13 @@ class AttentionSizes:
 
 def _parse(fields: Fields) -> Attention:
     return Attention(
-        fields.number("scale", 1.0), fields.number("cap"), fields.flag("heads_first"),
-        fields.flag("tokens_last"), fields.flag("causal"), fields.number("fill", _FILLS[0]),
-    )  # fmt: skip
+        fields.number("scale", 1.0),
+        fields.number("cap"),
+        fields.flag("heads_first"),
+        fields.flag("tokens_last"),
+        fields.flag("causal"),
+        fields.number("fill", _FILLS[0]),
+    )
 
 
 def _infer(attributes: Attention, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -170,8 +174,8 @@ def _reference(attributes: Attention, arrays: Sequence[Array | None]) -> list[Ar
 
 
 def _which(operands: Sequence[Operand]) -> tuple[int, ...]:
-    """Positions of those that matter. Whole numbers say how much of a cache is in use, of which what
-    these composites are made of makes nothing."""
+    """Positions of those that matter. Whole numbers say how much of a cache is in use, of which
+    what these composites are made of makes nothing."""
     if len(operands) > 3 and not operands[3].dtype.is_int:
         return (0, 1, 2, 3)
     return (0, 1, 2)
@@ -235,9 +239,18 @@ def _draw(rng: np.random.Generator, operands: Sequence[Operand | None]) -> list[
 
 
 def _sample(
-    id: str, b: int, t: int, s: int, n: int, kv: int, h: int, d: int = 0,
-    mask: tuple[int, ...] | None = None, mask_type: DType = DType.F32, **fields: float,
-) -> Sample:  # fmt: skip
+    id: str,
+    b: int,
+    t: int,
+    s: int,
+    n: int,
+    kv: int,
+    h: int,
+    d: int = 0,
+    mask: tuple[int, ...] | None = None,
+    mask_type: DType = DType.F32,
+    **fields: float,
+) -> Sample:
     attributes = Attention(**{"scale": 0.5, **fields})  # type: ignore[arg-type]
     sizes = AttentionSizes(b, t, s, n, kv, h, d or h)
     if attributes.heads_first:
@@ -270,7 +283,8 @@ def _generate(draw: Draw) -> Sample:
         "drawn", draw.integer(1, 2), t, s, shared * kv, kv, draw.size(9), draw.size(9), mask,
         draw.choice([DType.F32, DType.BOOL]), heads_first=first,
         tokens_last=draw.choice([False, True]) if first else False,
-        causal=draw.choice([False, True]), cap=draw.choice([0.0, 1.5]), fill=draw.choice([-3.0, -1e4]),
+        causal=draw.choice([False, True]), cap=draw.choice([0.0, 1.5]), fill=draw.choice([-3.0,
+        -1e4]),
     )  # fmt: skip
 
 
@@ -281,7 +295,8 @@ def _work(node: Node) -> Work:
 
 
 def _batch(node: Node, items: Items) -> Batched | str:
-    """Items lie along the first axis, which is the composite's own; a mask may be the same for all."""
+    """Items lie along the first axis, which is the composite's own; a mask may be the same for
+    all."""
     mask = node.optional_input(3)
     if mask is not None and 3 not in items.operands:
         if len(mask.shape) == 4 and mask.shape[0] != 1:
@@ -301,7 +316,15 @@ _COMPOSED = (
 
 OPS = (
     OpDef(
-        NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, work=_work, generate=_generate,
-        batch=_batch, composed=_COMPOSED,
+        NAME,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        work=_work,
+        generate=_generate,
+        batch=_batch,
+        composed=_COMPOSED,
     ),
-)  # fmt: skip
+)

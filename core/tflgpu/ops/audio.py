@@ -1,12 +1,12 @@
 """AudioSpectrogram and Mfcc: TensorFlow's custom ops for sound, version 1.
 
-AudioSpectrogram: samples [samples, channels] -> [channels, frames, bins], the squared magnitudes (or
-magnitudes) of the Fourier transforms of overlapping windows, each under a Hann window and filled with
-zeros up to a power of two.
+AudioSpectrogram: samples [samples, channels] -> [channels, frames, bins], the squared magnitudes
+(or magnitudes) of the Fourier transforms of overlapping windows, each under a Hann window and
+filled with zeros up to a power of two.
 
 Mfcc: squared magnitudes [channels, frames, bins], and the sample rate -> [channels, frames,
-coefficients]: magnitudes are added up in triangles that are equally wide on the mel scale, and of the
-logarithms of these sums a cosine transform is taken.
+coefficients]: magnitudes are added up in triangles that are equally wide on the mel scale, and of
+the logarithms of these sums a cosine transform is taken.
 
 As TensorFlow's kernels the references compute in 64-bit floats.
 """
@@ -214,12 +214,23 @@ def _spectrogram_samples() -> list[Sample]:
 
 
 def _mfcc_samples() -> list[Sample]:
-    def case(id: str, shape: tuple[int, int, int], upper: float, lower: float, bands: int,
-             count: int, rate: int) -> Sample:  # fmt: skip
-        options = write_map({
-            "upper_frequency_limit": upper, "lower_frequency_limit": lower,
-            "filterbank_channel_count": bands, "dct_coefficient_count": count,
-        })  # fmt: skip
+    def case(
+        id: str,
+        shape: tuple[int, int, int],
+        upper: float,
+        lower: float,
+        bands: int,
+        count: int,
+        rate: int,
+    ) -> Sample:
+        options = write_map(
+            {
+                "upper_frequency_limit": upper,
+                "lower_frequency_limit": lower,
+                "filterbank_channel_count": bands,
+                "dct_coefficient_count": count,
+            }
+        )
         args = (Arg(shape, low=0.1, high=4.0), Arg.of([rate], DType.I32))
         return Sample(id, {}, args, custom_options=options, accumulates=shape[2])
 

@@ -48,8 +48,8 @@ def normal_axis(op: str, axis: int, rank: int, what: str = "axis") -> int:
 
 
 def integers(array: Array) -> tuple[int, ...]:
-    """An array's elements as Python integers, in row-major order; the bits of unsigned ones are read as
-    those of signed numbers, as in TFLite's kernels: an axis of 2^32 - 1 is -1."""
+    """An array's elements as Python integers, in row-major order; the bits of unsigned ones are
+    read as those of signed numbers, as in TFLite's kernels: an axis of 2^32 - 1 is -1."""
     found = np.asarray(array).reshape(-1)
     if found.dtype.kind == "u":
         found = found.view(f"i{found.dtype.itemsize}")
@@ -67,8 +67,8 @@ def const_integers(
     taken = (*CONSTANT_TYPES, *also)
     if operand.dtype not in taken:
         raise ModelError(
-            f"{op}: {what} is {operand.dtype.value}, not a whole number of a type that it may have: "
-            f"{', '.join(t.value for t in taken)}"
+            f"{op}: {what} is {operand.dtype.value}, not a whole number of a type that it may "
+            f"have: {', '.join(t.value for t in taken)}"
         )
     values = integers(operand.const(op, what))
     if count is not None and len(values) != count:
@@ -108,6 +108,6 @@ def present(array: Array | None) -> Array:
 
 
 def at_least_f32(array: Array) -> Array:
-    """Floats as references compute: those of 16 bits in 32; of 64 bits, which conformance gives to learn
-    what is true, in 64."""
+    """Floats as references compute: those of 16 bits in 32; of 64 bits, which conformance gives to
+    learn what is true, in 64."""
     return np.asarray(array.astype(np.result_type(array.dtype, np.float32)))

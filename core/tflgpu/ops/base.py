@@ -34,7 +34,8 @@ from tflgpu.ops.moves import Moves, whole
 from tflgpu.ops.samples import Accuracy, Arg, Draw, Sample
 
 __all__ = [
-    "Accuracy", "Activation", "Arg", "Composed", "Draw", "Fields", "Infer", "NoAttrs", "OpDef", "Operand",
+    "Accuracy", "Activation", "Arg", "Composed", "Draw", "Fields", "Infer", "NoAttrs", "OpDef",
+    "Operand",
     "Padding", "Reading", "Reference", "Sample", "no_attrs",
 ]  # fmt: skip
 
@@ -138,20 +139,20 @@ class OpDef:
         limits: A reason why no backend can run this node (None = none). Backends add theirs.
         elementwise: Whether each output element depends only on the same (broadcast) element
             of each operand.
-        elementwise_where: Node -> the same, of an op that pairs elements in another way in some nodes;
-            None = ``elementwise`` says it of all. Ask `is_elementwise`.
+        elementwise_where: Node -> the same, of an op that pairs elements in another way in some
+            nodes; None = ``elementwise`` says it of all. Ask `is_elementwise`.
         is_custom: Whether the name is a custom op's code.
         stateful: Whether it keeps variables between runs.
         states: Attributes -> positions of the operands that are its state: each a variable of its
             own, whose new contents the reference gives. Without it a stateful op may have any
             operand as a variable.
         is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
-        texts: Whether it takes or makes tensors of texts (strings), as arrays of ``bytes``, and runs on
-            the host by its reference then; others refuse them.
+        texts: Whether it takes or makes tensors of texts (strings), as arrays of ``bytes``, and
+            runs on the host by its reference then; others refuse them.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
-        zeros_where: Node -> whether TFLite's kernel only fills its results with zeros (of quantized tensors,
-            stored ones), so that they are constants.
+        zeros_where: Node -> whether TFLite's kernel only fills its results with zeros (of quantized
+            tensors, stored ones), so that they are constants.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes
             the samples, which is enough where operands of any size fit together.
         filter: Which operand is what, where the op sums products of data with a filter.
@@ -168,51 +169,55 @@ class OpDef:
             type, so an op that may also add or repeat elements need not look.
         keeps_values: Whether each element of a result is an element of an operand, or 0, before any
             fused activation: between tensors of one quantization there is nothing to round.
-        one_scale: Whether TFLite's kernels take the stored numbers of quantized operands for numbers
-            on the result's scale, even where the file gives them others: most that only move elements
-            do, and the file format asks for equal scales there.
+        one_scale: Whether TFLite's kernels take the stored numbers of quantized operands for
+            numbers on the result's scale, even where the file gives them others: most that only
+            move elements do, and the file format asks for equal scales there.
         one_scale_of: Types of which that is so where it is not of all.
         reorder: Node and an order of axes -> what computes, of operand 0 transposed by it, the
             result transposed by it; None where nothing does. An elementwise op need not say.
         takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
             are. Any other op sees real numbers instead.
-        stored_where: Attributes -> the same, of an op that does so with some attributes only; None =
-            ``takes_stored`` says it of all. Ask `on_stored`.
+        stored_where: Attributes -> the same, of an op that does so with some attributes only; None
+            = ``takes_stored`` says it of all. Ask `on_stored`.
         integers: Which op it stands for where quantized tensors are computed on as they are stored;
             such an op ``takes_stored``.
         hybrid: Node with float data and 8-bit weights -> what TFLite's kernel rounds before it
             multiplies. Without it the weights become real numbers, and nothing is rounded.
-        int16_table: Node with one operand and one result, quantized in 16 bits -> what TFLite's kernel
-            stores for each stored operand from -32768 on (`tflgpu.ops.int16_tables`); None where it
-            rounds the true result.
-        as_stored: Node on quantized operands of simple scales -> its attributes where it computes, of
-            their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
-            rounds them afterwards, or a `Replacement` by a node that does, or what rounds its result
-            (`PostOp`); None where that is the true result, rounded.
-        in_digits: Node on quantized operands -> how its sums come out to the last bit, where they are
-            too long for f32 (`InDigits`); None where they do not, or need not.
+        int16_table: Node with one operand and one result, quantized in 16 bits -> what TFLite's
+            kernel stores for each stored operand from -32768 on (`tflgpu.ops.int16_tables`); None
+            where it rounds the true result.
+        as_stored: Node on quantized operands of simple scales -> its attributes where it computes,
+            of their real numbers, those that TFLite's kernel makes of the stored ones, so that
+            nothing rounds them afterwards, or a `Replacement` by a node that does, or what rounds
+            its result (`PostOp`); None where that is the true result, rounded.
+        in_digits: Node on quantized operands -> how its sums come out to the last bit, where they
+            are too long for f32 (`InDigits`); None where they do not, or need not.
         counts: Positions of operands that are counts of elements: whole numbers, even where the
             file gives them a scale.
-        settings: Positions of operands that say what is done, and not to what (a threshold), so that
-            tests leave them as samples have them.
-        indices: Positions of operands that are indices, or limited to them: a number of 64 bits that 32
-            do not hold does what any other one outside does.
-        positions: The attribute that holds the type of all results, which are positions in an operand:
-            i64 or i32. "" = there is none.
-        result_type: The type of all results, where TFLite's kernel gives it to them whatever the file says
-            (`tflgpu.tflite.settled`): a type, the position of the operand that has it, or the name of the
-            option that says it; None: the file has to say the type that the op makes.
-        checked: Positions of operands of whole numbers, some of which the reference refuses while the
-            model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
+        settings: Positions of operands that say what is done, and not to what (a threshold), so
+            that tests leave them as samples have them.
+        indices: Positions of operands that are indices, or limited to them: a number of 64 bits
+            that 32 do not hold does what any other one outside does.
+        positions: The attribute that holds the type of all results, which are positions in an
+            operand: i64 or i32. "" = there is none.
+        result_type: The type of all results, where TFLite's kernel gives it to them whatever the
+            file says (`tflgpu.tflite.settled`): a type, the position of the operand that has it, or
+            the name of the option that says it; None: the file has to say the type that the op
+            makes.
+        checked: Positions of operands of whole numbers, some of which the reference refuses while
+            the model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
-        held: What becomes of tensors whose type a graph holds as another (4 bits as bytes, bf16 as f32).
-        work: Node -> an estimate of what it computes and moves; None = the multiply-adds of its filter.
+        held: What becomes of tensors whose type a graph holds as another (4 bits as bytes, bf16 as
+            f32).
+        work: Node -> an estimate of what it computes and moves; None = the multiply-adds of its
+            filter.
         batch: Node and items -> what it has to become to compute several items at once, each as it
             would alone (`Items`); or the reason why it cannot. None = it does not say, so that a
             model with such a node is not run in batches. An elementwise op need not say.
         composed: Which composites of a file it computes as one.
-        refit: Attributes, operands and whether inputs of the model have other shapes than the file's ->
-            new contents for constants of the file, by position, that say what those shapes decide.
+        refit: Attributes, operands and whether inputs of the model have other shapes than the
+            file's -> new contents for constants of the file, by position, that say what those
+            shapes decide.
         at_run_time: Attributes -> those of a node where an operand that decides on its shape is no
             constant, of which TFLite makes something else then; None: the same.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
@@ -280,8 +285,9 @@ class OpDef:
             if operand is None or operand.data is None:
                 continue
             try:
-                self.infer(attributes, [*operands[:index], Operand(operand.spec),
-                                        *operands[index + 1 :]])  # fmt: skip
+                self.infer(
+                    attributes, [*operands[:index], Operand(operand.spec), *operands[index + 1 :]]
+                )
             except DynamicError:
                 needed.append(index)
         return tuple(needed)

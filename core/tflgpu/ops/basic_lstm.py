@@ -136,5 +136,8 @@ def _run_on_stored(scales: BasicScales, arrays: Sequence[Array]) -> list[Array]:
     seen = look_up(tanh(3), clamped(new << 1, I16))  # of 3 bits before the point
     output = np.clip(divide(product(look_up(logistic(), show), seen), 8), -_MIDDLE, _MIDDLE - 1)
     return [
-        (output + _MIDDLE).astype(np.uint8), new.astype(np.int16), joined, gates.astype(np.int16)
-    ]  # fmt: skip
+        (output + _MIDDLE).astype(np.uint8),
+        new.astype(np.int16),
+        joined,
+        gates.astype(np.int16),
+    ]

@@ -42,8 +42,8 @@ def _parse(fields: Fields) -> BatchMatMul:
 
 
 def _read_runtime(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
-    """A product with a cache: how much of that is in use, which a third operand says, changes what is
-    read by some GPUs and not what comes out."""
+    """A product with a cache: how much of that is in use, which a third operand says, changes what
+    is read by some GPUs and not what comes out."""
     there(operands, 2, 3)
     return [Reading(BatchMatMul(adj_y=True), (0, 1)), Reading(BatchMatMul(), (0, 1))]
 
@@ -90,9 +90,14 @@ def _reference(attributes: BatchMatMul, arrays: Sequence[Array | None]) -> list[
 
 
 def _case(
-    id: str, left: Shape, right: Shape, *, adj_x: bool = False, adj_y: bool = False,
+    id: str,
+    left: Shape,
+    right: Shape,
+    *,
+    adj_x: bool = False,
+    adj_y: bool = False,
     const: bool = False,
-) -> Sample:  # fmt: skip
+) -> Sample:
     depth = left[-2] if adj_x else left[-1]
     fields = {"adj_x": adj_x, "adj_y": adj_y}
     return Sample(id, fields, (Arg(left), Arg(right, const=const)), accumulates=depth)
@@ -131,7 +136,8 @@ def _work(node: Node) -> Work | None:
 
 
 def _hybrid(node: Node) -> Hybrid:
-    """A row of a left matrix has a range of its own. XNNPACK takes constant matrices on the right."""
+    """A row of a left matrix has a range of its own. XNNPACK takes constant matrices on the
+    right."""
     rank = len(node.input(0).shape)
     axis = rank - (2 if node.attrs.adj_x else 1)
     taken = node.input(1).data is not None
@@ -160,9 +166,18 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 OPS = (
     OpDef(
-        _OP, _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=4, work=_work, hybrid=_hybrid, batch=_batch,
-        composed=(_COMPOSED,), in_digits=of_matrices(_depth),
+        _OP,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        max_version=4,
+        work=_work,
+        hybrid=_hybrid,
+        batch=_batch,
+        composed=(_COMPOSED,),
+        in_digits=of_matrices(_depth),
         as_stored=lambda node: of_product(node, _depth(node)),
     ),
-)  # fmt: skip
+)

@@ -54,8 +54,8 @@ _PAIRS = draws.ranged(-4, 4, -4, 4)
 
 @attrs.frozen
 class BinaryAttrs:
-    """The activation applied to the result; ``stored`` says of DIV that it makes the numbers that TFLite
-    stores. No file has it."""
+    """The activation applied to the result; ``stored`` says of DIV that it makes the numbers that
+    TFLite stores. No file has it."""
 
     activation: Activation = Activation.NONE
     stored: StoredQuotient | None = None
@@ -127,8 +127,8 @@ def _power(attributes: NoAttrs, a: Array, b: Array) -> Array:
         raise InputError("POW: a whole number is raised to a negative power")
     if a.dtype != np.int32:
         return np.asarray(np.power(a, b))
-    # TFLite computes in double precision. What is beyond 32 bits becomes the smallest number, as its
-    # conversion gives it on x86.
+    # TFLite computes in double precision. What is beyond 32 bits becomes the smallest number, as
+    # its conversion gives it on x86.
     with np.errstate(over="ignore"):
         wide = np.power(a.astype(np.float64), b.astype(np.float64))
     info = np.iinfo(np.int32)
@@ -301,9 +301,16 @@ def _fused_op(
     as_stored: Callable[[Node], Any] | None = None,
 ) -> OpDef:
     op = _op(
-        name, _with_activation(fn), samples, version=version, parse=_parse_fused,
-        generate=generate, allowed=allowed, plain=plain, as_stored=as_stored,
-    )  # fmt: skip
+        name,
+        _with_activation(fn),
+        samples,
+        version=version,
+        parse=_parse_fused,
+        generate=generate,
+        allowed=allowed,
+        plain=plain,
+        as_stored=as_stored,
+    )
     return attrs.evolve(
         op,
         activation_field="activation",
@@ -334,9 +341,15 @@ def _divided(c: Array, at: int) -> tuple[Array, Array] | None:
 
 
 _DIV = _fused_op(
-    "DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2, _divided,
-    copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4), checked=(1,),
-)  # fmt: skip
+    "DIV",
+    _divide,
+    lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT),
+    2,
+    _divided,
+    copies_where_neutral(1.0, 1),
+    draws.ranged(-4, 4, 0.5, 4),
+    checked=(1,),
+)
 assert _DIV.affine is not None
 assert _DIV.copies is not None
 

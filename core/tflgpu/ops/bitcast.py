@@ -71,14 +71,17 @@ def _samples() -> Sequence[Sample]:
         sample("to_bits", (2, 3, 7), DType.F32, DType.I32),
         sample("aligned", (5, 8), DType.F32, DType.I32),
         # As floats these would be denormal or NaN, which devices may change.
-        Sample("to_floats", {"output_dtype": DType.F32}, (
-            Arg((3, 5), DType.I32, 0x3F000000, 0x40800000),)),
+        Sample(
+            "to_floats",
+            {"output_dtype": DType.F32},
+            (Arg((3, 5), DType.I32, 0x3F000000, 0x40800000),),
+        ),
         sample("same", (3, 5), DType.F32, DType.F32),
         sample("to_bytes", (3, 5), DType.F32, DType.I8),
         sample("from_halves", (3, 5, 2), DType.I16, DType.I32),
         sample("i64", (3,), DType.I64, DType.I32),
         sample("scalar", (), DType.F32, DType.U8),
-    ]  # fmt: skip
+    ]
 
 
 def _infer_densify(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:

@@ -1,7 +1,8 @@
 """BITWISE_XOR and RIGHT_SHIFT (TFLite version 1): whole numbers, bit by bit, with broadcasting.
 
-RIGHT_SHIFT keeps the sign of signed numbers. As in TFLite's kernel (right_shift.cc) a negative count
-shifts by nothing, and one above the number's bits by all but one of them. Neither looks at a scale.
+RIGHT_SHIFT keeps the sign of signed numbers. As in TFLite's kernel (right_shift.cc) a negative
+count shifts by nothing, and one above the number's bits by all but one of them. Neither looks at a
+scale.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ def _samples(low: int, high: int) -> Callable[[], Sequence[Sample]]:
 
     def make() -> Sequence[Sample]:
         def sample(
-            id: str, a: tuple[int, ...], b: tuple[int, ...], dtype: DType = DType.I32,
+            id: str,
+            a: tuple[int, ...],
+            b: tuple[int, ...],
+            dtype: DType = DType.I32,
             const: bool = False,
-        ) -> Sample:  # fmt: skip
+        ) -> Sample:
             least = max(low, 0) if dtype in (DType.U8, DType.U32) else low
             bits = Arg(a, dtype, 0 if least >= 0 else -99, 99)
             return Sample(id, {}, (bits, Arg(b, dtype, least, high, const)))
@@ -59,9 +63,16 @@ def _samples(low: int, high: int) -> Callable[[], Sequence[Sample]]:
 
 def _op(name: str, fn: Callable[[Array, Array], Array], low: int, high: int) -> OpDef:
     return OpDef(
-        name, no_attrs, infer_broadcast(name, _WHOLE), _reference(fn), _samples(low, high),
-        accuracy=Accuracy.EXACT, elementwise=True, takes_stored=True, result_type=0,
-    )  # fmt: skip
+        name,
+        no_attrs,
+        infer_broadcast(name, _WHOLE),
+        _reference(fn),
+        _samples(low, high),
+        accuracy=Accuracy.EXACT,
+        elementwise=True,
+        takes_stored=True,
+        result_type=0,
+    )
 
 
 OPS = (

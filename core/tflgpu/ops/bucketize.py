@@ -1,8 +1,8 @@
 """BUCKETIZE (TFLite version 1): between which boundaries each number lies.
 
-The result is how many boundaries are not above the number, as i32; a NaN lies above all of them, as in
-TFLite's kernel (bucketize.cc), which searches for the first boundary above it. Boundaries are f32
-numbers, and the number is compared with them as such.
+The result is how many boundaries are not above the number, as i32; a NaN lies above all of them, as
+in TFLite's kernel (bucketize.cc), which searches for the first boundary above it. Boundaries are
+f32 numbers, and the number is compared with them as such.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ def _reference(attributes: Bucketize, arrays: Sequence[Array | None]) -> list[Ar
     x = present(arrays[0])
     # C++ compares an i32 or i64 with a float as floats, and a double with it as doubles.
     numbers = x if x.dtype.kind == "f" else x.astype(np.float32)
-    return [np.searchsorted(np.array(attributes.boundaries, numbers.dtype), numbers, "right").astype(
-        np.int32)]  # fmt: skip
+    return [
+        np.searchsorted(np.array(attributes.boundaries, numbers.dtype), numbers, "right").astype(
+            np.int32
+        )
+    ]
 
 
 def _samples() -> Sequence[Sample]:
@@ -71,7 +74,13 @@ def _samples() -> Sequence[Sample]:
 
 OPS = (
     OpDef(
-        _NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, elementwise=True,
+        _NAME,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        elementwise=True,
         result_type=DType.I32,
     ),
-)  # fmt: skip
+)

@@ -1,12 +1,12 @@
-"""CACHE_UPDATE: new keys and values put into their caches, what composites named "odml.cache_update"
-compute.
+"""CACHE_UPDATE: new keys and values put into their caches, what composites named
+"odml.cache_update" compute.
 
 Not a TFLite op: it stands for composites of a file (`tflgpu.ops.base.Composed`). Operands: new keys
-[B, H, T, D] and values, seven whole numbers, the caches of keys [B, H, S, D] and of values (either with
-its last two axes swapped, as the attributes say), and where the new ones begin in each. Results: the
-caches with the new tokens in them. Tokens go to where the last two operands say, moved so that all lie
-inside; or, of a ring, one after another from the first of the seven numbers on and around the end, as
-many as the fourth says.
+[B, H, T, D] and values, seven whole numbers, the caches of keys [B, H, S, D] and of values (either
+with its last two axes swapped, as the attributes say), and where the new ones begin in each.
+Results: the caches with the new tokens in them. Tokens go to where the last two operands say, moved
+so that all lie inside; or, of a ring, one after another from the first of the seven numbers on and
+around the end, as many as the fourth says.
 
 Source: litert-torch's `cache_update.py` of its GPU composites.
 """
@@ -35,8 +35,8 @@ START, COUNT = 0, 3
 
 @attrs.frozen
 class CacheUpdate:
-    """The axis of the tokens, 2 or 3, in caches and in what is new; whether the caches are rings, and
-    whether of a ring's new tokens only some count."""
+    """The axis of the tokens, 2 or 3, in caches and in what is new; whether the caches are rings,
+    and whether of a ring's new tokens only some count."""
 
     key_axis: int = 2
     value_axis: int = 3
@@ -54,10 +54,13 @@ class CacheUpdate:
 
 def _parse(fields: Fields) -> CacheUpdate:
     return CacheUpdate(
-        fields.integer("key_axis", 2), fields.integer("value_axis", 3),
-        fields.integer("new_key_axis", 2), fields.integer("new_value_axis", 2),
-        fields.flag("ring"), fields.flag("counted", True),
-    )  # fmt: skip
+        fields.integer("key_axis", 2),
+        fields.integer("value_axis", 3),
+        fields.integer("new_key_axis", 2),
+        fields.integer("new_value_axis", 2),
+        fields.flag("ring"),
+        fields.flag("counted", True),
+    )
 
 
 def _infer(attributes: CacheUpdate, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -151,9 +154,15 @@ def _draw(rng: np.random.Generator, operands: Sequence[Operand | None]) -> list[
 
 def _samples() -> list[Sample]:
     def sample(
-        name: str, tokens: int, size: int, width: int, value_axis: int = 3, new_axis: int = 2,
-        numbers: Sequence[int] | None = None, **more: bool,
-    ) -> Sample:  # fmt: skip
+        name: str,
+        tokens: int,
+        size: int,
+        width: int,
+        value_axis: int = 3,
+        new_axis: int = 2,
+        numbers: Sequence[int] | None = None,
+        **more: bool,
+    ) -> Sample:
         values = (2, 3, size, width) if value_axis == 2 else (2, 3, width, size)
         new = (2, 3, tokens, width) if new_axis == 2 else (2, 3, width, tokens)
         start = Arg((4,), DType.I32, -1, size + 1)
@@ -162,10 +171,18 @@ def _samples() -> list[Sample]:
             seven = Arg.of(np.reshape([*numbers, 0, 0, 0], (1, 1, 1, 7)), DType.I32)
         fields = {"value_axis": value_axis, "new_value_axis": new_axis, **more}
         return Sample(
-            name, fields,
-            (Arg((2, 3, tokens, width)), Arg(new), seven, Arg((2, 3, size, width)), Arg(values),
-             start, start),
-        )  # fmt: skip
+            name,
+            fields,
+            (
+                Arg((2, 3, tokens, width)),
+                Arg(new),
+                seven,
+                Arg((2, 3, size, width)),
+                Arg(values),
+                start,
+                start,
+            ),
+        )
 
     return [
         sample("linear", 3, 7, 5),
@@ -178,15 +195,27 @@ def _samples() -> list[Sample]:
 
 _ATTRIBUTES = frozenset(
     {
-        "kv_cache_batch_size", "cache_size", "head_size", "is_ring_buffer", "k_cache_ts_idx",
-        "v_cache_ts_idx", "k_update_ts_idx", "v_update_ts_idx",
+        "kv_cache_batch_size",
+        "cache_size",
+        "head_size",
+        "is_ring_buffer",
+        "k_cache_ts_idx",
+        "v_cache_ts_idx",
+        "k_update_ts_idx",
+        "v_update_ts_idx",
     }
-)  # fmt: skip
+)
 
 OPS = (
     OpDef(
-        NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, settings=(2, 5, 6),
+        NAME,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        settings=(2, 5, 6),
         keeps_values=True,
         composed=(Composed(("odml.cache_update",), _read, _ATTRIBUTES, _draw),),
     ),
-)  # fmt: skip
+)

@@ -85,9 +85,13 @@ class CellWeights:
 
         first, forget, output = several(places.peepholes, 3)
         return cls(
-            several(places.weights, 0), several(places.recurrent, 0), several(places.biases, 0),
-            [first, forget, None, output], several(places.norms, 4), *several(places.projection, 2),
-        )  # fmt: skip
+            several(places.weights, 0),
+            several(places.recurrent, 0),
+            several(places.biases, 0),
+            [first, forget, None, output],
+            several(places.norms, 4),
+            *several(places.projection, 2),
+        )
 
 
 def positions(first: int, count: int = 4) -> tuple[int, ...]:
@@ -98,9 +102,13 @@ def positions(first: int, count: int = 4) -> tuple[int, ...]:
 def lstm_operands(first: int, states: int) -> CellOperands:
     """Those of an LSTM: constants from position ``first`` on, and two states."""
     return CellOperands(
-        positions(first), positions(first + 4), positions(first + 11), positions(states, 2),
-        positions(first + 8, 3), positions(first + 15, 2),
-    )  # fmt: skip
+        positions(first),
+        positions(first + 4),
+        positions(first + 11),
+        positions(states, 2),
+        positions(first + 8, 3),
+        positions(first + 15, 2),
+    )
 
 
 #: Of LSTM's full kernel and of UNIDIRECTIONAL_SEQUENCE_LSTM.

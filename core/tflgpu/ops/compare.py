@@ -1,7 +1,7 @@
 """Comparisons, logic, and choosing by a condition.
 
-TFLite versions: EQUAL 1-5; NOT_EQUAL 1-4; LESS, GREATER_EQUAL 1-3; GREATER, LESS_EQUAL 1-2; SELECT 1-4;
-SELECT_V2 1-2; the others 1.
+TFLite versions: EQUAL 1-5; NOT_EQUAL 1-4; LESS, GREATER_EQUAL 1-3; GREATER, LESS_EQUAL 1-2; SELECT
+1-4; SELECT_V2 1-2; the others 1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _TEXTS = frozenset({DType.STRING})
 _PLAIN = frozenset({DType.I16})
 
 
-#: By how many bits TFLite shifts stored numbers to the left before it multiplies them by their scale.
+#: By how many bits TFLite shifts stored numbers to the left before it multiplies them by their
+#: scale.
 PARTS = 8
 
 
@@ -56,7 +57,8 @@ class InParts:
         right: What the second is stored as.
         factors: Their scales; none where the stored numbers are compared.
 
-    Source: TFLite's `kernels/internal/reference/comparisons.h` (ComparisonWithScaling), `kernels/comparisons.cc`.
+    Source: TFLite's `kernels/internal/reference/comparisons.h` (ComparisonWithScaling),
+    `kernels/comparisons.cc`.
     """
 
     left: QuantizeAndDequantize
@@ -72,7 +74,8 @@ def _in_parts(node: Node) -> InParts | None:
     left, right = (QuantizeAndDequantize.of(q, values[0].dtype) for q in quants)
     if values[0].dtype is DType.I16 and node.op not in _EQUALITIES:
         return InParts(left, right)
-    # Of scales that are not below 1 its arithmetic means nothing: it shifts by a negative number of bits.
+    # Of scales that are not below 1 its arithmetic means nothing: it shifts by a negative number of
+    # bits.
     factors = tuple(Multiplier.of(float(np.float32(q.scale[0]))) for q in quants)
     return None if any(f.shift > 0 for f in factors) else InParts(left, right, factors)
 
@@ -238,10 +241,18 @@ def _op(
     texts: bool = False,
 ) -> OpDef:
     return OpDef(
-        name, no_attrs, infer_broadcast(name, allowed, DType.BOOL), _reference(name, fn), samples,
-        accuracy=Accuracy.EXACT, max_version=version, elementwise=True, as_stored=_in_parts,
-        texts=texts, result_type=DType.BOOL,
-    )  # fmt: skip
+        name,
+        no_attrs,
+        infer_broadcast(name, allowed, DType.BOOL),
+        _reference(name, fn),
+        samples,
+        accuracy=Accuracy.EXACT,
+        max_version=version,
+        elementwise=True,
+        as_stored=_in_parts,
+        texts=texts,
+        result_type=DType.BOOL,
+    )
 
 
 OPS = (
@@ -255,9 +266,11 @@ OPS = (
     _op("LOGICAL_OR", np.logical_or, _BOOL, _logic_samples),
     OpDef("SELECT", no_attrs, _infer_select("SELECT"), _select(False), _select_samples,
           accuracy=Accuracy.EXACT, max_version=4, elementwise=True, keeps_values=True,
-          elementwise_where=lambda node: not chooses_rows(node), batch=_batch_select, result_type=1),
+          elementwise_where=lambda node: not chooses_rows(node), batch=_batch_select,
+          result_type=1),
     OpDef("SELECT_V2", no_attrs, _infer_select("SELECT_V2"), _select(True), _select_v2_samples,
-          accuracy=Accuracy.EXACT, max_version=2, elementwise=True, keeps_values=True, result_type=1),
+          accuracy=Accuracy.EXACT, max_version=2, elementwise=True, keeps_values=True,
+          result_type=1),
     OpDef("ZEROS_LIKE", no_attrs, infer_unary("ZEROS_LIKE", _ANY), _zeros_like, _zeros_samples,
           accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True, result_type=0),
 )  # fmt: skip

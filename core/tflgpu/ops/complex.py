@@ -1,8 +1,8 @@
 """COMPLEX_ABS, REAL, IMAG and RFFT2D (TFLite version 1): complex numbers, on the CPU.
 
-RFFT2D transforms the two last dimensions of real numbers, cut off or filled with zeros to the lengths
-that operand 1 says, and gives the half of the spectrum that tells the other. LiteRT's kernel takes
-lengths that are powers of two, from 2 on along the width.
+RFFT2D transforms the two last dimensions of real numbers, cut off or filled with zeros to the
+lengths that operand 1 says, and gives the half of the spectrum that tells the other. LiteRT's
+kernel takes lengths that are powers of two, from 2 on along the width.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _lengths(op: str, operand: Operand) -> tuple[int, ...]:
     found = const_integers(op, operand, "lengths (operand 1)", 2)
     if any(n < 1 or n & (n - 1) for n in found) or found[1] < 2:
         raise ModelError(
-            f"{op}: lengths (operand 1) are {list(found)}; powers of two needed, from 2 on along the "
-            "width"
+            f"{op}: lengths (operand 1) are {list(found)}; powers of two needed, from 2 on along "
+            "the width"
         )
     return found
 
@@ -98,9 +98,15 @@ def _rfft_samples() -> Sequence[Sample]:
 
 def _part(op: str, part: Callable[[Array], Array], accuracy: Accuracy) -> OpDef:
     return OpDef(
-        op, no_attrs, _infer_part(op), _reference_part(part), _part_samples, accuracy=accuracy,
-        limits=_limits, batch=each_row(0),
-    )  # fmt: skip
+        op,
+        no_attrs,
+        _infer_part(op),
+        _reference_part(part),
+        _part_samples,
+        accuracy=accuracy,
+        limits=_limits,
+        batch=each_row(0),
+    )
 
 
 OPS = (
@@ -108,7 +114,14 @@ OPS = (
     _part("REAL", np.real, Accuracy.EXACT),
     _part("IMAG", np.imag, Accuracy.EXACT),
     OpDef(
-        "RFFT2D", no_attrs, _infer_rfft, _reference_rfft, _rfft_samples,
-        accuracy=Accuracy.ACCUMULATE, limits=_limits, batch=each_row(0, rank=3), result_type=DType.C64,
+        "RFFT2D",
+        no_attrs,
+        _infer_rfft,
+        _reference_rfft,
+        _rfft_samples,
+        accuracy=Accuracy.ACCUMULATE,
+        limits=_limits,
+        batch=each_row(0, rank=3),
+        result_type=DType.C64,
     ),
-)  # fmt: skip
+)

@@ -34,8 +34,8 @@ def there(operands: Sequence[Operand | None], least: int, most: int) -> list[Ope
     found = [operand for operand in operands if operand is not None]
     if len(found) != len(operands):
         raise UnsupportedError(
-            f"its operand {list(operands).index(None)} is absent, or nothing is made of it when the "
-            "model runs"
+            f"its operand {list(operands).index(None)} is absent, or nothing is made of it when "
+            "the model runs"
         )
     if not least <= len(found) <= most:
         wanted = str(least) if least == most else f"{least} to {most}"

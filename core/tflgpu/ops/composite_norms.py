@@ -1,15 +1,16 @@
-"""RMS_NORMALIZATION, LAYER_NORMALIZATION and GROUP_NORMALIZATION: what composites named "odml.rms_norm"
-and "odml.group_norm" compute, with scale and shift.
+"""RMS_NORMALIZATION, LAYER_NORMALIZATION and GROUP_NORMALIZATION: what composites named
+"odml.rms_norm" and "odml.group_norm" compute, with scale and shift.
 
-Not TFLite ops: they stand for composites of a file (`tflgpu.ops.base.Composed`). The channels are the
-last axis. With ``x`` the operand, ``gamma`` and ``beta`` a number a channel (either may be absent):
+Not TFLite ops: they stand for composites of a file (`tflgpu.ops.base.Composed`). The channels are
+the last axis. With ``x`` the operand, ``gamma`` and ``beta`` a number a channel (either may be
+absent):
 
     RMS     x / sqrt(mean(x * x) + epsilon) * gamma               over the channels
     layer   (x - mean) / sqrt(variance + epsilon) * gamma + beta  over the channels
     group   the same over groups of neighbouring channels and all axes between first and last
 
-Converters write layer normalization as "odml.group_norm" too, some with attributes that say nothing of
-it, so that both are readings of that name. Sources of names and attributes: litert-torch's
+Converters write layer normalization as "odml.group_norm" too, some with attributes that say nothing
+of it, so that both are readings of that name. Sources of names and attributes: litert-torch's
 `normalization.py`, and LiteRT's `ml_drift_delegate/tflite/support`.
 """
 
@@ -73,8 +74,8 @@ def _take(op: str, operands: Sequence[Operand | None], most: int) -> Operand:
         check_dtype(op, operand.dtype, frozenset({x.dtype}))
         if math.prod(operand.shape) != x.shape[-1] or operand.shape[-1:] != x.shape[-1:]:
             raise ModelError(
-                f"{op}: operand {i} has shape {list(operand.shape)}, and needs a number for each of "
-                f"{x.shape[-1]} channels"
+                f"{op}: operand {i} has shape {list(operand.shape)}, and needs a number for each "
+                f"of {x.shape[-1]} channels"
             )
         if operand.rank > x.rank:
             raise ModelError(f"{op}: operand {i} has more axes than {list(x.shape)}")
@@ -101,7 +102,8 @@ def _wide(array: Array | None, other: float) -> Array:
 
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
-    """Means in the numbers' own type; sums that f32 does not hold are infinite, as in a chain of f32 ops."""
+    """Means in the numbers' own type; sums that f32 does not hold are infinite, as in a chain of
+    f32 ops."""
     count = math.prod(x.shape[a] for a in axes)
     total = x.astype(np.float64).sum(axes, keepdims=True).astype(x.dtype)
     return np.asarray((total / x.dtype.type(max(1, count))).astype(x.dtype))
@@ -176,10 +178,14 @@ def _read_group(fields: Fields, operands: Sequence[Operand | None]) -> list[Read
 
 _GROUP_ATTRIBUTES = frozenset(
     {
-        *_EPSILONS, "num_groups", "channel_axis", "reduction_axes", "sub_type",
+        *_EPSILONS,
+        "num_groups",
+        "channel_axis",
+        "reduction_axes",
+        "sub_type",
         "_TENSOR_V1_reduction_axes",
     }
-)  # fmt: skip
+)
 
 
 def _sample(
@@ -243,7 +249,8 @@ OPS = (
         ),
     ),
     OpDef(
-        GROUP, _parse, _infer_group, _group, _group_samples, generate=_generate_group, accuracy=Accuracy.ACCUMULATE,
+        GROUP, _parse, _infer_group, _group, _group_samples, generate=_generate_group,
+        accuracy=Accuracy.ACCUMULATE,
         batch=_batch,
         composed=(Composed(("odml.group_norm",), _read_group, _GROUP_ATTRIBUTES),),
     ),

@@ -167,7 +167,8 @@ def _batch_pack(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "CONCATENATION", _parse_concat, _infer_concat, _reference_concat, _concat_samples,
-        generate=draws.concat, accuracy=Accuracy.EXACT, max_version=7, activation_field="activation",
+        generate=draws.concat, accuracy=Accuracy.EXACT, max_version=7,
+        activation_field="activation",
         keeps_values=True, one_scale=False, one_scale_of=frozenset({DType.I16}), copies=copies_only,
         batch=_batch_concat,
     ),

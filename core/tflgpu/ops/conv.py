@@ -104,10 +104,18 @@ def _convolve(image: Array, weights: Array, window: Window, sums: Array) -> None
     depth = taps_h * taps_w * inner
     s0, sy, sx, sc = padded.strides
     columns = as_strided(
-        padded, (batch, height, width, taps_h, taps_w, inner),
-        (s0, sy * window.stride_h, sx * window.stride_w, sy * window.dilation_h,
-         sx * window.dilation_w, sc), writeable=False,
-    )  # fmt: skip
+        padded,
+        (batch, height, width, taps_h, taps_w, inner),
+        (
+            s0,
+            sy * window.stride_h,
+            sx * window.stride_w,
+            sy * window.dilation_h,
+            sx * window.dilation_w,
+            sc,
+        ),
+        writeable=False,
+    )
     rows = max(1, _BLOCK_BYTES // (4 * width * depth))
     for n in range(batch):
         for y in range(0, height, rows):
@@ -116,17 +124,26 @@ def _convolve(image: Array, weights: Array, window: Window, sums: Array) -> None
 
 
 def conv_sample(
-    id: str, image: tuple[int, int, int, int], filter: tuple[int, int, int, int], *,
-    stride: tuple[int, int] = (1, 1), dilation: tuple[int, int] = (1, 1),
-    padding: Padding = Padding.SAME, activation: Activation = Activation.NONE,
-    bias: bool = True, const: bool = True,
-) -> Sample:  # fmt: skip
+    id: str,
+    image: tuple[int, int, int, int],
+    filter: tuple[int, int, int, int],
+    *,
+    stride: tuple[int, int] = (1, 1),
+    dilation: tuple[int, int] = (1, 1),
+    padding: Padding = Padding.SAME,
+    activation: Activation = Activation.NONE,
+    bias: bool = True,
+    const: bool = True,
+) -> Sample:
     """A case of CONV_2D with (height, width) pairs."""
     fields = {
-        "stride_h": stride[0], "stride_w": stride[1], "padding": padding.value,
-        "dilation_h_factor": dilation[0], "dilation_w_factor": dilation[1],
+        "stride_h": stride[0],
+        "stride_w": stride[1],
+        "padding": padding.value,
+        "dilation_h_factor": dilation[0],
+        "dilation_w_factor": dilation[1],
         "fused_activation_function": activation.value,
-    }  # fmt: skip
+    }
     args = (Arg(image), Arg(filter, const=const), Arg(filter[:1], const=const))
     return Sample(
         id, fields, args if bias else args[:2], accumulates=filter[1] * filter[2] * filter[3]
@@ -175,8 +192,8 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 
 
 def _hybrid(node: Node) -> Hybrid:
-    """An image has one range. XNNPACK takes constant filters, and to it one of one pixel is a matrix:
-    each pixel of the image has a range then."""
+    """An image has one range. XNNPACK takes constant filters, and to it one of one pixel is a
+    matrix: each pixel of the image has a range then."""
     filter_ = node.input(1)
     if filter_.dtype is not DType.I8 or filter_.data is None:
         return Hybrid((OnTheFly((1, 2, 3), Rounding.SYMMETRIC),))
@@ -191,8 +208,18 @@ _ROLES = Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads")
 
 OPS = (
     OpDef(
-        "CONV_2D", parse_conv, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, batch=each_row(0), activation_field="activation",
-        filter=_ROLES, hybrid=_hybrid, in_digits=of_filter(_ROLES, "activation", products=True, own=of_fours),
+        "CONV_2D",
+        parse_conv,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        max_version=8,
+        generate=draws.conv,
+        batch=each_row(0),
+        activation_field="activation",
+        filter=_ROLES,
+        hybrid=_hybrid,
+        in_digits=of_filter(_ROLES, "activation", products=True, own=of_fours),
     ),
-)  # fmt: skip
+)

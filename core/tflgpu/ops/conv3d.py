@@ -81,10 +81,15 @@ def _parse(fields: Fields) -> Conv3D:
         return fields.integer(name, default, minimum=1)
 
     return Conv3D(
-        size("stride_d"), size("stride_h"), size("stride_w"), size("dilation_d_factor", 1),
-        size("dilation_h_factor", 1), size("dilation_w_factor", 1), fields.padding(),
+        size("stride_d"),
+        size("stride_h"),
+        size("stride_w"),
+        size("dilation_d_factor", 1),
+        size("dilation_h_factor", 1),
+        size("dilation_w_factor", 1),
+        fields.padding(),
         fused_clamp(fields),
-    )  # fmt: skip
+    )
 
 
 def place(op: str, attributes: Conv3D, large: Sequence[int], taps: Sequence[int]) -> Volume:
@@ -111,9 +116,13 @@ def place(op: str, attributes: Conv3D, large: Sequence[int], taps: Sequence[int]
         small.append(out)
         pads.append(pad)
     return Volume(
-        tuple(taps), attributes.strides, attributes.dilations, tuple(pads), tuple(large),  # type: ignore[arg-type]
+        tuple(taps),  # type: ignore[arg-type]
+        attributes.strides,
+        attributes.dilations,
+        tuple(pads),  # type: ignore[arg-type]
+        tuple(large),  # type: ignore[arg-type]
         tuple(small),  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
 
 
 def volume_of(node: Node) -> Volume:
@@ -166,9 +175,14 @@ def _meetings(volume: Volume) -> Iterator[tuple[Size3, tuple[slice, ...], tuple[
     for tap in itertools.product(*map(range, volume.taps)):
         large, small = [], []
         for i, stride, dilation, pad, size, count in zip(
-            tap, volume.strides, volume.dilations, volume.pads, volume.large, volume.small,
+            tap,
+            volume.strides,
+            volume.dilations,
+            volume.pads,
+            volume.large,
+            volume.small,
             strict=True,
-        ):  # fmt: skip
+        ):
             shift = i * dilation - pad
             first = max(0, -(shift // stride))
             last = min(count - 1, (size - 1 - shift) // stride)
@@ -224,11 +238,18 @@ def _fields(
 
 
 def _case(
-    id: str, volume: Shape, filter: Shape, *, strides: Size3 = (1, 1, 1),
-    dilations: Size3 = (1, 1, 1), padding: Padding = Padding.SAME,
-    activation: Activation = Activation.NONE, bias: bool = True, const: bool = True,
+    id: str,
+    volume: Shape,
+    filter: Shape,
+    *,
+    strides: Size3 = (1, 1, 1),
+    dilations: Size3 = (1, 1, 1),
+    padding: Padding = Padding.SAME,
+    activation: Activation = Activation.NONE,
+    bias: bool = True,
+    const: bool = True,
     output: Size3 | None = None,
-) -> Sample:  # fmt: skip
+) -> Sample:
     fields = _fields(strides, dilations, padding, activation)
     outs = filter[4] if output is None else filter[3]
     operands = [Arg(filter, const=const), *([Arg((outs,), const=const)] if bias else [])]

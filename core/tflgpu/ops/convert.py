@@ -166,8 +166,8 @@ def _infer_quantize(attributes: Quantize, operands: Sequence[Operand | None]) ->
 
 
 def _requantized(attributes: Quantize, source: Quantization, x: Array) -> Array:
-    """Stored numbers on another scale, as TFLite's kernel multiplies them: in whole numbers, since f32
-    does not hold all of 32 bits."""
+    """Stored numbers on another scale, as TFLite's kernel multiplies them: in whole numbers, since
+    f32 does not hold all of 32 bits."""
     a, b = (float(np.float32(q.scale[0])) for q in (source, attributes.quantization))
     by, info = Multiplier.of(a / b), np.iinfo(attributes.output.numpy)
     steps = multiply(x.astype(np.int64) - source.zero_point[0], by.value, by.left, by.right)

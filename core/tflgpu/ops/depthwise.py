@@ -87,17 +87,28 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
 
 
 def depthwise_sample(
-    id: str, image: tuple[int, int, int, int], kernel: tuple[int, int], multiplier: int = 1, *,
-    stride: tuple[int, int] = (1, 1), dilation: tuple[int, int] = (1, 1),
-    padding: Padding = Padding.SAME, activation: Activation = Activation.NONE,
-    bias: bool = True, const: bool = True,
-) -> Sample:  # fmt: skip
+    id: str,
+    image: tuple[int, int, int, int],
+    kernel: tuple[int, int],
+    multiplier: int = 1,
+    *,
+    stride: tuple[int, int] = (1, 1),
+    dilation: tuple[int, int] = (1, 1),
+    padding: Padding = Padding.SAME,
+    activation: Activation = Activation.NONE,
+    bias: bool = True,
+    const: bool = True,
+) -> Sample:
     """A case of DEPTHWISE_CONV_2D with (height, width) pairs."""
     fields = {
-        "stride_h": stride[0], "stride_w": stride[1], "padding": padding.value,
-        "dilation_h_factor": dilation[0], "dilation_w_factor": dilation[1],
-        "depth_multiplier": multiplier, "fused_activation_function": activation.value,
-    }  # fmt: skip
+        "stride_h": stride[0],
+        "stride_w": stride[1],
+        "padding": padding.value,
+        "dilation_h_factor": dilation[0],
+        "dilation_w_factor": dilation[1],
+        "depth_multiplier": multiplier,
+        "fused_activation_function": activation.value,
+    }
     out = image[3] * multiplier
     args = (
         Arg(image),
@@ -144,9 +155,18 @@ _ROLES = Filter(out=3, spread=_spread, zeros=conv_zeros, pads="pads")
 
 OPS = (
     OpDef(
-        "DEPTHWISE_CONV_2D", parse_conv, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=7, generate=draws.depthwise, batch=each_row(0), activation_field="activation",
-        filter=_ROLES, in_digits=of_filter(_ROLES, "activation", own=of_fours),
+        "DEPTHWISE_CONV_2D",
+        parse_conv,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        max_version=7,
+        generate=draws.depthwise,
+        batch=each_row(0),
+        activation_field="activation",
+        filter=_ROLES,
+        in_digits=of_filter(_ROLES, "activation", own=of_fours),
         hybrid=lambda node: Hybrid((OnTheFly((1, 2, 3), Rounding.ASYMMETRIC),)),
     ),
-)  # fmt: skip
+)

@@ -186,9 +186,13 @@ def _reference(attributes: DetectionPostprocess, arrays: Sequence[Array | None])
 
 def _samples() -> list[Sample]:
     plain = DetectionPostprocess(
-        max_detections=10, max_classes_per_detection=1, num_classes=5, nms_score_threshold=0.3,
-        nms_iou_threshold=0.4, scales=(10.0, 10.0, 5.0, 5.0),
-    )  # fmt: skip
+        max_detections=10,
+        max_classes_per_detection=1,
+        num_classes=5,
+        nms_score_threshold=0.3,
+        nms_iou_threshold=0.4,
+        scales=(10.0, 10.0, 5.0, 5.0),
+    )
 
     def sample(id: str, count: int, background: int = 1, **changes: Any) -> Sample:
         attributes = attrs.evolve(plain, **changes)
@@ -212,7 +216,13 @@ def _samples() -> list[Sample]:
 
 OPS = (
     OpDef(
-        OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.TRANSCENDENTAL, is_custom=True,
+        OP,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.TRANSCENDENTAL,
+        is_custom=True,
         batch=lambda node, items: "it finds the boxes of one image",
     ),
-)  # fmt: skip
+)

@@ -1,8 +1,9 @@
-"""`OpDef.in_digits` of ops that sum products, where data have 16 bits, or 8 and XNNPACK leaves them.
+"""`OpDef.in_digits` of ops that sum products, where data have 16 bits, or 8 and XNNPACK leaves
+them.
 
-LiteRT's own kernels round such sums twice, where XNNPACK's are the nearest steps. Of 8 bits one digit is
-the whole number. Digits are as long as the sums of their products are whole numbers below 2**24, which f32
-has all of; constant weights say how long these sums get.
+LiteRT's own kernels round such sums twice, where XNNPACK's are the nearest steps. Of 8 bits one
+digit is the whole number. Digits are as long as the sums of their products are whole numbers below
+2**24, which f32 has all of; constant weights say how long these sums get.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def of_fours(node: Node) -> bool:
 
 
 def _scale(value: Value) -> float | None:
-    """Of a tensor of 8 bits, or of 16 without a zero point, which no kernel of TFLite's takes; with one
-    scale."""
+    """Of a tensor of 8 bits, or of 16 without a zero point, which no kernel of TFLite's takes; with
+    one scale."""
     quant = value.quant
     if value.dtype not in _STORED or quant is None or quant.per_axis:
         return None
@@ -63,30 +64,44 @@ def _result(
 
 
 def _made(
-    attributes: object, finish: StoredSums, split: Mapping[int, int], bits: int,
-    constants: dict[int, Array], dropped: int, numbers: Array,
-) -> InDigits:  # fmt: skip
+    attributes: object,
+    finish: StoredSums,
+    split: Mapping[int, int],
+    bits: int,
+    constants: dict[int, Array],
+    dropped: int,
+    numbers: Array,
+) -> InDigits:
     """``split`` is how many bits an operand has."""
     return InDigits(
-        attributes, {i: -(-whole // bits) for i, whole in split.items()}, bits, constants, dropped,
-        lambda exponents: attrs.evolve(finish, exponents=exponents), numbers,
-    )  # fmt: skip
+        attributes,
+        {i: -(-whole // bits) for i, whole in split.items()},
+        bits,
+        constants,
+        dropped,
+        lambda exponents: attrs.evolve(finish, exponents=exponents),
+        numbers,
+    )
 
 
 def of_filter(
-    roles: Filter, activation_field: str, *, narrow: bool = False, products: bool = False,
+    roles: Filter,
+    activation_field: str,
+    *,
+    narrow: bool = False,
+    products: bool = False,
     own: Callable[[Node], bool] | None = None,
-) -> Callable[[Node], InDigits | None]:  # fmt: skip
+) -> Callable[[Node], InDigits | None]:
     """Of an op with a constant filter of 8 bits and, as its last operand, a constant bias.
 
     Args:
         roles: Which operand is what.
         activation_field: The attribute that holds the fused activation; "" = there is none.
-        narrow: Totals have 32 bits even where the bias has 64, and without such a bias one scale of a filter
-            is multiplied by that of the data in f32: TFLite's FULLY_CONNECTED.
+        narrow: Totals have 32 bits even where the bias has 64, and without such a bias one scale of
+            a filter is multiplied by that of the data in f32: TFLite's FULLY_CONNECTED.
         products: Totals of 32 bits are rounded as LiteRT's matrix products do.
-        own: Of a node with data of 8 bits, whether XNNPACK leaves it to LiteRT's own kernel; None: it takes
-            all. Not asked of nodes whose filter is computed.
+        own: Of a node with data of 8 bits, whether XNNPACK leaves it to LiteRT's own kernel; None:
+            it takes all. Not asked of nodes whose filter is computed.
     """
 
     def in_digits(node: Node) -> InDigits | None:
@@ -159,7 +174,8 @@ def _bits(size: int, lengths: Sequence[int]) -> int | None:
 
 
 def of_matrices(depth: Callable[[Node], int]) -> Callable[[Node], InDigits | None]:
-    """Of an op that multiplies two operands, both of 16 bits, whose sums have ``depth`` products."""
+    """Of an op that multiplies two operands, both of 16 bits, whose sums have ``depth``
+    products."""
 
     def in_digits(node: Node) -> InDigits | None:
         if any(v.dtype is not DType.I16 for v in (node.input(0), node.input(1), *node.outputs)):
@@ -215,7 +231,7 @@ def _bits_of(value: Value) -> int:
 
 
 def exponents(split: Sequence[int], bits: int) -> list[tuple[tuple[int, ...], int]]:
-    """Every choice of one digit for each operand, of which there are so many, and the power of two by
-    which what comes of it counts."""
+    """Every choice of one digit for each operand, of which there are so many, and the power of two
+    by which what comes of it counts."""
     choices = itertools.product(*(range(count) for count in split))
     return [(choice, bits * sum(choice)) for choice in choices]

@@ -49,9 +49,10 @@ def conv(draw: Draw) -> Sample:
     inner, out = draw.size(11), groups * draw.size(7)
     const = draw.choice((True, True, False))
     args = (
-        Arg((batch, height, width, inner * groups)), Arg((out, *taps, inner), const=const),
+        Arg((batch, height, width, inner * groups)),
+        Arg((out, *taps, inner), const=const),
         Arg((out,), const=const),
-    )  # fmt: skip
+    )
     bias = draw.choice((True, False))
     return Sample("conv", fields, args if bias else args[:2], accumulates=taps[0] * taps[1] * inner)
 

@@ -21,8 +21,8 @@ Spread = Callable[[Array], Array]
 
 
 class NarrowTypes(enum.Enum):
-    """What an op does with tensors whose type a graph holds as another: bf16 as f32, whole numbers of 2
-    and 4 bits as bytes (`tflgpu.tflite.narrow`)."""
+    """What an op does with tensors whose type a graph holds as another: bf16 as f32, whole numbers
+    of 2 and 4 bits as bytes (`tflgpu.tflite.narrow`)."""
 
     NUMBERS = "It computes on the numbers; results of fewer bits are the operands' own or none."
     CLAMPED = "Of floats it makes the nearest whole number that the result's type holds."
@@ -153,7 +153,8 @@ class Items:
     operands: frozenset[int]
 
     def wide(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a tensor of all items, of which that of one has this one: scalars are a vector."""
+        """The shape of a tensor of all items, of which that of one has this one: scalars are a
+        vector."""
         return (shape[0] * self.count, *shape[1:]) if shape else (self.count,)
 
     def times(self, array: Array) -> Array:
@@ -171,10 +172,11 @@ class Batched:
         constants: New contents of constant operands, by position. The others stay.
         op: The op that takes its place; "" for its own.
         operands: Positions of the operands that such an op gets; None for all.
-        shapes: Shapes that operands of each item are given before it, by position. Its results, which
-            have as many elements as those of all items and in the same order, get theirs behind it.
-        mixed: Whether it takes and gives rows of axis 0 by turns: the first one of each item, then the
-            second one of each, and so on. They are brought into this order, and out of it.
+        shapes: Shapes that operands of each item are given before it, by position. Its results,
+            which have as many elements as those of all items and in the same order, get theirs
+            behind it.
+        mixed: Whether it takes and gives rows of axis 0 by turns: the first one of each item, then
+            the second one of each, and so on. They are brought into this order, and out of it.
     """
 
     attributes: Any
@@ -235,8 +237,9 @@ class PostOp:
 
 @attrs.frozen
 class InDigits:
-    """How sums of products of stored numbers come out to the last bit: by the op itself, on digits of
-    its data (`tflgpu.ops.stored_digit`), which are short enough for f32, and `STORED_SUMS` behind it.
+    """How sums of products of stored numbers come out to the last bit: by the op itself, on digits
+    of its data (`tflgpu.ops.stored_digit`), which are short enough for f32, and `STORED_SUMS`
+    behind it.
 
     Attributes:
         attributes: The node's, for sums without an activation.

@@ -1,7 +1,7 @@
 """FAKE_QUANT (TFLite versions 1-2): numbers rounded to the steps of a range, which stay floats.
 
-As in TFLite's kernel (reference/fake_quant.h) the range is shifted so that zero is one of its steps,
-and halves round away from zero. A NaN stays one.
+As in TFLite's kernel (reference/fake_quant.h) the range is shifted so that zero is one of its
+steps, and halves round away from zero. A NaN stays one.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ class QuantizedRange:
 
 def _parse(fields: Fields) -> FakeQuant:
     found = FakeQuant(
-        float(_F32(fields.number("min"))), float(_F32(fields.number("max"))),
-        fields.integer("num_bits"), fields.flag("narrow_range"),
-    )  # fmt: skip
+        float(_F32(fields.number("min"))),
+        float(_F32(fields.number("max"))),
+        fields.integer("num_bits"),
+        fields.flag("narrow_range"),
+    )
     if found.narrow_range:
         raise UnsupportedError(
             f"{_NAME}: narrow_range is for weights; no TFLite kernel computes it"
@@ -70,8 +72,9 @@ def steps_of(attributes: FakeQuant) -> QuantizedRange:
     from_low = -low / scale
     zero = _F32(0) if from_low < 0 else min(np.floor(from_low + _F32(0.5)), most)
     nudged_low, nudged_high = -zero * scale, (most - zero) * scale
-    return QuantizedRange(float(nudged_low), float(nudged_high), float(scale), float(_F32(1) / scale),
-                 float(zero))  # fmt: skip
+    return QuantizedRange(
+        float(nudged_low), float(nudged_high), float(scale), float(_F32(1) / scale), float(zero)
+    )
 
 
 def _reference(attributes: FakeQuant, arrays: Sequence[Array | None]) -> list[Array]:
@@ -108,7 +111,14 @@ def _samples() -> Sequence[Sample]:
 
 OPS = (
     OpDef(
-        _NAME, _parse, infer_unary(_NAME, frozenset({DType.F32})), _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=2, elementwise=True, result_type=0,
+        _NAME,
+        _parse,
+        infer_unary(_NAME, frozenset({DType.F32})),
+        _reference,
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        max_version=2,
+        elementwise=True,
+        result_type=0,
     ),
-)  # fmt: skip
+)

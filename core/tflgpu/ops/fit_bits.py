@@ -88,7 +88,13 @@ def _samples() -> list[Sample]:
 
 OPS = (
     OpDef(
-        OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, elementwise=True,
+        OP,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        elementwise=True,
         takes_stored=True,
     ),
-)  # fmt: skip
+)

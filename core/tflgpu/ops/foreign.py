@@ -85,12 +85,18 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
         return guarded("stored_where", lambda: bool(asked(attributes)))
 
     return attrs.evolve(
-        op, parse=parse, infer=infer, reference=reference, samples=samples, limits=limits,
-        generate=None if op.generate is None else generate, owner=owner,
+        op,
+        parse=parse,
+        infer=infer,
+        reference=reference,
+        samples=samples,
+        limits=limits,
+        generate=None if op.generate is None else generate,
+        owner=owner,
         at_run_time=None if op.at_run_time is None else at_run_time,
         stored_where=None if op.stored_where is None else stored_where,
         **checked_facets(op, guarded),
-    )  # fmt: skip
+    )
 
 
 def _what(error: BaseException) -> str:

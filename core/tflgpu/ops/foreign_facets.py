@@ -1,4 +1,5 @@
-"""A plugin's facets (`ops.facets`): what they answer is looked at before anything is built on it."""
+"""A plugin's facets (`ops.facets`): what they answer is looked at before anything is built on
+it."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ Guard = Callable[[str, Callable[[], Any]], Any]
 
 
 def checked_facets(op: OpDef, guarded: Guard) -> Mapping[str, Any]:
-    """The facets of an op that are functions, by field, guarded. A `Refused` that their checks raise
-    is left to ``guarded`` to report."""
+    """The facets of an op that are functions, by field, guarded. A `Refused` that their checks
+    raise is left to ``guarded`` to report."""
 
     def checked(
         name: str, facet: Callable[..., Any] | None, check: Callable[..., Any]
@@ -82,8 +83,8 @@ def check_activation(op: OpDef, attributes: Any) -> Any:
         found = getattr(attributes, op.activation_field, None)
         if not isinstance(found, Activation):
             raise Refused(
-                f"attributes whose {op.activation_field} is {shown(found)}, not the Activation that "
-                "activation_field says it is"
+                f"attributes whose {op.activation_field} is {shown(found)}, not the Activation "
+                "that activation_field says it is"
             )
     return attributes
 

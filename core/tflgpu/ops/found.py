@@ -18,9 +18,9 @@ from tflgpu.ops.axes import need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.elementwise import check_dtype
 
-_CONDITIONS = frozenset({
-    DType.BOOL, DType.F32, DType.I8, DType.U8, DType.I32, DType.U32, DType.I64,
-})  # fmt: skip
+_CONDITIONS = frozenset(
+    {DType.BOOL, DType.F32, DType.I8, DType.U8, DType.I32, DType.U32, DType.I64}
+)
 _VALUES = frozenset({DType.F32, DType.I8, DType.U8, DType.I16, DType.I32, DType.I64})
 
 

@@ -87,9 +87,16 @@ def _reference(attributes: FullyConnected, arrays: Sequence[Array | None]) -> li
 
 
 def _case(
-    id: str, source: Shape, units: int, depth: int, *, keep: bool = False, bias: bool = True,
-    const: bool = True, activation: Activation = Activation.NONE,
-) -> Sample:  # fmt: skip
+    id: str,
+    source: Shape,
+    units: int,
+    depth: int,
+    *,
+    keep: bool = False,
+    bias: bool = True,
+    const: bool = True,
+    activation: Activation = Activation.NONE,
+) -> Sample:
     fields = {"fused_activation_function": activation.value, "keep_num_dims": keep}
     args = (
         Arg(source),
@@ -143,8 +150,8 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 
 
 def _part_bytes(node: Node) -> bool:
-    """Whether there are weights of 2 or 4 bits whose rows do not fill whole bytes, which XNNPACK leaves to
-    LiteRT's own kernel."""
+    """Whether there are weights of 2 or 4 bits whose rows do not fill whole bytes, which XNNPACK
+    leaves to LiteRT's own kernel."""
     weights = node.input(1)
     return weights.packed is not None and weights.shape[1] * weights.packed.packed % 8 != 0
 
@@ -176,8 +183,19 @@ def _in_digits(node: Node) -> InDigits | None:
 
 OPS = (
     OpDef(
-        "FULLY_CONNECTED", _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=14, batch=each_row(0), activation_field="activation",
-        filter=_ROLES, hybrid=_hybrid, in_digits=_in_digits, zeros_where=_has_no_columns, limits=_limits,
+        "FULLY_CONNECTED",
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        max_version=14,
+        batch=each_row(0),
+        activation_field="activation",
+        filter=_ROLES,
+        hybrid=_hybrid,
+        in_digits=_in_digits,
+        zeros_where=_has_no_columns,
+        limits=_limits,
     ),
-)  # fmt: skip
+)

@@ -154,9 +154,15 @@ def _reference_lookup(attributes: Lookup, arrays: Sequence[Array | None]) -> lis
 
 def _gather_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int = 0,
-        batch: int = 0, dtype: DType = DType.F32, const: bool = False, wide: bool = False,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: tuple[int, ...],
+        index_shape: tuple[int, ...],
+        axis: int = 0,
+        batch: int = 0,
+        dtype: DType = DType.F32,
+        const: bool = False,
+        wide: bool = False,
+    ) -> Sample:
         indices = Arg(index_shape, DType.I64 if wide else DType.I32, 0, shape[axis], const)
         fields = {"axis": axis, "batch_dims": batch}
         return Sample(id, fields, (Arg(shape, dtype, -9, 9), indices))
@@ -182,9 +188,13 @@ def _gather_samples() -> Sequence[Sample]:
 
 def _gather_nd_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], lead: tuple[int, ...], columns: int,
-        dtype: DType = DType.F32, const: bool = False,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: tuple[int, ...],
+        lead: tuple[int, ...],
+        columns: int,
+        dtype: DType = DType.F32,
+        const: bool = False,
+    ) -> Sample:
         # One range fits all columns, so it is that of the smallest dimension spoken of.
         high = min(shape[:columns])
         indices = Arg((*lead, columns), DType.I32, 0, high, const)
@@ -240,12 +250,14 @@ def _batch_gather(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
-        accuracy=Accuracy.EXACT, texts=True, max_version=8, keeps_values=True, indices=(1,), checked=(1,), batch=_batch_gather,
+        accuracy=Accuracy.EXACT, texts=True, max_version=8, keeps_values=True, indices=(1,),
+        checked=(1,), batch=_batch_gather,
         result_type=0,
     ),
     OpDef(
         "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
-        accuracy=Accuracy.EXACT, texts=True, max_version=6, keeps_values=True, indices=(1,), checked=(1,), batch=each_row(1, rank=2),
+        accuracy=Accuracy.EXACT, texts=True, max_version=6, keeps_values=True, indices=(1,),
+        checked=(1,), batch=each_row(1, rank=2),
         result_type=0,
     ),
     OpDef(

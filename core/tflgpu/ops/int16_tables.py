@@ -1,15 +1,17 @@
 """Functions of 16-bit quantized numbers, as TFLite's kernels take them from tables.
 
-Of 16 bits TFLite computes EXP, LOG, RSQRT, GELU, LOGISTIC and TANH from tables of a few hundred numbers,
-with straight lines between them. What comes is many steps off from the rounded function where that bends, so
-a function that is computed and rounded is not the same. Here each becomes one number for each of the
-65536 operands: `table[q + 32768]` is the result that is stored for the stored operand q.
+Of 16 bits TFLite computes EXP, LOG, RSQRT, GELU, LOGISTIC and TANH from tables of a few hundred
+numbers, with straight lines between them. What comes is many steps off from the rounded function
+where that bends, so a function that is computed and rounded is not the same. Here each becomes one
+number for each of the 65536 operands: `table[q + 32768]` is the result that is stored for the
+stored operand q.
 
 LOGISTIC and TANH of operands whose scale is a certain power of two are computed by other means
 (`tflgpu.ops.fixed_functions`).
 
-Sources: TFLite's `kernels/internal/common.h` (LUTPopulateInt16, LUTLookup), `kernels/activations.cc`
-(TanhPrepare, SigmoidPrepare), `kernels/internal/reference/integer_ops/logistic.h` and `tanh.h`.
+Sources: TFLite's `kernels/internal/common.h` (LUTPopulateInt16, LUTLookup),
+`kernels/activations.cc` (TanhPrepare, SigmoidPrepare),
+`kernels/internal/reference/integer_ops/logistic.h` and `tanh.h`.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ _PER_UNIT = 24
 
 
 def interpolated(fn: Callable[[Node, Array], Array]) -> Callable[[Node], Array | None]:
-    """Straight lines between 513 points of a function, each moved by half of the error in the middle
-    of its line. ``fn`` gets real numbers, in f32."""
+    """Straight lines between 513 points of a function, each moved by half of the error in the
+    middle of its line. ``fn`` gets real numbers, in f32."""
 
     def table(node: Node) -> Array | None:
         x, y = node.input(0).quant, node.outputs[0].quant
@@ -73,8 +75,8 @@ def lines(
     operand = np.arange(_LOW, _HIGH + 1)
     piece, offset = (operand >> 7) + _PIECES // 2, operand & (_LENGTH - 1)
     base = points[piece]
-    # TFLite keeps the slope in 16 bits, so that a piece which climbs over more than half of them goes
-    # down instead.
+    # TFLite keeps the slope in 16 bits, so that a piece which climbs over more than half of them
+    # goes down instead.
     slope = (points[piece + 1] - base).astype(np.int16).astype(np.int64)
     found: Array = (base + ((slope * offset + _LENGTH // 2) >> 7)).astype(np.int16)
     return found
@@ -98,8 +100,8 @@ def _sigmoid_points() -> Array:
 
 
 def _scaled(node: Node, shifts: tuple[int, ...]) -> Array | None:
-    """All operands in units of 1 / 12288, as the multiplier of the file's scale makes them; None where
-    the scale is ``2 ** (shift - 12)`` for one of ``shifts``."""
+    """All operands in units of 1 / 12288, as the multiplier of the file's scale makes them; None
+    where the scale is ``2 ** (shift - 12)`` for one of ``shifts``."""
     quant = node.input(0).quant
     assert quant is not None
     scale = float(np.float32(quant.scale[0]))

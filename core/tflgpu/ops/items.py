@@ -1,9 +1,9 @@
 """`OpDef.batch` of ops that treat the rows of their operands alike.
 
-Items lie one after another along axis 0. An op that makes row i of its result of row i of its operands
-alone therefore computes several items as it is: what has to be looked at are operands that are the same
-for all items. One that works along axis 0 does it along axis 1 of what is [count, ...] before it, which is
-the same memory (`lifted`).
+Items lie one after another along axis 0. An op that makes row i of its result of row i of its
+operands alone therefore computes several items as it is: what has to be looked at are operands that
+are the same for all items. One that works along axis 0 does it along axis 1 of what is [count, ...]
+before it, which is the same memory (`lifted`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def elementwise(node: Node, items: Items) -> Batched | str:
 
 
 def broadcast(node: Node, items: Items, kept: int = 0) -> Batched:
-    """Of an op that broadcasts its operands, aligned at their last axes: those of each item get an axis
-    for the items, in front of as many as the result has; an axis of 1 is taken for it, where it is not
-    among the last ones that are ``kept``."""
+    """Of an op that broadcasts its operands, aligned at their last axes: those of each item get an
+    axis for the items, in front of as many as the result has; an axis of 1 is taken for it, where
+    it is not among the last ones that are ``kept``."""
     result = node.outputs[0].shape
     shapes = {}
     for i in items.operands:
@@ -55,16 +55,19 @@ def broadcast(node: Node, items: Items, kept: int = 0) -> Batched:
 
 
 def lifted(
-    node: Node, items: Items, operands: Sequence[int], attributes: Any = None,
+    node: Node,
+    items: Items,
+    operands: Sequence[int],
+    attributes: Any = None,
     constants: Mapping[int, Array] | None = None,
-) -> Batched | str:  # fmt: skip
+) -> Batched | str:
     """Of an op that does along axis i + 1 of operands with one more axis what it does along axis i.
 
     Args:
         node: The node.
         items: Of which items.
-        operands: Positions of all operands that have such an axis. Those that are the same for all items
-            are repeated, which has to be possible before.
+        operands: Positions of all operands that have such an axis. Those that are the same for all
+            items are repeated, which has to be possible before.
         attributes: Those that speak of the next axes; None for the node's.
         constants: New contents of operands that say axes.
     """
@@ -84,7 +87,8 @@ def lifted(
 
 
 def next_axes(axes: Array, rank: int) -> Array:
-    """A constant that says axes of a tensor of ``rank`` dimensions, of one that has one more in front."""
+    """A constant that says axes of a tensor of ``rank`` dimensions, of one that has one more in
+    front."""
     return np.asarray(np.where(axes < 0, axes + rank, axes) + 1, axes.dtype)
 
 
@@ -101,7 +105,8 @@ def each_row(*operands: int, rank: int = 1) -> Batch:
 
 
 def rows_of(node: Node, items: Items, operands: Sequence[int], rank: int = 1) -> str | None:
-    """Why not just these operands are of each item, with that many dimensions; None where they are."""
+    """Why not just these operands are of each item, with that many dimensions; None where they
+    are."""
     there = {i for i in operands if node.optional_input(i) is not None}
     strange = sorted(items.operands ^ there)
     if strange:
@@ -131,7 +136,8 @@ def as_they_are(node: Node, items: Items) -> Batched | str:
 
 
 def first_size(node: Node, items: Items, operand: int) -> Batched | str:
-    """Of an op that makes rows of rows, and is told the shape of its result by a constant operand."""
+    """Of an op that makes rows of rows, and is told the shape of its result by a constant
+    operand."""
     sizes = node.input(operand).data
     if sizes is None or not sizes.size or sizes.reshape(-1)[0] < 0:
         return f"operand {operand}, a shape, is not known"

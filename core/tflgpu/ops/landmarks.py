@@ -1,14 +1,14 @@
 """Landmarks2TransformMatrix and TransformLandmarks: MediaPipe's custom ops, versions 1 and 2.
 
-Landmarks2TransformMatrix: landmarks (x, y, z) -> the matrix [1, 4, 4] that takes places of a crop to
-places of the image. The crop holds the landmarks of a subset, turned so that the line from one
+Landmarks2TransformMatrix: landmarks (x, y, z) -> the matrix [1, 4, 4] that takes places of a crop
+to places of the image. The crop holds the landmarks of a subset, turned so that the line from one
 landmark to another has a given angle.
 
-    version 2: shift(center) * rotate * scale(size of the subset / size of the crop) * shift(-crop / 2)
-    version 1: the same between places from -1 to 1, of landmarks from 0 to ``landmarks_range``
+    version 2: shift(center) * rotate * scale(size of the subset / size of the crop) * shift(-crop /
+    2) version 1: the same between places from -1 to 1, of landmarks from 0 to ``landmarks_range``
 
-TransformLandmarks: landmarks, and such a matrix -> the landmarks at their places in the image; what is
-beyond x and y stays. Which version an operator is follows from the names of its options.
+TransformLandmarks: landmarks, and such a matrix -> the landmarks at their places in the image; what
+is beyond x and y stays. Which version an operator is follows from the names of its options.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class RelativeCrop:
 
 @attrs.frozen
 class Landmarks:
-    """How landmarks lie: numbers of each, 0 where the tensor's last dimension says it, and by how much
-    the matrix's shifts are multiplied."""
+    """How landmarks lie: numbers of each, 0 where the tensor's last dimension says it, and by how
+    much the matrix's shifts are multiplied."""
 
     dimensions: int
     scale: float
@@ -87,9 +87,14 @@ def _parse_matrix(fields: Fields) -> Crop | RelativeCrop:
             raise ModelError(f"{MATRIX}: landmarks of {options.integer('dimensions')} numbers")
         image, size = (_pair(options, name) for name in ("input_hw", "output_hw"))
         found = RelativeCrop(
-            options.integers("subset"), ends[0], ends[1], size, image,
-            options.number("landmarks_range"), options.number("bbox_size_multiplier"),
-        )  # fmt: skip
+            options.integers("subset"),
+            ends[0],
+            ends[1],
+            size,
+            image,
+            options.number("landmarks_range"),
+            options.number("bbox_size_multiplier"),
+        )
         positive = (*size, *image, found.most, abs(found.multiplier))
     if not found.subset or min(found.subset) < 0:
         raise ModelError(f"{MATRIX}: a subset of landmarks {list(found.subset)}")
@@ -201,16 +206,30 @@ def _reference_transform(attributes: Landmarks, arrays: Sequence[Array | None]) 
 
 
 def _matrix_samples() -> list[Sample]:
-    second = write_map({
-        "subset_idxs": [0, 3, 5, 8, 2], "left_rotation_idx": 1, "right_rotation_idx": 7,
-        "target_rotation_radians": 0.3, "output_height": 24, "output_width": 32, "scale_x": 1.5,
-        "scale_y": 1.2,
-    })  # fmt: skip
-    first = write_map({
-        "subset": [1, 2, 4, 6], "left_rotation_idx": 0, "right_rotation_idx": 5, "dimensions": 3,
-        "landmarks_range": 2, "bbox_size_multiplier": 1.25, "input_hw": [20, 30],
-        "output_hw": [10, 14],
-    })  # fmt: skip
+    second = write_map(
+        {
+            "subset_idxs": [0, 3, 5, 8, 2],
+            "left_rotation_idx": 1,
+            "right_rotation_idx": 7,
+            "target_rotation_radians": 0.3,
+            "output_height": 24,
+            "output_width": 32,
+            "scale_x": 1.5,
+            "scale_y": 1.2,
+        }
+    )
+    first = write_map(
+        {
+            "subset": [1, 2, 4, 6],
+            "left_rotation_idx": 0,
+            "right_rotation_idx": 5,
+            "dimensions": 3,
+            "landmarks_range": 2,
+            "bbox_size_multiplier": 1.25,
+            "input_hw": [20, 30],
+            "output_hw": [10, 14],
+        }
+    )
     return [
         Sample("version2", {}, (Arg((1, 9, 3)),), 1, 16, second),
         Sample("version1", {}, (Arg((1, 1, 1, 21)),), 1, 16, first),

@@ -78,6 +78,13 @@ def _samples() -> Sequence[Sample]:
 
 
 OPS = (
-    OpDef(_NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.TRANSCENDENTAL,
-          batch=each_row(0)),
-)  # fmt: skip
+    OpDef(
+        _NAME,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.TRANSCENDENTAL,
+        batch=each_row(0),
+    ),
+)

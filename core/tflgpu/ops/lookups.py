@@ -52,7 +52,8 @@ def _infer(attributes: Combiner, operands: Sequence[Operand | None]) -> list[Ten
     _check(weights, "weights (operand 3)", DType.F32, 1)
     if table.dtype is not DType.F32 or table.rank < 2:
         raise ModelError(
-            f"{_SPARSE}: the table (operand 4) is {table.dtype.value}{list(table.shape)}, not rows of f32"
+            f"{_SPARSE}: the table (operand 4) is {table.dtype.value}{list(table.shape)}, not "
+            "rows of f32"
         )
     count, rank = indices.shape
     if not ids.shape[0] == weights.shape[0] == count or rank < 1 or dense.shape != (rank,):
@@ -67,7 +68,8 @@ def _infer(attributes: Combiner, operands: Sequence[Operand | None]) -> list[Ten
 
 
 def _reference(attributes: Combiner, arrays: Sequence[Array | None]) -> list[Array]:
-    """In TFLite's order: what a row has so far is divided whenever the next lookup is of another one."""
+    """In TFLite's order: what a row has so far is divided whenever the next lookup is of another
+    one."""
     ids, indices, dense, weights, table = (present(a) for a in arrays)
     sizes = integers(dense)[:-1]
     found = np.zeros((math.prod(sizes), *table.shape[1:]), table.dtype)
@@ -125,7 +127,8 @@ def _infer_by_key(attributes: NoAttrs, operands: Sequence[Operand | None]) -> li
         or (is_text and values.rank != 1)
     ):
         raise ModelError(
-            f"{_BY_KEY}: values {values.dtype.value}{list(values.shape)} for keys {list(keys.shape)}"
+            f"{_BY_KEY}: values {values.dtype.value}{list(values.shape)} for keys "
+            f"{list(keys.shape)}"
         )
     hits = TensorSpec(asked.shape, DType.U8)
     return [TensorSpec((*asked.shape, *values.shape[1:]), values.dtype), hits]
@@ -144,8 +147,8 @@ def _by_key(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
 
 
 def _search(key: int, keys: list[int]) -> int | None:
-    """By halves, as C's bsearch does: TFLite wants keys that rise, and what it finds in others, or of
-    equal ones, is what the halves lead to."""
+    """By halves, as C's bsearch does: TFLite wants keys that rise, and what it finds in others, or
+    of equal ones, is what the halves lead to."""
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2

@@ -1,8 +1,9 @@
 """LSH_PROJECTION: bits by which things that are alike are mostly the same. TFLite version 1.
 
-Bit (i, j) is whether the sum, over the items of the input, of their weights times the hash of (the number
-``hash[i, j]``, the item) is positive. An item is the bytes of a row of the input; of texts TFLite cuts up
-the bytes that its tensors of texts are stored as, which begin with numbers of where each text begins.
+Bit (i, j) is whether the sum, over the items of the input, of their weights times the hash of (the
+number ``hash[i, j]``, the item) is positive. An item is the bytes of a row of the input; of texts
+TFLite cuts up the bytes that its tensors of texts are stored as, which begin with numbers of where
+each text begins.
 
 The hash is Farmhash's 64-bit fingerprint (Google, 2014), taken as a signed number.
 """
@@ -29,8 +30,8 @@ _K0, _K1, _K2 = _U64(0xC3A5C85C97CB3127), _U64(0xB492B66FBE98F273), _U64(0x9AE16
 
 @attrs.frozen
 class Projection:
-    """``type`` 2, dense: each bit is a number of its own; 1, sparse: the bits of a row of hashes are one
-    number, to which row i adds i * 2**bits."""
+    """``type`` 2, dense: each bit is a number of its own; 1, sparse: the bits of a row of hashes
+    are one number, to which row i adds i * 2**bits."""
 
     type: int = _SPARSE
 
@@ -47,14 +48,15 @@ def _infer(attributes: Projection, operands: Sequence[Operand | None]) -> list[T
     need_rank(_OP, hashes, "the hashes (operand 0)", 2)
     if hashes.dtype is not DType.F32 or hashes.shape[1] > 32:
         raise ModelError(
-            f"{_OP}: the hashes are {hashes.dtype.value}{list(hashes.shape)}, not at most 32 f32 a row"
+            f"{_OP}: the hashes are {hashes.dtype.value}{list(hashes.shape)}, not at most 32 f32 "
+            "a row"
         )
     if x.rank < 1 or x.shape[0] < 1:
         raise ModelError(f"{_OP}: the input of shape {list(x.shape)} has no items")
     if rest and (rest[0].dtype is not DType.F32 or rest[0].shape != x.shape[:1]):
         raise ModelError(
-            f"{_OP}: the weights are {rest[0].dtype.value}{list(rest[0].shape)}, not a number for each "
-            f"of {x.shape[0]} items"
+            f"{_OP}: the weights are {rest[0].dtype.value}{list(rest[0].shape)}, not a number "
+            f"for each of {x.shape[0]} items"
         )
     rows, bits = hashes.shape
     return [TensorSpec((rows * bits if attributes.type == _DENSE else rows,), DType.I32)]
@@ -217,7 +219,13 @@ def _samples() -> Sequence[Sample]:
 
 OPS = (
     OpDef(
-        _OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, texts=True,
+        _OP,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        texts=True,
         settings=(0,),
     ),
-)  # fmt: skip
+)

@@ -99,7 +99,8 @@ def _infer(
     places = LSTM if len(operands) == _COUNTS[1] else attrs.evolve(LSTM, norms=())
     stored = isinstance(attributes.cell, StoredCell)
     batch = sizes_of(source.shape, attributes.time_major)[0]
-    # In sequences LiteRT takes recurrent weights of rank 1 for a diagonal, whatever the option says.
+    # In sequences LiteRT takes recurrent weights of rank 1 for a diagonal, whatever the option
+    # says.
     check = _CellCheck(op, operands, places, _STORED if stored else PRODUCT_TYPES)
     return result_specs(source, [check.sizes(batch, diagonals=rank == 3)[1]])
 
@@ -241,9 +242,14 @@ def _on_stored(attributes: object) -> bool:
 
 
 _FULL = recurrent_op(
-    "LSTM", (LSTM,), parse=_parse_lstm, infer=_infer_lstm,
-    samples=lambda: [*basic_samples(), *full_samples()], max_version=5, stored_where=_on_stored,
-)  # fmt: skip
+    "LSTM",
+    (LSTM,),
+    parse=_parse_lstm,
+    infer=_infer_lstm,
+    samples=lambda: [*basic_samples(), *full_samples()],
+    max_version=5,
+    stored_where=_on_stored,
+)
 
 
 def _reference_lstm(
@@ -268,17 +274,22 @@ def _hybrid_lstm(node: Node) -> Hybrid:
 
 
 OPS = (
-    attrs.evolve(
-        _FULL, reference=_reference_lstm, states=_states_of_lstm, hybrid=_hybrid_lstm
+    attrs.evolve(_FULL, reference=_reference_lstm, states=_states_of_lstm, hybrid=_hybrid_lstm),
+    recurrent_op(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        (LSTM,),
+        parse=_parse_sequence,
+        infer=partial(_infer, "UNIDIRECTIONAL_SEQUENCE_LSTM", 3),
+        samples=sequence_samples,
+        max_version=4,
+        stored_where=_on_stored,
     ),
     recurrent_op(
-        "UNIDIRECTIONAL_SEQUENCE_LSTM", (LSTM,), parse=_parse_sequence,
-        infer=partial(_infer, "UNIDIRECTIONAL_SEQUENCE_LSTM", 3), samples=sequence_samples,
-        max_version=4, stored_where=_on_stored,
-    ),
-    recurrent_op(
-        "BIDIRECTIONAL_SEQUENCE_LSTM", (FORWARD, BACKWARD), parse=_parse_both,
-        infer=partial(_infer_both, "BIDIRECTIONAL_SEQUENCE_LSTM"), samples=both_samples,
+        "BIDIRECTIONAL_SEQUENCE_LSTM",
+        (FORWARD, BACKWARD),
+        parse=_parse_both,
+        infer=partial(_infer_both, "BIDIRECTIONAL_SEQUENCE_LSTM"),
+        samples=both_samples,
         max_version=3,
     ),
-)  # fmt: skip
+)

@@ -71,9 +71,15 @@ def every_sequence() -> Sequence[Sample]:
     """All options of UNIDIRECTIONAL_SEQUENCE_LSTM."""
 
     def case(
-        id: str, batch: int, time: int, inputs: int, cells: int, *, time_major: bool = False,
+        id: str,
+        batch: int,
+        time: int,
+        inputs: int,
+        cells: int,
+        *,
+        time_major: bool = False,
         **more: Any,
-    ) -> Sample:  # fmt: skip
+    ) -> Sample:
         shape = (time, batch, inputs) if time_major else (batch, time, inputs)
         return _case(id, shape, cells, {"time_major": time_major}, 3, **more)
 
@@ -101,9 +107,16 @@ def both_samples() -> Sequence[Sample]:
     """BIDIRECTIONAL_SEQUENCE_LSTM."""
 
     def case(
-        id: str, shape: tuple[int, int, int], cells: int, *, second: int = 0,
-        time_major: bool = False, merged: bool = False, clip: float = 0.0, **more: Any,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: tuple[int, int, int],
+        cells: int,
+        *,
+        second: int = 0,
+        time_major: bool = False,
+        merged: bool = False,
+        clip: float = 0.0,
+        **more: Any,
+    ) -> Sample:
         batch = sizes_of(shape, time_major)[0]
         weights, states, _ = _cell(batch, shape[2], cells, **more)
         args: list[Arg | None] = [Arg(shape), *weights, *weights, *states, *states]
@@ -112,9 +125,11 @@ def both_samples() -> Sequence[Sample]:
             Arg((cells, second), const=True) if second and a else None for a in weights[:4]
         ] * 2
         fields: dict[str, Any] = {
-            "fused_activation_function": Activation.TANH.value, "time_major": time_major,
-            "merge_outputs": merged, "cell_clip": clip,
-        }  # fmt: skip
+            "fused_activation_function": Activation.TANH.value,
+            "time_major": time_major,
+            "merge_outputs": merged,
+            "cell_clip": clip,
+        }
         return Sample(id, fields, tuple(args), accumulates=shape[2] + second + cells)
 
     return [
@@ -125,17 +140,26 @@ def both_samples() -> Sequence[Sample]:
 
 
 def _case(
-    id: str, shape: tuple[int, ...], cells: int, fields: dict[str, Any], version: int,
-    *, cell_clip: float = 0.0, proj_clip: float = 0.0, activation: Activation = Activation.TANH,
+    id: str,
+    shape: tuple[int, ...],
+    cells: int,
+    fields: dict[str, Any],
+    version: int,
+    *,
+    cell_clip: float = 0.0,
+    proj_clip: float = 0.0,
+    activation: Activation = Activation.TANH,
     **more: Any,
-) -> Sample:  # fmt: skip
+) -> Sample:
     """A case of one direction; ``more`` is what `_cell` takes."""
     batch = sizes_of(shape, fields.get("time_major", False))[0]
     weights, states, norms = _cell(batch, shape[-1], cells, **more)
     options = {
-        **fields, "fused_activation_function": activation.value, "cell_clip": cell_clip,
+        **fields,
+        "fused_activation_function": activation.value,
+        "cell_clip": cell_clip,
         "proj_clip": proj_clip,
-    }  # fmt: skip
+    }
     if more.get("diagonal"):
         options["diagonal_recurrent_tensors"] = True
     args = (Arg(shape), *weights, *states, *norms)
@@ -144,9 +168,17 @@ def _case(
 
 
 def _cell(
-    batch: int, inputs: int, cells: int, *, coupled: bool = False, peephole: bool = False,
-    norm: bool = False, project: int = 0, projection_bias: bool = True, diagonal: bool = False,
-) -> tuple[list[Arg | None], list[Arg], list[Arg | None]]:  # fmt: skip
+    batch: int,
+    inputs: int,
+    cells: int,
+    *,
+    coupled: bool = False,
+    peephole: bool = False,
+    norm: bool = False,
+    project: int = 0,
+    projection_bias: bool = True,
+    diagonal: bool = False,
+) -> tuple[list[Arg | None], list[Arg], list[Arg | None]]:
     """Weights, states and layer norms of a cell."""
     outputs = project or cells
 

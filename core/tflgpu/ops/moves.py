@@ -46,8 +46,8 @@ class Moves:
         return merged(self) == merged(reordered(self.operand, shape, range(len(shape))))
 
     def permutation(self, shape: Shape, result: Shape) -> tuple[int, ...] | None:
-        """The order of axes by which a TRANSPOSE makes ``result`` of ``shape`` in the same way; None
-        where none does. Axes of size 1 stay in order."""
+        """The order of axes by which a TRANSPOSE makes ``result`` of ``shape`` in the same way;
+        None where none does. Axes of size 1 stay in order."""
         if 0 in shape or sorted(shape) != sorted(result):
             return None
         steps = zip(shape, strides_of(shape), strict=True)

@@ -1,7 +1,7 @@
 """NARROW: 64-bit indices as 32-bit ones. No file has it; `compiler.narrow` puts it before a node.
 
-What 32 bits do not hold becomes the nearest number that they do: it is outside of every tensor too, so
-that what an index does there is what the one of 64 bits does, and never another element.
+What 32 bits do not hold becomes the nearest number that they do: it is outside of every tensor too,
+so that what an index does there is what the one of 64 bits does, and never another element.
 """
 
 from __future__ import annotations
@@ -42,7 +42,14 @@ def _samples() -> Sequence[Sample]:
 
 OPS = (
     OpDef(
-        OP, no_attrs, _infer, lambda a, arrays: [narrowed(present(arrays[0]))], _samples,
-        accuracy=Accuracy.EXACT, elementwise=True, takes_stored=True, limits=_limits,
+        OP,
+        no_attrs,
+        _infer,
+        lambda a, arrays: [narrowed(present(arrays[0]))],
+        _samples,
+        accuracy=Accuracy.EXACT,
+        elementwise=True,
+        takes_stored=True,
+        limits=_limits,
     ),
-)  # fmt: skip
+)

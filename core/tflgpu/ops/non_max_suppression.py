@@ -2,11 +2,11 @@
 
 As in TFLite's kernel (reference/non_max_suppression.h) boxes are taken by falling score; one that
 overlaps an earlier one by the threshold or more is left out, and with a sigma (V5) overlaps lower
-scores. Of equal scores the earlier box comes first, where TFLite's order is accidental. Results are as
-long as the count says, filled up with zeros.
+scores. Of equal scores the earlier box comes first, where TFLite's order is accidental. Results are
+as long as the count says, filled up with zeros.
 
-A box that was taken is looked at once more, against itself. It overlaps itself and is left out, but one
-without an area overlaps nothing and is taken again, as often as there is room.
+A box that was taken is looked at once more, against itself. It overlaps itself and is left out, but
+one without an area overlaps nothing and is taken again, as often as there is room.
 """
 
 from __future__ import annotations
@@ -124,15 +124,22 @@ def _boxes(count: int, seed: int) -> Array:
 
 def _samples(op: str) -> Sequence[Sample]:
     def sample(
-        id: str, boxes: int, count: int, overlap: float = 0.4, least: float = 0.1,
-        sigma: float = 0.0, flipped: bool = False,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        boxes: int,
+        count: int,
+        overlap: float = 0.4,
+        least: float = 0.1,
+        sigma: float = 0.0,
+        flipped: bool = False,
+    ) -> Sample:
         places = _boxes(boxes, 7)
         args = [
             Arg.of(places[:, [2, 3, 0, 1]] if flipped else places),
             Arg((boxes,), low=0, high=1),
-            Arg.of(count, DType.I32), Arg.of(overlap), Arg.of(least),
-        ]  # fmt: skip
+            Arg.of(count, DType.I32),
+            Arg.of(overlap),
+            Arg.of(least),
+        ]
         return Sample(id, {}, (*args, Arg.of(sigma)) if op == _V5 else tuple(args))
 
     found = [
@@ -145,8 +152,13 @@ def _samples(op: str) -> Sequence[Sample]:
     ]
     # No area, as many models fill up their boxes.
     flat = np.concatenate([_boxes(3, 7), np.zeros((3, 4), np.float32)])
-    args = [Arg.of(flat), Arg.of(np.array([0.9, 0.8, 0.7, 0.75, 0.3, 0.2], np.float32)),
-            Arg.of(5, DType.I32), Arg.of(0.4), Arg.of(0.1)]  # fmt: skip
+    args = [
+        Arg.of(flat),
+        Arg.of(np.array([0.9, 0.8, 0.7, 0.75, 0.3, 0.2], np.float32)),
+        Arg.of(5, DType.I32),
+        Arg.of(0.4),
+        Arg.of(0.1),
+    ]
     found.append(Sample("no_area", {}, (*args, Arg.of(0.0)) if op == _V5 else tuple(args)))
     if op == _V5:
         found += [
@@ -158,9 +170,14 @@ def _samples(op: str) -> Sequence[Sample]:
 
 OPS = tuple(
     OpDef(
-        op, no_attrs, partial(_infer, op), partial(_reference, op), partial(_samples, op),
-        accuracy=Accuracy.TRANSCENDENTAL, limits=_limits,
+        op,
+        no_attrs,
+        partial(_infer, op),
+        partial(_reference, op),
+        partial(_samples, op),
+        accuracy=Accuracy.TRANSCENDENTAL,
+        limits=_limits,
         settings=(3, 4) if op == _V4 else (3, 4, 5),
     )
     for op in (_V4, _V5)
-)  # fmt: skip
+)

@@ -87,6 +87,13 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 
 OPS = (
-    OpDef(NAME, _parse, _infer, reference_of(NAME, _normalize), _samples,
-          accuracy=Accuracy.ACCUMULATE, batch=_batch),
-)  # fmt: skip
+    OpDef(
+        NAME,
+        _parse,
+        _infer,
+        reference_of(NAME, _normalize),
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        batch=_batch,
+    ),
+)

@@ -58,7 +58,8 @@ def _reference_one_hot(attributes: OneHotAttrs, arrays: Sequence[Array | None]) 
 
 @attrs.frozen
 class TopK:
-    """The type of the positions, which only the file's tensor says: i32, or i16 from version 3 on."""
+    """The type of the positions, which only the file's tensor says: i32, or i16 from version 3
+    on."""
 
     index: DType = DType.I32
 
@@ -93,12 +94,22 @@ def _reference_topk(attributes: TopK, arrays: Sequence[Array | None]) -> list[Ar
 
 def _one_hot_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], depth: int, axis: int = -1, on: float = 1,
-        off: float = 0, dtype: DType = DType.F32, index: DType = DType.I32,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: tuple[int, ...],
+        depth: int,
+        axis: int = -1,
+        on: float = 1,
+        off: float = 0,
+        dtype: DType = DType.F32,
+        index: DType = DType.I32,
+    ) -> Sample:
         # The range goes beyond the depth on both sides: such indices make rows of off values.
-        args = (Arg(shape, index, -2, depth + 2), Arg.of(depth, DType.I32), Arg.of(on, dtype),
-                Arg.of(off, dtype))  # fmt: skip
+        args = (
+            Arg(shape, index, -2, depth + 2),
+            Arg.of(depth, DType.I32),
+            Arg.of(on, dtype),
+            Arg.of(off, dtype),
+        )
         return Sample(id, {"axis": axis}, args)
 
     return [

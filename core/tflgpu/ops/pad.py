@@ -25,8 +25,8 @@ from tflgpu.ops.items import lifted, rows_of
 
 Borders = tuple[tuple[int, int], ...]
 
-# What TFLite's kernels take for paddings. An i8 or i16 tensor holds them as they are too, even where
-# the file gives it a scale.
+# What TFLite's kernels take for paddings. An i8 or i16 tensor holds them as they are too, even
+# where the file gives it a scale.
 _PAD_TYPES = (DType.BOOL, DType.I8, DType.I16, DType.I32, DType.I64)
 _MIRROR_TYPES = (DType.I32, DType.I64)
 

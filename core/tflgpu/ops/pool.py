@@ -2,9 +2,10 @@
 
 Pixels in the padding do not take part: an average is over those inside the image.
 
-Of tensors of 8 and of 16 bits TFLite's kernel averages the stored numbers, and a half goes away from the stored 0,
-which is not where the real one is. The float view (`tflgpu.passes.float_view`) lets the op do the same
-by `PoolAttrs.stored`. Source: TFLite's `kernels/internal/reference/integer_ops/pooling.h`.
+Of tensors of 8 and of 16 bits TFLite's kernel averages the stored numbers, and a half goes away
+from the stored 0, which is not where the real one is. The float view (`tflgpu.passes.float_view`)
+lets the op do the same by `PoolAttrs.stored`. Source: TFLite's
+`kernels/internal/reference/integer_ops/pooling.h`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ _MOST_TAPS = {DType.I8: (1 << 16) - 1, DType.U8: (1 << 16) - 1, DType.I16: 64}
 
 @attrs.frozen
 class StoredAverage:
-    """How the operand and the result are stored, so that a real number is ``scale`` times a stored one
-    less ``zero_point``; results are clamped to ``low`` and ``high``, which are stored numbers."""
+    """How the operand and the result are stored, so that a real number is ``scale`` times a stored
+    one less ``zero_point``; results are clamped to ``low`` and ``high``, which are stored
+    numbers."""
 
     scale: float
     zero_point: int
@@ -51,7 +53,8 @@ class StoredAverage:
 
 @attrs.frozen(kw_only=True)
 class PoolAttrs(WindowAttrs):
-    """A pooling window; ``stored`` says that averages are those of stored numbers. No file has it."""
+    """A pooling window; ``stored`` says that averages are those of stored numbers. No file has
+    it."""
 
     filter_height: int
     filter_width: int
@@ -171,15 +174,22 @@ def _reference_for(
 
 
 def _case(
-    id: str, image: tuple[int, int, int, int], kernel: tuple[int, int], *,
-    stride: tuple[int, int] = (1, 1), padding: Padding = Padding.SAME,
+    id: str,
+    image: tuple[int, int, int, int],
+    kernel: tuple[int, int],
+    *,
+    stride: tuple[int, int] = (1, 1),
+    padding: Padding = Padding.SAME,
     activation: Activation = Activation.NONE,
-) -> Sample:  # fmt: skip
+) -> Sample:
     fields = {
-        "stride_h": stride[0], "stride_w": stride[1], "padding": padding.value,
-        "filter_height": kernel[0], "filter_width": kernel[1],
+        "stride_h": stride[0],
+        "stride_w": stride[1],
+        "padding": padding.value,
+        "filter_height": kernel[0],
+        "filter_width": kernel[1],
         "fused_activation_function": activation.value,
-    }  # fmt: skip
+    }
     return Sample(id, fields, (Arg(image, low=-8, high=8),), accumulates=kernel[0] * kernel[1])
 
 
@@ -210,12 +220,20 @@ def _op(
     one_scale: bool = True,
 ) -> OpDef:
     return OpDef(
-        name, _parse, _infer_for(name),
-        _reference_for(name, compute, plain=compute is not _root_mean_square), _samples,
-        accuracy=accuracy, max_version=version, activation_field="activation",
-        keeps_values=keeps_values, one_scale=one_scale, work=_work, generate=draws.pool,
+        name,
+        _parse,
+        _infer_for(name),
+        _reference_for(name, compute, plain=compute is not _root_mean_square),
+        _samples,
+        accuracy=accuracy,
+        max_version=version,
+        activation_field="activation",
+        keeps_values=keeps_values,
+        one_scale=one_scale,
+        work=_work,
+        generate=draws.pool,
         batch=each_row(0),
-    )  # fmt: skip
+    )
 
 
 def _work(node: Node) -> Work:

@@ -38,9 +38,13 @@ def take(
 
 
 def needed(
-    op: str, operand: Operand | None, what: str, *ranks: int, batch: int = 0,
+    op: str,
+    operand: Operand | None,
+    what: str,
+    *ranks: int,
+    batch: int = 0,
     types: frozenset[DType] = PRODUCT_TYPES,
-) -> Operand:  # fmt: skip
+) -> Operand:
     """An operand of ``types`` with one of the given ranks (any, where none is given) and no
     empty dimension, but for the first ``batch``, which may hold nothing to compute.
 

@@ -28,8 +28,9 @@ _FLOATS = frozenset({DType.F32, DType.F16})
 class QuantizeAndDequantize:
     """The numbers that can be stored: ``scale`` times every whole number from ``low`` to ``high``.
 
-    ``low`` and ``high`` are the stored type's limits less the zero point. ``even`` says that a number half
-    way between two steps becomes the even one, as in XNNPACK, and not the one further from 0.
+    ``low`` and ``high`` are the stored type's limits less the zero point. ``even`` says that a
+    number half way between two steps becomes the even one, as in XNNPACK, and not the one further
+    from 0.
     """
 
     scale: float
@@ -84,9 +85,14 @@ def steps_of(stored: QuantizeAndDequantize, x: Array) -> Array:
 
 def _samples() -> list[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], scale: float, low: int, high: int, reach: float,
+        id: str,
+        shape: tuple[int, ...],
+        scale: float,
+        low: int,
+        high: int,
+        reach: float,
         even: bool = False,
-    ) -> Sample:  # fmt: skip
+    ) -> Sample:
         fields = {"scale": scale, "low": low, "high": high, "even": even}
         return Sample(id, fields, (Arg(shape, low=-reach, high=reach),))
 

@@ -10,16 +10,17 @@ Over axes of a row a range of real numbers becomes steps:
 
     symmetric    scale = max(|low|, |high|) / 127, and 0 is step 0 of -127 to 127
     asymmetric   scale = (max(high, 0) - min(low, 0)) / 255, and 0 is the nearest of -128 to 127
-    even         the same, with halves to the even number: 0 of a range from -x to x is step 0, not -1
+    even         the same, with halves to the even number: 0 of a range from -x to x is step 0
 
-The first two are TFLite's own kernels' (of recurrent and depthwise operators), the last XNNPACK's, which takes
-the others in LiteRT's interpreter by default. A range with an end as far below 0 as above is no accident: images
-that were scaled to -1 to 1 have one.
+The first two are TFLite's own kernels' (of recurrent and depthwise operators), the last XNNPACK's,
+which takes the others in LiteRT's interpreter by default. A range with an end as far below 0 as
+above is no accident: images that were scaled to -1 to 1 have one.
 
 A row of zeros stays as it is. One that has NaN or an infinity becomes NaN: no step is as large.
 
-Sources: TFLite's `kernels/internal/reference/portable_tensor_utils.cc` (PortableSymmetricQuantizeFloats,
-PortableAsymmetricQuantizeFloats); XNNPACK's conversion to qdint8, measured.
+Sources: TFLite's `kernels/internal/reference/portable_tensor_utils.cc`
+(PortableSymmetricQuantizeFloats, PortableAsymmetricQuantizeFloats); XNNPACK's conversion to qdint8,
+measured.
 """
 
 from __future__ import annotations
@@ -130,8 +131,8 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 
 def _clear(shape: tuple[int, ...], rows: int, rounding: Rounding, below: int) -> Array:
-    """Numbers a quarter of a step beyond a step, in f16 too. Half way between two steps either is right,
-    as devices may divide with an error of 2.5 ulp, and random numbers come to lie there.
+    """Numbers a quarter of a step beyond a step, in f16 too. Half way between two steps either is
+    right, as devices may divide with an error of 2.5 ulp, and random numbers come to lie there.
 
     Args:
         shape: Of the result.
@@ -161,9 +162,14 @@ def _generate(draw: Draw) -> Sample:
 
 def _samples() -> list[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], axes: tuple[int, ...], low: float, high: float,
-        *, symmetric: bool = False,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: tuple[int, ...],
+        axes: tuple[int, ...],
+        low: float,
+        high: float,
+        *,
+        symmetric: bool = False,
+    ) -> Sample:
         rounding = Rounding.SYMMETRIC if symmetric else Rounding.ASYMMETRIC
         fields = {"axes": axes, "rounding": rounding.value}
         return Sample(id, fields, (Arg(shape, low=low, high=high),))

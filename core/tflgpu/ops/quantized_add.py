@@ -83,7 +83,8 @@ def _attributes(node: Node) -> Union[QuantizedAdd, str]:
 
 
 def _parse(fields: Fields) -> QuantizedAdd:
-    """From ``dtype``, and a (scale, zero point) for each tensor: ``left``, ``right``, ``result``."""
+    """From ``dtype``, and a (scale, zero point) for each tensor: ``left``, ``right``,
+    ``result``."""
     values = []
     for name in ("left", "right", "result"):
         quant = quantization_field(fields, name)
@@ -114,16 +115,25 @@ _RELUS = (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1)
 
 
 def _sample(
-    id: str, left: tuple[float, int], right: tuple[float, int], result: tuple[float, int],
-    shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((1, 5, 7, 3), (1, 5, 7, 3)), *,
-    dtype: DType = DType.I8, activation: Activation = Activation.NONE, const: bool = False,
-) -> Sample:  # fmt: skip
+    id: str,
+    left: tuple[float, int],
+    right: tuple[float, int],
+    result: tuple[float, int],
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((1, 5, 7, 3), (1, 5, 7, 3)),
+    *,
+    dtype: DType = DType.I8,
+    activation: Activation = Activation.NONE,
+    const: bool = False,
+) -> Sample:
     info = np.iinfo(dtype.numpy)
     low, high = float(info.min), float(info.max) + 1
     fields = {
-        "dtype": dtype, "left": left, "right": right, "result": result,
+        "dtype": dtype,
+        "left": left,
+        "right": right,
+        "result": result,
         "fused_activation_function": activation.value,
-    }  # fmt: skip
+    }
     args = (Arg(shapes[0], dtype, low, high), Arg(shapes[1], dtype, low, high, const=const))
     return Sample(id, fields, args)
 
@@ -162,13 +172,29 @@ def _generate(draw: Draw) -> Sample:
         return draw.integer(least, most) / 4096, draw.integer(int(info.min), int(info.max))
 
     activation = draw.choice((Activation.NONE, *_RELUS))
-    return _sample("broadcast", term(1, 4096), term(1, 4096), term(64, 8192), (shape, other),
-                   dtype=dtype, activation=activation, const=draw.choice((False, True)))  # fmt: skip
+    return _sample(
+        "broadcast",
+        term(1, 4096),
+        term(1, 4096),
+        term(64, 8192),
+        (shape, other),
+        dtype=dtype,
+        activation=activation,
+        const=draw.choice((False, True)),
+    )
 
 
 OPS = (
     OpDef(
-        OP, _parse, infer_broadcast(OP, BYTES), _reference, _samples, accuracy=Accuracy.EXACT,
-        elementwise=True, takes_stored=True, generate=_generate, integers=Integers("ADD", _attributes),
+        OP,
+        _parse,
+        infer_broadcast(OP, BYTES),
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        elementwise=True,
+        takes_stored=True,
+        generate=_generate,
+        integers=Integers("ADD", _attributes),
     ),
-)  # fmt: skip
+)

@@ -102,11 +102,14 @@ def _generate(draw: Draw) -> Sample:
     taps = min(height, draw.choice((3, 1, 2))), min(width, draw.choice((3, 1, 2)))
     inner, out = draw.size(13), draw.size(11)
     plain = conv_sample(
-        "conv", (draw.integer(1, 2), height, width, inner), (out, *taps, inner),
+        "conv",
+        (draw.integer(1, 2), height, width, inner),
+        (out, *taps, inner),
         stride=(draw.integer(1, 3), draw.integer(1, 3)),
         padding=draw.choice((Padding.SAME, Padding.VALID)),
-        activation=draw.choice((Activation.NONE, *RELUS)), bias=draw.choice((True, False)),
-    )  # fmt: skip
+        activation=draw.choice((Activation.NONE, *RELUS)),
+        bias=draw.choice((True, False)),
+    )
     zeros = draw.integer(-128, 127), draw.integer(-128, 127)
     source, result = draw.integer(1, 512) / 4096, draw.integer(64, 16384) / 4096
     return stored_sample(plain, out, (source, zeros[0]), (result, zeros[1]))
@@ -114,7 +117,15 @@ def _generate(draw: Draw) -> Sample:
 
 OPS = (
     OpDef(
-        OP, parse_sums, _infer, _reference, _samples, accuracy=Accuracy.EXACT, takes_stored=True,
-        generate=_generate, work=work_of(_products), integers=Integers("CONV_2D", _attributes),
+        OP,
+        parse_sums,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        takes_stored=True,
+        generate=_generate,
+        work=work_of(_products),
+        integers=Integers("CONV_2D", _attributes),
     ),
-)  # fmt: skip
+)

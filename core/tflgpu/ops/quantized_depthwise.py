@@ -1,5 +1,5 @@
-"""QUANTIZED_DEPTHWISE_CONV_2D: DEPTHWISE_CONV_2D of an i8 tensor with an i8 filter, on the numbers as
-they are stored.
+"""QUANTIZED_DEPTHWISE_CONV_2D: DEPTHWISE_CONV_2D of an i8 tensor with an i8 filter, on the numbers
+as they are stored.
 
 No file has this op: with integer numerics it takes the place of a DEPTHWISE_CONV_2D
 (`tflgpu.passes.float_view`). `ops.quantized_products` has its arithmetic.
@@ -68,9 +68,15 @@ def _samples() -> list[Sample]:
     x, y, valid = (0.03, -5), (0.2, 7), Padding.VALID
 
     def case(
-        id: str, image: tuple[int, int, int, int], taps: tuple[int, int], multiplier: int = 1, *,
-        to: tuple[float, int] = y, scale: float | None = None, **options: Any,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        image: tuple[int, int, int, int],
+        taps: tuple[int, int],
+        multiplier: int = 1,
+        *,
+        to: tuple[float, int] = y,
+        scale: float | None = None,
+        **options: Any,
+    ) -> Sample:
         plain = depthwise_sample(id, image, taps, multiplier, **options)
         return stored_sample(plain, image[3] * multiplier, x, to, scale)
 
@@ -102,11 +108,15 @@ def _generate(draw: Draw) -> Sample:
         draw.choice((1, 1, 2, 3)),
     )
     plain = depthwise_sample(
-        "depthwise", image, taps, multiplier,
+        "depthwise",
+        image,
+        taps,
+        multiplier,
         stride=(draw.integer(1, 3), draw.integer(1, 3)),
         padding=draw.choice((Padding.SAME, Padding.VALID)),
-        activation=draw.choice((Activation.NONE, *RELUS)), bias=draw.choice((True, False)),
-    )  # fmt: skip
+        activation=draw.choice((Activation.NONE, *RELUS)),
+        bias=draw.choice((True, False)),
+    )
     zeros = draw.integer(-128, 127), draw.integer(-128, 127)
     source, result = draw.integer(1, 512) / 4096, draw.integer(64, 8192) / 4096
     return stored_sample(plain, image[3] * multiplier, (source, zeros[0]), (result, zeros[1]))
@@ -118,8 +128,15 @@ def _attributes(node: Node) -> Any:
 
 OPS = (
     OpDef(
-        OP, parse_sums, _infer, _reference, _samples, accuracy=Accuracy.EXACT, takes_stored=True,
-        generate=_generate, work=work_of(_products),
+        OP,
+        parse_sums,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        takes_stored=True,
+        generate=_generate,
+        work=work_of(_products),
         integers=Integers("DEPTHWISE_CONV_2D", _attributes),
     ),
-)  # fmt: skip
+)

@@ -5,7 +5,8 @@ brought to the result's scale. Filter and bias are constants, so that it is know
 sum needs more than 32 bits.
 
 Source: TFLite's `kernels/kernel_util.cc` (PopulateConvolutionQuantizationParams) and `kernels/
-internal/reference/integer_ops/` (conv.h, depthwise_conv.h: ConvPerChannel, DepthwiseConvPerChannel).
+internal/reference/integer_ops/` (conv.h, depthwise_conv.h: ConvPerChannel,
+DepthwiseConvPerChannel).
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def _arithmetic(
 
 
 def attributes_for(node: Node, out: int) -> Union[QuantizedSums, str]:
-    """The arithmetic of a CONV_2D or DEPTHWISE_CONV_2D, whose output channels run along axis ``out``
-    of the filter; or why it is not computed so."""
+    """The arithmetic of a CONV_2D or DEPTHWISE_CONV_2D, whose output channels run along axis
+    ``out`` of the filter; or why it is not computed so."""
     weights, bias = node.input(1), node.optional_input(2)
     quant, op = weights.quant, node.op
     if weights.dtype is not DType.I8 or quant is None or any(quant.zero_point):
@@ -132,8 +133,9 @@ def attributes_for(node: Node, out: int) -> Union[QuantizedSums, str]:
 
 
 def parse_sums(fields: Fields) -> QuantizedSums:
-    """From the options of the op that it stands for, a (scale, zero point) of the input, ``source``,
-    and of the result, ``result``, and the filter's scales, ``weights``, one for each channel."""
+    """From the options of the op that it stands for, a (scale, zero point) of the input,
+    ``source``, and of the result, ``result``, and the filter's scales, ``weights``, one for each
+    channel."""
     ends = [
         Value(0, name, (), DType.I8, quant=quantization_field(fields, name))
         for name in ("source", "result")
@@ -173,8 +175,8 @@ def take_sums(
 def steps_and_taps(
     op: str, attributes: QuantizedSums, image: Array, weights: Array
 ) -> tuple[Array, Array, Window]:
-    """The input less its zero point, with room for every tap; the taps that see something of it, and
-    their window. All in f64, which has every whole number of so many bits, so that products and
+    """The input less its zero point, with room for every tap; the taps that see something of it,
+    and their window. All in f64, which has every whole number of so many bits, so that products and
     sums are exact."""
     window = place(op, attributes.window, image.shape, (weights.shape[1], weights.shape[2]))
     window, rows, columns = trimmed(window, image.shape[1], image.shape[2])
@@ -188,17 +190,18 @@ def work_of(products: Callable[[Node], int]) -> Callable[[Node], Work]:
 
 
 def stored_sample(
-    plain: Sample, channels: int, source: tuple[float, int], result: tuple[float, int],
+    plain: Sample,
+    channels: int,
+    source: tuple[float, int],
+    result: tuple[float, int],
     scale: float | None = None,
-) -> Sample:  # fmt: skip
+) -> Sample:
     """A sample of the op that stands for real numbers, with constant filter and bias, in stored
     ones; ``scale`` is that of the whole filter."""
     image, weights, *bias = [a for a in plain.args if a is not None]
     # Scales of neighbours differ by up to 20 times, as those of trained filters do.
     scales = [scale or 0.001 * (1 + (7 * c) % 20) for c in range(channels)]
-    fields: dict[str, Any] = {
-        **plain.fields, "source": source, "weights": scales, "result": result
-    }  # fmt: skip
+    fields: dict[str, Any] = {**plain.fields, "source": source, "weights": scales, "result": result}
     args = [
         Arg(image.shape, DType.I8, -128, 128),
         Arg(weights.shape, DType.I8, -127, 128, const=True),

@@ -1,9 +1,10 @@
 """QUANTIZED_SOFTMAX: SOFTMAX of 16-bit numbers, by tables.
 
-No file has this op. TFLite computes SOFTMAX of 16-bit tensors in whole numbers, with tables of exp(x)
-and of 1 / (1 + x), between whose 513 entries lie straight lines: up to dozens of steps from the rounded
-result. The float view of a quantized model (`tflgpu.passes.float_view`) puts this op in its place, whose
-operands are the real numbers, which are whole multiples of a scale, and two tables:
+No file has this op. TFLite computes SOFTMAX of 16-bit tensors in whole numbers, with tables of
+exp(x) and of 1 / (1 + x), between whose 513 entries lie straight lines: up to dozens of steps from
+the rounded result. The float view of a quantized model (`tflgpu.passes.float_view`) puts this op in
+its place, whose operands are the real numbers, which are whole multiples of a scale, and two
+tables:
 
     e = exponentials[(largest - x) / scale]     32767 is 1
     r = reciprocals[sum of e, in 17 bits]       32767 is 1

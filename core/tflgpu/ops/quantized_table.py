@@ -1,14 +1,14 @@
 """QUANTIZED_TABLE: a function of 8- or 16-bit numbers, given as one result for each of them.
 
-No file has this op. TFLite computes some functions of 16-bit quantized tensors from tables, so coarsely
-that the results are many steps off (`tflgpu.ops.int16_tables`), and others on whole numbers, rounded in
-other ways (`tflgpu.ops.stored_functions`). The float view of a quantized model
+No file has this op. TFLite computes some functions of 16-bit quantized tensors from tables, so
+coarsely that the results are many steps off (`tflgpu.ops.int16_tables`), and others on whole
+numbers, rounded in other ways (`tflgpu.ops.stored_functions`). The float view of a quantized model
 (`tflgpu.passes.float_view`) puts this op in their place:
 
     table[x / scale - low] * result
 
-with the operand's real numbers, which are whole multiples of ``scale``, and a table of a whole number for
-each that can be stored: 256 or 65536.
+with the operand's real numbers, which are whole multiples of ``scale``, and a table of a whole
+number for each that can be stored: 256 or 65536.
 """
 
 from __future__ import annotations

@@ -87,10 +87,15 @@ def recurrent_op(name: str, ways: Sequence[CellOperands], **definition: Any) -> 
     """An operator with the operands ``ways``, one for each direction, and what is left to say of
     it."""
     return OpDef(
-        name, reference=partial(run, name, ways), accuracy=Accuracy.ACCUMULATE, stateful=True,
-        states=lambda attributes: tuple(i for way in ways for i in way.states), work=_work,
-        hybrid=partial(_hybrid, ways[0]), **definition,
-    )  # fmt: skip
+        name,
+        reference=partial(run, name, ways),
+        accuracy=Accuracy.ACCUMULATE,
+        stateful=True,
+        states=lambda attributes: tuple(i for way in ways for i in way.states),
+        work=_work,
+        hybrid=partial(_hybrid, ways[0]),
+        **definition,
+    )
 
 
 def _hybrid(places: CellOperands, node: Node) -> Hybrid:

@@ -260,8 +260,9 @@ def _cumsum_samples() -> list[Sample]:
 
 
 def _arg_samples() -> list[Sample]:
-    def sample(name: str, shape: Shape, axis: int, dtype: DType = DType.F32,
-               output: DType = DType.I32) -> Sample:  # fmt: skip
+    def sample(
+        name: str, shape: Shape, axis: int, dtype: DType = DType.F32, output: DType = DType.I32
+    ) -> Sample:
         args = (Arg(shape, dtype, -3, 3), Arg.of(axis, DType.I32))
         return Sample(name, {"output_type": output.tflite}, args)
 
@@ -293,10 +294,18 @@ def _reduce_op(
     generate: Callable[[Draw], Sample] | None = None,
 ) -> OpDef:
     return OpDef(
-        name, _parse_reduce, _infer_reduce(name, allowed), _reference_reduce(name, fn, scaled),
-        samples, accuracy=accuracy, max_version=version,
-        copies=_copies, keeps_values=keeps_values, generate=generate, batch=_batch_reduce,
-    )  # fmt: skip
+        name,
+        _parse_reduce,
+        _infer_reduce(name, allowed),
+        _reference_reduce(name, fn, scaled),
+        samples,
+        accuracy=accuracy,
+        max_version=version,
+        copies=_copies,
+        keeps_values=keeps_values,
+        generate=generate,
+        batch=_batch_reduce,
+    )
 
 
 def _copies(node: Node) -> int | None:
@@ -343,7 +352,8 @@ def _batch_along(node: Node, items: Items) -> Batched | str:
 
 OPS = (
     attrs.evolve(
-        _reduce_op("MEAN", _mean, _mean_samples, version=3, generate=draws.reduce), as_stored=of_mean
+        _reduce_op("MEAN", _mean, _mean_samples, version=3, generate=draws.reduce),
+        as_stored=of_mean
     ),
     attrs.evolve(
         _reduce_op("SUM", _total, _number_samples, version=2, generate=draws.reduce),
@@ -369,10 +379,12 @@ OPS = (
                accuracy=Accuracy.EXACT),
     OpDef("CUMSUM", _parse_cumsum, _infer_cumsum, _reference_cumsum, _cumsum_samples,
           accuracy=Accuracy.ACCUMULATE, batch=_batch_along),
-    OpDef("ARG_MAX", _parse_arg, _infer_arg("ARG_MAX"), _reference_arg(np.argmax, -np.inf), _arg_samples,
+    OpDef("ARG_MAX", _parse_arg, _infer_arg("ARG_MAX"), _reference_arg(np.argmax, -np.inf),
+    _arg_samples,
           accuracy=Accuracy.EXACT, max_version=3, positions="output", batch=_batch_along,
           result_type="output_type"),
-    OpDef("ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin, np.inf), _arg_samples,
+    OpDef("ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin, np.inf),
+    _arg_samples,
           accuracy=Accuracy.EXACT, max_version=3, positions="output", batch=_batch_along,
           result_type="output_type"),
 )  # fmt: skip

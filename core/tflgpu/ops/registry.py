@@ -1,4 +1,5 @@
-"""Every op that tflgpu ships: the modules of `tflgpu.ops`. Plugins' join them in `tflgpu.plugins`."""
+"""Every op that tflgpu ships: the modules of `tflgpu.ops`. Plugins' join them in
+`tflgpu.plugins`."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def builtin_ops() -> Mapping[str, OpDef]:
 
 
 class LaterOps(Mapping[str, "OpDef"]):
-    """The shipped ops and some more, which are found when one is asked for: importing all of them takes
-    longer than starting a model that was compiled before."""
+    """The shipped ops and some more, which are found when one is asked for: importing all of them
+    takes longer than starting a model that was compiled before."""
 
     def __init__(self, more: Mapping[str, OpDef]) -> None:
         self._more = more

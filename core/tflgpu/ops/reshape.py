@@ -42,8 +42,9 @@ def _parse_reshape(fields: Fields) -> ReshapeAttrs:
 
 
 def _resolve(wanted: Sequence[int], old: tuple[int, ...]) -> tuple[int, ...]:
-    """``wanted`` with its -1 replaced by what the number of elements leaves for it. Where there are none
-    and ``wanted`` says so, -1 is what the sizes other than 0 leave, rounded down, as in TFLite."""
+    """``wanted`` with its -1 replaced by what the number of elements leaves for it. Where there are
+    none and ``wanted`` says so, -1 is what the sizes other than 0 leave, rounded down, as in
+    TFLite."""
     if any(d < -1 for d in wanted):
         raise ModelError(f"RESHAPE: new shape {listed(wanted)} has a size below -1")
     if list(wanted).count(-1) > 1:
@@ -128,8 +129,9 @@ def _reference_expand(attributes: NoAttrs, arrays: Sequence[Array | None]) -> li
 
 
 def _reshape_samples() -> Sequence[Sample]:
-    def sample(id: str, shape: tuple[int, ...], new: Sequence[int], dtype: DType = DType.F32,
-               ) -> Sample:  # fmt: skip
+    def sample(
+        id: str, shape: tuple[int, ...], new: Sequence[int], dtype: DType = DType.F32
+    ) -> Sample:
         return Sample(id, {}, (Arg(shape, dtype, -9, 9), Arg.of(new, DType.I32)))
 
     return [
@@ -181,8 +183,8 @@ def _expand_samples() -> Sequence[Sample]:
 
 
 def as_reshape(node: Node, items: Items, operand: int = 0) -> Batched | str:
-    """`OpDef.batch` of a node that gives an operand another shape, in row-major order: items that lie
-    one after another do so in any shape."""
+    """`OpDef.batch` of a node that gives an operand another shape, in row-major order: items that
+    lie one after another do so in any shape."""
     shape = node.outputs[0].shape
     wide = ReshapeAttrs(items.wide(shape))
     return Batched(wide, op="RESHAPE", operands=(operand,))

@@ -35,8 +35,9 @@ class ResizeAttrs:
 
     ``fixed``: places are rounded to 1/1024 of a pixel, as RESIZE_BILINEAR does for 16-bit tensors.
 
-    ``stored``: of RESIZE_BILINEAR, that pixels are mixed as the numbers that it says are stored: those of
-    16 bits as TFLite's kernel does, others as XNNPACK's, whose weights have `BITS`. No file has it."""
+    ``stored``: of RESIZE_BILINEAR, that pixels are mixed as the numbers that it says are stored:
+    those of 16 bits as TFLite's kernel does, others as XNNPACK's, whose weights have `BITS`. No
+    file has it."""
 
     align_corners: bool = False
     half_pixel_centers: bool = False
@@ -206,12 +207,15 @@ def _fixed_point(attributes: ResizeAttrs, x: Array, height: int, width: int) -> 
 
 
 def _sample(
-    id: str, shape: tuple[int, ...], size: tuple[int, int], corners: bool = False,
-    centers: bool = False, dtype: DType = DType.F32,
-) -> Sample:  # fmt: skip
+    id: str,
+    shape: tuple[int, ...],
+    size: tuple[int, int],
+    corners: bool = False,
+    centers: bool = False,
+    dtype: DType = DType.F32,
+) -> Sample:
     fields = {"align_corners": corners, "half_pixel_centers": centers}
-    args = (Arg(shape, dtype, -100 if dtype is not DType.U8 else 0, 100),
-            Arg.of(size, DType.I32))  # fmt: skip
+    args = (Arg(shape, dtype, -100 if dtype is not DType.U8 else 0, 100), Arg.of(size, DType.I32))
     return Sample(id, fields, args, 3 if centers else 1, accumulates=4)
 
 
@@ -264,7 +268,8 @@ def _as_stored(node: Node) -> ResizeAttrs | None:
 
 OPS = (
     OpDef(
-        "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
+        "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear,
+        _samples,
         generate=draws.resize, accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
         one_scale=True, batch=each_row(0), as_stored=_as_stored, result_type=0,
     ),

@@ -80,9 +80,14 @@ def _reference(attributes: ReverseSequenceAttrs, arrays: Sequence[Array | None])
 
 def _samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], seq: int, batch: int, dtype: DType = DType.F32,
-        const: bool = False, wide: bool = False,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: tuple[int, ...],
+        seq: int,
+        batch: int,
+        dtype: DType = DType.F32,
+        const: bool = False,
+        wide: bool = False,
+    ) -> Sample:
         kind = DType.I64 if wide else DType.I32
         lengths = Arg((shape[batch],), kind, -1, shape[seq] + 1, const)
         fields = {"seq_dim": seq, "batch_dim": batch}
@@ -113,6 +118,16 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 
 OPS = (
-    OpDef(_NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, keeps_values=True,
-          batch=_batch, indices=(1,), checked=(1,)),
-)  # fmt: skip
+    OpDef(
+        _NAME,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        keeps_values=True,
+        batch=_batch,
+        indices=(1,),
+        checked=(1,),
+    ),
+)

@@ -49,9 +49,12 @@ def _parse(fields: Fields) -> Recurrent:
 
 
 def _infer(
-    op: str, ways: tuple[CellOperands, ...], rank: int, attributes: Recurrent,
+    op: str,
+    ways: tuple[CellOperands, ...],
+    rank: int,
+    attributes: Recurrent,
     operands: Sequence[Operand | None],
-) -> list[TensorSpec]:  # fmt: skip
+) -> list[TensorSpec]:
     names = ("input", *_NAMES) if len(ways) == 1 else _OPERANDS
     given = take(op, operands, names, 0 if len(ways) == 1 else 3)
     source = needed(op, given[0], "input", rank)
@@ -68,9 +71,13 @@ def _infer(
 
 
 def _units(
-    op: str, names: Sequence[str], operands: Sequence[Operand | None], places: CellOperands,
-    batch: int, inputs: int,
-) -> int:  # fmt: skip
+    op: str,
+    names: Sequence[str],
+    operands: Sequence[Operand | None],
+    places: CellOperands,
+    batch: int,
+    inputs: int,
+) -> int:
     """The units of a direction, whose operands fit each other.
 
     Raises:
@@ -90,9 +97,14 @@ def _units(
 
 
 def _case(
-    id: str, shape: tuple[int, ...], *units: int, second: int = 0, weights: bool = False,
-    activation: Activation = Activation.TANH, **options: Any,
-) -> Sample:  # fmt: skip
+    id: str,
+    shape: tuple[int, ...],
+    *units: int,
+    second: int = 0,
+    weights: bool = False,
+    activation: Activation = Activation.TANH,
+    **options: Any,
+) -> Sample:
     """A case of as many directions as there are numbers of ``units``; with a ``second`` input of
     that size, which has ``weights`` or none."""
     batch, inputs = sizes_of(shape, options.get("time_major", False))[0], shape[-1]
@@ -127,10 +139,16 @@ def _both_samples() -> list[Sample]:
         _case("merged", (3, 2, 4), 5, 6, time_major=True, merge_outputs=True),
         _case("second_unread", (1, 3, 5), 4, 7, second=5, time_major=False, merge_outputs=False),
         _case(
-            "second_weighted", (2, 3, 4), 5, 4, second=3, weights=True, time_major=False,
+            "second_weighted",
+            (2, 3, 4),
+            5,
+            4,
+            second=3,
+            weights=True,
+            time_major=False,
             merge_outputs=True,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _op(name: str, rank: int, samples: Callable[[], list[Sample]], *ways: CellOperands) -> OpDef:

@@ -2,11 +2,12 @@
 
 Not TFLite ops: they stand for composites of a file (`tflgpu.ops.base.Composed`).
 
-ROTARY_EMBEDDING turns pairs of numbers, (x[i], x[i + H/2]) of the H along the last axis, by the angle
-``position / timescale[i]``, with ``timescale[i] = min * (max / min) ** (2 * i / H)``; pairs from
-``proportion * H / 2`` on stay as they are. Every row along the axis of tokens has a position.
+ROTARY_EMBEDDING turns pairs of numbers, (x[i], x[i + H/2]) of the H along the last axis, by the
+angle ``position / timescale[i]``, with ``timescale[i] = min * (max / min) ** (2 * i / H)``; pairs
+from ``proportion * H / 2`` on stay as they are. Every row along the axis of tokens has a position.
 
-GATED_SILU is ``a / (1 + exp(-a)) * b``, of two operands, or of the two halves of one along its last axis.
+GATED_SILU is ``a / (1 + exp(-a)) * b``, of two operands, or of the two halves of one along its last
+axis.
 
 Sources: litert-torch's `rope.py` and `swiglu.py` of its GPU composites.
 """
@@ -59,9 +60,12 @@ class Rotary:
 
 def _parse(fields: Fields) -> Rotary:
     return Rotary(
-        fields.integer("axis"), fields.number("longest", 10000.0), fields.number("shortest", 1.0),
-        fields.number("proportion", 1.0), fields.flag("each_item"),
-    )  # fmt: skip
+        fields.integer("axis"),
+        fields.number("longest", 10000.0),
+        fields.number("shortest", 1.0),
+        fields.number("proportion", 1.0),
+        fields.flag("each_item"),
+    )
 
 
 def _infer(attributes: Rotary, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -103,9 +107,11 @@ def _read(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
     if fields.integer("kernel_type", 0) != 0:
         raise UnsupportedError("it turns by two positions")
     plain = Rotary(
-        0, _first(fields, _LONGEST, 10000.0), fields.number("min_timescale", 1.0),
+        0,
+        _first(fields, _LONGEST, 10000.0),
+        fields.number("min_timescale", 1.0),
         _first(fields, _PROPORTIONS, 1.0),
-    )  # fmt: skip
+    )
     tokens = at.shape[-2] if at.rank == 4 else at.shape[-1] if at.rank else 0
     axes = [a for a in (1, 2, 0) if a < x.rank - 1 and x.shape[a] == tokens]
     if not axes or not plain.shortest > 0 or not plain.longest > 0:

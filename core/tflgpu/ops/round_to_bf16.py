@@ -29,8 +29,8 @@ def _infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[Tens
 def _reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
     x = present(arrays[0])
     bits = np.array(x, np.float32, order="C").view(np.uint32)
-    # The lowest bit that is kept decides where a half goes. What is beyond the largest number becomes
-    # infinity by itself; a NaN could become one too, and is left as it is.
+    # The lowest bit that is kept decides where a half goes. What is beyond the largest number
+    # becomes infinity by itself; a NaN could become one too, and is left as it is.
     nearest = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) & np.uint32(
         0xFFFF0000
     )

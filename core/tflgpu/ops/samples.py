@@ -53,8 +53,12 @@ class Arg:
         if self.dtype is DType.BOOL:
             return rng.random(self.shape) < 0.5
         if self.dtype.is_int:
-            return rng.integers(int(self.low), max(int(self.high), int(self.low) + 1), self.shape,
-                                dtype=self.dtype.numpy)  # fmt: skip
+            return rng.integers(
+                int(self.low),
+                max(int(self.high), int(self.low) + 1),
+                self.shape,
+                dtype=self.dtype.numpy,
+            )
         drawn = rng.uniform(self.low, self.high, self.shape)
         if self.dtype.numpy.kind == "c":
             drawn = drawn + 1j * rng.uniform(self.low, self.high, self.shape)

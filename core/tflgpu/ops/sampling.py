@@ -1,12 +1,12 @@
 """Custom ops that read an image between its pixels, linearly, with zeros around it.
 
-TransformTensorBilinear (MediaPipe, version 2) and TransformTensor (version 1): an image of batch 1, and
-a matrix [4, 4] -> an image of another size, each pixel of which lies at matrix * (x, y, 0, 1) in the
-first. Version 2 counts from the pixels' corners, version 1 from their centers. What lies beyond the
-centers of the first image's outermost pixels is 0.
+TransformTensorBilinear (MediaPipe, version 2) and TransformTensor (version 1): an image of batch 1,
+and a matrix [4, 4] -> an image of another size, each pixel of which lies at matrix * (x, y, 0, 1)
+in the first. Version 2 counts from the pixels' corners, version 1 from their centers. What lies
+beyond the centers of the first image's outermost pixels is 0.
 
-Resampler (TensorFlow Addons): images, and places (x, y) in them, the first two of the last dimension ->
-the images there. Up to a pixel beyond the image it fades to 0.
+Resampler (TensorFlow Addons): images, and places (x, y) in them, the first two of the last
+dimension -> the images there. Up to a pixel beyond the image it fades to 0.
 """
 
 from __future__ import annotations

@@ -135,9 +135,13 @@ def _reference_dense(attributes: NoAttrs, arrays: Sequence[Array | None]) -> lis
 
 def _scatter_samples() -> Sequence[Sample]:
     def sample(
-        id: str, lead: tuple[int, ...], shape: tuple[int, ...], columns: int,
-        dtype: DType = DType.F32, const: bool = False,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        lead: tuple[int, ...],
+        shape: tuple[int, ...],
+        columns: int,
+        dtype: DType = DType.F32,
+        const: bool = False,
+    ) -> Sample:
         indices = Arg((*lead, columns), DType.I32, 0, min(shape[:columns]), const)
         updates = Arg((*lead, *shape[columns:]), dtype, -9, 9)
         return Sample(id, {}, (indices, updates, Arg.of(shape, DType.I32)), accumulates=7)
@@ -153,16 +157,27 @@ def _scatter_samples() -> Sequence[Sample]:
         sample("bool", (5,), (3, 7), 1, DType.BOOL),
         sample("i64", (5,), (3, 7), 1, DType.I64),
         # Everything falls on everything.
-        Sample("no_columns", {}, (Arg.of(np.zeros((3, 0)), DType.I32), Arg((3, 2, 5)),
-                                  Arg.of([2, 5], DType.I32)), accumulates=3),
-    ]  # fmt: skip
+        Sample(
+            "no_columns",
+            {},
+            (Arg.of(np.zeros((3, 0)), DType.I32), Arg((3, 2, 5)), Arg.of([2, 5], DType.I32)),
+            accumulates=3,
+        ),
+    ]
 
 
 def _dense_samples() -> Sequence[Sample]:
     def sample(
-        id: str, count: int, shape: tuple[int, ...], dtype: DType = DType.F32, *,
-        const: bool = False, one: bool = False, index: DType = DType.I32, wide: bool = False,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        count: int,
+        shape: tuple[int, ...],
+        dtype: DType = DType.F32,
+        *,
+        const: bool = False,
+        one: bool = False,
+        index: DType = DType.I32,
+        wide: bool = False,
+    ) -> Sample:
         lead = (count,) if len(shape) == 1 else (count, len(shape))
         indices = Arg(lead, index, 0, min(shape), const)
         dims = Arg.of(shape, DType.I64 if wide else DType.I32)
@@ -178,15 +193,19 @@ def _dense_samples() -> Sequence[Sample]:
         sample("wide_indices", 5, (3, 5), index=DType.I64),
         sample("i32", 5, (3, 6), DType.I32),
         sample("i64", 5, (3, 6), DType.I64),
-        Sample("scalar", {}, (Arg((), DType.I32, 0, 5), Arg.of([7], DType.I32), Arg((), low=-9),
-                              Arg.of(0.5))),
-    ]  # fmt: skip
+        Sample(
+            "scalar",
+            {},
+            (Arg((), DType.I32, 0, 5), Arg.of([7], DType.I32), Arg((), low=-9), Arg.of(0.5)),
+        ),
+    ]
 
 
 OPS = (
     OpDef(
         "SCATTER_ND", no_attrs, _infer_scatter, _reference_scatter, _scatter_samples,
-        accuracy=Accuracy.ACCUMULATE, takes_stored=True, indices=(0, 2), checked=(0,), result_type=1,
+        accuracy=Accuracy.ACCUMULATE, takes_stored=True, indices=(0, 2), checked=(0,),
+        result_type=1,
     ),
     OpDef(
         "SPARSE_TO_DENSE", no_attrs, _infer_dense, _reference_dense, _dense_samples,

@@ -131,9 +131,14 @@ def _reference(op: str, attributes: NoAttrs, arrays: Sequence[Array | None]) -> 
 
 def _samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], ids: int, count: int, dtype: DType = DType.F32,
-        const: bool = False, low: int = -1,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: tuple[int, ...],
+        ids: int,
+        count: int,
+        dtype: DType = DType.F32,
+        const: bool = False,
+        low: int = -1,
+    ) -> Sample:
         x = Arg(shape, dtype, -3, 3)
         places = Arg(shape[:ids], DType.I32, low, count, const)
         return Sample(id, {}, (x, places, Arg.of(count, DType.I32)), accumulates=7)
@@ -166,15 +171,24 @@ def _sorted_samples() -> Sequence[Sample]:
 def _op(name: str) -> OpDef:
     extreme = name.endswith(("MAX", "MIN"))
     return OpDef(
-        name, no_attrs, partial(_infer, name), partial(_reference, name), _samples,
-        accuracy=Accuracy.EXACT if extreme else Accuracy.ACCUMULATE, checked=(1,),
-    )  # fmt: skip
+        name,
+        no_attrs,
+        partial(_infer, name),
+        partial(_reference, name),
+        _samples,
+        accuracy=Accuracy.EXACT if extreme else Accuracy.ACCUMULATE,
+        checked=(1,),
+    )
 
 
 OPS = (
     OpDef(
-        "SEGMENT_SUM", no_attrs, _infer_sorted, partial(_reference, "SEGMENT_SUM"),
-        _sorted_samples, accuracy=Accuracy.ACCUMULATE,
+        "SEGMENT_SUM",
+        no_attrs,
+        _infer_sorted,
+        partial(_reference, "SEGMENT_SUM"),
+        _sorted_samples,
+        accuracy=Accuracy.ACCUMULATE,
     ),
     *(_op(name) for name in KINDS if name.startswith("UNSORTED")),
-)  # fmt: skip
+)

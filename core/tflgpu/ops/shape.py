@@ -134,7 +134,8 @@ def _broadcast(a: Array, b: Array) -> Array:
     padded = np.concatenate([np.ones(len(long) - len(short), short.dtype), short])
     if ((padded != long) & (padded != 1) & (long != 1)).any():
         raise InputError(
-            f"BROADCAST_ARGS: shapes {listed(integers(a))} and {listed(integers(b))} do not broadcast"
+            f"BROADCAST_ARGS: shapes {listed(integers(a))} and {listed(integers(b))} do not "
+            "broadcast"
         )
     return np.asarray(np.where(padded == 1, long, padded), a.dtype)
 

@@ -24,8 +24,8 @@ _MOST = 1 << 20
 
 @attrs.frozen
 class SkipGram:
-    """``size`` words a group, at most ``skip`` left out between two of them; with ``every`` groups of
-    fewer words too."""
+    """``size`` words a group, at most ``skip`` left out between two of them; with ``every`` groups
+    of fewer words too."""
 
     size: int
     skip: int
@@ -88,7 +88,8 @@ def _words(text: bytes) -> list[bytes]:
 def _chosen(attributes: SkipGram, words: int) -> Iterator[tuple[int, ...]]:
     """Groups of words by number, in TFLite's order: what begins with a group comes before it.
 
-    Nothing is begun that too few words follow to become a group, so that none are looked for in vain.
+    Nothing is begun that too few words follow to become a group, so that none are looked for in
+    vain.
     """
 
     def begins(first: int, stop: int, missing: int) -> Iterator[int]:

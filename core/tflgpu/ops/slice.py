@@ -63,15 +63,16 @@ class Box:
         return np.array(picked.reshape(self.shape))
 
 
-#: What XNNPACK's SLICE takes. TFLite's own kernel, which takes the rest, refuses a box that lies outside.
+#: What XNNPACK's SLICE takes. TFLite's own kernel, which takes the rest, refuses a box that lies
+#: outside.
 _CUT_OFF = frozenset({DType.F32, DType.F16, DType.I8, DType.U8})
 
 
 def slice_box(shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> Box:
     """The box of SLICE; a size of -1 is all the rest.
 
-    Where all sizes are positive, the box is what of it lies in the operand, as XNNPACK has it. That is how
-    converters write ``x[:, :512]`` of an ``x`` whose sides only a run tells.
+    Where all sizes are positive, the box is what of it lies in the operand, as XNNPACK has it. That
+    is how converters write ``x[:, :512]`` of an ``x`` whose sides only a run tells.
 
     Raises:
         ModelError: it is not inside the operand.
@@ -231,8 +232,8 @@ def _infer_strided(
     )
     if not len(begin) == len(end) == len(strides):
         raise ModelError(
-            f"STRIDED_SLICE: begin {listed(begin)}, end {listed(end)} and strides {listed(strides)} "
-            "differ in length"
+            f"STRIDED_SLICE: begin {listed(begin)}, end {listed(end)} and strides "
+            f"{listed(strides)} differ in length"
         )
     return [TensorSpec(strided_box(attributes, x.shape, begin, end, strides).shape, x.dtype)]
 
@@ -247,9 +248,12 @@ def _reference_strided(
 
 def _slice_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], begin: Sequence[int], size: Sequence[int],
+        id: str,
+        shape: tuple[int, ...],
+        begin: Sequence[int],
+        size: Sequence[int],
         dtype: DType = DType.F32,
-    ) -> Sample:  # fmt: skip
+    ) -> Sample:
         args = (Arg(shape, dtype, -9, 9), Arg.of(begin, DType.I32), Arg.of(size, DType.I32))
         return Sample(id, {}, args)
 
@@ -268,9 +272,15 @@ def _slice_samples() -> Sequence[Sample]:
 
 def _strided_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], begin: Sequence[int], end: Sequence[int],
-        strides: Sequence[int], dtype: DType = DType.F32, version: int = 1, **fields: Any,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: tuple[int, ...],
+        begin: Sequence[int],
+        end: Sequence[int],
+        strides: Sequence[int],
+        dtype: DType = DType.F32,
+        version: int = 1,
+        **fields: Any,
+    ) -> Sample:
         bounds = tuple(Arg.of(v, DType.I32) for v in (begin, end, strides))
         return Sample(id, fields, (Arg(shape, dtype, -9, 9), *bounds), version)
 
@@ -283,23 +293,22 @@ def _strided_samples() -> Sequence[Sample]:
         sample("backwards_whole", (5, 7), [0, 0], [0, 0], [-1, -1], begin_mask=3, end_mask=3),
         sample("from_the_back", (5, 7), [-4, -3], [-1, 7], [1, 1]),
         sample("beyond", (5, 7), [-9, 2], [9, 99], [1, 1]),
-        sample("begin_end_mask", x, [1, 1, 1, 1], [1, 4, 3, 5], [1, 1, 1, 1], begin_mask=5,
-               end_mask=9),
+        sample(
+            "begin_end_mask", x, [1, 1, 1, 1], [1, 4, 3, 5], [1, 1, 1, 1], begin_mask=5, end_mask=9
+        ),
         sample("shrink", (3, 5, 7), [1, 0, 2], [2, 5, 3], [1, 1, 1], shrink_axis_mask=5),
-        sample("shrink_negative", (3, 5, 7), [-1, 0, 0], [0, 5, 7], [1, 1, 1],
-               shrink_axis_mask=1),
+        sample("shrink_negative", (3, 5, 7), [-1, 0, 0], [0, 5, 7], [1, 1, 1], shrink_axis_mask=1),
         sample("shrink_masked", (3, 5), [2, 1], [3, 2], [1, 1], begin_mask=3, shrink_axis_mask=3),
         sample("shrink_channels", (3, 5), [0, 3], [3, 4], [1, 1], shrink_axis_mask=2),
         sample("new_axis", (3, 5), [0, 0, 1], [3, 0, 5], [1, 1, 1], new_axis_mask=2, version=4),
         sample("ellipsis", x, [0, 2], [0, 7], [1, 1], ellipsis_mask=1, version=4),
-        sample("ellipsis_middle", x, [1, 0, 1], [2, 0, 8], [1, 1, 3], ellipsis_mask=2,
-               version=4),
+        sample("ellipsis_middle", x, [1, 0, 1], [2, 0, 8], [1, 1, 3], ellipsis_mask=2, version=4),
         sample("few_entries", (3, 5, 7), [1], [3], [1]),
         sample("vector_step", (17,), [2], [16], [3]),
         sample("i32", (5, 7), [1, 2], [3, 6], [1, 2], DType.I32),
         sample("offset", (5, 7), [1, 2], [3, 4], [1, 1], version=8, offset=True),
         sample("rank5", (2, 3, 2, 3, 5), [0, 0, 1, 0, 1], [2, 3, 2, 3, 5], [1, 2, 1, 1, 2]),
-    ]  # fmt: skip
+    ]
 
 
 # Facets
@@ -398,11 +407,13 @@ def _batch_strided(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "SLICE", no_attrs, _infer_slice, _reference_slice, _slice_samples,
-        generate=draws.slice_,        accuracy=Accuracy.EXACT, texts=True, max_version=8, moves=_slice_moves, reorder=_slice_reordered,
+        generate=draws.slice_,        accuracy=Accuracy.EXACT, texts=True, max_version=8,
+        moves=_slice_moves, reorder=_slice_reordered,
         batch=_batch_slice,
     ),
     OpDef(
         "STRIDED_SLICE", _parse_strided, _infer_strided, _reference_strided, _strided_samples,
-        accuracy=Accuracy.EXACT, texts=True, max_version=8, moves=_strided_moves, batch=_batch_strided,
+        accuracy=Accuracy.EXACT, texts=True, max_version=8, moves=_strided_moves,
+        batch=_batch_strided,
     ),
 )  # fmt: skip

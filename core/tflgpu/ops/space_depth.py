@@ -203,9 +203,12 @@ def _space_to_depth_samples() -> Sequence[Sample]:
 
 
 def _batch_sample(
-    id: str, shape: tuple[int, ...], sizes: Sequence[int], edges: Sequence[Sequence[int]],
+    id: str,
+    shape: tuple[int, ...],
+    sizes: Sequence[int],
+    edges: Sequence[Sequence[int]],
     dtype: DType = DType.F32,
-) -> Sample:  # fmt: skip
+) -> Sample:
     args = (Arg(shape, dtype, -9, 9), Arg.of(sizes, DType.I32), Arg.of(edges, DType.I32))
     return Sample(id, {}, args)
 
@@ -235,7 +238,8 @@ def _space_to_batch_samples() -> Sequence[Sample]:
 
 
 def _mixed(node: Node, items: Items) -> Batched | str:
-    """Positions of an image and rows of axis 0 are traded: the rows of one position come together."""
+    """Positions of an image and rows of axis 0 are traded: the rows of one position come
+    together."""
     refused = rows_of(node, items, (0,))
     return Batched(node.attrs, mixed=True) if refused is None else refused
 

@@ -1,9 +1,10 @@
 """StableHLO's arithmetic, element by element (TFLite version 1).
 
-LiteRT has CPU kernels of ADD, MULTIPLY, MAXIMUM, MINIMUM, AND and SHIFT_LEFT (kernels/stablehlo_*.cc);
-CLAMP, REMAINDER and CBRT are taken by its GPU accelerator only and are as the StableHLO specification
-has them. Nothing broadcasts but the limits of CLAMP, which may be scalars. Whole numbers wrap around.
-None looks at a scale: of quantized tensors the stored numbers are taken, as LiteRT's kernels do.
+LiteRT has CPU kernels of ADD, MULTIPLY, MAXIMUM, MINIMUM, AND and SHIFT_LEFT
+(kernels/stablehlo_*.cc); CLAMP, REMAINDER and CBRT are taken by its GPU accelerator only and are as
+the StableHLO specification has them. Nothing broadcasts but the limits of CLAMP, which may be
+scalars. Whole numbers wrap around. None looks at a scale: of quantized tensors the stored numbers
+are taken, as LiteRT's kernels do.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.elementwise import FLOATS, check_dtype, infer_unary, widen
 
-_WHOLE = frozenset({
-    DType.I8, DType.U8, DType.I16, DType.U16, DType.I32, DType.U32, DType.I64, DType.U64,
-})  # fmt: skip
+_WHOLE = frozenset(
+    {DType.I8, DType.U8, DType.I16, DType.U16, DType.I32, DType.U32, DType.I64, DType.U64}
+)
 _BOOL = frozenset({DType.BOOL})
 _SHIFTED = frozenset({DType.I8, DType.I16, DType.I32})
 
@@ -124,10 +125,18 @@ def _op(
     checked: tuple[int, ...] = (),
 ) -> OpDef:
     return OpDef(
-        name, no_attrs, _infer_same(name, allowed), _reference(fn), samples,
-        accuracy=accuracy, elementwise=True, keeps_values=keeps_values, takes_stored=True,
-        checked=checked, batch=None,  # a constant operand may not be broadcast
-    )  # fmt: skip
+        name,
+        no_attrs,
+        _infer_same(name, allowed),
+        _reference(fn),
+        samples,
+        accuracy=accuracy,
+        elementwise=True,
+        keeps_values=keeps_values,
+        takes_stored=True,
+        checked=checked,
+        batch=None,  # a constant operand may not be broadcast
+    )
 
 
 OPS = (

@@ -1,9 +1,9 @@
 """STABLEHLO_GATHER and STABLEHLO_BROADCAST_IN_DIM (TFLite version 1).
 
-GATHER picks a box of the operand for each row of indices. As in TFLite's kernel (stablehlo_gather.cc)
-and StableHLO's specification a box that would not lie in the operand is moved inside. Of
-BROADCAST_IN_DIM LiteRT has no CPU kernel; it is as specified, and the shape of its result is the
-file's, since its options do not say it. Neither looks at a scale.
+GATHER picks a box of the operand for each row of indices. As in TFLite's kernel
+(stablehlo_gather.cc) and StableHLO's specification a box that would not lie in the operand is moved
+inside. Of BROADCAST_IN_DIM LiteRT has no CPU kernel; it is as specified, and the shape of its
+result is the file's, since its options do not say it. Neither looks at a scale.
 """
 
 from __future__ import annotations
@@ -71,10 +71,12 @@ def columns_of(op: str, indices: Shape, vector: int, starts: Sequence[int]) -> S
 
 def _parse_gather(fields: Fields) -> StablehloGather:
     return StablehloGather(
-        fields.integers("offset_dims"), fields.integers("collapsed_slice_dims"),
-        fields.integers("start_index_map"), fields.integer("index_vector_dim"),
+        fields.integers("offset_dims"),
+        fields.integers("collapsed_slice_dims"),
+        fields.integers("start_index_map"),
+        fields.integer("index_vector_dim"),
         fields.integers("slice_sizes"),
-    )  # fmt: skip
+    )
 
 
 def _infer_gather(
@@ -188,17 +190,32 @@ def _reference_broadcast(attributes: BroadcastInDim, arrays: Sequence[Array | No
 
 def _gather_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: Shape, indices: Shape, fields: dict[str, object], dtype: DType = DType.F32,
-        wide: bool = False, const: bool = False,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: Shape,
+        indices: Shape,
+        fields: dict[str, object],
+        dtype: DType = DType.F32,
+        wide: bool = False,
+        const: bool = False,
+    ) -> Sample:
         # Beyond both ends: such boxes are moved inside.
         rows = Arg(indices, DType.I64 if wide else DType.I32, -2, max(shape) + 1, const)
         return Sample(id, fields, (Arg(shape, dtype, -9, 9), rows))
 
-    rows = {"offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,),
-            "index_vector_dim": 1, "slice_sizes": (1, 6)}  # fmt: skip
-    boxes = {"offset_dims": (0, 2), "collapsed_slice_dims": (1,), "start_index_map": (2, 1),
-             "index_vector_dim": 0, "slice_sizes": (2, 1, 3)}  # fmt: skip
+    rows = {
+        "offset_dims": (1,),
+        "collapsed_slice_dims": (0,),
+        "start_index_map": (0,),
+        "index_vector_dim": 1,
+        "slice_sizes": (1, 6),
+    }
+    boxes = {
+        "offset_dims": (0, 2),
+        "collapsed_slice_dims": (1,),
+        "start_index_map": (2, 1),
+        "index_vector_dim": 0,
+        "slice_sizes": (2, 1, 3),
+    }
     return [
         sample("rows", (7, 6), (3, 1), rows),
         sample("each_its_row", (7, 6), (4,), rows),

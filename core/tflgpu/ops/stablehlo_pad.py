@@ -1,7 +1,8 @@
-"""STABLEHLO_PAD and DILATE (TFLite version 1): elements put between those of a tensor, and around it.
+"""STABLEHLO_PAD and DILATE (TFLite version 1): elements put between those of a tensor, and around
+it.
 
-TFLite's kernels: stablehlo_pad.cc, dilate.cc. A negative border of STABLEHLO_PAD cuts off, after what
-is put between. Neither looks at a scale.
+TFLite's kernels: stablehlo_pad.cc, dilate.cc. A negative border of STABLEHLO_PAD cuts off, after
+what is put between. Neither looks at a scale.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def _parse_pad(fields: Fields) -> StablehloPad:
     found = StablehloPad(*(fields.integers(name) for name in names))
     if not len(found.low) == len(found.high) == len(found.between):
         raise ModelError(
-            f"{_PAD}: {len(found.low)} lower, {len(found.high)} upper and {len(found.between)} inner "
-            "paddings; one of each is needed for every dimension"
+            f"{_PAD}: {len(found.low)} lower, {len(found.high)} upper and {len(found.between)} "
+            "inner paddings; one of each is needed for every dimension"
         )
     if any(n < 0 for n in found.between):
         raise ModelError(f"{_PAD}: inner paddings {listed(found.between)} must not be negative")
@@ -135,9 +136,14 @@ def spread_of(node: Node) -> Spread:
 
 def _pad_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: Shape, low: Sequence[int], high: Sequence[int], between: Sequence[int],
-        dtype: DType = DType.F32, const: bool = True,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: Shape,
+        low: Sequence[int],
+        high: Sequence[int],
+        between: Sequence[int],
+        dtype: DType = DType.F32,
+        const: bool = True,
+    ) -> Sample:
         fields = {"edge_padding_low": low, "edge_padding_high": high, "interior_padding": between}
         value = Arg.of(2, dtype) if const else Arg((), dtype, -9, 9)
         return Sample(id, fields, (Arg(shape, dtype, -9, 9), value))

@@ -1,8 +1,8 @@
 """STABLEHLO_RNG_BIT_GENERATOR (TFLite version 1): random bits that follow from a state alone.
 
-TFLite's kernel: rng_bit_generator.cc. The generators are Threefry-2x32 of 20 rounds and Philox-4x32 of
-10 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). The state is of 64-bit
-numbers, so the op stays on the CPU.
+TFLite's kernel: rng_bit_generator.cc. The generators are Threefry-2x32 of 20 rounds and Philox-4x32
+of 10 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). The state is of
+64-bit numbers, so the op stays on the CPU.
 """
 
 from __future__ import annotations
@@ -90,9 +90,11 @@ def _philox(key: Sequence[int], counters: Sequence[Array]) -> list[Array]:
     for _ in range(10):
         one, two = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
         a, b, c, d = (
-            (two >> _HALF) ^ b ^ np.uint64(low), two & _U32,
-            (one >> _HALF) ^ d ^ np.uint64(high), one & _U32,
-        )  # fmt: skip
+            (two >> _HALF) ^ b ^ np.uint64(low),
+            two & _U32,
+            (one >> _HALF) ^ d ^ np.uint64(high),
+            one & _U32,
+        )
         low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
     return [a, b, c, d]
 
@@ -128,9 +130,10 @@ def _samples() -> Sequence[Sample]:
         id: str, algorithm: Algorithm, state: list[int], shape: Shape, dtype: DType
     ) -> Sample:
         fields = {
-            "algorithm": algorithm.value, "output_shapes": ((len(state),), shape),
+            "algorithm": algorithm.value,
+            "output_shapes": ((len(state),), shape),
             "output_dtypes": (DType.U64, dtype),
-        }  # fmt: skip
+        }
         return Sample(id, fields, (Arg.of(np.array(state, np.uint64), DType.U64),))
 
     large = 0xFEDCBA9876543210

@@ -1,9 +1,9 @@
 """STABLEHLO_SCATTER (TFLite version 1): boxes of updates merged into a tensor, where indices say.
 
 TFLite's kernel: stablehlo_scatter.cc. Updates outside the tensor are left out, as StableHLO's
-interpreter has it (TFLite's kernel writes anywhere in memory where an index is negative). What merges
-two elements is the operator of a subgraph; without one an update stays as it is, the last one of
-several. It does not look at a scale.
+interpreter has it (TFLite's kernel writes anywhere in memory where an index is negative). What
+merges two elements is the operator of a subgraph; without one an update stays as it is, the last
+one of several. It does not look at a scale.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from tflgpu.ops.stablehlo_window import MERGES, merge_of
 _NAME = "STABLEHLO_SCATTER"
 #: What TFLite's kernel takes.
 _COMPUTATIONS: Mapping[str, str] = {
-    "": "update", "STABLEHLO_ADD": "add", "STABLEHLO_MULTIPLY": "multiply",
-    "STABLEHLO_MAXIMUM": "maximum", "STABLEHLO_MINIMUM": "minimum",
-}  # fmt: skip
+    "": "update",
+    "STABLEHLO_ADD": "add",
+    "STABLEHLO_MULTIPLY": "multiply",
+    "STABLEHLO_MAXIMUM": "maximum",
+    "STABLEHLO_MINIMUM": "minimum",
+}
 
 
 @attrs.frozen
@@ -62,10 +65,12 @@ class StablehloScatter:
 
 def _parse(fields: Fields) -> StablehloScatter:
     return StablehloScatter(
-        merge_of(_NAME, fields, _COMPUTATIONS), fields.integers("update_window_dims"),
-        fields.integers("inserted_window_dims"), fields.integers("scatter_dims_to_operand_dims"),
+        merge_of(_NAME, fields, _COMPUTATIONS),
+        fields.integers("update_window_dims"),
+        fields.integers("inserted_window_dims"),
+        fields.integers("scatter_dims_to_operand_dims"),
         fields.integer("index_vector_dim"),
-    )  # fmt: skip
+    )
 
 
 def _infer(a: StablehloScatter, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -110,13 +115,25 @@ def _reference(a: StablehloScatter, arrays: Sequence[Array | None]) -> list[Arra
 
 def _samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: Shape, indices: Shape, updates: Shape, name: str, window: Shape,
-        inserted: Shape, places: Shape, vector: int, dtype: DType = DType.F32, wide: bool = False,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: Shape,
+        indices: Shape,
+        updates: Shape,
+        name: str,
+        window: Shape,
+        inserted: Shape,
+        places: Shape,
+        vector: int,
+        dtype: DType = DType.F32,
+        wide: bool = False,
+    ) -> Sample:
         fields = {
-            "computation": name, "update_window_dims": window, "inserted_window_dims": inserted,
-            "scatter_dims_to_operand_dims": places, "index_vector_dim": vector,
-        }  # fmt: skip
+            "computation": name,
+            "update_window_dims": window,
+            "inserted_window_dims": inserted,
+            "scatter_dims_to_operand_dims": places,
+            "index_vector_dim": vector,
+        }
         # Some boxes reach beyond the operand.
         rows = Arg(indices, DType.I64 if wide else DType.I32, 0, max(shape), const=wide)
         args = (Arg(shape, dtype, -9, 9), rows, Arg(updates, dtype, -9, 9))
@@ -144,7 +161,13 @@ def _samples() -> Sequence[Sample]:
 
 OPS = (
     OpDef(
-        _NAME, _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, takes_stored=True, indices=(1,),
+        _NAME,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        takes_stored=True,
+        indices=(1,),
     ),
-)  # fmt: skip
+)

@@ -1,8 +1,8 @@
 """STABLEHLO_REDUCE_WINDOW and REDUCE_WINDOW (TFLite version 1): windows of a tensor merged to one
 element each, by an operation that a subgraph or an option names.
 
-TFLite's kernel: stablehlo_reduce_window.cc. A window begins with an initial value, which also stands
-for all that lies around the tensor, and between its elements. Neither looks at a scale.
+TFLite's kernel: stablehlo_reduce_window.cc. A window begins with an initial value, which also
+stands for all that lies around the tensor, and between its elements. Neither looks at a scale.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype, widen
 
 _STABLEHLO, _PLAIN = "STABLEHLO_REDUCE_WINDOW", "REDUCE_WINDOW"
-_TYPES = frozenset({
-    DType.BOOL, DType.I8, DType.I16, DType.I32, DType.I64, DType.U8, DType.F32, DType.F64,
-})  # fmt: skip
+_TYPES = frozenset(
+    {DType.BOOL, DType.I8, DType.I16, DType.I32, DType.I64, DType.U8, DType.F32, DType.F64}
+)
 
 #: The reference goes over the elements of a window one by one.
 _MOST_TAPS = 1 << 20
@@ -42,11 +42,19 @@ MERGES: Mapping[str, Callable[[Array, Array], Array]] = {
 _CODES = {1: "add", 2: "multiply", 3: "minimum", 4: "maximum", 5: "all", 6: "any"}
 #: Operators that a subgraph may be, by what they merge by.
 COMPUTATIONS: Mapping[str, str] = {
-    "ADD": "add", "STABLEHLO_ADD": "add", "MUL": "multiply", "STABLEHLO_MULTIPLY": "multiply",
-    "MAXIMUM": "maximum", "STABLEHLO_MAXIMUM": "maximum", "MINIMUM": "minimum",
-    "STABLEHLO_MINIMUM": "minimum", "LOGICAL_AND": "all", "STABLEHLO_AND": "all",
-    "LOGICAL_OR": "any", "STABLEHLO_OR": "any",
-}  # fmt: skip
+    "ADD": "add",
+    "STABLEHLO_ADD": "add",
+    "MUL": "multiply",
+    "STABLEHLO_MULTIPLY": "multiply",
+    "MAXIMUM": "maximum",
+    "STABLEHLO_MAXIMUM": "maximum",
+    "MINIMUM": "minimum",
+    "STABLEHLO_MINIMUM": "minimum",
+    "LOGICAL_AND": "all",
+    "STABLEHLO_AND": "all",
+    "LOGICAL_OR": "any",
+    "STABLEHLO_OR": "any",
+}
 
 
 @attrs.frozen
@@ -95,7 +103,8 @@ class Windows:
         return tuple((d - 1) * b + 1 + max(p, 0) + max(q, 0) for d, b, p, q in each)
 
     def results(self, shape: Shape) -> Shape:
-        """How many windows a tensor of this shape has, by dimension; below 1 where there are none."""
+        """How many windows a tensor of this shape has, by dimension; below 1 where there are
+        none."""
         found = []
         for i, dim in enumerate(shape):
             room = (dim - 1) * self.base[i] + 1 + self.low[i] + self.high[i]
@@ -134,17 +143,21 @@ def merge_of(op: str, fields: Fields, known: Mapping[str, str] = COMPUTATIONS) -
     name = fields.get("computation")
     if name not in known:
         raise UnsupportedError(
-            f"{op}: its subgraph is not one of {', '.join(sorted(filter(None, known)))} of its two inputs"
+            f"{op}: its subgraph is not one of {', '.join(sorted(filter(None, known)))} of its "
+            "two inputs"
         )
     return known[name]
 
 
 def _parse_stablehlo(fields: Fields) -> StablehloWindow:
     return StablehloWindow(
-        merge_of(_STABLEHLO, fields), fields.integers("window_dimensions"),
-        fields.integers("window_strides"), fields.integers("base_dilations"),
-        fields.integers("window_dilations"), fields.integers("padding"),
-    )  # fmt: skip
+        merge_of(_STABLEHLO, fields),
+        fields.integers("window_dimensions"),
+        fields.integers("window_strides"),
+        fields.integers("base_dilations"),
+        fields.integers("window_dilations"),
+        fields.integers("padding"),
+    )
 
 
 def _parse_plain(fields: Fields) -> ReduceWindow:
@@ -162,8 +175,12 @@ def _infer(op: str, x: Operand, start: Operand, merge: str, windows: Windows) ->
         )
     if not 1 <= x.rank <= 6 or 0 in x.shape:
         raise UnsupportedError(f"{op} of {x.spec}; one to six dimensions, none of them empty")
-    for what, given in (("size", windows.size), ("strides", windows.strides),
-                        ("base dilations", windows.base), ("dilations", windows.dilations)):  # fmt: skip
+    for what, given in (
+        ("size", windows.size),
+        ("strides", windows.strides),
+        ("base dilations", windows.base),
+        ("dilations", windows.dilations),
+    ):
         if len(given) != x.rank or any(n < 1 for n in given):
             raise ModelError(f"{op}: {what} {listed(given)} of windows in {x.spec}")
     if len(windows.low) != x.rank or len(windows.high) != x.rank:
@@ -175,7 +192,8 @@ def _infer(op: str, x: Operand, start: Operand, merge: str, windows: Windows) ->
     shape = windows.results(x.shape)
     if 0 in shape:
         raise UnsupportedError(
-            f"{op}: no window of {listed(windows.size)} fits in {list(x.shape)}, so the result is empty"
+            f"{op}: no window of {listed(windows.size)} fits in {list(x.shape)}, so the result "
+            "is empty"
         )
     if merge in ("all", "any") and x.dtype is not DType.BOOL:
         raise UnsupportedError(f"{op} by {merge!r} of {x.dtype.value}; bool needed")
@@ -223,9 +241,15 @@ def _reference(a: StablehloWindow | ReduceWindow, arrays: Sequence[Array | None]
 
 def _stablehlo_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: Shape, name: str, size: Shape, dtype: DType = DType.F32, count: int = 1,
-        start: float | None = 0, **more: Shape,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: Shape,
+        name: str,
+        size: Shape,
+        dtype: DType = DType.F32,
+        count: int = 1,
+        start: float | None = 0,
+        **more: Shape,
+    ) -> Sample:
         fields = {"computation": name, "window_dimensions": size, **more}
         value = Arg((), dtype, -9, 9) if start is None else Arg.of(start, dtype)
         return Sample(id, fields, (Arg(shape, dtype, -2, 2), value), accumulates=count)
@@ -244,9 +268,16 @@ def _stablehlo_samples() -> Sequence[Sample]:
 
 def _plain_samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: Shape, code: int, size: Shape, strides: Shape, dilations: Shape,
-        dtype: DType = DType.F32, start: float = 0, count: int = 1,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: Shape,
+        code: int,
+        size: Shape,
+        strides: Shape,
+        dilations: Shape,
+        dtype: DType = DType.F32,
+        start: float = 0,
+        count: int = 1,
+    ) -> Sample:
         vectors = (Arg.of(v, DType.I64) for v in (size, strides, dilations))
         args = (Arg(shape, dtype, -2, 2), Arg.of(start, dtype), *vectors)
         return Sample(id, {"reduce_function": code}, args, accumulates=count)

@@ -5,7 +5,7 @@ and out, gates of 16 bits, a cell state of i16 whose scale is a power of two.
                                          scale, added to what is there in 16 bits, and clamped
     gate  = normalised, where it has a layer norm
     c'    = forget * c + input * tanh(content)
-    hid   = sigmoid(output) * tanh(c')   as 8 bits, on a scale that the file gives as an intermediate
+    hid   = sigmoid(output) * tanh(c')   as 8 bits, on the scale of an intermediate in the file
     h'    = projection of hid, or hid
 
 A gate's scale is 2 ** -12, but where there is a layer norm: then the file gives it too. Biases are
@@ -142,10 +142,16 @@ def stored_cell(
         cell_clip = 0  # TFLite's kernel leaves such a limit out
     result = _F32(1) if eight and projection_clip == 0 else scales.result.step
     return StoredCell(
-        gates, source.zero, state.zero, _FRACTION + power, hidden, made.zero, projection,
+        gates,
+        source.zero,
+        state.zero,
+        _FRACTION + power,
+        hidden,
+        made.zero,
+        projection,
         _stored_clip(cell_clip, _F32(2.0**power), I16[1]),
         _stored_clip(projection_clip, result, np.inf if eight else I8[1]),
-    )  # fmt: skip
+    )
 
 
 def _gate(scales: Scales, index: int, cells: float, *, eight: bool) -> StoredGate:

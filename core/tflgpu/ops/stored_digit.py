@@ -2,13 +2,13 @@
 
 No file has this op. Sums of products of 16-bit numbers are too long for f32. The float view of a
 quantized model (`tflgpu.passes.float_view`) writes each number in digits of a few bits, sums the
-products of each digit by the op that is there for real numbers, exactly, and lets STORED_SUMS put the
-sums together:
+products of each digit by the op that is there for real numbers, exactly, and lets STORED_SUMS put
+the sums together:
 
     x = scale * (digit 0 + digit 1 * 2**bits + ...)
 
-Digits have signs, from ``-2**(bits - 1)`` to below ``2**(bits - 1)``, which keeps sums short; the last
-one takes what is left.
+Digits have signs, from ``-2**(bits - 1)`` to below ``2**(bits - 1)``, which keeps sums short; the
+last one takes what is left.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FLOATS = frozenset({DType.F32, DType.F16})
 
 @attrs.frozen
 class StoredDigit:
-    """Which of ``count`` digits of ``bits`` bits, the lowest being 0; ``stored`` says what the numbers
-    are."""
+    """Which of ``count`` digits of ``bits`` bits, the lowest being 0; ``stored`` says what the
+    numbers are."""
 
     stored: QuantizeAndDequantize
     bits: int
@@ -70,9 +70,13 @@ def _reference(attributes: StoredDigit, arrays: Sequence[Array | None]) -> list[
 def _samples() -> list[Sample]:
     def sample(id: str, shape: tuple[int, ...], bits: int, count: int, index: int) -> Sample:
         fields = {
-            "scale": 1 / 256, "low": -(1 << 15), "high": (1 << 15) - 1, "bits": bits,
-            "count": count, "index": index,
-        }  # fmt: skip
+            "scale": 1 / 256,
+            "low": -(1 << 15),
+            "high": (1 << 15) - 1,
+            "bits": bits,
+            "count": count,
+            "index": index,
+        }
         # To either side of the ends.
         return Sample(id, fields, (Arg(shape, low=-140, high=140),))
 

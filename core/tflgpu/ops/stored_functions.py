@@ -2,13 +2,14 @@
 rounded.
 
 SQRT cuts the rest off instead of rounding. A multiplication by a factor below a half rounds twice
-(`tflgpu.ops.fixed_point`), and what was nearly a half after the first time goes up after the second: 0.253
-of a step becomes 1. XNNPACK's LEAKY_RELU multiplies 8-bit numbers by 256ths. So one number in four may be a
-step off from the rounded result. Where that is so, the node becomes a QUANTIZED_TABLE.
+(`tflgpu.ops.fixed_point`), and what was nearly a half after the first time goes up after the
+second: 0.253 of a step becomes 1. XNNPACK's LEAKY_RELU multiplies 8-bit numbers by 256ths. So one
+number in four may be a step off from the rounded result. Where that is so, the node becomes a
+QUANTIZED_TABLE.
 
-Sources: LiteRT's `kernels/elementwise.cc` (AbsEvalQuantized, RsqrtEvalQuantized; SQRT was measured),
-`kernels/internal/reference/reference_ops.h` (ReluX), `leaky_relu.h` (QuantizeLeakyRelu); XNNPACK's `vlrelu`
-microkernels, measured.
+Sources: LiteRT's `kernels/elementwise.cc` (AbsEvalQuantized, RsqrtEvalQuantized; SQRT was
+measured), `kernels/internal/reference/reference_ops.h` (ReluX), `leaky_relu.h` (QuantizeLeakyRelu);
+XNNPACK's `vlrelu` microkernels, measured.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from tflgpu.ops.quantized_table import OP as TABLE
 from tflgpu.ops.quantized_table import QuantizedTable
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})
-#: Of 8-bit results between the ends, a smaller share that differs is halves which two ways of rounding
-#: send apart. For these a function that joins its neighbours is not given up for a table.
+#: Of 8-bit results between the ends, a smaller share that differs is halves which two ways of
+#: rounding send apart. For these a function that joins its neighbours is not given up for a table.
 _FEW = 0.01
 #: Bits after the point of the roots that RSQRT multiplies.
 _ROOT_BITS = 20
@@ -83,8 +84,8 @@ def square_root(node: Node, steps: Array, x: float, y: float) -> Array:
 
 
 def inverse_square_root(node: Node, steps: Array, x: float, y: float) -> Array:
-    """RSQRT of 8 bits, of 16 by a table. Of numbers that are not positive as `square_root`; of 0 so in
-    LiteRT too."""
+    """RSQRT of 8 bits, of 16 by a table. Of numbers that are not positive as `square_root`; of 0 so
+    in LiteRT too."""
     by = Multiplier.of(1.0 / float(np.sqrt(np.float32(x)) * np.float32(y)))
     left, right = max(by.shift - _ROOT_BITS, 0), max(_ROOT_BITS - by.shift, 0)
     roots = [inverse_root(int(step)) for step in np.maximum(steps, 1)]

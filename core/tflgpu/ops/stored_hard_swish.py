@@ -1,10 +1,11 @@
 """STORED_HARD_SWISH: HARD_SWISH of 8-bit numbers as TFLite's kernel makes it of the stored ones.
 
-No file has this op; the float view of a quantized model (`tflgpu.passes.float_view`) puts it in the place of a
-HARD_SWISH. All is done in 16 bits, with fractions of 15, and most steps round: so some results are a step
-off from the rounded function.
+No file has this op; the float view of a quantized model (`tflgpu.passes.float_view`) puts it in the
+place of a HARD_SWISH. All is done in 16 bits, with fractions of 15, and most steps round: so some
+results are a step off from the rounded function.
 
-Source: TFLite's `kernels/internal/reference/hard_swish.h` and `kernels/activations.cc` (HardSwishPrepare).
+Source: TFLite's `kernels/internal/reference/hard_swish.h` and `kernels/activations.cc`
+(HardSwishPrepare).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _BYTES = frozenset({DType.I8, DType.U8})
 
 @attrs.frozen
 class StoredHardSwish:
-    """``linear`` makes steps of the result of shifted ones of the operand, ``bent`` fractions of 3."""
+    """``linear`` makes steps of the result of shifted ones of the operand, ``bent`` fractions of
+    3."""
 
     operand: QuantizeAndDequantize
     result: QuantizeAndDequantize

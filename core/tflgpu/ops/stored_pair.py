@@ -1,13 +1,15 @@
 """STORED_PAIR: what TFLite's kernels make of two quantized numbers, of their real ones.
 
-No file has this op. A sum or a product that lies between two steps is rounded by the arithmetic of the
-kernel, not as the real result would be: XNNPACK adds numbers that are multiplied by whole ones and
-shifts the sum, others round twice (`tflgpu.ops.fixed_point`). The float view of a quantized model
-(`tflgpu.passes.float_view`) puts this op in the place of ADD, SUB, MUL, SQUARED_DIFFERENCE and PRELU.
+No file has this op. A sum or a product that lies between two steps is rounded by the arithmetic of
+the kernel, not as the real result would be: XNNPACK adds numbers that are multiplied by whole ones
+and shifts the sum, others round twice (`tflgpu.ops.fixed_point`). The float view of a quantized
+model (`tflgpu.passes.float_view`) puts this op in the place of ADD, SUB, MUL, SQUARED_DIFFERENCE
+and PRELU.
 
-Sources: XNNPACK's `src/microparams-init.c` (xnn_init_qs8_add_minmax_params and _mul_) with its `vadd` and
-`vmul` microkernels, which LiteRT takes by default for 8 bits; TFLite's `kernels/squared_difference.cc`,
-`kernels/internal/reference/prelu.h`, and of 16 bits `kernels/add.cc`, `sub.cc` and `mul.cc`.
+Sources: XNNPACK's `src/microparams-init.c` (xnn_init_qs8_add_minmax_params and _mul_) with its
+`vadd` and `vmul` microkernels, which LiteRT takes by default for 8 bits; TFLite's
+`kernels/squared_difference.cc`, `kernels/internal/reference/prelu.h`, and of 16 bits
+`kernels/add.cc`, `sub.cc` and `mul.cc`.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ SUMS = (How.ADDED, How.SUBTRACTED, How.ALIGNED)
 
 @attrs.frozen
 class StoredPair:
-    """``numbers`` are values and shifts of multipliers in turn, or those of a SUM; ``result`` has the
-    limits of its activation too."""
+    """``numbers`` are values and shifts of multipliers in turn, or those of a SUM; ``result`` has
+    the limits of its activation too."""
 
     how: How
     left: QuantizeAndDequantize
@@ -82,9 +84,12 @@ def _scales(node: Node) -> tuple[np.float32, np.float32, np.float32]:
 
 
 def _pair(
-    node: Node, how: How, numbers: tuple[int, ...] = (), factor: float = 0.0,
+    node: Node,
+    how: How,
+    numbers: tuple[int, ...] = (),
+    factor: float = 0.0,
     activation: Activation = Activation.NONE,
-) -> Replacement | None:  # fmt: skip
+) -> Replacement | None:
     a, b, y = node.input(0), node.input(1), node.outputs[0]
     assert a.quant is not None
     assert b.quant is not None
@@ -99,8 +104,10 @@ def _pair(
 
 
 def _takes(node: Node, dtypes: frozenset[DType]) -> bool:
-    return all(v.dtype in dtypes and v.dtype is node.outputs[0].dtype and v.quant for v in
-               (node.input(0), node.input(1)))  # fmt: skip
+    return all(
+        v.dtype in dtypes and v.dtype is node.outputs[0].dtype and v.quant
+        for v in (node.input(0), node.input(1))
+    )
 
 
 def _multipliers(*reals: float) -> tuple[int, ...]:
@@ -197,8 +204,8 @@ def squared_difference(node: Node) -> Replacement | None:
 
 
 def prelu(node: Node) -> Replacement | None:
-    """`OpDef.as_stored` of PRELU, whose slopes have 8 bits where the data have 16. Of slopes that have
-    16 as well LiteRT's kernel takes each byte for one, so that half of them are never read."""
+    """`OpDef.as_stored` of PRELU, whose slopes have 8 bits where the data have 16. Of slopes that
+    have 16 as well LiteRT's kernel takes each byte for one, so that half of them are never read."""
     x, slope = node.input(0), node.input(1)
     if x.dtype not in _STORED or x.dtype is not node.outputs[0].dtype:
         return None
@@ -282,15 +289,24 @@ def _reference(attributes: StoredPair, arrays: Sequence[Array | None]) -> list[A
 
 
 def _sample(
-    id: str, how: How, shapes: Sequence[tuple[int, ...]], numbers: tuple[int, ...] = (),
-    factor: float = 0.0, dtype: DType = DType.I8,
-) -> Sample:  # fmt: skip
+    id: str,
+    how: How,
+    shapes: Sequence[tuple[int, ...]],
+    numbers: tuple[int, ...] = (),
+    factor: float = 0.0,
+    dtype: DType = DType.I8,
+) -> Sample:
     # Scales and steps that f16 holds, so that the same numbers come in any precision.
     scales = (1 / 16, -3), (1 / 32, 5), (1 / 8, 7)
     fields = {
-        "how": how.name, "dtype": dtype, "left": scales[0], "right": scales[1],
-        "result": scales[2], "numbers": numbers, "factor": factor,
-    }  # fmt: skip
+        "how": how.name,
+        "dtype": dtype,
+        "left": scales[0],
+        "right": scales[1],
+        "result": scales[2],
+        "numbers": numbers,
+        "factor": factor,
+    }
     args = tuple(Arg(shape, low=-9, high=9) for shape in shapes)
     return Sample(id, fields, args)
 
@@ -325,7 +341,13 @@ def _generate(draw: Draw) -> Sample:
 
 OPS = (
     OpDef(
-        OP, _parse, infer_broadcast(OP, _FLOATS), _reference, _samples, accuracy=Accuracy.ROUNDED,
-        elementwise=True, generate=_generate,
+        OP,
+        _parse,
+        infer_broadcast(OP, _FLOATS),
+        _reference,
+        _samples,
+        accuracy=Accuracy.ROUNDED,
+        elementwise=True,
+        generate=_generate,
     ),
-)  # fmt: skip
+)

@@ -1,13 +1,14 @@
 """STORED_PRODUCT: products of stored numbers along axes, rounded after every factor.
 
-No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it in the place of
-REDUCE_PROD, whose kernel in TFLite brings the product back to 32 bits each time it multiplies:
+No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it in the
+place of REDUCE_PROD, whose kernel in TFLite brings the product back to 32 bits each time it
+multiplies:
 
     product = first;  product = rescale(product * next), ...
     result = scale * clamp(rescale(product))
 
-With the n-th root of the whole factor in every step the roundings add up to many steps of the result, and
-what does not fit 32 bits in between is cut, as there.
+With the n-th root of the whole factor in every step the roundings add up to many steps of the
+result, and what does not fit 32 bits in between is cut, as there.
 
 Source: TFLite's `kernels/reduce.cc` (GetQuantProdScaling), `kernels/internal/reference/reduce.h`
 (QuantizedReduceProd) and `kernels/internal/common.cc` (MultiplyByQuantizedMultiplier of int64_t).
@@ -42,8 +43,8 @@ _STORED = frozenset({DType.I8, DType.I16})
 
 @attrs.frozen
 class StoredProduct:
-    """How the operand's and the result's numbers are stored, what products are multiplied by, and whether
-    reduced dimensions stay as 1."""
+    """How the operand's and the result's numbers are stored, what products are multiplied by, and
+    whether reduced dimensions stay as 1."""
 
     operand: QuantizeAndDequantize
     result: QuantizeAndDequantize
@@ -138,14 +139,22 @@ def _rescaled(attributes: StoredProduct, x: Array) -> Array:
 
 def _samples() -> list[Sample]:
     def sample(
-        id: str, shape: Shape, axes: tuple[int, ...], factor: float, wide: bool = False,
+        id: str,
+        shape: Shape,
+        axes: tuple[int, ...],
+        factor: float,
+        wide: bool = False,
         keep: bool = False,
-    ) -> Sample:  # fmt: skip
+    ) -> Sample:
         ends = (-(1 << 15), (1 << 15) - 1) if wide else (-121, 134)
         fields = {
-            "operand_scale": 1 / 32, "result_scale": 1 / 16, "low": ends[0], "high": ends[1],
-            "factor": factor, "keep_dims": keep,
-        }  # fmt: skip
+            "operand_scale": 1 / 32,
+            "result_scale": 1 / 16,
+            "low": ends[0],
+            "high": ends[1],
+            "factor": factor,
+            "keep_dims": keep,
+        }
         # Steps that f16 holds.
         reach = 2000 if wide else 130
         whole = np.random.default_rng(7).integers(-reach, reach, shape).astype(np.float32) / 32

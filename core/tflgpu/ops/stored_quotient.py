@@ -1,12 +1,13 @@
-"""What TFLite's kernel stores for quotients of 8-bit numbers, where that is not the rounded quotient.
+"""What TFLite's kernel stores for quotients of 8-bit numbers, where that is not the rounded
+quotient.
 
-It multiplies by a reciprocal and shifts the product to the right, by a number of bits that follows from
-where the highest bits of dividend and divisor are. From 32 bits on, for quotients below some third of a
-step, the shift is one of as many bits less 32, on all processors: what should become 0 is the largest
-number that there is, or the lowest; and 0 becomes 1.
+It multiplies by a reciprocal and shifts the product to the right, by a number of bits that follows
+from where the highest bits of dividend and divisor are. From 32 bits on, for quotients below some
+third of a step, the shift is one of as many bits less 32, on all processors: what should become 0
+is the largest number that there is, or the lowest; and 0 becomes 1.
 
-Source: TFLite's `kernels/internal/reference/div.h` (DivElementwise) and gemmlowp's RoundingDivideByPOT;
-held against LiteRT for all pairs of numbers.
+Source: TFLite's `kernels/internal/reference/div.h` (DivElementwise) and gemmlowp's
+RoundingDivideByPOT; held against LiteRT for all pairs of numbers.
 """
 
 from __future__ import annotations

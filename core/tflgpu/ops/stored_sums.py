@@ -1,16 +1,16 @@
 """STORED_SUMS: sums of products of stored numbers, brought to the steps of the result.
 
-No file has this op. Its operands are such sums, whole numbers in f32, for each pair of digits of the
-factors (`tflgpu.ops.stored_digit`), and a table of whole numbers for each channel:
+No file has this op. Its operands are such sums, whole numbers in f32, for each pair of digits of
+the factors (`tflgpu.ops.stored_digit`), and a table of whole numbers for each channel:
 
     total = sum 0 * 2**exponents[0] + sum 1 * 2**exponents[1] + ... + bias
     result = scale * (clamp(total * multiplier + zero point) - zero point)
 
-Of data of 16 bits TFLite multiplies totals of 64 bits by the upper half of the multiplier, of which it
-rounds the lower one away; that is a step off in one result of thirty.
+Of data of 16 bits TFLite multiplies totals of 64 bits by the upper half of the multiplier, of which
+it rounds the lower one away; that is a step off in one result of thirty.
 
-Source: TFLite's `kernels/internal/common.cc` (MultiplyByQuantizedMultiplier of int64_t and of int32_t,
-without TFLITE_SINGLE_ROUNDING).
+Source: TFLite's `kernels/internal/common.cc` (MultiplyByQuantizedMultiplier of int64_t and of
+int32_t, without TFLITE_SINGLE_ROUNDING).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_point import Multiplier, multiply
 
 OP = "STORED_SUMS"
-#: Rows of the table: the bias in 16 bits, 16 more and the rest with its sign; a multiplier's value and
-#: its shift.
+#: Rows of the table: the bias in 16 bits, 16 more and the rest with its sign; a multiplier's value
+#: and its shift.
 ROWS = 5
 _LIMB = 16
 _FLOATS = frozenset({DType.F32, DType.F16})
@@ -43,8 +43,8 @@ LARGEST = 1 << 24
 
 
 class SumRounding(enum.Enum):
-    """How totals of 32 bits are rounded. LiteRT has a way of its own where a bias has 64 bits, and another
-    in the matrix products of its optimized kernels."""
+    """How totals of 32 bits are rounded. LiteRT has a way of its own where a bias has 64 bits, and
+    another in the matrix products of its optimized kernels."""
 
     TWICE = "as `tflgpu.ops.fixed_point`"
     ONCE = "the whole product, halves up"
@@ -60,8 +60,8 @@ VECTOR = 8
 
 @attrs.frozen
 class StoredSums:
-    """``wide`` is whether totals have 64 bits; ``low`` and ``high`` are stored numbers. ``rounds`` is
-    of totals of 32 bits."""
+    """``wide`` is whether totals have 64 bits; ``low`` and ``high`` are stored numbers. ``rounds``
+    is of totals of 32 bits."""
 
     exponents: tuple[int, ...]
     wide: bool
@@ -90,8 +90,8 @@ def table(bias: Array | None, multipliers: Sequence[Multiplier], channels: int) 
 
 
 def fits(attributes: StoredSums, most: Array, multipliers: Sequence[Multiplier]) -> bool:
-    """Whether totals no larger than ``most``, one for each multiplier, stay within the bits of TFLite's
-    arithmetic and of ours."""
+    """Whether totals no larger than ``most``, one for each multiplier, stay within the bits of
+    TFLite's arithmetic and of ours."""
     for total, by in zip(most.tolist(), multipliers, strict=True):
         if attributes.wide:
             product = total * upper_half(by.value) / 2 ** (15 - by.shift)
@@ -113,9 +113,14 @@ def _parse(fields: Fields) -> StoredSums:
         raise ModelError(f"{OP}: scale {scale} is not positive")
     low, high = fields.integer("low"), fields.integer("high")
     return StoredSums(
-        exponents, fields.flag("wide"), scale, fields.integer("zero_point"), low, high,
+        exponents,
+        fields.flag("wide"),
+        scale,
+        fields.integer("zero_point"),
+        low,
+        high,
         SumRounding[fields.get("rounds")],
-    )  # fmt: skip
+    )
 
 
 def _infer(attributes: StoredSums, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -171,18 +176,27 @@ def _up(x: Array, bits: Any) -> Array:
 
 
 def _sample(
-    id: str, shape: tuple[int, ...], exponents: tuple[int, ...], wide: bool, reals: Sequence[float],
+    id: str,
+    shape: tuple[int, ...],
+    exponents: tuple[int, ...],
+    wide: bool,
+    reals: Sequence[float],
     rounds: SumRounding = SumRounding.TWICE,
-) -> Sample:  # fmt: skip
+) -> Sample:
     channels = shape[-1] if shape else 1
     reals = [reals[c % len(reals)] for c in range(channels)]
     # A bias of small factors needs more than 32 bits.
     most = np.minimum(2e4 / np.array(reals), 1e11)
     bias = (np.linspace(-0.01, 1, channels) * (most if wide else most / 1e3)).astype(np.int64)
     fields = {
-        "exponents": exponents, "wide": wide, "scale": 1 / 64, "zero_point": 0 if wide else -7,
-        "low": -30000 if wide else -128, "high": 1 << 15 if wide else 127, "rounds": rounds.name,
-    }  # fmt: skip
+        "exponents": exponents,
+        "wide": wide,
+        "scale": 1 / 64,
+        "zero_point": 0 if wide else -7,
+        "low": -30000 if wide else -128,
+        "high": 1 << 15 if wide else 127,
+        "rounds": rounds.name,
+    }
     numbers = table(bias, [Multiplier.of(r) for r in reals], channels)
     # Whole numbers that f16 has too.
     rng = np.random.default_rng(len(id))

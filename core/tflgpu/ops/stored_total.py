@@ -1,21 +1,22 @@
 """STORED_TOTAL: a sum of stored numbers, brought to the steps of the result.
 
-No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it behind a MEAN, a SUM or
-a BATCH_MATMUL of real numbers, in the place of what rounds others:
+No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it behind
+a MEAN, a SUM or a BATCH_MATMUL of real numbers, in the place of what rounds others:
 
     total = x / unit, a whole number
-    result = scale * (clamp(round(total * factor + zero point)) - zero point), halves to the even number
-    result = scale * clamp((total + offset) * multiplier + bias), rounded twice
+    result = scale * (clamp(round(total * factor + zero point)) - zero point), halves to the even
+    number result = scale * clamp((total + offset) * multiplier + bias), rounded twice
     result = scale * clamp(round((total + offset) * factor + bias)), halves away from 0
 
-The first is XNNPACK's arithmetic, where in sums the zero point decides which of two numbers is even, and in
-products there is none; the others are those of TFLite's kernels (`tflgpu.ops.fixed_point`), which also run MEAN and
-SUM of 8 bits where the axes are no constant of the file. Some leave the operand's zero point in the sum (offset)
-and take it off the result (bias).
+The first is XNNPACK's arithmetic, where in sums the zero point decides which of two numbers is
+even, and in products there is none; the others are those of TFLite's kernels
+(`tflgpu.ops.fixed_point`), which also run MEAN and SUM of 8 bits where the axes are no constant of
+the file. Some leave the operand's zero point in the sum (offset) and take it off the result (bias).
 
-Sources: XNNPACK's `rsum` and its conversion, measured; TFLite's `kernels/internal/reference/integer_ops/
-mean.h` and `optimized/integer_ops/mean.h` with `kernels/reduce.cc` (the count of elements is part of the
-multiplier); its `QuantizedMeanOrSum`, measured.
+Sources: XNNPACK's `rsum` and its conversion, measured; TFLite's
+`kernels/internal/reference/integer_ops/ mean.h` and `optimized/integer_ops/mean.h` with
+`kernels/reduce.cc` (the count of elements is part of the multiplier); its `QuantizedMeanOrSum`,
+measured.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _BYTES = frozenset({DType.I8, DType.U8})
 
 @attrs.frozen
 class StoredTotal:
-    """``multiplier`` takes the place of ``factor`` where it is not None; ``away`` rounds halves of what
-    ``factor`` gives away from 0, and not to the even number."""
+    """``multiplier`` takes the place of ``factor`` where it is not None; ``away`` rounds halves of
+    what ``factor`` gives away from 0, and not to the even number."""
 
     unit: float
     result: QuantizeAndDequantize
@@ -67,7 +68,8 @@ class StoredTotal:
 
 
 def of_nothing(node: Node, first: Callable[[QuantizeAndDequantize], int]) -> PostOp | None:
-    """Of a reduction of no elements: what TFLite's kernel begins with, in steps from the zero point."""
+    """Of a reduction of no elements: what TFLite's kernel begins with, in steps from the zero
+    point."""
     x, y = node.input(0), node.outputs[0]
     if x.elements or not y.elements or y.quant is None or x.dtype is not y.dtype:
         return None
@@ -107,7 +109,8 @@ def of_mean(node: Node) -> PostOp | None:
 
 
 def _keeps_plane(node: Node) -> bool:
-    """Whether it reduces height and width of an image to 1, for which LiteRT has a kernel of its own."""
+    """Whether it reduces height and width of an image to 1, for which LiteRT has a kernel of its
+    own."""
     axes = {int(axis) % 4 for axis in node.const(1).reshape(-1)}
     return len(node.input(0).shape) == 4 and axes == {1, 2} and bool(node.attrs.keep_dims)
 
@@ -133,8 +136,9 @@ def of_sum(node: Node) -> PostOp | None:
 
 
 def of_product(node: Node, depth: int) -> PostOp | None:
-    """`OpDef.as_stored` of products of two 8-bit operands, whose sums have ``depth`` of them. XNNPACK takes
-    such where the second one has no zero point; of a sum half way between two steps it makes the even one."""
+    """`OpDef.as_stored` of products of two 8-bit operands, whose sums have ``depth`` of them.
+    XNNPACK takes such where the second one has no zero point; of a sum half way between two steps
+    it makes the even one."""
     x, w, y = node.input(0), node.input(1), node.outputs[0]
     if any(v.dtype is not DType.I8 or v.quant is None for v in (x, w, y)):
         return None
@@ -172,9 +176,15 @@ def _parse(fields: Fields) -> StoredTotal:
     factor = fields.number("factor")
     by = Multiplier.of(factor) if fields.flag("twice") else None
     return StoredTotal(
-        unit, result, fields.integer("zero_point"), factor, by, fields.integer("offset"),
-        fields.number("bias"), fields.flag("away"),
-    )  # fmt: skip
+        unit,
+        result,
+        fields.integer("zero_point"),
+        factor,
+        by,
+        fields.integer("offset"),
+        fields.number("bias"),
+        fields.flag("away"),
+    )
 
 
 def _infer(attributes: StoredTotal, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -211,9 +221,15 @@ def _samples() -> list[Sample]:
     ) -> Sample:
         # Totals that f16 has too.
         fields = {
-            "unit": 1 / 64, "scale": 1 / 8, "low": -121, "high": 134, "zero_point": -7,
-            "factor": factor, "twice": twice, **more,
-        }  # fmt: skip
+            "unit": 1 / 64,
+            "scale": 1 / 8,
+            "low": -121,
+            "high": 134,
+            "zero_point": -7,
+            "factor": factor,
+            "twice": twice,
+            **more,
+        }
         whole = np.random.default_rng(3).integers(-2000, 2000, shape) / 64
         given = Arg(shape, low=-9, high=9) if drawn else Arg.of(whole.astype(np.float32))
         return Sample(id, fields, (given,))

@@ -1,8 +1,10 @@
-"""STORED_UNIT: rows of stored numbers over their length, as TFLite's L2_NORMALIZATION of u8 rounds them.
+"""STORED_UNIT: rows of stored numbers over their length, as TFLite's L2_NORMALIZATION of u8 rounds
+them.
 
-No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it in the place of an
-L2_NORMALIZATION of u8, which rounds twice: to a fraction of a step that follows from the length, and then to a
-step. What lies a little below a half goes up with the first. Of i8 TFLite shifts before, and rounds once.
+No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it in the
+place of an L2_NORMALIZATION of u8, which rounds twice: to a fraction of a step that follows from
+the length, and then to a step. What lies a little below a half goes up with the first. Of i8 TFLite
+shifts before, and rounds once.
 
 Source: TFLite's `kernels/internal/optimized/optimized_ops.h` (L2Normalization of uint8) and
 `kernels/internal/quantization_util.h` (GetInvSqrtQuantizedMultiplierExp).
@@ -36,7 +38,8 @@ _FLOATS = frozenset({DType.F32, DType.F16})
 
 @attrs.frozen
 class StoredUnit:
-    """What the operand's numbers are; a result is a whole number of 1 / `UNIT`, from -128 to 127."""
+    """What the operand's numbers are; a result is a whole number of 1 / `UNIT`, from -128 to
+    127."""
 
     operand: QuantizeAndDequantize
 

@@ -135,16 +135,25 @@ def _work(node: Node) -> Work:
 
 def _samples() -> list[Sample]:
     def case(
-        id: str, batch: int, inputs: int, units: int, steps: int, rank: int = 1,
-        activation: Activation = Activation.NONE, *, bias: bool = True,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        batch: int,
+        inputs: int,
+        units: int,
+        steps: int,
+        rank: int = 1,
+        activation: Activation = Activation.NONE,
+        *,
+        bias: bool = True,
+    ) -> Sample:
         filters = units * rank
         fields = {"rank": rank, "fused_activation_function": activation.value}
         args = (
-            Arg((batch, inputs)), Arg((filters, inputs), const=True),
-            Arg((filters, steps), const=True), Arg((units,), const=True) if bias else None,
+            Arg((batch, inputs)),
+            Arg((filters, inputs), const=True),
+            Arg((filters, steps), const=True),
+            Arg((units,), const=True) if bias else None,
             Arg((batch, filters * steps), variable=True),
-        )  # fmt: skip
+        )
         return Sample(id, fields, args, accumulates=steps * rank + inputs)
 
     return [

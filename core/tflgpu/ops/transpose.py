@@ -94,7 +94,14 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 OPS = (
     OpDef(
-        "TRANSPOSE", no_attrs, _infer, _reference, _samples,
-        accuracy=Accuracy.EXACT, max_version=9, moves=_moves, batch=_batch,
+        "TRANSPOSE",
+        no_attrs,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        max_version=9,
+        moves=_moves,
+        batch=_batch,
     ),
-)  # fmt: skip
+)

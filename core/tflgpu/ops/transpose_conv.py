@@ -5,9 +5,9 @@ Filter OHWI. Input pixel (y, x) adds its products with tap (i, j) to output pixe
 
 TRANSPOSE_CONV is told its output shape, of which a convolution with the same options would make the
 input's size; its padding is that of this convolution. Where the model's inputs were resized and the
-output shape is a constant of the file, it is refitted: one more pixel in, one more stride out, which is
-what XNNPACK does, and so LiteRT's interpreter by default (its own kernel refuses it). The custom op has
-no shape operand: SAME gives size * stride, VALID gives (size - 1) * stride + filter.
+output shape is a constant of the file, it is refitted: one more pixel in, one more stride out,
+which is what XNNPACK does, and so LiteRT's interpreter by default (its own kernel refuses it). The
+custom op has no shape operand: SAME gives size * stride, VALID gives (size - 1) * stride + filter.
 """
 
 from __future__ import annotations
@@ -80,9 +80,11 @@ def _scatter(attributes: TransposeConv, weights: Sequence[int], output: Sequence
 
     _, height, width, _ = weights
     return Scatter(
-        height, width, pad(output[1], height, attributes.stride_h),
+        height,
+        width,
+        pad(output[1], height, attributes.stride_h),
         pad(output[2], width, attributes.stride_w),
-    )  # fmt: skip
+    )
 
 
 def _parse(fields: Fields) -> TransposeConv:
@@ -242,14 +244,23 @@ def _landing(size: int, stride: int, shift: int, wanted: int) -> tuple[slice, sl
 
 
 def _case(
-    id: str, image: tuple[int, int, int, int], filter: tuple[int, int, int, int],
-    size: tuple[int, int], *, stride: tuple[int, int] = (2, 2), padding: Padding = Padding.SAME,
-    activation: Activation = Activation.NONE, bias: bool = True, const: bool = True,
-) -> Sample:  # fmt: skip
+    id: str,
+    image: tuple[int, int, int, int],
+    filter: tuple[int, int, int, int],
+    size: tuple[int, int],
+    *,
+    stride: tuple[int, int] = (2, 2),
+    padding: Padding = Padding.SAME,
+    activation: Activation = Activation.NONE,
+    bias: bool = True,
+    const: bool = True,
+) -> Sample:
     fields = {
-        "stride_h": stride[0], "stride_w": stride[1], "padding": padding.value,
+        "stride_h": stride[0],
+        "stride_w": stride[1],
+        "padding": padding.value,
         "fused_activation_function": activation.value,
-    }  # fmt: skip
+    }
     args: list[Arg | None] = [
         Arg.of((image[0], *size, filter[0]), DType.I32),
         Arg(filter, const=const),
@@ -285,9 +296,13 @@ def _samples() -> Sequence[Sample]:
 
 
 def _custom_case(
-    id: str, image: tuple[int, int, int, int], filter: tuple[int, int, int, int],
-    stride: tuple[int, int], padding: Padding = Padding.SAME, const: bool = True,
-) -> Sample:  # fmt: skip
+    id: str,
+    image: tuple[int, int, int, int],
+    filter: tuple[int, int, int, int],
+    stride: tuple[int, int],
+    padding: Padding = Padding.SAME,
+    const: bool = True,
+) -> Sample:
     options = struct.pack("<3i", 1 if padding is Padding.SAME else 2, stride[1], stride[0])
     args = (Arg(image), Arg(filter, const=const), Arg(filter[:1], const=const))
     depth = filter[1] * filter[2] * filter[3]
@@ -318,7 +333,8 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 
 def _left(node: Node) -> bool:
-    """Whether XNNPACK leaves it to LiteRT's own kernel: where no input pixel gets to the last row or column."""
+    """Whether XNNPACK leaves it to LiteRT's own kernel: where no input pixel gets to the last row
+    or column."""
     roles, (_, height, width, _) = ROLES[node.op], node.outputs[0].shape
     image, filters = node.input(roles.source).shape, node.input(roles.weights).shape
     return bool(

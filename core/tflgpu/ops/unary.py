@@ -132,9 +132,14 @@ def _hard_swish(attributes: NoAttrs, x: Array) -> Array:
 
 
 def _samples(
-    low: float = -4.0, high: float = 4.0, *, ints: bool = False, version: int = 1,
-    fields: dict[str, Any] | None = None, label: str = "",
-) -> list[Sample]:  # fmt: skip
+    low: float = -4.0,
+    high: float = 4.0,
+    *,
+    ints: bool = False,
+    version: int = 1,
+    fields: dict[str, Any] | None = None,
+    label: str = "",
+) -> list[Sample]:
     options = fields or {}
 
     def sample(name: str, *shape: int, dtype: DType = DType.F32, at: int = 1) -> Sample:
@@ -210,7 +215,8 @@ OPS = (
     # TFLite's kernel looks at no scale and no zero point.
     _op("NEG", lambda a, x: -x, lambda: _samples(ints=True), _SCALED | _INTS, Accuracy.EXACT,
         plain=frozenset({DType.I8, DType.I16}), takes_stored=True, result_type=0),
-    _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32, Accuracy.EXACT, 2),
+    _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32,
+    Accuracy.EXACT, 2),
     _op("SQUARE", lambda a, x: x * x, _samples),
     _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2,
         stored=square_root),

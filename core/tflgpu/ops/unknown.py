@@ -45,9 +45,9 @@ def unknown_reason(attributes: object) -> str | None:
 
 
 def for_the_host(graph: Graph, *, has_device: bool) -> list[tuple[Node, UnknownOp]]:
-    """Operators for which one graph is not enough to run a model, or not the best there is: they await
-    what only a run tells, or hand on what a device could compute (`tflgpu.flow`). None where one graph
-    is all."""
+    """Operators for which one graph is not enough to run a model, or not the best there is: they
+    await what only a run tells, or hand on what a device could compute (`tflgpu.flow`). None where
+    one graph is all."""
     unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
     found = [
         (node, attributes)
@@ -61,12 +61,13 @@ def for_the_host(graph: Graph, *, has_device: bool) -> list[tuple[Node, UnknownO
 def refuse_unknown(graph: Graph, where: str) -> None:
     """Refuse a graph that nothing can run, before anything is done with it.
 
-    The shapes of the results of such nodes, and of all that is computed from them, are placeholders.
+    The shapes of the results of such nodes, and of all that is computed from them, are
+    placeholders.
 
     Raises:
-        UnsupportedError: there is a node that is not understood (by the CPU side neither), or an input, output or state
-            tensor has a type without arrays; ``where`` ("the CPU cannot run") begins the message,
-            which lists all such nodes.
+        UnsupportedError: there is a node that is not understood (by the CPU side neither), or an
+            input, output or state tensor has a type without arrays; ``where`` ("the CPU cannot
+            run") begins the message, which lists all such nodes.
     """
     unknown = [
         (n, n.attrs)
@@ -90,6 +91,7 @@ def check_held(dtype: DType, tensor: int, name: str, where: str, *, texts: bool 
     """
     if not dtype.has_numpy and not (texts and dtype is DType.STRING):
         raise UnsupportedError(
-            f"{where} the model: tensor {tensor} ({quoted(name)}) is {dtype.value}, which no input, "
-            "output or state tensor can be; convert the model with inputs and outputs of another type"
+            f"{where} the model: tensor {tensor} ({quoted(name)}) is {dtype.value}, which no "
+            "input, output or state tensor can be; convert the model with inputs and outputs of "
+            "another type"
         )

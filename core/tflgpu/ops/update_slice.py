@@ -52,9 +52,13 @@ def _reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Arra
 
 def _samples() -> Sequence[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], update: tuple[int, ...], dtype: DType = DType.F32,
-        start: Sequence[int] | None = None, wide: bool = False,
-    ) -> Sample:  # fmt: skip
+        id: str,
+        shape: tuple[int, ...],
+        update: tuple[int, ...],
+        dtype: DType = DType.F32,
+        start: Sequence[int] | None = None,
+        wide: bool = False,
+    ) -> Sample:
         kind = DType.I64 if wide else DType.I32
         # Beyond both ends: such boxes are moved inside.
         first = Arg((len(shape),), kind, -2, max(shape, default=0) + 1)
@@ -79,7 +83,15 @@ def _samples() -> Sequence[Sample]:
 
 OPS = (
     OpDef(
-        _NAME, no_attrs, _infer, _reference, _samples,
-        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, indices=(2,), result_type=0,
+        _NAME,
+        no_attrs,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        max_version=6,
+        keeps_values=True,
+        indices=(2,),
+        result_type=0,
     ),
-)  # fmt: skip
+)

@@ -64,8 +64,8 @@ def place(
         attributes: Options.
         image: Its shape.
         kernel: The window's sides.
-        least: Fewest pixels of an output's side. TFLite's own convolutions, unlike XNNPACK's, make an
-            empty output where the image is too small by less than twice the stride.
+        least: Fewest pixels of an output's side. TFLite's own convolutions, unlike XNNPACK's, make
+            an empty output where the image is too small by less than twice the stride.
 
     Raises:
         ModelError: the window does not fit, so that the output would have fewer.
@@ -120,10 +120,20 @@ def trimmed(window: Window, height: int, width: int) -> tuple[Window, slice, sli
         The smaller window, whose padding may be negative (then so many pixels are never seen), and
         which rows and columns of the filter it has.
     """
-    rows = _seen(window.kernel_h, window.dilation_h, window.pad_top, height,
-                 (window.out_h - 1) * window.stride_h)  # fmt: skip
-    columns = _seen(window.kernel_w, window.dilation_w, window.pad_left, width,
-                    (window.out_w - 1) * window.stride_w)  # fmt: skip
+    rows = _seen(
+        window.kernel_h,
+        window.dilation_h,
+        window.pad_top,
+        height,
+        (window.out_h - 1) * window.stride_h,
+    )
+    columns = _seen(
+        window.kernel_w,
+        window.dilation_w,
+        window.pad_left,
+        width,
+        (window.out_w - 1) * window.stride_w,
+    )
     smaller = attrs.evolve(
         window,
         kernel_h=rows.stop - rows.start,
@@ -159,7 +169,8 @@ def _seen(taps: int, dilation: int, pad: int, size: int, way: int) -> slice:
 
 
 def conv_window(node: Node) -> Window:
-    """The window of a CONV_2D or DEPTHWISE_CONV_2D node, whose filter is [.., height, width, ..]."""
+    """The window of a CONV_2D or DEPTHWISE_CONV_2D node, whose filter is [.., height, width,
+    ..]."""
     _, height, width, _ = node.input(1).shape
     return place(node.op, node.attrs, node.input(0).shape, (height, width), least=0)
 
@@ -195,9 +206,15 @@ def pad_image(image: Array, window: Window, fill: float = 0.0) -> Array:
     if not (window.pad_top or window.pad_left or bottom or right):
         return image
     padded = np.full(
-        (image.shape[0], window.pad_top + height + bottom, window.pad_left + width + right,
-         image.shape[3]), fill, image.dtype,
-    )  # fmt: skip
+        (
+            image.shape[0],
+            window.pad_top + height + bottom,
+            window.pad_left + width + right,
+            image.shape[3],
+        ),
+        fill,
+        image.dtype,
+    )
     padded[
         :, window.pad_top : window.pad_top + height, window.pad_left : window.pad_left + width
     ] = image

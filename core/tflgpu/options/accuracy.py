@@ -1,4 +1,5 @@
-"""The option ``accuracy_guard``: how many invocations are compared with the CPU, and what is done."""
+"""The option ``accuracy_guard``: how many invocations are compared with the CPU, and what is
+done."""
 
 from __future__ import annotations
 
@@ -70,10 +71,10 @@ class AccuracyGuard:
 
     Attributes:
         runs: How many invocations are compared, for each set of input shapes.
-        tolerance: How far an output may be from the CPU's: the largest difference, as a share of the
-            largest magnitude in the CPU's tensor. Of whole numbers and booleans it is the share of
-            elements that may differ. One rounding to f16 is 0.0005 of the largest value; through the
-            layers of a network, 0.01 to 0.02 are usual.
+        tolerance: How far an output may be from the CPU's: the largest difference, as a share of
+            the largest magnitude in the CPU's tensor. Of whole numbers and booleans it is the share
+            of elements that may differ. One rounding to f16 is 0.0005 of the largest value; through
+            the layers of a network, 0.01 to 0.02 are usual.
         on_failure: What is done where f32 does not mend it.
 
     Raises:

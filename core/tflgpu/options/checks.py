@@ -8,8 +8,8 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.options.enums import OnError, WaitType
 
 _NO_WAITS = {
-    WaitType.DO_NOT_WAIT: "an interpreter's results are read from host arrays, which hold them only "
-    "once the run is over; use PASSIVE, or invoke_async, whose runs have results of their own",
+    WaitType.DO_NOT_WAIT: "an interpreter's results are read from host arrays, which hold them "
+    "only once the run is over; use PASSIVE, or invoke_async, whose runs have results of their own",
     WaitType.AGGRESSIVE: "it would keep the GPU from saving power between two runs, which no API "
     "that is used here can; ACTIVE is the nearest",
 }
@@ -31,7 +31,8 @@ def check_backend(backend: str | None, device: int | str | None, allow_fallback:
         )
     if backend == CPU and not allow_fallback:
         raise OptionError(
-            f"backend={CPU} runs everything on the CPU, which allow_fallback=False forbids; drop one of the two"
+            f"backend={CPU} runs everything on the CPU, which allow_fallback=False forbids; drop "
+            "one of the two"
         )
 
 
@@ -43,8 +44,8 @@ def check_precision(precision: Precision | None, loss: bool | None) -> None:
     """
     if loss is False and precision in (Precision.F16, Precision.F32_F16):
         raise OptionError(
-            f"precision={precision.name} needs 16-bit floats, which is_precision_loss_allowed=False "
-            "forbids; drop one of the two"
+            f"precision={precision.name} needs 16-bit floats, which "
+            "is_precision_loss_allowed=False forbids; drop one of the two"
         )
 
 

@@ -138,9 +138,9 @@ class DelegateOptions(OptionList):
 
     @classmethod
     def from_v2(cls, **options: Unpack[OptionKeywords]) -> DelegateOptions:
-        """``TfLiteGpuDelegateOptionsV2Default()`` with the given options: what is not given has TFLite's
-        default, also where ours is another. That is ``max_delegated_partitions``, which is 1 there
-        (docs/options.md says why not here).
+        """``TfLiteGpuDelegateOptionsV2Default()`` with the given options: what is not given has
+        TFLite's default, also where ours is another. That is ``max_delegated_partitions``, which is
+        1 there (docs/options.md says why not here).
 
         Raises:
             OptionError: as `DelegateOptions`.

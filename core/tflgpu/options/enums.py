@@ -58,8 +58,8 @@ class WaitType(enum.Enum):
 
 
 class OnError(enum.Enum):
-    """What follows when a run fails on the device: its driver refused, memory ran out, the device is
-    lost, or the run took longer than ``run_timeout``.
+    """What follows when a run fails on the device: its driver refused, memory ran out, the device
+    is lost, or the run took longer than ``run_timeout``.
 
     RAISE: The error is raised. The next run is recorded anew.
 

@@ -63,6 +63,8 @@ def warn_of_unknown(environ: Mapping[str, str], known: Mapping[str, Option]) -> 
             close = difflib.get_close_matches(name, sorted(names), 1)
             meant = f" (did you mean {close[0]}?)" if close else ""
             _LOG.warning(
-                "tflgpu: the environment variable %s is unknown%s; docs/options.md lists what there "
-                "is", name, meant,
-            )  # fmt: skip
+                "tflgpu: the environment variable %s is unknown%s; docs/options.md lists what "
+                "there is",
+                name,
+                meant,
+            )

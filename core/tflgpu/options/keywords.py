@@ -1,8 +1,9 @@
-"""The options as keywords, for type checkers: with it they know a mistyped one, and a mistyped word.
+"""The options as keywords, for type checkers: with it they know a mistyped one, and a mistyped
+word.
 
 Words are taken in any case; type checkers know those in capitals, as enumerations have them, and in
-small letters. Where words come from elsewhere, `DelegateOptions.from_text` takes any text. What an option is and does is said in `tflgpu.options.option_list`; a test holds the two against
-each other.
+small letters. Where words come from elsewhere, `DelegateOptions.from_text` takes any text. What an
+option is and does is said in `tflgpu.options.option_list`; a test holds the two against each other.
 """
 
 from __future__ import annotations
@@ -41,26 +42,48 @@ NumericsWord = Literal["FLOAT", "INTEGER", "float", "integer"]
 PartitionWord = Literal["GAIN", "ALL", "gain", "all"]
 OnErrorWord = Literal["RAISE", "CPU", "RETRY", "raise", "cpu", "retry"]
 ResolverWord = Literal[
-    "AUTO", "BUILTIN", "BUILTIN_REF", "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
-    "auto", "builtin", "builtin_ref", "builtin_without_default_delegates",
-]  # fmt: skip
+    "AUTO",
+    "BUILTIN",
+    "BUILTIN_REF",
+    "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
+    "auto",
+    "builtin",
+    "builtin_ref",
+    "builtin_without_default_delegates",
+]
 PriorityWord = Literal[
-    "AUTO", "MAX_PRECISION", "MIN_LATENCY", "MIN_MEMORY_USAGE",
-    "auto", "max_precision", "min_latency", "min_memory_usage",
-    "TFLITE_GPU_INFERENCE_PRIORITY_AUTO", "TFLITE_GPU_INFERENCE_PRIORITY_MAX_PRECISION",
-    "TFLITE_GPU_INFERENCE_PRIORITY_MIN_LATENCY", "TFLITE_GPU_INFERENCE_PRIORITY_MIN_MEMORY_USAGE",
-]  # fmt: skip
+    "AUTO",
+    "MAX_PRECISION",
+    "MIN_LATENCY",
+    "MIN_MEMORY_USAGE",
+    "auto",
+    "max_precision",
+    "min_latency",
+    "min_memory_usage",
+    "TFLITE_GPU_INFERENCE_PRIORITY_AUTO",
+    "TFLITE_GPU_INFERENCE_PRIORITY_MAX_PRECISION",
+    "TFLITE_GPU_INFERENCE_PRIORITY_MIN_LATENCY",
+    "TFLITE_GPU_INFERENCE_PRIORITY_MIN_MEMORY_USAGE",
+]
 PreferenceWord = Literal[
-    "FAST_SINGLE_ANSWER", "SUSTAINED_SPEED", "BALANCED",
-    "fast_single_answer", "sustained_speed", "balanced",
+    "FAST_SINGLE_ANSWER",
+    "SUSTAINED_SPEED",
+    "BALANCED",
+    "fast_single_answer",
+    "sustained_speed",
+    "balanced",
     "TFLITE_GPU_INFERENCE_PREFERENCE_FAST_SINGLE_ANSWER",
     "TFLITE_GPU_INFERENCE_PREFERENCE_SUSTAINED_SPEED",
     "TFLITE_GPU_INFERENCE_PREFERENCE_BALANCED",
-]  # fmt: skip
+]
 WaitWord = Literal[
-    "PASSIVE", "ACTIVE", "passive", "active",
-    "TFLGPUDELEGATEWAITTYPEPASSIVE", "TFLGPUDELEGATEWAITTYPEACTIVE",
-]  # fmt: skip
+    "PASSIVE",
+    "ACTIVE",
+    "passive",
+    "active",
+    "TFLGPUDELEGATEWAITTYPEPASSIVE",
+    "TFLGPUDELEGATEWAITTYPEACTIVE",
+]
 ForceWord = Literal["UNSET", "OPENCL", "OPENGL", "unset", "opencl", "opengl"]
 
 Priority = Union[InferencePriority, PriorityWord, Literal[0, 1, 2, 3]]

@@ -22,9 +22,15 @@ from tflgpu.values import frozen
 #: What a string may say for a truth value, in any case: options of TFLite's delegates that are
 #: loaded from a library are all strings.
 _WORDS = {
-    "true": True, "false": False, "1": True, "0": False,
-    "yes": True, "no": False, "on": True, "off": False,
-}  # fmt: skip
+    "true": True,
+    "false": False,
+    "1": True,
+    "0": False,
+    "yes": True,
+    "no": False,
+    "on": True,
+    "off": False,
+}
 DIGITS = 10  # of a whole number; longer runs of digits are part of a name, if anything
 
 _E = TypeVar("_E", bound=enum.Enum)
@@ -119,8 +125,8 @@ class Loss(OptionKind):
 
 @frozen
 class EnumMember(OptionKind):
-    """A member of an enumeration: itself, its name in any case (with or without TFLite's prefix), or
-    its code where these are TFLite's numbers."""
+    """A member of an enumeration: itself, its name in any case (with or without TFLite's prefix),
+    or its code where these are TFLite's numbers."""
 
     members: type[enum.Enum]
     prefix: str = ""
@@ -137,7 +143,7 @@ class EnumMember(OptionKind):
 
 @frozen
 class Flags(OptionKind):
-    """Members of a flag: themselves, their sum as a number, or names, several between "|" or ","."""
+    """Members of a flag: themselves, their sum as a number, or names between "|" or ","."""
 
     members: type[enum.Flag]
     prefix: str = ""

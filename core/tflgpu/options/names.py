@@ -32,7 +32,8 @@ class ByteSize(OptionKind):
                 nbytes = int(number) * unit
         if nbytes is None:
             raise OptionError(
-                f"{option} is a number of bytes, or text such as '64MiB' or '2GB', not {shown(value)}"
+                f"{option} is a number of bytes, or text such as '64MiB' or '2GB', not "
+                f"{shown(value)}"
             )
         if nbytes < 1:
             raise OptionError(f"{option} is {shown(nbytes)}; the least is 1 byte")
@@ -107,7 +108,8 @@ class Token(OptionKind):
 
 @frozen
 class Nodes(OptionKind):
-    """Operators of a model: by index in the file, by the op's name, or by a tensor that they make."""
+    """Operators of a model: by index in the file, by the op's name, or by a tensor that they
+    make."""
 
     takes = "indices, ops and tensors' names"
 

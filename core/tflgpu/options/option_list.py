@@ -1,4 +1,5 @@
-"""The list of options. A new one is a line here, and one in `tflgpu.options.keywords` for type checkers."""
+"""The list of options. A new one is a line here, and one in `tflgpu.options.keywords` for type
+checkers."""
 
 from __future__ import annotations
 
@@ -28,27 +29,32 @@ class OptionList:
     # Where it runs
 
     backend: str | None = option(
-        OrNone(PlainName()), None,
-        '"opencl", "vulkan", "wgpu", ...; "cpu" is the CPU alone; none picks the best device that is there.',
+        OrNone(PlainName()),
+        None,
+        '"opencl", "vulkan", "wgpu", ...; "cpu" is the CPU alone; none picks the best device '
+        "that is there.",
         origin="LiteRT 2",
-    )  # fmt: skip
+    )
     device: int | str | None = option(
         OrNone(DeviceName()), None, "Index in the backend's list, or part of the name; none picks."
     )
     allow_fallback: bool = option(
-        Truth(), True,
+        Truth(),
+        True,
         "Whether nodes that the device refuses may run on the CPU; if not, a refusal is an "
         "`UnsupportedError`.",
-    )  # fmt: skip
+    )
     cpu_backend: str | None = option(
-        OrNone(PlainName()), None,
+        OrNone(PlainName()),
+        None,
         'What runs the operators that the device does not: "litert" (LiteRT\'s kernels) or '
         '"cpu_ref" (NumPy); none takes LiteRT where it is installed.',
-    )  # fmt: skip
+    )
     num_threads: int | None = option(
-        OrNone(WholeNumber()), None,
+        OrNone(WholeNumber()),
+        None,
         "Threads of the CPU's kernels; none leaves it to them (LiteRT takes one).",
-    )  # fmt: skip
+    )
     op_resolver: OpResolverType = option(
         EnumMember(OpResolverType), OpResolverType.AUTO, "Which of LiteRT's kernels on the CPU."
     )
@@ -56,53 +62,61 @@ class OptionList:
     # How exact
 
     precision: Precision | None = option(
-        OrNone(EnumMember(Precision)), None,
+        OrNone(EnumMember(Precision)),
+        None,
         "F32, F16 or F32_F16 (f16 storage, f32 arithmetic); none follows "
         "`is_precision_loss_allowed`, then the priorities.",
         origin="LiteRT 2",
-    )  # fmt: skip
+    )
     is_precision_loss_allowed: bool | None = option(
-        Loss(), None,
+        Loss(),
+        None,
         "True allows 16-bit floats (F16), False forbids them (F32), none leaves it to the "
         "priorities.",
         origin="V2, obsolete there",
-    )  # fmt: skip
+    )
     quantized_models_allowed: bool = option(
-        Truth(), True,
+        Truth(),
+        True,
         "Whether operators on quantized tensors may run on the device; if not, they run on the "
         "CPU.",
         origin="Java",
-    )  # fmt: skip
+    )
     quantized_numerics: Numerics | None = option(
-        OrNone(EnumMember(Numerics)), None,
+        OrNone(EnumMember(Numerics)),
+        None,
         "What operators on quantized tensors are computed on: FLOAT, real numbers that are rounded "
         "behind each operator, or INTEGER, the stored numbers, bit for bit as TFLite's reference "
         "kernels, where there is a kernel that does so; the report says of which operators that "
         "is true, and of the others why not. None takes INTEGER where memory matters more than "
         "latency, else FLOAT.",
-    )  # fmt: skip
+    )
     round_hybrid_inputs: bool = option(
-        Truth(), True,
+        Truth(),
+        True,
         "Whether operators with float inputs and 8-bit weights (models of dynamic range) round "
-        "their inputs to 8 bits while the model runs, as LiteRT does by default (XNNPACK). Without it "
-        "they multiply by the weights as real numbers, as TFLite's GPU delegate does: closer to "
-        "the real result, further from LiteRT's on the CPU, and without the work of rounding.",
-    )  # fmt: skip
+        "their inputs to 8 bits while the model runs, as LiteRT does by default (XNNPACK). "
+        "Without it they multiply by the weights as real numbers, as TFLite's GPU delegate does: "
+        "closer to the real result, further from LiteRT's on the CPU, and without the work of "
+        "rounding.",
+    )
     strict: bool = option(
-        Truth(), False,
+        Truth(),
+        False,
         "Whether an index outside a tensor (GATHER, GATHER_ND, EMBEDDING_LOOKUP, SCATTER_ND, "
         "SPARSE_TO_DENSE, REVERSE_SEQUENCE) and a whole number divided by zero (DIV, FLOOR_DIV, "
-        "FLOOR_MOD) are errors, as on the CPU, and so is an item that a loop writes outside its list. "
-        "No kernel can raise one, so operators that may meet "
+        "FLOOR_MOD) are errors, as on the CPU, and so is an item that a loop writes outside its "
+        "list. No kernel can raise one, so operators that may meet "
         "these, whose indices or divisors are no constants, run on the CPU. Without it what comes "
         "of such an index is NaN, the smallest i32 or false, and of such a quotient anything.",
-    )  # fmt: skip
+    )
 
     accuracy_guard: AccuracyGuard | None = option(
-        OrNone(GuardSetting()), None,
+        OrNone(GuardSetting()),
+        None,
         "How many of the first invocations are compared with the CPU; what f16 spoils is redone in "
         "f32 (docs/accuracy.md).",
-    )  # fmt: skip
+    )
 
     # What matters
 
@@ -116,17 +130,20 @@ class OptionList:
         origin="V2",
     )
     inference_priority1: InferencePriority = option(
-        _PRIORITY, InferencePriority.MAX_PRECISION,
+        _PRIORITY,
+        InferencePriority.MAX_PRECISION,
         "What matters most. MAX_PRECISION in the first place means F32, in the second F32_F16, in "
         "the third F16. MIN_MEMORY_USAGE before MIN_LATENCY stores tensors and weights in fewer "
         "bits wherever the precision allows that, not only where it is faster, and searches longer "
         "for a smaller arena.",
         origin="V2",
-    )  # fmt: skip
+    )
     inference_priority2: InferencePriority = option(
-        _PRIORITY, InferencePriority.AUTO, "What matters then; AUTO is completed as TFLite does.",
+        _PRIORITY,
+        InferencePriority.AUTO,
+        "What matters then; AUTO is completed as TFLite does.",
         origin="V2",
-    )  # fmt: skip
+    )
     inference_priority3: InferencePriority = option(
         _PRIORITY, InferencePriority.AUTO, "What matters least.", origin="V2"
     )
@@ -134,33 +151,40 @@ class OptionList:
     # Which nodes
 
     max_delegated_partitions: int | None = option(
-        OrNone(WholeNumber()), None,
+        OrNone(WholeNumber()),
+        None,
         "Most parts of the graph that go to the device, those of the largest estimated gain; none "
         "is no limit: a part that costs more than it gains is for the estimate to leave out.",
         origin="V2, default 1",
-    )  # fmt: skip
+    )
     min_nodes_per_partition: int = option(
         WholeNumber(), 1, "Smaller parts stay on the CPU.", origin="benchmark_model"
     )
     partitioning: PartitionBy | None = option(
-        OrNone(EnumMember(PartitionBy)), None,
-        "GAIN leaves to the CPU what is estimated to be faster there, ALL gives the device whatever "
-        "it can run; none is GAIN on a GPU that nobody asked for by name, with `allow_fallback`, "
-        "and ALL elsewhere.",
-    )  # fmt: skip
+        OrNone(EnumMember(PartitionBy)),
+        None,
+        "GAIN leaves to the CPU what is estimated to be faster there, ALL gives the device "
+        "whatever it can run; none is GAIN on a GPU that nobody asked for by name, with "
+        "`allow_fallback`, and ALL elsewhere.",
+    )
     first_delegate_node_index: int = option(
-        WholeNumber(0), 0, "Operators of the file before this one stay on the CPU.",
+        WholeNumber(0),
+        0,
+        "Operators of the file before this one stay on the CPU.",
         origin="V2, debug builds only",
-    )  # fmt: skip
+    )
     last_delegate_node_index: int | None = option(
-        OrNone(WholeNumber(0)), None, "Operators of the file after this one stay on the CPU.",
+        OrNone(WholeNumber(0)),
+        None,
+        "Operators of the file after this one stay on the CPU.",
         origin="V2, debug builds only, default 2147483647",
-    )  # fmt: skip
+    )
     include: tuple[int | str, ...] = option(
-        Nodes(), (),
+        Nodes(),
+        (),
         "Only these operators may go to the device: indices in the file, names of ops, and names "
         "of tensors that they make. Empty is all.",
-    )  # fmt: skip
+    )
     exclude: tuple[int | str, ...] = option(
         Nodes(), (), "These operators stay on the CPU; named as in `include`."
     )
@@ -168,56 +192,63 @@ class OptionList:
     # Memory, and what is kept
 
     memory_limit: int | None = option(
-        OrNone(ByteSize()), None,
-        "Most bytes of device memory for all models on one delegate together: intermediate tensors, "
-        "weights (once for equal ones), inputs, outputs and their staging, buffers to be bound. Parts "
-        "that do not fit stay on the CPU; a buffer that does not is an error.",
-    )  # fmt: skip
+        OrNone(ByteSize()),
+        None,
+        "Most bytes of device memory for all models on one delegate together: intermediate "
+        "tensors, weights (once for equal ones), inputs, outputs and their staging, buffers to "
+        "be bound. Parts that do not fit stay on the CPU; a buffer that does not is an error.",
+    )
     serialization_dir: str | None = option(
-        OrNone(Folder()), None,
-        "Where compiled models are kept, in a folder of the name of `model_token`, and what drivers "
-        "compile; otherwise both are in the user's cache folder.",
+        OrNone(Folder()),
+        None,
+        "Where compiled models are kept, in a folder of the name of `model_token`, and what "
+        "drivers compile; otherwise both are in the user's cache folder.",
         origin="V2",
-    )  # fmt: skip
+    )
     model_token: str | None = option(
         OrNone(Token()), None, "Names the folder in `serialization_dir`.", origin="V2"
     )
     enable_serialization: bool | None = option(
-        OrNone(Truth()), None,
-        "Whether compiled models are kept; true asks for `serialization_dir` and `model_token`, none "
-        "uses the user's cache folder without them, false keeps none.",
+        OrNone(Truth()),
+        None,
+        "Whether compiled models are kept; true asks for `serialization_dir` and `model_token`, "
+        "none uses the user's cache folder without them, false keeps none.",
         origin="V2, flag ENABLE_SERIALIZATION",
-    )  # fmt: skip
+    )
 
     # How it is run
 
     wait_type: WaitType = option(
-        EnumMember(WaitType, "TFLGPUDELEGATEWAITTYPE"), WaitType.PASSIVE,
+        EnumMember(WaitType, "TFLGPUDELEGATEWAITTYPE"),
+        WaitType.PASSIVE,
         "How the end of a run is waited for. PASSIVE gives the processor to others and sleeps in "
         "long runs; ACTIVE asks the device again and again, which takes a whole processor and "
         "hears of the end sooner.",
         origin="Metal",
-    )  # fmt: skip
+    )
     invoke_loop_times: int = option(
-        WholeNumber(), 1,
+        WholeNumber(),
+        1,
         "How often each part on the device is run in an invoke, with the same result, so that "
         "tools can measure it.",
         origin="V2 (gpu_invoke_loop_times)",
-    )  # fmt: skip
+    )
 
     # When it fails
 
     on_error: OnError | None = option(
-        OrNone(EnumMember(OnError)), None,
-        "What follows when a run fails on the device. RAISE: the error; CPU: the CPU makes that run "
-        "again and goes on; RETRY: recorded anew, once (docs/async.md). None is CPU on a device that "
-        "nobody asked for, with `allow_fallback`, and RAISE elsewhere.",
-    )  # fmt: skip
+        OrNone(EnumMember(OnError)),
+        None,
+        "What follows when a run fails on the device. RAISE: the error; CPU: the CPU makes that "
+        "run again and goes on; RETRY: recorded anew, once (docs/async.md). None is CPU on a "
+        "device that nobody asked for, with `allow_fallback`, and RAISE elsewhere.",
+    )
     run_timeout: float | None = option(
-        OrNone(Seconds()), None,
+        OrNone(Seconds()),
+        None,
         "Seconds after which a run of a part on the device has failed (`RunTimeoutError`); none is "
         "no limit. Not for backends that run nodes, nor between guard bands.",
-    )  # fmt: skip
+    )
 
     # For tests
 

@@ -16,8 +16,8 @@ from tflgpu.options.other_names import OTHER_NAMES, REFUSED
 
 _BEGIN, _END = "<!-- tables: python -m tflgpu.options.page docs/options.md -->", "<!-- end -->"
 _AGREE = (
-    "Two names for one thing may both be given where they agree; where they do not, the error names "
-    "both. All are keywords, variables and flags like the options themselves."
+    "Two names for one thing may both be given where they agree; where they do not, the error "
+    "names both. All are keywords, variables and flags like the options themselves."
 )
 
 

@@ -84,7 +84,8 @@ def from_environment(environ: Mapping[str, str], known: Known) -> dict[str, Any]
 
 @frozen
 class Gathered:
-    """Values from all sources, and for errors where those came from that the caller did not give."""
+    """Values from all sources, and for errors where those came from that the caller did not
+    give."""
 
     values: Mapping[str, Any]
     sources: Mapping[str, str]

@@ -12,8 +12,8 @@ from tflgpu.ir.graph import Shape, Value
 
 @attrs.frozen
 class Formed:
-    """A value, and what it takes to bring it into its form: a TRANSPOSE, then a RESHAPE; then another one
-    is added."""
+    """A value, and what it takes to bring it into its form: a TRANSPOSE, then a RESHAPE; then
+    another one is added."""
 
     value: Value
     order: tuple[int, ...] | None
@@ -35,7 +35,8 @@ def broadcasts(mask: Shape, scores: Shape) -> bool:
 
 
 def joined(mask: Shape, apart: Shape, scores: Shape) -> Shape | None:
-    """The shape of a mask of scores whose first axis is two, where it is one; None where that cannot be."""
+    """The shape of a mask of scores whose first axis is two, where it is one; None where that
+    cannot be."""
     if len(apart) != len(scores) + 1 or (apart[0] * apart[1], *apart[2:]) != tuple(scores):
         return None
     whole = (1,) * (len(apart) - len(mask)) + tuple(mask)

@@ -1,9 +1,9 @@
 """A graph for one item becomes one for several: [1, ...] in, [n, ...] in.
 
-Most files say 1 where a batch would be, and some of their constants too (a RESHAPE to [1, 1001]), so that
-giving the inputs another shape is not enough, or worse, mixes items. Here every node is asked, by
-`OpDef.batch`, what it has to become so that each item is computed as it would be alone. One that cannot
-say so is the reason why the model is not run in batches.
+Most files say 1 where a batch would be, and some of their constants too (a RESHAPE to [1, 1001]),
+so that giving the inputs another shape is not enough, or worse, mixes items. Here every node is
+asked, by `OpDef.batch`, what it has to become so that each item is computed as it would be alone.
+One that cannot say so is the reason why the model is not run in batches.
 
 The items of a tensor lie one after another along axis 0: what has the shape [3, 5] for one item has
 [3 * n, 5] for n. What is the same for all items (constants, and what is made of them alone) stays.
@@ -179,8 +179,8 @@ class BatchedGraph:
             v.dtype for v in node.outputs
         ]:
             return (
-                f"of a batch of {self.count} it would make {', '.join(map(listed, shapes))}, and not "
-                f"{', '.join(map(listed, wide))}"
+                f"of a batch of {self.count} it would make {', '.join(map(listed, shapes))}, and "
+                f"not {', '.join(map(listed, wide))}"
             )
         for value in node.outputs:
             refused = self.widen(value)

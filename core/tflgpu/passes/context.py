@@ -36,8 +36,8 @@ class PassContext:
     kernels: bool = False
 
     def op(self, node: Node) -> OpDef | None:
-        """The definition of a node's op; None where there is none, or where what the file says of the
-        node is not understood."""
+        """The definition of a node's op; None where there is none, or where what the file says of
+        the node is not understood."""
         return None if isinstance(node.attrs, UnknownOp) else self.ops.get(node.op)
 
     def activation_of(self, node: Node) -> Activation:

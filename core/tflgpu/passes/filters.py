@@ -1,4 +1,5 @@
-"""Nodes with a constant filter, seen by their channels: what passes that fold into weights share."""
+"""Nodes with a constant filter, seen by their channels: what passes that fold into weights
+share."""
 
 from __future__ import annotations
 

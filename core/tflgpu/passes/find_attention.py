@@ -1,15 +1,17 @@
 """Attention that converters wrote as operators becomes ATTENTION.
 
-    BATCH_MATMUL(q, k) -> [MUL or DIV by a number] -> [ADD(mask)] -> [ADD(mask) or SELECT(mask)] -> SOFTMAX
+    BATCH_MATMUL(q, k) -> [MUL or DIV by a number] -> [ADD(mask)] -> [ADD(mask) or SELECT(mask)]
+        -> SOFTMAX
         -> BATCH_MATMUL(v)
 
-Keras' MultiHeadAttention, einsum and tf.matmul give that, with heads before tokens, to which queries, keys and
-values were transposed. Keras 2 has BATCH_MATMUL(k, q) and a TRANSPOSE behind it; some einsums have RESHAPEs that
-change nothing. Where all of them were, and the result is transposed back, ATTENTION reads what was
-there before; operands of another number of axes are reshaped to four. Keys and values whose heads were repeated
-for groups of queries' heads are read as they were. Two masks (Swin's: of relative positions, and of windows, for
-which scores are reshaped to [items, windows, ..] and back) are added to one. Files whose converter kept the
-name have a composite instead (`tflgpu.compiler.composites`).
+Keras' MultiHeadAttention, einsum and tf.matmul give that, with heads before tokens, to which
+queries, keys and values were transposed. Keras 2 has BATCH_MATMUL(k, q) and a TRANSPOSE behind it;
+some einsums have RESHAPEs that change nothing. Where all of them were, and the result is transposed
+back, ATTENTION reads what was there before; operands of another number of axes are reshaped to
+four. Keys and values whose heads were repeated for groups of queries' heads are read as they were.
+Two masks (Swin's: of relative positions, and of windows, for which scores are reshaped to [items,
+windows, ..] and back) are added to one. Files whose converter kept the name have a composite
+instead (`tflgpu.compiler.composites`).
 
 The compiler decides whether it becomes a node: on the CPU the operators have better kernels.
 """
@@ -60,7 +62,8 @@ class _Found:
 
 @attrs.frozen
 class _Scores:
-    """The way from SOFTMAX back to the first product; ``turned`` where that is of keys and queries."""
+    """The way from SOFTMAX back to the first product; ``turned`` where that is of keys and
+    queries."""
 
     product: Node
     nodes: tuple[Node, ...]
@@ -339,11 +342,15 @@ class _Matching:
         if given is None and queries > 1:
             return None
         return self._found(
-            scores, nodes, False, False,
+            scores,
+            nodes,
+            False,
+            False,
             Formed(q if given is None else given, None, (items, queries, heads, depth)),
-            Formed(keys, None, keys.shape), Formed(values, None, values.shape),
+            Formed(keys, None, keys.shape),
+            Formed(values, None, values.shape),
             (items, queries, heads, v.shape[3]),
-        )  # fmt: skip
+        )
 
     def _heads_first(self, scores: _Scores, nodes: tuple[Node, ...]) -> _Found | None:
         last = nodes[-1]
@@ -354,15 +361,19 @@ class _Matching:
             return None
         width = v.shape[-2 if last.attrs.adj_y else -1]
         return self._found(
-            scores, nodes, True, last.attrs.adj_y,
+            scores,
+            nodes,
+            True,
+            last.attrs.adj_y,
             self._in_rows(scores.q, scores.q_in_rows, (*lead, queries, depth)),
             self._in_rows(scores.k, scores.k_in_rows, (*lead, tokens, depth)),
             Formed(v, None, (*lead, *v.shape[-2:])),
             (*lead, queries, width),
-        )  # fmt: skip
+        )
 
     def _in_rows(self, value: Value, already: bool, shape: Shape) -> Formed:
-        """Queries or keys with each one's numbers last, from what they were made of by a TRANSPOSE."""
+        """Queries or keys with each one's numbers last, from what they were made of by a
+        TRANSPOSE."""
         if already:
             return Formed(value, None, shape)
         rank = len(value.shape)

@@ -11,16 +11,16 @@ the model runs, and so does the view:
 
     f32 -> FULLY_CONNECTED (i8 weights)     f32 -> QUANTIZE_ON_THE_FLY -> FULLY_CONNECTED
 
-Functions that TFLite takes from tables of 16-bit numbers, which are not the rounded function, become
-such a table:
+Functions that TFLite takes from tables of 16-bit numbers, which are not the rounded function,
+become such a table:
 
     i16 -> EXP -> i16       f32 -> QUANTIZED_TABLE
 
 Sums of products of 16-bit data, which f32 has no room for, are put together of exact ones
 (`tflgpu.passes.digits`).
 
-Where a kernel of TFLite's makes something else of stored numbers than the rounded result, the op may know
-how, and makes it (`OpDef.as_stored`); nothing rounds it then:
+Where a kernel of TFLite's makes something else of stored numbers than the rounded result, the op
+may know how, and makes it (`OpDef.as_stored`); nothing rounds it then:
 
     i8 -> AVERAGE_POOL_2D -> i8     f32 -> AVERAGE_POOL_2D {stored}
 
@@ -28,7 +28,7 @@ A node that a device computes on the stored numbers, as TFLite's own kernels do,
 integer numerics are asked for, with conversions around it as around any op that takes no real
 numbers:
 
-    i8 -> CONV_2D -> i8 -> ADD -> i8        i8 -> CONV_2D (f32, rounded) -> i8 -> QUANTIZED_ADD -> i8
+    i8 -> CONV_2D -> i8 -> ADD -> i8     i8 -> CONV_2D (f32, rounded) -> i8 -> QUANTIZED_ADD -> i8
 
 Unlike a pass, which makes a graph faster and may be left out, this is how quantized models are
 computed at all, on every device and on the CPU.
@@ -102,8 +102,8 @@ def float_view(
         graph: As built from a file, before any pass.
         ops: Op definitions by name.
         keep_stored: Make every quantized tensor in its stored form too, under the file's id.
-        in_integers: Asked of every operator that does not take stored numbers anyway; None where all
-            are wanted in floats.
+        in_integers: Asked of every operator that does not take stored numbers anyway; None where
+            all are wanted in floats.
         rounds_hybrid: Round the data of operators with 8-bit weights, as TFLite does.
 
     Raises:
@@ -219,9 +219,10 @@ class _Viewing:
         if self._rounds_hybrid:
             self._rounded.put(op, node, inputs)
         operands = [
-            v for i, v in enumerate(node.inputs)
+            v
+            for i, v in enumerate(node.inputs)
             if v is not None and is_quantized(v) and i not in op.counts
-        ]  # fmt: skip
+        ]
         as_one = one_scale(op, node, operands)
         if as_one is not None:
             for i, v in enumerate(node.inputs):
@@ -298,9 +299,12 @@ class _Viewing:
         real = self._twins.make_real(x)
         self._twins.real[out.id] = self._twins.new(out)
         self.graph.add_node(
-            TABLE, QuantizedTable(range_of(x), scale), [real, entries], [self._twins.real[out.id]],
+            TABLE,
+            QuantizedTable(range_of(x), scale),
+            [real, entries],
+            [self._twins.real[out.id]],
             origins=node.origins,
-        )  # fmt: skip
+        )
         return True
 
     def _sum_digits(self, node: Node) -> bool:

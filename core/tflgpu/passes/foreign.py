@@ -112,8 +112,9 @@ def check_edits(graph: Graph, before: GraphSnapshot, name: str, ops: Mapping[str
             fail(f"{node.label} stands for operator {stray[0]}, of which there was none")
         if not node.origins and id(node) not in before.bare:
             fail(
-                f"{node.label} stands for no operator of the file, so that no report or option would "
-                "know of it; what takes nodes' place has their origins (`ir.rewrite.merged_origins`)"
+                f"{node.label} stands for no operator of the file, so that no report or option "
+                "would know of it; what takes nodes' place has their origins "
+                "(`ir.rewrite.merged_origins`)"
             )
     for value in graph.values.values():
         shape = value.shape

@@ -1,14 +1,16 @@
 """The many small nodes of a normalization layer become MEAN_STDDEV_NORMALIZATION, scale, shift.
 
-Converters write a layer in one of three ways. In all m = MEAN(x), v = MEAN(SQUARED_DIFFERENCE(x, m)),
-r = RSQRT(v + epsilon), with reduced dimensions kept as 1 (`keep_dims` sees to that), and s = r * gamma:
+Converters write a layer in one of three ways. In all m = MEAN(x), v = MEAN(SQUARED_DIFFERENCE(x,
+m)), r = RSQRT(v + epsilon), with reduced dimensions kept as 1 (`keep_dims` sees to that), and s = r
+* gamma:
 
     y = ADD(MUL(x, s), SUB(beta, MUL(m, s)))         batch, instance and layer normalization
     y = MUL(SUB(x, m), s)                            layer normalization
     y = DIV(SUB(x, m), SQRT(v + epsilon))            normalization by hand
 
-Where the difference is needed anyway, v may be MEAN(SQUARE(SUB(x, m))). Each becomes y = ADD(MUL(n, gamma), beta) with n = MEAN_STDDEV_NORMALIZATION(x). Gamma and beta
-may be constants, may be computed, and may be absent.
+Where the difference is needed anyway, v may be MEAN(SQUARE(SUB(x, m))). Each becomes y = ADD(MUL(n,
+gamma), beta) with n = MEAN_STDDEV_NORMALIZATION(x). Gamma and beta may be constants, may be
+computed, and may be absent.
 """
 
 from __future__ import annotations
@@ -108,8 +110,8 @@ def _scaled_and_shifted(reader: _Reader, last: Node) -> Iterator[_Layer]:
 
 
 def _is_infinite(gamma: Value | None) -> bool:
-    """Whether a scale is a constant with an infinity: x * s - mean * s is NaN then, and its product with
-    what is normalized is not."""
+    """Whether a scale is a constant with an infinity: x * s - mean * s is NaN then, and its product
+    with what is normalized is not."""
     return gamma is not None and gamma.data is not None and not np.isfinite(gamma.data).all()
 
 

@@ -2,8 +2,8 @@
 
     MUL(x, RSQRT(ADD(MEAN(SQUARE(x)), epsilon)))        over the last axis, dimensions kept
 
-What scales it, a MUL by a number a channel, joins its kernel. Files whose converter kept the name have a
-composite instead (`tflgpu.compiler.composites`).
+What scales it, a MUL by a number a channel, joins its kernel. Files whose converter kept the name
+have a composite instead (`tflgpu.compiler.composites`).
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
     x -> MEAN -> RSQRT -> RESHAPE that puts the 1s back -> y
     x -> MEAN {keep_dims} -> RSQRT -> y
 
-Normalization layers come in both forms; this leaves one, by three rewrites:
+Normalization layers come in both forms; this leaves one, by three rewrites, each
+also of the ops to its right:
 
     MEAN(x)                            RESHAPE(MEAN {keep_dims}(x))
-    RSQRT(RESHAPE(m))                  RESHAPE(RSQRT(m))            and SQRT, ADD, SUB, MUL
-    MUL(x, RESHAPE(m) to [c])          MUL(x, m of [1, 1, c])       and DIV, ADD, SUB, SQUARED_DIFFERENCE
+    RSQRT(RESHAPE(m))                  RESHAPE(RSQRT(m))            SQRT, ADD, SUB, MUL
+    MUL(x, RESHAPE(m) to [c])          MUL(x, m of [1, 1, c])      DIV, ADD, SUB, SQUARED_DIFFERENCE
 
 RESHAPEs that then meet cancel (`remove_noops`).
 """

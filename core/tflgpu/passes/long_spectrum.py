@@ -2,12 +2,15 @@
 
     x -> TRANSPOSE -> FULLY_CONNECTED -> TRANSPOSE -> BATCH_MATMUL -> TRANSPOSE -> SLICE -> part
 
-A frame of N = N1 * N2 numbers is N1 rows of N2; N is a power of two, as LiteRT's RFFT2D has it. With n = n1 * N2 + n2 and k = k1 + N1 * k2,
+A frame of N = N1 * N2 numbers is N1 rows of N2; N is a power of two, as LiteRT's RFFT2D has it.
+With n = n1 * N2 + n2 and k = k1 + N1 * k2,
 
-    X[k] = sum over n2 of exp(-2 pi i n2 k / N) * (sum over n1 of exp(-2 pi i n1 k1 / N1) * x[n1, n2])
+    X[k] = sum over n2 of exp(-2 pi i n2 k / N) * (sum over n1 of exp(-2 pi i n1 k1 / N1) * x[n1,
+    n2])
 
-The inner sums are spectra of N1 numbers, one for each n2. The outer ones are a product with a matrix of its own
-for each k1. A frame of 2,048 takes 4 % of the multiplications of one product with all cosines and sines.
+The inner sums are spectra of N1 numbers, one for each n2. The outer ones are a product with a
+matrix of its own for each k1. A frame of 2,048 takes 4 % of the multiplications of one product with
+all cosines and sines.
 """
 
 from __future__ import annotations
@@ -50,16 +53,19 @@ class LongSpectrum:
         x = self._turned(self._shaped(rows, (count, first, second)), (0, 2, 1))
         table = self._rewriter.const(_inner(first), f"{rows.name}/inner")
         inner = self._made(
-            "FULLY_CONNECTED", FullyConnected(),
-            [self._shaped(x, (count * second, first)), table, None], (count * second, 2 * first),
-        )  # fmt: skip
+            "FULLY_CONNECTED",
+            FullyConnected(),
+            [self._shaped(x, (count * second, first)), table, None],
+            (count * second, 2 * first),
+        )
         by_k1 = self._turned(self._shaped(inner, (count, second, first, 2)), (2, 0, 1, 3))
         outer = self._rewriter.const(_outer(first, second, wanted), f"{rows.name}/outer")
         found = self._made(
-            "BATCH_MATMUL", BatchMatMul(),
+            "BATCH_MATMUL",
+            BatchMatMul(),
             [self._shaped(by_k1, (first, count, 2 * second)), outer],
             (first, count, len(wanted) * ends),
-        )  # fmt: skip
+        )
         in_order = self._turned(
             self._shaped(found, (first, count, len(wanted), ends)), (2, 1, 3, 0)
         )
@@ -90,7 +96,8 @@ class LongSpectrum:
 
 
 def turns(numbers: Array, width: int) -> tuple[Array, Array]:
-    """Cosines and sines of so many width-ths of a turn, f64; half a turn has a sine of 0, not of 1e-16."""
+    """Cosines and sines of so many width-ths of a turn, f64; half a turn has a sine of 0, not of
+    1e-16."""
     angles = numbers % width * (2 * np.pi / width)
     return np.cos(angles), np.where(2 * numbers % width, np.sin(angles), 0)
 
@@ -102,7 +109,8 @@ def _inner(first: int) -> Array:
 
 
 def _outer(first: int, second: int, wanted: tuple[str, ...]) -> Array:
-    """f32[N1, 2 * N2, parts * (N2 / 2 + 1)]: for each k1 by n2 and part, of the part that is wanted and k2."""
+    """f32[N1, 2 * N2, parts * (N2 / 2 + 1)]: for each k1 by n2 and part, of the part that is wanted
+    and k2."""
     k = np.arange(first)[:, None] + first * np.arange(second // 2 + 1)
     cosines, sines = turns(np.arange(second)[None, :, None] * k[:, None, :], first * second)
     # (a + b i) (cos - i sin): what the real and the imaginary part of a factor give to each part.

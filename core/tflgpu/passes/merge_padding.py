@@ -28,8 +28,8 @@ def run(graph: Graph, context: PassContext) -> int:
         added = None if border is None or not is_plain(border) else _image_border(border)
         if border is None or added is None:
             continue
-        # An image without pixels gets some by its border, and no filter takes none; a window that fits
-        # nowhere is an error with pads, and an empty result without.
+        # An image without pixels gets some by its border, and no filter takes none; a window that
+        # fits nowhere is an error with pads, and an empty result without.
         if 0 in (*border.input(0).shape, *node.outputs[0].shape):
             continue
         pads = kind.zeros(node) + added

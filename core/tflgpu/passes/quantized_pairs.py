@@ -70,8 +70,8 @@ class QuantizedPairs:
     def simulate(
         self, raw: Value, out: Value, origins: Sequence[int], *, even: bool = False
     ) -> None:
-        """Let the twin of ``out`` be ``raw``, rounded and clamped; of two steps ``even`` takes the even
-        one."""
+        """Let the twin of ``out`` be ``raw``, rounded and clamped; of two steps ``even`` takes the
+        even one."""
         assert out.quant is not None
         self.real[out.id] = self.new(out)
         attributes = attrs.evolve(range_of(out), even=even)

@@ -4,10 +4,10 @@
     CONV_2D -> RESHAPE -> GELU           CONV_2D -> GELU -> RESHAPE
     CONV_2D -> RESHAPE -> ADD x          CONV_2D -> ADD RESHAPE(x) -> RESHAPE
 
-The arithmetic can then fold into the filter (`fuse_after_filter`), and the rest is part of the store that
-makes its operand; Keras has a RESHAPE on either side of a dense layer of sequences. Channels must stay the
-last dimension. Another operand, x, is only reshaped where others read it too (a residual's input): no
-RESHAPE goes there and back.
+The arithmetic can then fold into the filter (`fuse_after_filter`), and the rest is part of the
+store that makes its operand; Keras has a RESHAPE on either side of a dense layer of sequences.
+Channels must stay the last dimension. Another operand, x, is only reshaped where others read it too
+(a residual's input): no RESHAPE goes there and back.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _fits(rewriter: Rewriter, other: Value, value: Value) -> bool:
 
 
 def _reshaped(rewriter: Rewriter, other: Value, source: Value, node: Node) -> Value:
-    """What ``node`` reads instead of another operand: a constant of another shape than its result's as a
-    vector, which broadcasts against any rank; anything else in the source's shape."""
+    """What ``node`` reads instead of another operand: a constant of another shape than its result's
+    as a vector, which broadcasts against any rank; anything else in the source's shape."""
     if other.data is not None:
         # Not all elementwise ops broadcast: what had the result's shape has it still.
         whole = other.shape == node.outputs[0].shape

@@ -4,8 +4,8 @@
     x -> LOGISTIC -> RESHAPE -> TRANSPOSE p and q -> y
 
 Converters from channels-first frameworks put one on either side of each convolution. A region of
-elementwise nodes (and others that can work along other axes, as SLICE can) is computed in the order of its source whenever that leaves fewer
-TRANSPOSEs.
+elementwise nodes (and others that can work along other axes, as SLICE can) is computed in the order
+of its source whenever that leaves fewer TRANSPOSEs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _merge_through_reshape(rewriter: Rewriter, last: Node) -> None:
     # Dimensions of 1 in front, so that channels stay channels.
     ones = len(middle.shape) - len(kept)
     flat = (1,) * ones + tuple(x.shape[axis] for axis in kept)
-    # Where the dimensions of `middle` that are not 1 are in `flat`; the others are in front, in order.
+    # Where the dimensions of `middle` that are not 1 are in `flat`; the others are in front, in
+    # order.
     moved = iter([ones + kept.index(axis) for axis in inner if axis in kept])
     place = {axis: next(moved) for axis, size in enumerate(middle.shape) if size != 1}
     in_front = iter(range(ones))

@@ -1,15 +1,17 @@
-"""The spectrum of real numbers, where only its size or one of its parts is wanted, as matrix products.
+"""The spectrum of real numbers, where only its size or one of its parts is wanted, as matrix
+products.
 
     x -> RFFT2D -> RESHAPE -> COMPLEX_ABS -> y
 
     x -> FULLY_CONNECTED, cosines -> SQUARE -> ADD -> SQRT -> y
       -> FULLY_CONNECTED, sines   -> SQUARE ->
 
-No device has complex numbers, which would cut the front end of every model of sound in two. A transform
-of a few hundred numbers is a small product for one. Only for devices, in F32 (f16 would round the
-cosines), along one dimension, and where no numbers are cut off. Its errors are those of sums of so many
-products; unlike the transform's own they do not shrink with the logarithm of the length, and sizes whose
-squares overflow become infinite. Long ones go in two steps (`long_spectrum`).
+No device has complex numbers, which would cut the front end of every model of sound in two. A
+transform of a few hundred numbers is a small product for one. Only for devices, in F32 (f16 would
+round the cosines), along one dimension, and where no numbers are cut off. Its errors are those of
+sums of so many products; unlike the transform's own they do not shrink with the logarithm of the
+length, and sizes whose squares overflow become infinite. Long ones go in two steps
+(`long_spectrum`).
 """
 
 from __future__ import annotations
@@ -38,10 +40,10 @@ _PARTS = {
 _RESHAPES = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 #: Longer ones have too many products for one step.
 _ONE_STEP = 1024
-#: LiteRT has -0 for the imaginary parts of the first and the last number of a spectrum, which are real, so
-#: that the phase of a negative one is minus half a turn. A sum of zeros is 0 of either sign, and the phase
-#: would be chance; a negative number that no phase can show is not. FLOOR would make -1 of it, so that only
-#: ATAN2 gets it.
+#: LiteRT has -0 for the imaginary parts of the first and the last number of a spectrum, which are
+#: real, so that the phase of a negative one is minus half a turn. A sum of zeros is 0 of either
+#: sign, and the phase would be chance; a negative number that no phase can show is not. FLOOR would
+#: make -1 of it, so that only ATAN2 gets it.
 _LEAST = np.float32(1.2e-38)
 
 
@@ -69,7 +71,8 @@ def _fits(node: Node) -> bool:
 
 
 def _follow(rewriter: Rewriter, value: Value, between: list[Node], ends: list[Node]) -> bool:
-    """Whether all that becomes of a spectrum is parts of it; which, and what gives it other shapes."""
+    """Whether all that becomes of a spectrum is parts of it; which, and what gives it other
+    shapes."""
     if rewriter.is_output(value):
         return False
     for use in rewriter.uses(value):
@@ -101,9 +104,13 @@ def _rewrite(rewriter: Rewriter, node: Node, between: list[Node], ends: list[Nod
         read = phase.input(0)
         again = rewriter.value(read.shape, DType.F32, f"{read.name}/signed")
         rewriter.insert(
-            "RESHAPE", ReshapeAttrs(read.shape), [signed], [again], before=phase,
+            "RESHAPE",
+            ReshapeAttrs(read.shape),
+            [signed],
+            [again],
+            before=phase,
             origins=node.origins,
-        )  # fmt: skip
+        )
         rewriter.set_input(phase, 0, again)
     for end in ends:
         found = [parts[part] for part in sorted(_PARTS[end.op])]

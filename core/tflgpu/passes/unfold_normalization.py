@@ -4,8 +4,8 @@
     x -> MEAN_STDDEV_NORMALIZATION, over the axes that these were in x -> y
 
 Keras computes layer normalization by its batch normalization of images, with the rows as channels:
-two transpositions, and kernels that read one number where they could read four. Either pair of moves
-may be missing. Where the last RESHAPE does not lead back to x's shape, it stays.
+two transpositions, and kernels that read one number where they could read four. Either pair of
+moves may be missing. Where the last RESHAPE does not lead back to x's shape, it stays.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ def _reshaped(
 
 
 def _last_axes(shape: Shape, axes: Collection[int], other: Shape) -> list[int] | None:
-    """The last axes of ``other`` that hold what ``axes`` of ``shape`` do, of the same elements; None
-    where these are not the last ones of ``shape``, 1s aside, or where ``other`` splits elsewhere."""
+    """The last axes of ``other`` that hold what ``axes`` of ``shape`` do, of the same elements;
+    None where these are not the last ones of ``shape``, 1s aside, or where ``other`` splits
+    elsewhere."""
     reduced = [axis in axes for axis, size in enumerate(shape) if size != 1]
     count = sum(reduced)
     if not count or not all(reduced[-count:]):

@@ -156,9 +156,12 @@ def _operators(file: ModelFile, profile: Profile, found: Delegation) -> tuple[Op
             row = attrs.evolve(row, place=Place.CPU, code=ReasonCode.UNSUPPORTED_FORM, reason=why)
         elif op.index in parts:
             row = attrs.evolve(
-                row, place=Place.DEVICE, backend=profile.name, device=profile.title,
+                row,
+                place=Place.DEVICE,
+                backend=profile.name,
+                device=profile.title,
                 partition=parts[op.index],
-            )  # fmt: skip
+            )
         rows.append(row)
     return tuple(rows)
 

@@ -52,8 +52,8 @@ def _broadcast(seen: Seen) -> str:
         if len(small) == 2 and small in ((1, 1), (batch, channels)):
             return ""
     return (
-        f"its operands have ranks {len(small)} and {len(large)}; taken are 3-D onto 4-D of batch 1, "
-        "[1,1] onto 4-D, and [b,c] onto [b,h,w,c]"
+        f"its operands have ranks {len(small)} and {len(large)}; taken are 3-D onto 4-D of batch "
+        "1, [1,1] onto 4-D, and [b,c] onto [b,h,w,c]"
     )
 
 
@@ -148,7 +148,10 @@ def _recurrent(seen: Seen) -> str:
             return "its depth is no multiple of 4"
         return ""
     if len(seen.inputs) not in (20, 24) or len(seen.outputs) != 1:
-        return f"{len(seen.inputs)} operands and {len(seen.outputs)} results; taken are 20 or 24, and 1"
+        return (
+            f"{len(seen.inputs)} operands and {len(seen.outputs)} results; taken are 20 or "
+            "24, and 1"
+        )
     # SIGMOID is taken too, but there is no such activation in the file format.
     return "" if activation == _TANH else "only TANH is taken"
 

@@ -59,9 +59,10 @@ def delegated(
         # Nothing else reads them, so that they go along.
         return Delegation((every,), {}, flaws)
     parts = [
-        part for part in _subsets(subgraph, lambda op: op.index not in reasons)
+        part
+        for part in _subsets(subgraph, lambda op: op.index not in reasons)
         if part[0] not in reasons
-    ]  # fmt: skip
+    ]
     most = rules.max_partitions if max_partitions is None else max_partitions
     largest = sorted(parts, key=lambda part: -len(part))  # a stable sort, as the original's is not
     for place, part in enumerate(largest[most:], most + 1):

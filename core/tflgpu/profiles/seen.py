@@ -89,7 +89,8 @@ class Seen:
         return self.inputs[position] if position < len(self.inputs) else None
 
     def number(self, field: str) -> float:
-        """An option that is a number or a truth value; 0 where the operator has none of the name."""
+        """An option that is a number or a truth value; 0 where the operator has none of the
+        name."""
         value = self.op.fields.get(field, 0)
         return value if isinstance(value, (int, float)) else 0
 

@@ -1,14 +1,15 @@
 """What a source becomes on a device: read from what is kept of it, or compiled now and kept.
 
-    memory      a kernel that a device has ready is not compiled again (`tflgpu.contract.kernel_cache`)
+    memory      a kernel that a device has ready is not compiled again
+                (`tflgpu.contract.kernel_cache`)
     file        `GpuDelegate(saved=...)`: this file or an error
-    folder      what was kept of a model's bytes, found by their digest without building a graph; else
-                what was kept of a graph, found by the graph's digest
+    folder      what was kept of a model's bytes, found by their digest without building a graph;
+                else what was kept of a graph, found by the graph's digest
     compiler    everything else
 
 A graph and its digest take longer to make than a driver takes to get ready with everything at hand.
-So what a model's file becomes is kept under a digest of its bytes, and the graph is built only where
-nothing is kept yet, or for what only the graph has.
+So what a model's file becomes is kept under a digest of its bytes, and the graph is built only
+where nothing is kept yet, or for what only the graph has.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class _NotPlainError(Exception):
 
 
 def compile_or_load(graph: Graph, target: Target, provider: Provider) -> Compiled:
-    """What a graph becomes: read from a saved model or from what is kept of the graph, else compiled.
+    """What a graph becomes: read from a saved model or from what is kept of the graph, else
+    compiled.
 
     Args:
         graph: As it was read; it is not changed.
@@ -60,9 +62,9 @@ def compile_or_load(graph: Graph, target: Target, provider: Provider) -> Compile
 
 
 def kept_start(source: Source, provider: Provider) -> Start | None:
-    """What a model's file becomes, from what is kept of its bytes; kept now where it was not yet. None
-    where there is no device that runs kernels, or where more than the file decides what becomes of it:
-    then there must be a graph.
+    """What a model's file becomes, from what is kept of its bytes; kept now where it was not yet.
+    None where there is no device that runs kernels, or where more than the file decides what
+    becomes of it: then there must be a graph.
 
     Raises:
         PluginError, GraphError: as `compile_or_load`.
@@ -76,8 +78,8 @@ def kept_start(source: Source, provider: Provider) -> Start | None:
 
 
 def keep_instead(source: Source, provider: Provider, start: Start, failed: str) -> None:
-    """Keep ``start`` of a model's file in the place of what could not be loaded, ``failed`` says why. Where
-    they are the same, the device or the memory was to blame, and what is kept stays."""
+    """Keep ``start`` of a model's file in the place of what could not be loaded, ``failed`` says
+    why. Where they are the same, the device or the memory was to blame, and what is kept stays."""
     assert provider.opened is not None
     _kept(source, provider, provider.opened, lambda: start, failed)
 
@@ -85,7 +87,8 @@ def keep_instead(source: Source, provider: Provider, start: Start, failed: str) 
 def fresh_start(source: Source, opened: OpenedDevice) -> Start:
     """What a model's file becomes, compiled now."""
     graph = source.graph
-    # Kernels that a backend may have for unknown operators, and what runs without, are not in the key.
+    # Kernels that a backend may have for unknown operators, and what runs without, are not in the
+    # key.
     if any(isinstance(node.attrs, UnknownOp) for node in graph):
         raise _NotPlainError
     source.compiled = compiled = _compiled(opened, source)
@@ -115,8 +118,8 @@ def _kept(
 
 
 def _keeps(provider: Provider, opened: OpenedDevice) -> bool:
-    """Whether what becomes of a file depends on nothing but what `_facts` say. An accuracy guard and a
-    trial of speed compile besides, and a rule that broke is left out from then on."""
+    """Whether what becomes of a file depends on nothing but what `_facts` say. An accuracy guard
+    and a trial of speed compile besides, and a rule that broke is left out from then on."""
     options, keeping = provider.options, provider.keeping
     return (
         keeping.folder is not None

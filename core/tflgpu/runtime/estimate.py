@@ -29,9 +29,9 @@ class PartEstimate:
 
 @attrs.frozen
 class Estimate:
-    """Memory that a model takes on a device when its tensors are allocated: to the byte, as far as it
-    was asked for from the device's API (see `MemoryUse`). What comes later is not in it: buffers of
-    `Interpreter.allocate_buffer`, and further memory for outputs that the caller keeps.
+    """Memory that a model takes on a device when its tensors are allocated: to the byte, as far as
+    it was asked for from the device's API (see `MemoryUse`). What comes later is not in it: buffers
+    of `Interpreter.allocate_buffer`, and further memory for outputs that the caller keeps.
 
     Attributes:
         backend, device: Where; "" where nothing goes to a device.

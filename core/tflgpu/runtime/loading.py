@@ -34,8 +34,8 @@ _LOG = logging.getLogger("tflgpu")
 
 @frozen(eq=False)
 class Opened:
-    """A session wholly on the device, estimated seconds (what it saves a run, and takes), and the bytes
-    of its buffers."""
+    """A session wholly on the device, estimated seconds (what it saves a run, and takes), and the
+    bytes of its buffers."""
 
     session: Session
     gain: float
@@ -75,9 +75,10 @@ class Loader:
         *,
         pairs: Pairs = (),
     ) -> Session:
-        """Load all parts. ``report`` is asked last, since a part may have gone to the CPU. ``whole`` gives
-        the same compiled graph with its nodes, where ``compiled`` has none of what became kernels. Of
-        ``pairs`` what parts on the device can keep is a variable of the session; it says why of the others.
+        """Load all parts. ``report`` is asked last, since a part may have gone to the CPU.
+        ``whole`` gives the same compiled graph with its nodes, where ``compiled`` has none of what
+        became kernels. Of ``pairs`` what parts on the device can keep is a variable of the session;
+        it says why of the others.
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run.
@@ -134,7 +135,8 @@ class Loader:
         states: tuple[Value, ...],
         report: Callable[[Compiled], DelegationReport],
     ) -> Session:
-        """A session of one part on the device, which keeps inputs from run to run as variables are kept.
+        """A session of one part on the device, which keeps inputs from run to run as variables are
+        kept.
 
         Args:
             compiled: Of which the part is all.
@@ -177,7 +179,10 @@ class Loader:
     def _keeps_nothing(self) -> str:
         """Why nothing is left on the device between runs; "" where it may be."""
         if isinstance(self.device, NodeDevice):
-            return f"{self.device.info.backend} runs operators as they are, and keeps no tensors for them"
+            return (
+                f"{self.device.info.backend} runs operators as they are, and keeps no tensors "
+                "for them"
+            )
         if self.guard_bands:
             return "between guard bands (guard_bands) nothing stays on the device"
         if not self.running.state_may_leave:
@@ -211,9 +216,16 @@ class Loader:
                 raise
         device = None if isinstance(self.device, NodeDevice) else self.device
         return Step(
-            recording, part.inputs, part.outputs, part.label, keeper=keeper, run=runner,
-            times=self.running.loops, device=device, submit=self.running.submission(recording),
-        )  # fmt: skip
+            recording,
+            part.inputs,
+            part.outputs,
+            part.label,
+            keeper=keeper,
+            run=runner,
+            times=self.running.loops,
+            device=device,
+            submit=self.running.submission(recording),
+        )
 
     def _keeper(
         self, part: Part, recording: Recording, homes: dict[int, Array]
@@ -224,10 +236,13 @@ class Loader:
         if isinstance(device, NodeDevice) or plan is None or not homes:
             return None
         return StateBuffers(
-            recording, lambda: device.load(plan), device, homes,
+            recording,
+            lambda: device.load(plan),
+            device,
+            homes,
             nbytes=plan.arena_bytes + plan.edge_bytes,
             may_leave=not self.guard_bands and self.running.state_may_leave,
-        )  # fmt: skip
+        )
 
     def _not_loaded(self, error: DeviceError) -> str:
         info = self.device.info

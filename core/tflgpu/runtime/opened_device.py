@@ -117,7 +117,8 @@ class OpenedDevice(Holder):
 
     @property
     def may_fall_back(self) -> bool:
-        """Whether a part that fails to load may run elsewhere: not on a device asked for by name."""
+        """Whether a part that fails to load may run elsewhere: not on a device asked for by
+        name."""
         return self.options.allow_fallback and (self._only_gpus or not self.choice.explicit)
 
     def signed(self, report: DelegationReport) -> DelegationReport:

@@ -5,7 +5,8 @@
               inference_preference: the faster of two is kept     only where an option asks for it
               accuracy_guard: the first runs are compared
 
-Where there is no device, or nothing that pays goes to it, the CPU runs the graph as the file has it.
+Where there is no device, or nothing that pays goes to it, the CPU runs the graph as the file has
+it.
 """
 
 from __future__ import annotations
@@ -91,16 +92,18 @@ def open_graph(
         if of_signal(error) or not provider.gives_way:
             raise
         session = _on_cpu(
-            graph, attrs.evolve(provider, reason=failure_of_default(error),
-                                code=ReasonCode.DEVICE_FAILED), cpu, preserve_all,
-        )  # fmt: skip
+            graph,
+            attrs.evolve(provider, reason=failure_of_default(error), code=ReasonCode.DEVICE_FAILED),
+            cpu,
+            preserve_all,
+        )
         warn_of_default(error)  # the model is not at fault: the CPU takes it
         return session
 
 
 def open_source(source: Source, provider: Provider, cpu: CpuSide) -> tuple[Session, Start] | None:
-    """A session of a model's file, from what is kept of it; kept now where it was not yet. None where
-    it takes the graph: nothing can be kept of it, or a device that gives way failed.
+    """A session of a model's file, from what is kept of it; kept now where it was not yet. None
+    where it takes the graph: nothing can be kept of it, or a device that gives way failed.
 
     Raises:
         DeviceError, PluginError, GraphError, UnsupportedError: as `open_graph`.
@@ -278,7 +281,8 @@ def _loaded(
     loader: Loader,
     report: Report,
 ) -> Session:
-    """A loaded session; with SUSTAINED_SPEED the faster of two, and guarded where that is asked for."""
+    """A loaded session; with SUSTAINED_SPEED the faster of two, and guarded where that is asked
+    for."""
     opened, options = provider.opened, provider.options
     assert opened is not None
     session = opened.used(lambda: loader.open(compiled, report))

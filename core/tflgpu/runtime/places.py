@@ -204,8 +204,8 @@ class Places:
             writes = not {value_id, other} <= self._inputs
             if other != value_id and writes and overlap(buffer, its):
                 raise DeviceError(
-                    f"tensors {value_id} and {other} are bound to the same memory, and a run writes "
-                    "it; give each a buffer of its own"
+                    f"tensors {value_id} and {other} are bound to the same memory, and a run "
+                    "writes it; give each a buffer of its own"
                 )
 
     def _all(self, step: Step) -> tuple[int, int]:

@@ -50,8 +50,8 @@ def _checks() -> deque[AccuracyCheck]:
 
 
 class Lease:
-    """One interpreter's share in a device, which ends with the interpreter: a provider may live on in
-    the frames of an exception."""
+    """One interpreter's share in a device, which ends with the interpreter: a provider may live on
+    in the frames of an exception."""
 
     def __init__(self, shared: _Shared) -> None:
         self.shared: _Shared | None = shared

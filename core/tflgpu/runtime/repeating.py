@@ -1,4 +1,5 @@
-"""A graph that a device can run several times over in one run, each time on what the last time made."""
+"""A graph that a device can run several times over in one run, each time on what the last time
+made."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Repeating:
         return self.compiled.parts[0].dispatches
 
     def open(self, count: int) -> Session | None:
-        """A session that runs it ``count`` times in a run; None where the device has no room for it.
+        """A session that runs it ``count`` times in a run; None where the device has no room for
+        it.
 
         Raises:
             PluginError: as `tflgpu.runtime.opening.open_graph`.
@@ -65,8 +67,8 @@ class Repeating:
             return None  # a session of one round says why
 
     def open_carrying(self) -> Session | None:
-        """A session that runs it once in a run, and has what is carried in its variables, by the inputs
-        that it is; None where the device has no room for it, or one result is carried twice.
+        """A session that runs it once in a run, and has what is carried in its variables, by the
+        inputs that it is; None where the device has no room for it, or one result is carried twice.
 
         Raises:
             PluginError: as `open`.
@@ -93,8 +95,9 @@ class Repeating:
 def repeating(
     graph: Graph, pairs: Sequence[tuple[int, int]], provider: Provider, cpu: CpuSide
 ) -> Repeating | None:
-    """A graph, to be run several times over in one run; None where there is no device for that, where
-    it takes more than one part on the device, or where an option has to see each run by itself.
+    """A graph, to be run several times over in one run; None where there is no device for that,
+    where it takes more than one part on the device, or where an option has to see each run by
+    itself.
 
     Args:
         graph: As the file has it.

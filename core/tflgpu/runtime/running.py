@@ -58,9 +58,12 @@ class Running:
         """The settings that delegate options ask for."""
         is_single = options.inference_preference is InferencePreference.FAST_SINGLE_ANSWER
         return cls(
-            options.wait_type, options.invoke_loop_times, not is_single, options.run_timeout,
+            options.wait_type,
+            options.invoke_loop_times,
+            not is_single,
+            options.run_timeout,
             options.run_timeout is None and options.on_error in (None, OnError.RAISE),
-        )  # fmt: skip
+        )
 
     def of_recording(self, recording: Recording) -> Callable[[], None]:
         """What runs a recording, to its end.

@@ -32,7 +32,8 @@ def save(provider: Provider, model: str | os.PathLike[str] | bytes, path: Path) 
         here = (
             "there is no device"
             if device is None
-            else f"{device.info.backend} device {device.info.index} ({device.info.name}) has no kernels"
+            else f"{device.info.backend} device {device.info.index} ({device.info.name}) has no "
+            "kernels"
         )
         raise SavedModelError(
             f"{here}, and only what is compiled for a device that runs "
@@ -47,7 +48,8 @@ def save(provider: Provider, model: str | os.PathLike[str] | bytes, path: Path) 
         raise SavedModelError(
             f"a saved model is of one graph, and this model is run by the piece, since the host "
             f"has a part in it: {named}{more} (control flow, variables, texts, or shapes that only "
-            "a run tells). Run it without a file: what its pieces become is kept in the cache folder"
+            "a run tells). Run it without a file: what its pieces become is kept in the cache "
+            "folder"
         )
     refuse_unknown(graph, "neither the device nor the CPU can run")
     target = opened.target()

@@ -48,10 +48,11 @@ class Watcher(Protocol):
 class Step:
     """One recording and the values at its edges, aligned with its arrays. Those ``on_cpu`` can run
     again after an error, and in a forked child. ``run`` is what runs the recording to its end, so
-    many ``times``; ``submit`` begins a run that goes on by itself, None where none can. ``device`` makes buffers that the recording can be bound to.
+    many ``times``; ``submit`` begins a run that goes on by itself, None where none can. ``device``
+    makes buffers that the recording can be bound to.
 
-    ``keeper`` is the recording where that keeps state, which changes when all of a run is over, so that
-    an error in the middle leaves it as it was."""
+    ``keeper`` is the recording where that keeps state, which changes when all of a run is over, so
+    that an error in the middle leaves it as it was."""
 
     recording: Recording
     inputs: tuple[Value, ...]
@@ -81,7 +82,8 @@ class Session(Stateful, Holder):
         report: What runs where.
         complete: Whether the last run, if there was one, came to its end: what is in the outputs.
         traffic: Counts what runs copy between host and device.
-        comes_by_run: Whether there are arrays only as a run makes them, of shapes that it gives them.
+        comes_by_run: Whether there are arrays only as a run makes them, of shapes that it gives
+            them.
     """
 
     comes_by_run = False
@@ -268,7 +270,8 @@ class Session(Stateful, Holder):
 
     @property
     def is_bound(self) -> bool:
-        """Whether inputs or outputs are elsewhere than in `arrays`, where others may change them."""
+        """Whether inputs or outputs are elsewhere than in `arrays`, where others may change
+        them."""
         return bool(self._places.buffers or self._places.arrays)
 
     def put(self, value_id: int, place: Place | None) -> Unsupported | None:
@@ -334,8 +337,8 @@ class Session(Stateful, Holder):
             self.complete, self._running = True, None
 
     def watch(self, watcher: Watcher) -> None:
-        """Let ``watcher`` run the session from now on, by ``run(is_watched=False)``. It must not hold
-        the session alive."""
+        """Let ``watcher`` run the session from now on, by ``run(is_watched=False)``. It must not
+        hold the session alive."""
         self._watcher = watcher
 
     def unwatch(self) -> None:

@@ -1,7 +1,7 @@
 """State between runs: in host memory, or, while no host code reads it, in buffers of the device.
 
-    at home    host arrays -> inputs of the recording    outputs -> host arrays, where a run came to its end
-    away       run 1: A -> recording -> B     run 2: B -> the same plan, recorded once more -> A     ...
+    at home    host arrays -> inputs of the recording;  outputs -> host arrays, after each run
+    away       run 1: A -> recording -> B;  run 2: B -> the same plan, recorded once more -> A;  ...
 
 A plan has the state of its nodes behind its inputs, and what becomes of it behind its outputs. It
 begins in host memory. After several runs in a row without a read of the state, each tensor of it
@@ -37,8 +37,8 @@ _LOG = logging.getLogger("tflgpu")
 #: where it was asked for soon after it had gone.
 QUIET = 2
 _MORE = 8
-#: Bytes of memory of its own (not weights, which recordings share) that a second recording may take, and
-#: as many times the state's: a large cache is what is worst to move.
+#: Bytes of memory of its own (not weights, which recordings share) that a second recording may
+#: take, and as many times the state's: a large cache is what is worst to move.
 _MOST_BYTES = 64 << 20
 _MOST_TIMES = 8
 _ANEW = "reset_all_variables() lets it begin anew"
@@ -59,16 +59,23 @@ class StateBuffers(Holder):
     """
 
     def __init__(
-        self, first: Recording, again: Callable[[], Recording], device: Device,
-        homes: Mapping[int, Array], *, nbytes: int, may_leave: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        first: Recording,
+        again: Callable[[], Recording],
+        device: Device,
+        homes: Mapping[int, Array],
+        *,
+        nbytes: int,
+        may_leave: bool = True,
+    ) -> None:
         """Keep state at home.
 
         Args:
             first: A recording of the plan.
             again: Loads another.
             device: Whose they are.
-            homes: The state's arrays, by value id, in the order of the plan's last inputs and outputs.
+            homes: The state's arrays, by value id, in the order of the plan's last inputs and
+                outputs.
             nbytes: What another recording takes besides weights.
             may_leave: Whether the state may go to the device.
         """
@@ -129,7 +136,7 @@ class StateBuffers(Holder):
         self._end(recording)
 
     def submit(self) -> Pending:
-        """Submit the recording that reads the current state; its new state counts after `commit`."""
+        """Submit the recording that reads the current state; the new one counts after `commit`."""
         recording = self._begin()
         return _Submitted(recording.submit(), lambda: self._end(recording))
 
@@ -138,8 +145,8 @@ class StateBuffers(Holder):
         inputs: Mapping[int, Buffer | None] | None = None,
         outputs: Mapping[int, Buffer | None] | None = None,
     ) -> Unsupported | None:
-        """As `Recording.bind`. The state comes home; the second recording is bound likewise when it goes
-        away again."""
+        """As `Recording.bind`. The state comes home; the second recording is bound likewise when it
+        goes away again."""
         for side, count in ((inputs, self._given), (outputs, self._made)):
             for index in side or ():
                 if not 0 <= index < count:
@@ -206,7 +213,8 @@ class StateBuffers(Holder):
         is_soon, self._quiet = self._quiet < _MORE, 0
         if self._lost:
             raise StateError(
-                f"the model's state was on the device, which did not give it back ({self._lost}); {_ANEW}"
+                "the model's state was on the device, which did not give it back "
+                f"({self._lost}); {_ANEW}"
             )
         if not self._is_away:
             return
@@ -348,7 +356,8 @@ class StateBuffers(Holder):
             self._recordings.append(twin)
         finally:
             if len(self._recordings) == 1:
-                # As it was. A recording that cannot even be given its own memory fails when it runs.
+                # As it was. A recording that cannot even be given its own memory fails when it
+                # runs.
                 self._is_away, self._pairs = False, []
                 attempt(self._unbind)
                 if twin is not None:
@@ -409,13 +418,13 @@ class StateBuffers(Holder):
 
 
 def too_large(nbytes: int, state: int) -> str:
-    """Why a second recording takes too much memory for a state of so many bytes; "" where it does not."""
+    """Why a second recording takes too much memory for a state of so many bytes; or ""."""
     most = max(_MOST_BYTES, _MOST_TIMES * state)
     if nbytes <= most:
         return ""
     return (
-        f"a second recording would take {nbytes >> 20} MiB, which is more than {most >> 20} MiB, for a "
-        f"state of {state} bytes"
+        f"a second recording would take {nbytes >> 20} MiB, which is more than {most >> 20} MiB, "
+        f"for a state of {state} bytes"
     )
 
 
@@ -431,7 +440,8 @@ class _Submitted:
         return self._inner.done()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the run, then do the rest; False where the run is not over in ``timeout`` seconds."""
+        """Wait for the run, then do the rest; False where the run is not over in ``timeout``
+        seconds."""
         if not self._inner.wait(timeout):
             return False
         after, self._after = self._after, None

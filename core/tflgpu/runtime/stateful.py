@@ -1,4 +1,5 @@
-"""The state of a session: arrays in host memory, and what keeps some of it on a device meanwhile."""
+"""The state of a session: arrays in host memory, and what keeps some of it on a device
+meanwhile."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ class Stateful:
 
     @property
     def at_hand(self) -> Mapping[int, Array]:
-        """Those state tensors that are in host memory, without asking for the others, which a run that
-        fails leaves as they were."""
+        """Those state tensors that are in host memory, without asking for the others, which a run
+        that fails leaves as they were."""
         away = {i for keeper in self._keepers if keeper.is_away for i in keeper.values}
         return {i: a for i, a in self._variables.items() if i not in away}
 
@@ -119,8 +120,8 @@ class Stateful:
             array[...] = self._at_rest[index]
 
     def forget_states(self) -> None:
-        """That the next session in its place, for other shapes, is to begin anew: it does, where each has
-        state of its own."""
+        """That the next session in its place, for other shapes, is to begin anew: it does, where
+        each has state of its own."""
 
     def _commit(self) -> None:
         for at, keeper in enumerate(self._keepers):

@@ -35,9 +35,9 @@ def time_model(
 ) -> TimeModel:
     """How long nodes take on a device and on the CPU side.
 
-    Each side is measured once and kept in ``times``, by default in the user's cache folder. Where one
-    cannot be measured, the answer is round figures for both, since figures of one side mean nothing
-    without the other's; the note says why.
+    Each side is measured once and kept in ``times``, by default in the user's cache folder. Where
+    one cannot be measured, the answer is round figures for both, since figures of one side mean
+    nothing without the other's; the note says why.
 
     Raises:
         DeviceError: the CPU side that was asked for cannot run here.

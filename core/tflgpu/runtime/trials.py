@@ -57,8 +57,8 @@ def faster(
     taken = "usual" if winner is usual else "joined"
     return noted(
         winner,
-        f"inference_preference: the {taken} kernels are used, of {times[0] * 1e3:.3g} ms (usual) and "
-        f"{times[1] * 1e3:.3g} ms (a 1x1 and a depthwise convolution joined)",
+        f"inference_preference: the {taken} kernels are used, of {times[0] * 1e3:.3g} ms (usual) "
+        f"and {times[1] * 1e3:.3g} ms (a 1x1 and a depthwise convolution joined)",
     )
 
 

@@ -48,8 +48,8 @@ class _Local(dict[str, Any]):
 
 
 def told(value: Any) -> str:
-    """A value in a message. What is made of other values may stand for far more than there are, so that
-    only its type is said."""
+    """A value in a message. What is made of other values may stand for far more than there are, so
+    that only its type is said."""
     if type(value) in (int, float, bool, str, type(None)):
         return shown(value)
     return f"a {type(value).__name__}"
@@ -77,9 +77,9 @@ class Checks:
         return [self.of(hints.get(f.name, Any)) for f in attrs.fields(kind) if f.init]
 
     def hints(self, kind: type[Any]) -> dict[str, Any]:
-        """Annotations by field, as `typing.get_type_hints` gives them. That evaluates each text anew,
-        and there are few different ones; here each is evaluated once, of modules that are ours: others may
-        annotate in ways that typing alone understands."""
+        """Annotations by field, as `typing.get_type_hints` gives them. That evaluates each text
+        anew, and there are few different ones; here each is evaluated once, of modules that are
+        ours: others may annotate in ways that typing alone understands."""
         ours = [base for base in kind.__mro__ if base is not object]
         if not all(base.__module__.startswith(_OURS) for base in ours):
             return typing.get_type_hints(kind, None, _Local(kind, self.names))

@@ -1,7 +1,7 @@
 """The classes that a saved model may have values of: attrs classes and enums of some rooms.
 
-A file names a class and its fields. Only what stands in this table is made, by the fields that it has
-now; so a class may gain fields without a word here, and a file of before is refused.
+A file names a class and its fields. Only what stands in this table is made, by the fields that it
+has now; so a class may gain fields without a word here, and a file of before is refused.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ class KnownClass:
 
 
 class Classes:
-    """The table. A class is looked for where its name says, and only modules of some rooms, which are
-    tflgpu's own, are asked; importing all of them to make one list takes longer than reading a file.
+    """The table. A class is looked for where its name says, and only modules of some rooms, which
+    are tflgpu's own, are asked; importing all of them to make one list takes longer than reading a
+    file.
 
     Attributes:
         checks: What the fields are held against.
@@ -121,7 +122,8 @@ class Classes:
 
 
 class _Names(dict[str, Any]):
-    """What annotations may name that their module has only for type checkers: any class of the rooms."""
+    """What annotations may name that their module has only for type checkers: any class of the
+    rooms."""
 
     def __init__(self, brought: Mapping[str, type[Any]]) -> None:
         super().__init__({kind.__name__: kind for kind in brought.values() if attrs.has(kind)})
@@ -152,7 +154,8 @@ def classes_for(graph: Graph, *, as_read: bool = False) -> Classes:
 
 
 def classes_of_file(graph: Callable[[], Graph]) -> Classes:
-    """The same for a graph that is only asked for where a file names a class that is not shipped."""
+    """The same for a graph that is only asked for where a file names a class that is not
+    shipped."""
     return Classes(later=lambda: classes_for(graph()))
 
 
@@ -198,8 +201,8 @@ def _known(kind: type[Any], checks: Checks) -> KnownClass:
         def make(*values: Any) -> Any:
             return kind(**dict(zip(names, values, strict=True)))
 
-    # attrs gives a frozen class a __setattr__ of its own, and one that compares a __hash__. (The __eq__
-    # of an expression compares nothing.)
+    # attrs gives a frozen class a __setattr__ of its own, and one that compares a __hash__. (The
+    # __eq__ of an expression compares nothing.)
     plain = vars(object)
     by_value = not any(getattr(kind, n) is plain[n] for n in ("__setattr__", "__hash__"))
     return KnownClass(kind, name_of(kind), tuple(f.name for f in fields), make, by_value, checks)

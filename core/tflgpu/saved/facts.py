@@ -96,6 +96,6 @@ def _stamp(place: Path) -> str:
         return stamp(place)
     except OSError as error:
         raise SavedModelError(
-            f"{place} cannot be read, so that it cannot be told when it changes: {error}; nothing that "
-            "it takes part in can be saved"
+            f"{place} cannot be read, so that it cannot be told when it changes: {error}; "
+            "nothing that it takes part in can be saved"
         ) from error

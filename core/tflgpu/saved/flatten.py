@@ -31,7 +31,8 @@ _PLAIN_KINDS = "biufc"
 
 @attrs.frozen(eq=False)
 class Flat:
-    """Records, and the arrays that they refer to. ``index`` lacks the key and the arrays' places."""
+    """Records, and the arrays that they refer to. ``index`` lacks the key and the arrays'
+    places."""
 
     index: Index
     blobs: list[memoryview]
@@ -89,7 +90,8 @@ class Flattener:
             classes: What there may be values of.
             given: A graph whose constants, and what the file says of its nodes, are named and not
                 written; None where all is to be written.
-            code_of: Gives a device's code of a kernel, for the file to have in the place of its body.
+            code_of: Gives a device's code of a kernel, for the file to have in the place of its
+                body.
             source: Where ``given`` was built from. Then constants are named as parts of its bytes.
         """
         self._given_source = source

@@ -1,7 +1,7 @@
 """Everything that a compiled graph depends on, as texts with names: the key of a saved model.
 
-Two keys are the same only if compiling would give the same, but for what measured times decide: which
-parts pay. That stays as it was saved. What differs can be told from the names.
+Two keys are the same only if compiling would give the same, but for what measured times decide:
+which parts pay. That stays as it was saved. What differs can be told from the names.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Key:
 
     @property
     def name(self) -> str:
-        """The name of its file in a folder. It begins with the digest of the model's file, where there
-        is one, so that what is kept of a file can be listed."""
+        """The name of its file in a folder. It begins with the digest of the model's file, where
+        there is one, so that what is kept of a file can be listed."""
         name = cache_key(*(text for fact in self.facts for text in fact))
         digest = next((text for fact, text in self.facts if fact == FILE), "")
         return name_start(digest) + name[len(name_start(digest)) :]
@@ -80,7 +80,8 @@ def key_of(graph: Graph, target: Target, facts: Facts) -> Key:
     """The key of what a graph becomes.
 
     Args:
-        graph: As it was read from the file, at the shapes in use. Every byte of its constants counts.
+        graph: As it was read from the file, at the shapes in use. Every byte of its constants
+            counts.
         target: What it is compiled for. Code cannot be told apart here, so that ``facts`` must say
             which version of it there is: that of ops, passes, rules and objections.
         facts: What else there is to say: versions, the device and its driver.

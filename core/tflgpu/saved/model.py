@@ -64,8 +64,8 @@ def compiled_in(
     where: str,
     compile: Callable[[], Compiled] | None = None,
 ) -> Compiled:
-    """What was saved. Arrays are views of ``data``, or of the graph's constants. ``compile`` gives the
-    same anew, for statements of kernels that are not in the file.
+    """What was saved. Arrays are views of ``data``, or of the graph's constants. ``compile`` gives
+    the same anew, for statements of kernels that are not in the file.
 
     Raises:
         SavedModelError: the bytes are damaged, of another version, or for another key.

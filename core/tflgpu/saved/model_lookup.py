@@ -40,13 +40,15 @@ class ModelLookup(Protocol):
         ...
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
-        """The statements of the compiled graph's kernel of that number, which looks like ``kernel``."""
+        """The statements of the compiled graph's kernel of that number, which looks like
+        ``kernel``."""
         ...
 
 
 @frozen(slots=False)
 class GraphLookup:
-    """A graph. ``compile`` compiles it as it was compiled when it was saved, once for all kernels."""
+    """A graph. ``compile`` compiles it as it was compiled when it was saved, once for all
+    kernels."""
 
     graph: Graph
     compile: Callable[[], Compiled] | None = None
@@ -160,7 +162,7 @@ def body_in(compiled: Compiled, number: int, kernel: Kernel) -> tuple[Stmt, ...]
         for name in ("name", "workgroup", "buffers", "shared")
     ):
         raise SavedModelError(
-            f"kernel {kernel.name} of a saved model is not what its model compiles to; delete the file, "
-            "or make it again with `tflgpu compile`"
+            f"kernel {kernel.name} of a saved model is not what its model compiles to; delete "
+            "the file, or make it again with `tflgpu compile`"
         )
     return same.body

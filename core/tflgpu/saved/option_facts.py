@@ -1,8 +1,8 @@
 """A delegate's options, and what plugins have registered, as facts of a key.
 
-With a graph at hand the key asks the target that it is compiled for. Making that takes importing every
-op, pass and rule. What decides it is less: options, the device, versions of code, and what plugins
-have registered, which may depend on more than their code.
+With a graph at hand the key asks the target that it is compiled for. Making that takes importing
+every op, pass and rule. What decides it is less: options, the device, versions of code, and what
+plugins have registered, which may depend on more than their code.
 """
 
 from __future__ import annotations

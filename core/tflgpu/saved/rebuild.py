@@ -1,7 +1,7 @@
 """Records become values: one after another, each from those before it.
 
-No record can name a later one or itself, so that nothing is part of itself and nothing recurses; and a
-file of n words makes at most n values. Only classes of the table are made, by their own
+No record can name a later one or itself, so that nothing is part of itself and nothing recurses;
+and a file of n words makes at most n values. Only classes of the table are made, by their own
 constructors: no code comes from the file.
 """
 
@@ -52,7 +52,8 @@ def _body_elsewhere(kernel: SavedKernel) -> NoReturn:
 
 
 class Rebuilder:
-    """Makes values of a file's records. ``given`` is the graph that was compiled, or what has it."""
+    """Makes values of a file's records. ``given`` is the graph that was compiled, or what has
+    it."""
 
     def __init__(self, content: Content, classes: Classes, given: ModelLookup) -> None:
         self._content = content
@@ -107,8 +108,13 @@ class Rebuilder:
             raise
         # Errors of a constructor or NumPy for values that no writer makes.
         except (
-            TflgpuError, LookupError, ValueError, TypeError, ArithmeticError, AttributeError,
-        ) as error:  # fmt: skip
+            TflgpuError,
+            LookupError,
+            ValueError,
+            TypeError,
+            ArithmeticError,
+            AttributeError,
+        ) as error:
             raise SavedModelError(
                 f"a saved model is damaged: record {len(self._made)}: "
                 f"{type(error).__name__}: {error}"

@@ -26,12 +26,13 @@ GIVEN_SOURCE = 17  # place in integers: what the file says of the node at this p
 # A tuple of numbers of one kind: a run of them, which no other record has a part of.
 INTEGERS = 18  # count, place of the first in integers
 FLOATS = 19  # count, place of the first in floats
-# Part of the model's bytes, as an array: text of the dtype, place of where it begins in integers, rank,
-# places of its sizes in integers.
+# Part of the model's bytes, as an array: text of the dtype, place of where it begins in integers,
+# rank, places of its sizes in integers.
 GIVEN_ARRAY = 21
-# A kernel: refs of name, workgroup, buffers and shared; where the words of its body begin in bodies and
-# how many there are; and 1 + the place of its code in blobs, or 0. The body has records of its own, which
-# are numbered from 0. One with code need not have a body: the model is compiled again where it is asked for.
+# A kernel: refs of name, workgroup, buffers and shared; where the words of its body begin in bodies
+# and how many there are; and 1 + the place of its code in blobs, or 0. The body has records of its
+# own, which are numbered from 0. One with code need not have a body: the model is compiled again
+# where it is asked for.
 KERNEL = 20
 #: Kinds from here on are classes: the refs of the fields follow.
 OBJECT = 32

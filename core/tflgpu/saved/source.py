@@ -1,7 +1,7 @@
 """Where a graph comes from: a file's bytes, one of its subgraphs, and the shapes of its inputs.
 
-Together they say what the graph is before it is built, so that a compiled model can be found without
-building it.
+Together they say what the graph is before it is built, so that a compiled model can be found
+without building it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Source:
         build: Builds the graph; it is given a function that takes warnings.
         known: The digest, where it is known already.
         warnings: What was said while the graph was built.
-        compile: Compiles the graph as it was compiled when it was kept, for what a kept start does not
-            have. `tflgpu.runtime.compile_or_load` sets it, since it knows the target.
+        compile: Compiles the graph as it was compiled when it was kept, for what a kept start does
+            not have. `tflgpu.runtime.compile_or_load` sets it, since it knows the target.
     """
 
     content: memoryview

@@ -1,12 +1,12 @@
 """Digests of folders: what tells one state of a package from another.
 
-Files of all kinds count, since code reads tables from some. Only what is in `__pycache__` does not: Python makes
-that of the others. A `.pyc` elsewhere is code that has no source.
+Files of all kinds count, since code reads tables from some. Only what is in `__pycache__` does not:
+Python makes that of the others. A `.pyc` elsewhere is code that has no source.
 
-Reading hundreds of files takes longer than the rest of a start. So the digest of a state is kept, under
-what the file system says of each file: its path, size, number, and when it and its entry were last
-changed. The last of these no program can set. Where a file was changed in the last moments, the next
-change might get the same time, so that nothing is kept then.
+Reading hundreds of files takes longer than the rest of a start. So the digest of a state is kept,
+under what the file system says of each file: its path, size, number, and when it and its entry were
+last changed. The last of these no program can set. Where a file was changed in the last moments,
+the next change might get the same time, so that nothing is kept then.
 """
 
 from __future__ import annotations

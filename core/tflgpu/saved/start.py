@@ -1,5 +1,5 @@
-"""All that a start needs of a model besides its bytes: what it was compiled to, and what of its graph
-outlives the building of a session."""
+"""All that a start needs of a model besides its bytes: what it was compiled to, and what of its
+graph outlives the building of a session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Start:
 
     Attributes:
         compiled: The compiled graph.
-        report: Where its operators run, without the device and what is known only when it is loaded.
+        report: Where its operators run, without the device and what is known only when it is
+            loaded.
         shapes: Of all tensors of the graph, by index.
         edge: Its inputs, outputs and variables.
         warnings: What is wrong with the model but does no harm.

@@ -41,7 +41,8 @@ FOLDER = "models"
 _WAIT = 120.0  # seconds to wait for another process that compiles the same
 _LOCKS = "locks"
 T = TypeVar("T")
-#: What a file is called that was kept: digits of digests. Others in the same folder are the user's own.
+#: What a file is called that was kept: digits of digests. Others in the same folder are the user's
+#: own.
 _KEPT = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}")
 _OLD = 3600.0  # seconds after which a temporary file is one that a dead process left
 
@@ -185,8 +186,8 @@ def fault(path: Path) -> str:
 
 
 def prune(folder: Path, limit: int = LIMIT) -> Sequence[SavedFile]:
-    """Remove what was not used for longest until the others have at most ``limit`` bytes together, and
-    what processes that died have left. Gives what was removed."""
+    """Remove what was not used for longest until the others have at most ``limit`` bytes together,
+    and what processes that died have left. Gives what was removed."""
     found, removed = entries(folder), []
     total = sum(entry.nbytes for entry in found)
     for entry in reversed(found):

@@ -1,8 +1,8 @@
 """Constants that are quantized by blocks, and of 16-bit floats that NumPy lacks, as real numbers.
 
 A block of elements shares a scale, which is an element of another tensor. LiteRT's kernels multiply
-such weights by activations that they quantize for it; the real numbers are what both approximate, so
-these are what a graph gets.
+such weights by activations that they quantize for it; the real numbers are what both approximate,
+so these are what a graph gets.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> Array | Uns
     sizes = _sizes(blocks.block_shape, blocks.block_size, info.shape)
     if sizes is None:
         return Unsupported(
-            f"blocks of {list(blocks.block_shape) or blocks.block_size} do not divide {list(info.shape)}"
+            f"blocks of {list(blocks.block_shape) or blocks.block_size} do not divide "
+            f"{list(info.shape)}"
         )
     counts = tuple(d // s for d, s in zip(info.shape, sizes, strict=True))
     scales = _of_blocks(tensors[blocks.scales], counts)
     points = None if blocks.zero_points < 0 else _of_blocks(tensors[blocks.zero_points], counts)
     if scales is None or not np.isfinite(scales).all():
         return Unsupported(
-            f"its scales, tensor {blocks.scales}, are not a finite constant for each of {list(counts)} "
-            "blocks"
+            f"its scales, tensor {blocks.scales}, are not a finite constant for each of "
+            f"{list(counts)} blocks"
         )
     if points is None and blocks.zero_points >= 0:
         return Unsupported(

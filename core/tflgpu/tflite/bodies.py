@@ -1,5 +1,5 @@
-"""Subgraphs that an operator runs (the branches of IF, the body of WHILE): which operators do, and how such
-a subgraph is taken along to a model of its own."""
+"""Subgraphs that an operator runs (the branches of IF, the body of WHILE): which operators do, and
+how such a subgraph is taken along to a model of its own."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def run_by_host(operator: OperatorInfo) -> bool:
     return operator.texts or (operator.name in RUN_BY_HOST and not operator.is_custom)
 
 
-#: Control flow, by the options that are the number of a subgraph, or the numbers of several; and what
-#: keeps variables.
+#: Control flow, by the options that are the number of a subgraph, or the numbers of several; and
+#: what keeps variables.
 CONTROL = {
     "IF": ("then_subgraph_index", "else_subgraph_index"),
     "WHILE": ("cond_subgraph_index", "body_subgraph_index"),
@@ -38,10 +38,17 @@ CONTROL = {
 }
 #: How the names of such options end.
 ENDS = ("subgraph", "subgraph_index", "subgraph_indices")
-STATE = frozenset({
-    "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE",
-    "HASHTABLE", "HASHTABLE_IMPORT", "HASHTABLE_FIND", "HASHTABLE_SIZE",
-})  # fmt: skip
+STATE = frozenset(
+    {
+        "VAR_HANDLE",
+        "READ_VARIABLE",
+        "ASSIGN_VARIABLE",
+        "HASHTABLE",
+        "HASHTABLE_IMPORT",
+        "HASHTABLE_FIND",
+        "HASHTABLE_SIZE",
+    }
+)
 #: What no graph has a node of: an interpreter runs it, between graphs.
 RUN_BY_HOST = STATE.union(CONTROL)
 
@@ -68,8 +75,8 @@ def subgraphs_of(fields: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def check_nesting(subgraphs: Sequence[SubgraphInfo]) -> None:
     """Check that subgraphs which run subgraphs end, and do not ask for more work than any model.
 
-    Whatever runs or writes out a subgraph does so at each operator that runs it, so that a few levels of
-    a few operators each can stand for millions.
+    Whatever runs or writes out a subgraph does so at each operator that runs it, so that a few
+    levels of a few operators each can stand for millions.
 
     Raises:
         ModelError: a subgraph runs itself, directly or not.
@@ -94,8 +101,8 @@ def check_nesting(subgraphs: Sequence[SubgraphInfo]) -> None:
             sizes[number] = written, levels + 1
         if len(inside) + sizes[number][1] > DEEPEST:
             raise BudgetError(
-                f"{where}: subgraphs lie more than {DEEPEST} deep in each other; convert the model with "
-                "fewer loops, branches and composites in each other"
+                f"{where}: subgraphs lie more than {DEEPEST} deep in each other; convert the "
+                "model with fewer loops, branches and composites in each other"
             )
         return sizes[number]
 

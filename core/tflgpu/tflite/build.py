@@ -80,7 +80,8 @@ def build_subgraph(
     unknown: Collection[int] = (),
 ) -> Graph:
     """As `build_graph`, of a subgraph that need not come from a file. ``bodies`` are the model's
-    subgraphs, which operators may run; ``unknown`` are inputs of which only the file says a shape."""
+    subgraphs, which operators may run; ``unknown`` are inputs of which only the file says a
+    shape."""
     info = settled(info, ops)
     graph = Graph(info.name or "main")
     edge = {*info.inputs, *info.outputs}
@@ -111,7 +112,8 @@ def build_subgraph(
         if output.id in building.spent:
             raise UnsupportedError(
                 f"{_name(output)} is a result that others read and is made twice: by operator "
-                f"{building.made_by[output.id]}, and by {building.spent[output.id]}, whose state it is"
+                f"{building.made_by[output.id]}, and by {building.spent[output.id]}, whose state "
+                "it is"
             )
     graph.prune()
     return graph
@@ -197,9 +199,14 @@ class _Building:
         inputs = [self._input(i, where) for i in operator.inputs]
         outputs = [self._output(i, where) for i in operator.outputs]
         node = Node(
-            operator.name, None, list(inputs), outputs, operator.version, (operator.index,),
+            operator.name,
+            None,
+            list(inputs),
+            outputs,
+            operator.version,
+            (operator.index,),
             _source(operator, self.info, self.bodies, self.graph),
-        )  # fmt: skip
+        )
         definition = self.ops.get(operator.name)
         is_namesake = operator.is_custom and operator.name in BUILTIN_CODES
         if is_namesake:
@@ -310,7 +317,8 @@ class _Building:
                 node.inputs[i], operands[i] = value, Operand(value.spec, data)
 
     def _keep(self, states: tuple[int, ...]) -> tuple[int, ...] | Unsupported:
-        """Those of the states that are no variables even so: others are made once, and then kept."""
+        """Those of the states that are no variables even so: others are made once, and then
+        kept."""
         begins: list[int] = []
         kept: list[int] = []
         for index in states:
@@ -407,11 +415,9 @@ def _source(
         if index >= 0 and by_blocks(graph.values[index], info.tensors[index]):
             gap, place = f"tensor {index} is quantized by blocks", None
     run = bodies if runs_subgraphs(operator.fields) else ()
-    return FileOptions(
-        operator.name, operator.is_custom, operator.fields, operator.custom_options, run, gap, place,
-        tuple(None if i < 0 else graph.values[i] for i in operator.intermediates),
-        operator.composites,
-    )  # fmt: skip
+    between = tuple(None if i < 0 else graph.values[i] for i in operator.intermediates)
+    options = operator.is_custom, operator.fields, operator.custom_options
+    return FileOptions(operator.name, *options, run, gap, place, between, operator.composites)
 
 
 def _placeholder(node: Node) -> Value | None:

@@ -66,7 +66,8 @@ def _require(
 
 
 def unpack(packed: Array, dtype: DType, elements: int) -> Array:
-    """Numbers of less than 8 bits, the first of a byte in its lowest bits, as a flat array of bytes."""
+    """Numbers of less than 8 bits, the first of a byte in its lowest bits, as a flat array of
+    bytes."""
     bits = dtype.packed
     found = np.empty((packed.size, 8 // bits), np.uint8)
     for i in range(8 // bits):

@@ -161,8 +161,9 @@ def _counts(quant: Quantization) -> bool:
 
 
 def _written(value: Value) -> DType:
-    """The type of a tensor: that of the file for constants of less than a byte, since LiteRT has other kernels
-    for bytes, which round otherwise. What is computed is bytes, and fitted by a node of its own."""
+    """The type of a tensor: that of the file for constants of less than a byte, since LiteRT has
+    other kernels for bytes, which round otherwise. What is computed is bytes, and fitted by a node
+    of its own."""
     if value.data is None or value.packed is None or value.dtype is not value.packed.unpacked:
         return value.dtype
     return value.packed
@@ -183,10 +184,14 @@ class _Writing:
         if value.id not in self.places:
             self.places[value.id] = self._new(
                 TensorSpec(
-                    value.name, value.shape, _written(value), value.data, value.quant,
+                    value.name,
+                    value.shape,
+                    _written(value),
+                    value.data,
+                    value.quant,
                     value.is_variable,
                 )
-            )  # fmt: skip
+            )
         return self.places[value.id]
 
     def add(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
@@ -262,10 +267,13 @@ class _Writing:
         self._operator(
             node,
             OperatorSpec(
-                "DEQUANTIZE", {}, [between], [self.tensor(out)],
+                "DEQUANTIZE",
+                {},
+                [between],
+                [self.tensor(out)],
                 version=3 if stored is DType.I16 else 2,
             ),
-        )  # fmt: skip
+        )
         return None
 
     def _add_rounding(self, node: Node) -> None:

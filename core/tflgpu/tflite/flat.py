@@ -48,8 +48,8 @@ class FlatFile:
     def __init__(self, data: memoryview) -> None:
         self.data = data
         self.size = len(data)
-        # A table takes four bytes and the offset to it four; no file has more unless they are shared.
-        # A hostile one may have a million tables share one long vector, too.
+        # A table takes four bytes and the offset to it four; no file has more unless they are
+        # shared. A hostile one may have a million tables share one long vector, too.
         tables = min(_MAX_TABLES, self.size // 8)
         self._budget = Budget(nodes=tables, nbytes=2 * self.size + (1 << 16))
 

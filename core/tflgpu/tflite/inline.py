@@ -2,9 +2,10 @@
 
 A `STABLEHLO_COMPOSITE` is a name and attributes for a subgraph of operators, its decomposition. A
 delegate may know the name; whatever runs the operators of the decomposition instead is right by
-definition, and LiteRT's interpreter does that too, before it runs a model. Here it is done when a file
-is read, so that everything behind the reader sees ordinary operators. Each keeps what composite it
-came from, so that the compiler may put one op in their place (`tflgpu.compiler.composites`).
+definition, and LiteRT's interpreter does that too, before it runs a model. Here it is done when a
+file is read, so that everything behind the reader sees ordinary operators. Each keeps what
+composite it came from, so that the compiler may put one op in their place
+(`tflgpu.compiler.composites`).
 """
 
 from __future__ import annotations
@@ -110,9 +111,14 @@ class _Inlining:
         self._check(operator, body, f"{where}: its decomposition, subgraph {number},")
         places = self._places(operator, body)
         composite = Composite(
-            str(fields["name"]), bytes(_numbers(fields["composite_attributes"])), operator.inputs,
-            operator.outputs, index, len(self.operators), int(str(fields["version"])),
-        )  # fmt: skip
+            str(fields["name"]),
+            bytes(_numbers(fields["composite_attributes"])),
+            operator.inputs,
+            operator.outputs,
+            index,
+            len(self.operators),
+            int(str(fields["version"])),
+        )
         for inner in body.operators:
             self._add(inner, places, (*operator.composites, composite), (*path, number))
         for given, wanted in zip(body.outputs, operator.outputs, strict=True):
@@ -157,7 +163,13 @@ class _Inlining:
         fields = {"new_shape": ()} if scalar else {"axis": 0, "fused_activation_function": 0}
         self.operators.append(
             OperatorInfo(
-                len(self.operators), "RESHAPE" if scalar else "CONCATENATION", False, 1, (source,),
-                (target,), fields=fields, composites=inside,
+                len(self.operators),
+                "RESHAPE" if scalar else "CONCATENATION",
+                False,
+                1,
+                (source,),
+                (target,),
+                fields=fields,
+                composites=inside,
             )
-        )  # fmt: skip
+        )

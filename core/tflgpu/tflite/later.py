@@ -1,8 +1,8 @@
 """A model whose file was read before, and is read again only where somebody asks.
 
-Reading checks every table, which for a large model takes longer than opening it from what was kept of
-it. Of a file that passed once, byte for byte, only what is asked for is read: what the inputs and
-outputs are, as a rule. It is checked like everything that is read.
+Reading checks every table, which for a large model takes longer than opening it from what was kept
+of it. Of a file that passed once, byte for byte, only what is asked for is read: what the inputs
+and outputs are, as a rule. It is checked like everything that is read.
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ class LaterModel(ModelFile):
     ) -> None:
         """Of a file's bytes; ``whole`` has all of it."""
         given = {
-            "content": data, "_whole": whole, "_subgraphs": subgraphs, "_signatures": signatures
-        }  # fmt: skip
+            "content": data,
+            "_whole": whole,
+            "_subgraphs": subgraphs,
+            "_signatures": signatures,
+        }
         for name, value in given.items():
             object.__setattr__(self, name, value)  # these are frozen
 
@@ -127,10 +130,13 @@ class LaterSubgraph(SubgraphInfo):
         check_indices(inputs, f"{table.where}: input", limits)
         check_indices(outputs, f"{table.where}: output", limits)
         given = {
-            "name": table.text("name"), "inputs": inputs, "outputs": outputs,
-            "tensors": LaterTensors(whole, table, number, tensor, inputs), "_number": number,
+            "name": table.text("name"),
+            "inputs": inputs,
+            "outputs": outputs,
+            "tensors": LaterTensors(whole, table, number, tensor, inputs),
+            "_number": number,
             "_whole": whole,
-        }  # fmt: skip
+        }
         for name, value in given.items():
             object.__setattr__(self, name, value)
 
@@ -193,9 +199,11 @@ class LaterTensors(Sequence[TensorInfo]):
     def _read(self, index: int) -> TensorInfo:
         where = f"{self._table.where}, tensor"
         found = self._tensor(
-            self._table.child_at("tensors", "Tensor", where, index), index, self._count,
+            self._table.child_at("tensors", "Tensor", where, index),
+            index,
+            self._count,
             index in self._inputs,
-        )  # fmt: skip
+        )
         if found.data is None and 0 in found.shape:
             # Whether it is a constant without elements hangs on the operators.
             return self._all()[index]

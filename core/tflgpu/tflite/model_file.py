@@ -56,8 +56,8 @@ class TensorInfo:
         is_variable: keeps its value from one invocation to the next.
         has_rank: whether an empty ``shape`` is known to mean a scalar.
         buffer: index of the file's buffer.
-        default: what an input has until it is set, where the file says so, in the form of ``data``; None of
-            any other tensor.
+        default: what an input has until it is set, where the file says so, in the form of ``data``;
+            None of any other tensor.
     """
 
     index: int
@@ -80,8 +80,8 @@ class TensorInfo:
         return self.data is not None
 
     def signature(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape signature where the tensor has ``shape`` now. A file that leaves no size open has
-        none, and TFLite gives the shape in its place."""
+        """The shape signature where the tensor has ``shape`` now. A file that leaves no size open
+        has none, and TFLite gives the shape in its place."""
         return shape if self.shape_signature == self.shape else self.shape_signature
 
 
@@ -136,8 +136,8 @@ class SubgraphInfo:
 
     @property
     def whole(self) -> SubgraphInfo:
-        """This, with everything read that was left for later (`tflgpu.tflite.later`); what is made of
-        one by `attrs.evolve` is made of this."""
+        """This, with everything read that was left for later (`tflgpu.tflite.later`); what is made
+        of one by `attrs.evolve` is made of this."""
         return self
 
 
@@ -189,6 +189,6 @@ class ModelFile:
 
     @property
     def whole(self) -> ModelFile:
-        """This, with everything read that was left for later (`tflgpu.tflite.later`); what is made of
-        one by `attrs.evolve` is made of this."""
+        """This, with everything read that was left for later (`tflgpu.tflite.later`); what is made
+        of one by `attrs.evolve` is made of this."""
         return self

@@ -5,7 +5,7 @@ same; what storing the result does to it is done by a node of its own behind the
 
     f32 -> CAST -> bf16 -> ADD -> bf16      f32 -> CAST -> ROUND_TO_BF16 -> ADD -> ROUND_TO_BF16
     f32 -> QUANTIZE -> i4                   f32 -> QUANTIZE (i8) -> FIT_BITS (clamped to i4)
-    i4, an input of the model               i8 -> FIT_BITS (wrapped, as LiteRT packs what it is given)
+    i4, an input of the model               i8 -> FIT_BITS (wrapped, as LiteRT packs it)
 
 LiteRT's interpreter in Python has no arrays of bf16 either, so that such tensors are only inside a
 model.
@@ -24,8 +24,8 @@ from tflgpu.tflite.model_file import TensorInfo
 
 
 def held_type(info: TensorInfo, edge: Collection[int]) -> DType:
-    """The type by which a graph holds a tensor; ``edge`` are the graph's inputs and outputs. State of
-    such a type, and bf16 at the edge, keep theirs, which nothing runs."""
+    """The type by which a graph holds a tensor; ``edge`` are the graph's inputs and outputs. State
+    of such a type, and bf16 at the edge, keep theirs, which nothing runs."""
     if info.is_variable or (info.dtype is DType.BF16 and info.index in edge):
         return info.dtype
     return DType.F32 if info.dtype is DType.BF16 else info.dtype.unpacked
@@ -54,7 +54,8 @@ class Narrow:
         return bool(self._types)
 
     def read(self, value: Value) -> Value:
-        """What operators read in the place of a tensor: of an input the numbers that fit its type."""
+        """What operators read in the place of a tensor: of an input the numbers that fit its
+        type."""
         return self._fitted.get(value.id, value)
 
     def refuses(self, node: Node, definition: OpDef | None) -> str | None:
@@ -87,8 +88,8 @@ class Narrow:
         return None
 
     def store(self, node: Node, definition: OpDef) -> list[Node]:
-        """Nodes that store the results of a node, whose shapes are known, as their types do; to come
-        behind it."""
+        """Nodes that store the results of a node, whose shapes are known, as their types do; to
+        come behind it."""
         found = []
         for index, value in enumerate(node.outputs):
             dtype = self._types.get(value.id)

@@ -48,8 +48,8 @@ def read_model(
 ) -> ModelFile:
     """Read a model from a path or from bytes.
 
-    Of bytes that are ``known``, since they were read before without fault, only what is asked for is
-    read, when it is.
+    Of bytes that are ``known``, since they were read before without fault, only what is asked for
+    is read, when it is.
 
     A file is memory-mapped: constants are views of it, so it must not be changed or truncated while
     the result is in use. The same goes for the memory of a bytearray.
@@ -199,8 +199,8 @@ def _arguments(signature: Table, name: str, limits: Limits) -> dict[str, int]:
             raise ModelError(f"{where} {quoted(argument)} is named twice; {DAMAGED}")
         if tensor >= limits.tensors:
             raise ModelError(
-                f"{where} {quoted(argument)} is tensor {tensor}, but subgraph {limits.subgraph} has "
-                f"{limits.tensors} tensors"
+                f"{where} {quoted(argument)} is tensor {tensor}, but subgraph {limits.subgraph} "
+                f"has {limits.tensors} tensors"
             )
         arguments[argument] = tensor
     return arguments

@@ -1,11 +1,11 @@
 """What LiteRT makes of tensors of which the file says something else.
 
-Some of TFLite's kernels give their results a type when they are prepared, whatever type the file gives
-these tensors: EQUAL bool, ADD that of its operands. So what the file says is replaced, like a stale shape,
-before a graph is made: the tensors are of that type for whatever reads them, too.
+Some of TFLite's kernels give their results a type when they are prepared, whatever type the file
+gives these tensors: EQUAL bool, ADD that of its operands. So what the file says is replaced, like a
+stale shape, before a graph is made: the tensors are of that type for whatever reads them, too.
 
-An input of the model that is also marked as a variable, and that no operator keeps its state in, is an
-input like any other.
+An input of the model that is also marked as a variable, and that no operator keeps its state in, is
+an input like any other.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _made(
 
 
 def settled(info: SubgraphInfo, ops: Mapping[str, OpDef]) -> SubgraphInfo:
-    """A subgraph with the tensors that LiteRT makes of its own; itself where these are as they should be.
+    """A subgraph with the tensors that LiteRT makes of its own; itself where these are as they
+    should be.
 
     A scale of the file stays where the new type has use for one.
     """

@@ -54,6 +54,6 @@ def _looks_like(head: bytes) -> str:
     if head[:1] == b"\x0a" and b"\x12" in head[:64]:
         return f"it looks like a TensorFlow frozen graph (.pb); {_CONVERT}"
     return (
-        f"Model provided has model identifier {head[4:8].decode('latin-1')!r}, should be 'TFL3': its bytes "
-        "4 to 8 are not the identifier TFL3; check that the path is the right one"
+        f"Model provided has model identifier {head[4:8].decode('latin-1')!r}, should be 'TFL3': "
+        "its bytes 4 to 8 are not the identifier TFL3; check that the path is the right one"
     )

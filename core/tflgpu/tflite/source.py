@@ -52,8 +52,8 @@ class _MappedFile(mmap.mmap):
     status: os.stat_result
 
     def may_differ(self) -> bool:
-        """Whether somebody has written to the file since. Where another one has its name, this one is
-        out of reach."""
+        """Whether somebody has written to the file since. Where another one has its name, this one
+        is out of reach."""
         try:
             now = Path(self.path).stat()
         except OSError:
@@ -69,14 +69,14 @@ class _MappedFile(mmap.mmap):
 
 
 def check_unchanged(data: memoryview, same: Callable[[], bool] | None) -> None:
-    """That a model's bytes are what they were when they were opened, as far as can be told: of a file
-    the file system is asked, and ``same`` only where it says that somebody wrote to it; of memory that
-    can be written, ``same``.
+    """That a model's bytes are what they were when they were opened, as far as can be told: of a
+    file the file system is asked, and ``same`` only where it says that somebody wrote to it; of
+    memory that can be written, ``same``.
 
     Args:
         data: As `open_source` gave it.
-        same: Whether the bytes are the same, which takes reading all of them; None where nobody knows
-            what they were.
+        same: Whether the bytes are the same, which takes reading all of them; None where nobody
+            knows what they were.
 
     Raises:
         ModelError: they are not. What has been made of them may be of both.
@@ -85,12 +85,13 @@ def check_unchanged(data: memoryview, same: Callable[[], bool] | None) -> None:
     if isinstance(owner, _MappedFile):
         if owner.may_differ() and (same is None or owner.is_cut() or not same()):
             raise ModelError(
-                f"{owner.path}: somebody wrote to the file while it was in use; put a new model in the "
-                "place of an old one by renaming (mv, os.replace), and open it anew"
+                f"{owner.path}: somebody wrote to the file while it was in use; put a new model "
+                "in the place of an old one by renaming (mv, os.replace), and open it anew"
             )
     elif not isinstance(owner, bytes) and same is not None and not same():
         raise ModelError(
-            "the memory that the model was given in has been changed while it was in use; give bytes"
+            "the memory that the model was given in has been changed while it was in use; give "
+            "bytes"
         )
 
 

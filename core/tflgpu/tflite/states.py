@@ -1,17 +1,17 @@
 """Which tensors an operator keeps its state in, and that a file has variables there.
 
-A variable that an operator makes anew in every run is a plain result, from which the states of another may
-begin: decoders begin so.
+A variable that an operator makes anew in every run is a plain result, from which the states of
+another may begin: decoders begin so.
 
-    RELU -> h (a variable in the file)      LSTM, whose output state is h
+    RELU -> h (a variable in the file)     LSTM, whose output state is h
 
 Nobody may read h after that, since LiteRT's kernel has changed it by then.
 
-One operator is not run anew: DEQUANTIZE of a constant, which LiteRT runs once and whose result then stays in
-memory. Converters put one before each state of a model whose weights are 16-bit floats; such a state carries over
-from run to run as any other does.
+One operator is not run anew: DEQUANTIZE of a constant, which LiteRT runs once and whose result then
+stays in memory. Converters put one before each state of a model whose weights are 16-bit floats;
+such a state carries over from run to run as any other does.
 
-    zeros (a constant) -> DEQUANTIZE -> h (a variable in the file)      LSTM, whose output state is h
+    zeros (a constant) -> DEQUANTIZE -> h (a variable in the file)     LSTM, whose output state is h
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def check_states(
             )
         if not tensors[value.id].is_variable:
             raise ModelError(
-                f"{where}: operand {i} is its state and must be a variable (is_variable in the file), "
-                f"but is tensor {value.id} ({quoted(value.name)}), an ordinary one; LiteRT refuses it too"
+                f"{where}: operand {i} is its state and must be a variable (is_variable in the "
+                f"file), but is tensor {value.id} ({quoted(value.name)}), an ordinary one; "
+                "LiteRT refuses it too"
             )
         begins.append(value.id)
     if definition.shape_only:
@@ -65,8 +66,9 @@ def check_states(
     for i in sorted(variables - set(states)):
         value = node.input(i)
         return Unsupported(
-            f"operand {i}, tensor {value.id} ({quoted(value.name)}), is a variable (a state tensor), "
-            "which this operator does not keep; only as an operator's state can one be read"
+            f"operand {i}, tensor {value.id} ({quoted(value.name)}), is a variable (a state "
+            "tensor), which this operator does not keep; only as an operator's state can one be "
+            "read"
         )
     named = [node.input(i).id for i in states]
     if len(set(named)) < len(named):
@@ -77,8 +79,8 @@ def check_states(
 def kept_after_all(
     value: Value, maker: OperatorInfo, made: Node, definition: OpDef | None, info: SubgraphInfo
 ) -> bool | Unsupported:
-    """Whether a state that an operator makes is made once only, and is kept from then on; or why such a
-    state is beyond tflgpu.
+    """Whether a state that an operator makes is made once only, and is kept from then on; or why
+    such a state is beyond tflgpu.
 
     Args:
         value: The state.
@@ -89,7 +91,10 @@ def kept_after_all(
     """
     if maker.name != _ONCE or definition is None or info.tensors[maker.inputs[0]].data is None:
         return False
-    where = f"tensor {value.id} ({quoted(value.name)}), a state, is made once, by operator {maker.index}"
+    where = (
+        f"tensor {value.id} ({quoted(value.name)}), a state, is made once, by operator "
+        f"{maker.index}"
+    )
     if sum(value.id in o.inputs for o in info.operators) > 1:
         return Unsupported(f"{where} ({maker.name}), and others read it too")
     (begin,) = definition.reference(made.attrs, [made.input(0).data])

@@ -223,8 +223,8 @@ def _stored(
 
 
 def as_input(tensor: TensorInfo) -> TensorInfo:
-    """A tensor that is an input of its subgraph, where a constant of the file is only what it begins
-    with. (A sparse one stays a constant, which no graph takes for an input.)"""
+    """A tensor that is an input of its subgraph, where a constant of the file is only what it
+    begins with. (A sparse one stays a constant, which no graph takes for an input.)"""
     if tensor.data is None or tensor.sparsity is not None:
         return tensor
     return attrs.evolve(tensor, data=None, default=tensor.data)

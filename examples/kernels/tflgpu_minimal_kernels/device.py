@@ -1,7 +1,7 @@
 """A `Device` whose driver is the kernel language's NumPy interpreter.
 
-With a driver of your own, `source` prints a kernel for it (`tflgpu.language.printer`), `_load` compiles
-that, `KernelMemory` allocates, and `_dispatch_alone` launches.
+With a driver of your own, `source` prints a kernel for it (`tflgpu.language.printer`), `_load`
+compiles that, `KernelMemory` allocates, and `_dispatch_alone` launches.
 """
 
 from __future__ import annotations

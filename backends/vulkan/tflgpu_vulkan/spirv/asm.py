@@ -1,7 +1,8 @@
 """A SPIR-V module as it is written: ids, and sections of words in their order.
 
-Instructions go straight into words, as tens of thousands of them are written for a model. A word keeps
-its class (an id, a literal, an enumerant), which is how `tflgpu_vulkan.spirv.listing` reads them again.
+Instructions go straight into words, as tens of thousands of them are written for a model. A word
+keeps its class (an id, a literal, an enumerant), which is how `tflgpu_vulkan.spirv.listing` reads
+them again.
 """
 
 from __future__ import annotations
@@ -32,9 +33,17 @@ class Literal(int):
 
 #: The order that the specification gives a module (2.4, logical layout of a module).
 SECTIONS = (
-    "capabilities", "extensions", "imports", "memory model", "entry points", "execution modes",
-    "names", "decorations", "declarations", "functions",
-)  # fmt: skip
+    "capabilities",
+    "extensions",
+    "imports",
+    "memory model",
+    "entry points",
+    "execution modes",
+    "names",
+    "decorations",
+    "declarations",
+    "functions",
+)
 
 
 class Assembly:
@@ -77,7 +86,8 @@ class Assembly:
         return self._sections[name]
 
     def encode(self) -> bytes:
-        """The module without names, so that equal kernels have equal modules: little-endian words."""
+        """The module without names, so that equal kernels have equal modules: little-endian
+        words."""
         words = [MAGIC, VERSION, GENERATOR, self._bound, 0]
         for name in SECTIONS:
             words += self._sections[name]

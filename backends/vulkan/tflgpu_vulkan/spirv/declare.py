@@ -37,8 +37,8 @@ class Declarations(Assembly, NodeWriter):
         target: What the device has.
         guard: Bytes that are bound before the first element of every buffer.
         capabilities, extensions, interface, float_widths: What the module uses so far.
-        memory_model, shared_access: With matrices another model, under which accesses to shared memory
-            and barriers say more (see `tflgpu_vulkan.spirv.matrix`).
+        memory_model, shared_access: With matrices another model, under which accesses to shared
+            memory and barriers say more (see `tflgpu_vulkan.spirv.matrix`).
     """
 
     prefix = "_"
@@ -214,7 +214,8 @@ class Declarations(Assembly, NodeWriter):
 
 
 def _words_of(needs: Needs) -> tuple[set[Capability], set[str]]:
-    """The capabilities and extensions of what a kernel needs; those of floats come with their types."""
+    """The capabilities and extensions of what a kernel needs; those of floats come with their
+    types."""
     capabilities, extensions = {Capability.Shader}, set()
     sizes = {buffer.scalar.itemsize for buffer in needs.narrow}
     if 2 in sizes:
@@ -245,5 +246,9 @@ def _float_literal(lane: np.ndarray[Any, Any]) -> Literal:
         return Literal(bits, repr(number))
     # What spirv-as reads: a significand and an exponent beyond the largest.
     exponent = 128 if lane.dtype == np.float32 else 16
-    return Literal(bits, ("-" if number < 0 else "") + ("0x1.8p+" if number != number else "0x1p+")  # noqa: PLR0124
-                   + str(exponent))  # fmt: skip
+    return Literal(
+        bits,
+        ("-" if number < 0 else "")
+        + ("0x1.8p+" if number != number else "0x1p+")  # noqa: PLR0124
+        + str(exponent),
+    )

@@ -34,29 +34,66 @@ from tflgpu_vulkan.spirv.target import Target
 from tflgpu_vulkan.spirv.values import Values
 
 _FLOAT: dict[str, Op | Glsl] = {
-    "add": Op.FAdd, "sub": Op.FSub, "mul": Op.FMul, "div": Op.FDiv, "eq": Op.FOrdEqual,
-    "ne": Op.FUnordNotEqual, "lt": Op.FOrdLessThan, "le": Op.FOrdLessThanEqual,
-    "gt": Op.FOrdGreaterThan, "ge": Op.FOrdGreaterThanEqual, "min": Glsl.NMin, "max": Glsl.NMax,
-}  # fmt: skip
+    "add": Op.FAdd,
+    "sub": Op.FSub,
+    "mul": Op.FMul,
+    "div": Op.FDiv,
+    "eq": Op.FOrdEqual,
+    "ne": Op.FUnordNotEqual,
+    "lt": Op.FOrdLessThan,
+    "le": Op.FOrdLessThanEqual,
+    "gt": Op.FOrdGreaterThan,
+    "ge": Op.FOrdGreaterThanEqual,
+    "min": Glsl.NMin,
+    "max": Glsl.NMax,
+}
 _WHOLE: dict[str, Op | Glsl] = {
-    "add": Op.IAdd, "sub": Op.ISub, "mul": Op.IMul, "and": Op.BitwiseAnd, "or": Op.BitwiseOr,
-    "xor": Op.BitwiseXor, "shl": Op.ShiftLeftLogical, "eq": Op.IEqual, "ne": Op.INotEqual,
-}  # fmt: skip
+    "add": Op.IAdd,
+    "sub": Op.ISub,
+    "mul": Op.IMul,
+    "and": Op.BitwiseAnd,
+    "or": Op.BitwiseOr,
+    "xor": Op.BitwiseXor,
+    "shl": Op.ShiftLeftLogical,
+    "eq": Op.IEqual,
+    "ne": Op.INotEqual,
+}
 _SIGNED: dict[str, Op | Glsl] = {
-    **_WHOLE, "div": Op.SDiv, "shr": Op.ShiftRightArithmetic, "lt": Op.SLessThan,
-    "le": Op.SLessThanEqual, "gt": Op.SGreaterThan, "ge": Op.SGreaterThanEqual,
-    "min": Glsl.SMin, "max": Glsl.SMax,
-}  # fmt: skip
+    **_WHOLE,
+    "div": Op.SDiv,
+    "shr": Op.ShiftRightArithmetic,
+    "lt": Op.SLessThan,
+    "le": Op.SLessThanEqual,
+    "gt": Op.SGreaterThan,
+    "ge": Op.SGreaterThanEqual,
+    "min": Glsl.SMin,
+    "max": Glsl.SMax,
+}
 _UNSIGNED: dict[str, Op | Glsl] = {
-    **_WHOLE, "div": Op.UDiv, "rem": Op.UMod, "shr": Op.ShiftRightLogical, "lt": Op.ULessThan,
-    "le": Op.ULessThanEqual, "gt": Op.UGreaterThan, "ge": Op.UGreaterThanEqual,
-    "min": Glsl.UMin, "max": Glsl.UMax,
-}  # fmt: skip
+    **_WHOLE,
+    "div": Op.UDiv,
+    "rem": Op.UMod,
+    "shr": Op.ShiftRightLogical,
+    "lt": Op.ULessThan,
+    "le": Op.ULessThanEqual,
+    "gt": Op.UGreaterThan,
+    "ge": Op.UGreaterThanEqual,
+    "min": Glsl.UMin,
+    "max": Glsl.UMax,
+}
 _BOOL: dict[str, Op | Glsl] = {
-    "land": Op.LogicalAnd, "lor": Op.LogicalOr, "eq": Op.LogicalEqual, "ne": Op.LogicalNotEqual,
-}  # fmt: skip
-_OPERATIONS = {Scalar.F32: _FLOAT, Scalar.F16: _FLOAT, Scalar.I32: _SIGNED,
-               Scalar.U32: _UNSIGNED, Scalar.BOOL: _BOOL}  # fmt: skip
+    "land": Op.LogicalAnd,
+    "lor": Op.LogicalOr,
+    "eq": Op.LogicalEqual,
+    "ne": Op.LogicalNotEqual,
+}
+_OPERATIONS = {
+    Scalar.F32: _FLOAT,
+    Scalar.F16: _FLOAT,
+    Scalar.I32: _SIGNED,
+    Scalar.U32: _UNSIGNED,
+    Scalar.BOOL: _BOOL,
+}
 
 
 class Expressions(Values, Memory):
@@ -87,8 +124,8 @@ class Expressions(Values, Memory):
         return [values[root] for root in way.roots]
 
     def forget_methods(self) -> None:
-        """To be called when all is written: they are this object's own, and would keep the kernel until
-        Python's collector comes by."""
+        """To be called when all is written: they are this object's own, and would keep the kernel
+        until Python's collector comes by."""
         self._methods.clear()
 
     def _const(self, expr: Const) -> Id:

@@ -1,5 +1,5 @@
-"""The part of SPIR-V that kernels need, and what they may come to compute: opcodes and enumerants, by
-the specification's names.
+"""The part of SPIR-V that kernels need, and what they may come to compute: opcodes and enumerants,
+by the specification's names.
 
 SPIR-V specification 1.3, sections 3.2 to 3.32, the GLSL.std.450 extended instruction set, and
 SPV_KHR_cooperative_matrix.
@@ -69,30 +69,45 @@ Glsl = enum.IntEnum("Glsl", {
     "NClamp": 81,
 })  # fmt: skip
 #: What a module asks of a device.
-Capability = enum.IntEnum("Capability", {
-    "Shader": 1, "Float16": 9, "GroupNonUniform": 61, "GroupNonUniformShuffle": 65,
-    "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448, "DenormPreserve": 4464,
-    "SignedZeroInfNanPreserve": 4466, "RoundingModeRTE": 4467, "VulkanMemoryModel": 5345,
-    "CooperativeMatrixKHR": 6022,
-})  # fmt: skip
+Capability = enum.IntEnum(
+    "Capability",
+    {
+        "Shader": 1,
+        "Float16": 9,
+        "GroupNonUniform": 61,
+        "GroupNonUniformShuffle": 65,
+        "StorageBuffer16BitAccess": 4433,
+        "StorageBuffer8BitAccess": 4448,
+        "DenormPreserve": 4464,
+        "SignedZeroInfNanPreserve": 4466,
+        "RoundingModeRTE": 4467,
+        "VulkanMemoryModel": 5345,
+        "CooperativeMatrixKHR": 6022,
+    },
+)
 #: Where a variable lives.
-StorageClass = enum.IntEnum("StorageClass", {
-    "Input": 1, "Workgroup": 4, "Function": 7, "StorageBuffer": 12,
-})  # fmt: skip
+StorageClass = enum.IntEnum(
+    "StorageClass", {"Input": 1, "Workgroup": 4, "Function": 7, "StorageBuffer": 12}
+)
 #: Annotations.
 Decoration = enum.IntEnum("Decoration", {
     "Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Restrict": 19, "NonWritable": 24,
     "NonReadable": 25, "Binding": 33, "DescriptorSet": 34, "Offset": 35, "FPRoundingMode": 39,
 })  # fmt: skip
 #: Inputs that every invocation has.
-BuiltIn = enum.IntEnum("BuiltIn", {
-    "WorkgroupId": 26, "LocalInvocationId": 27, "GlobalInvocationId": 28,
-})  # fmt: skip
+BuiltIn = enum.IntEnum(
+    "BuiltIn", {"WorkgroupId": 26, "LocalInvocationId": 27, "GlobalInvocationId": 28}
+)
 #: Modes of an entry point.
-ExecutionMode = enum.IntEnum("ExecutionMode", {
-    "LocalSize": 17, "DenormPreserve": 4459, "SignedZeroInfNanPreserve": 4461,
-    "RoundingModeRTE": 4462,
-})  # fmt: skip
+ExecutionMode = enum.IntEnum(
+    "ExecutionMode",
+    {
+        "LocalSize": 17,
+        "DenormPreserve": 4459,
+        "SignedZeroInfNanPreserve": 4461,
+        "RoundingModeRTE": 4462,
+    },
+)
 #: How pointers look.
 AddressingModel = enum.IntEnum("AddressingModel", {"Logical": 0})
 #: Rules of memory.
@@ -101,7 +116,8 @@ MemoryModel = enum.IntEnum("MemoryModel", {"GLSL450": 1, "Vulkan": 3})
 ExecutionModel = enum.IntEnum("ExecutionModel", {"GLCompute": 5})
 #: How a conversion rounds.
 RoundingMode = enum.IntEnum("RoundingMode", {"RTE": 0})
-#: Hints about functions, branches, products of matrices and (the only ones that may be unrolled) loops.
+#: Hints about functions, branches, products of matrices and (the only ones that may be unrolled)
+#: loops.
 Control = enum.IntFlag("Control", {"NoHint": 0, "Unroll": 1})
 #: What an access to memory promises or asks.
 MemoryAccess = enum.IntFlag("MemoryAccess", {"NonPrivatePointer": 0x20})
@@ -120,8 +136,8 @@ SCOPE_SUBGROUP = 3
 #: Terminators of a block: nothing may follow them but a label.
 TERMINATORS = frozenset({Op.Branch, Op.BranchConditional, Op.Return, Op.Unreachable})
 
-#: Instructions that give nothing, and those whose result has no type. All others begin with the type
-#: and the id of their result.
+#: Instructions that give nothing, and those whose result has no type. All others begin with the
+#: type and the id of their result.
 WITHOUT_RESULT = frozenset({
     Op.Extension, Op.MemoryModel, Op.EntryPoint, Op.ExecutionMode, Op.Capability,
     Op.FunctionEnd, Op.Store, Op.Decorate, Op.MemberDecorate, Op.ControlBarrier, Op.LoopMerge,

@@ -60,17 +60,24 @@ def _assemble(kernel: Kernel, target: Target, guard: int) -> Assembly:
     code.extend("functions", [*opening, *code.function(), first_word(Op.FunctionEnd, 1)])
     code.add("memory model", Op.MemoryModel, AddressingModel.Logical, code.memory_model)
     code.add(
-        "entry points", Op.EntryPoint, ExecutionModel.GLCompute, entry,
-        *text_words(ENTRY_POINT), *code.interface,
-    )  # fmt: skip
+        "entry points",
+        Op.EntryPoint,
+        ExecutionModel.GLCompute,
+        entry,
+        *text_words(ENTRY_POINT),
+        *code.interface,
+    )
     size = ExecutionMode.LocalSize
     code.add("execution modes", Op.ExecutionMode, entry, size, *kernel.workgroup)
     for mode, capability, widths in (
         (ExecutionMode.DenormPreserve, Capability.DenormPreserve, target.keeps_denormals),
-        (ExecutionMode.SignedZeroInfNanPreserve, Capability.SignedZeroInfNanPreserve,
-         target.keeps_special),
+        (
+            ExecutionMode.SignedZeroInfNanPreserve,
+            Capability.SignedZeroInfNanPreserve,
+            target.keeps_special,
+        ),
         (ExecutionMode.RoundingModeRTE, Capability.RoundingModeRTE, target.rounds_to_even),
-    ):  # fmt: skip
+    ):
         for width in sorted(widths & code.float_widths):
             code.add("execution modes", Op.ExecutionMode, entry, mode, width)
             code.capabilities.add(capability)

@@ -77,8 +77,8 @@ class Statements(Expressions, Matrices):
         self.names[stmt.ident] = self._shuffled(stmt, value)
 
     def _shuffled(self, stmt: SubgroupShuffleXor, value: Id) -> Id:
-        """OpGroupNonUniformShuffleXor. SPIR-V keeps an invocation group together where all of it gets
-        to a construct together; that is what the kernel language asks of a shuffle's place."""
+        """OpGroupNonUniformShuffleXor. SPIR-V keeps an invocation group together where all of it
+        gets to a construct together; that is what the kernel language asks of a shuffle's place."""
         kind = word = stmt.type
         if kind.scalar is Scalar.F16:
             # A device that shuffles 16-bit values says so by a feature of its own.

@@ -30,11 +30,19 @@ _BEYOND = {"min": Op.FOrdGreaterThan, "max": Op.FOrdLessThan}
 _BEFORE = {"min": Op.FOrdLessThan, "max": Op.FOrdGreaterThan}
 #: Functions that are one instruction, of floats and of whole numbers.
 _FLOAT = {
-    "exp": Glsl.Exp, "log": Glsl.Log, "sqrt": Glsl.Sqrt, "rsqrt": Glsl.InverseSqrt,
-    "floor": Glsl.Floor, "ceil": Glsl.Ceil, "round": Glsl.RoundEven, "trunc": Glsl.Trunc,
-    "fma": Glsl.Fma, "abs": Glsl.FAbs, "sign": Glsl.FSign,
+    "exp": Glsl.Exp,
+    "log": Glsl.Log,
+    "sqrt": Glsl.Sqrt,
+    "rsqrt": Glsl.InverseSqrt,
+    "floor": Glsl.Floor,
+    "ceil": Glsl.Ceil,
+    "round": Glsl.RoundEven,
+    "trunc": Glsl.Trunc,
+    "fma": Glsl.Fma,
+    "abs": Glsl.FAbs,
+    "sign": Glsl.FSign,
     "pow": Glsl.Pow,
-}  # fmt: skip
+}
 _WHOLE = {"abs": Glsl.SAbs, "sign": Glsl.SSign}
 
 
@@ -42,8 +50,8 @@ class Values(Body):
     """Writes such operations.
 
     Attributes:
-        defines: A function is written that the language defines: operands are taken for numbers, and
-            functions are the instructions that there are.
+        defines: A function is written that the language defines: operands are taken for numbers,
+            and functions are the instructions that there are.
     """
 
     def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
@@ -67,8 +75,8 @@ class Values(Body):
         """Which lanes of ``x`` are NaN."""
         if self.keeps_nan(type):
             return self.compare(Op.FUnordNotEqual, type, x, x)
-        # As `tflgpu.language.exact` has it; written out, since every function and comparison asks this
-        # and printing by the definition took 7 % longer.
+        # As `tflgpu.language.exact` has it; written out, since every function and comparison asks
+        # this and printing by the definition took 7 % longer.
         if type.scalar is Scalar.F16 and self.target.f16_arithmetic:
             x = self.emit(Op.FConvert, type.with_scalar(Scalar.F32), x)
         words = type.with_scalar(Scalar.U32)

@@ -21,7 +21,15 @@ __all__ = ["device_checks"]
 def device_checks() -> list[Check]:
     """Every check of the contract."""
     return [
-        *run_checks(), *submission_checks(), *buffer_checks(), *refusal_checks(), *band_checks(),
-        *lifetime_checks(), *leak_checks(), *memory_checks(), *interrupt_checks(), *lending_checks(),
+        *run_checks(),
+        *submission_checks(),
+        *buffer_checks(),
+        *refusal_checks(),
+        *band_checks(),
+        *lifetime_checks(),
+        *leak_checks(),
+        *memory_checks(),
+        *interrupt_checks(),
+        *lending_checks(),
         *node_device_checks(),
-    ]  # fmt: skip
+    ]

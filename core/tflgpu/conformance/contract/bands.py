@@ -68,9 +68,11 @@ def _stray(where: str, at: int, device: Device) -> Outcome:
             dispatch(affine(_COUNT), _COUNT, [InputRef(0), OutputRef(0)], "innocent"),
             dispatch(stray(_COUNT, at), _COUNT, [ref], "culprit"),
         ],
-        [io("x", (_COUNT,))], [io("y", (_COUNT,))],
-        arena=max(4096, 4 * step), alignment=step,
-    )  # fmt: skip
+        [io("x", (_COUNT,))],
+        [io("y", (_COUNT,))],
+        arena=max(4096, 4 * step),
+        alignment=step,
+    )
     with loaded(device, made, guard_bands=True) as recording:
         what = f"a store to element {at} of {_COUNT}"
         error = refused(recording.run, what, DeviceError)
@@ -103,8 +105,9 @@ def _not_written(device: Device) -> Outcome:
         ],
         [io("x", (8,))],
         [io("y", (8,)), io("z", (3,)), io("n", (8,), DType.I32)],
-        arena=1024, alignment=device.alignment,
-    )  # fmt: skip
+        arena=1024,
+        alignment=device.alignment,
+    )
     with loaded(device, made, guard_bands=True) as recording:
         for turn in range(2):
             fill(recording, whole(8, turn))

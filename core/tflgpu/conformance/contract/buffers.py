@@ -153,7 +153,7 @@ def _sizes(device: Device) -> Outcome:
 
 
 def _bound(device: Device) -> Outcome:
-    """Runs read and write the buffers and leave the host's arrays alone, until they are given back."""
+    """Runs read and write the buffers, and leave the host's arrays alone until those return."""
     with (
         _buffers(device, _BYTES, _BYTES + 20, _BYTES) as (x_buffer, y_buffer, other),
         loaded(device, chain(_COUNT, device.alignment)) as recording,
@@ -284,11 +284,8 @@ def _refusals(device: Device) -> Outcome:
                 ("one buffer",),
             ),
         ):
-            error = refused(
-                lambda i=inputs, o=outputs: recording.bind(i, o),  # type: ignore[misc]
-                f"binding {what}", DeviceError,
-            )  # fmt: skip
-            says(error, f"binding {what}", *words)
+            bind = lambda i=inputs, o=outputs: recording.bind(i, o)  # noqa: E731
+            says(refused(bind, f"binding {what}", DeviceError), f"binding {what}", *words)
         x = whole(_COUNT)
         fill(recording, x)
         recording.run()
@@ -423,8 +420,10 @@ def _imported_host_memory(device: Device) -> Outcome:
     host = block[start : start + 4096].view(np.float32)
     columns = host.reshape(32, 32)[:, ::2]
     others: list[tuple[str, object]] = [
-        ("a text", "host"), ("read-only memory", bytes(4096)), ("every other column", columns),
-    ]  # fmt: skip
+        ("a text", "host"),
+        ("read-only memory", bytes(4096)),
+        ("every other column", columns),
+    ]
     for what, source in others:
         answer = device.import_buffer(source)
         assert isinstance(answer, Unsupported), f"importing {what} gave {answer!r}"

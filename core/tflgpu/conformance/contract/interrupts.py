@@ -41,7 +41,8 @@ def interrupt_runs(
     after: Sequence[Array],
     expected_after: Sequence[Array],
 ) -> Outcome:
-    """Interrupt runs of recordings that ``load`` makes, at places from their beginning to their end.
+    """Interrupt runs of recordings that ``load`` makes, at places from their beginning to their
+    end.
 
     What a handler raises comes out as it is. A recording that was interrupted is right when it is
     run again, or says that it cannot by a `DeviceError`: then a session loads another. Either way

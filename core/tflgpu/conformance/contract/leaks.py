@@ -68,9 +68,12 @@ def _loads_take_no_memory(device: Device) -> Outcome:
     floats = 1 << 18
     made = plan(
         [dispatch(affine(64), 64, [InputRef(0), OutputRef(0)])],
-        [io("x", (floats,))], [io("y", (floats,))],
-        constants=[np.ones(floats, np.float32)], arena=4 * floats, alignment=device.alignment,
-    )  # fmt: skip
+        [io("x", (floats,))],
+        [io("y", (floats,))],
+        constants=[np.ones(floats, np.float32)],
+        arena=4 * floats,
+        alignment=device.alignment,
+    )
 
     def turn() -> None:
         with loaded(device, made) as recording:

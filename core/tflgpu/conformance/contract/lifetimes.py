@@ -140,8 +140,11 @@ def _threads(device: Device) -> Outcome:
                     x = whole(count, seed * 100 + turn)
                     fill(recording, x)
                     recording.run()
-                    same(np.array(recording.outputs[0]), chain_expected(x),
-                         f"load {load}, run {turn}")  # fmt: skip
+                    same(
+                        np.array(recording.outputs[0]),
+                        chain_expected(x),
+                        f"load {load}, run {turn}",
+                    )
                 recording.close()
         except Exception as error:  # noqa: BLE001
             failures.append(f"thread {seed} of {_THREADS}: {type(error).__name__}: {error}")

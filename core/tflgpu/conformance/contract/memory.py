@@ -33,7 +33,8 @@ def _plans(device: Device) -> list[Plan]:
 
 
 def _counted(device: Device) -> Outcome:
-    """A plan takes what was said before, no less than it has in it, and gives it back; a limit holds."""
+    """A plan takes what was said before, no less than it has in it, and gives it back; a limit
+    holds."""
     if not offers(device, CountsMemory):
         return NotApplicable("the device does not count what it takes")
     for plan in _plans(device):

@@ -99,13 +99,20 @@ def _refusal(device: Device, made: Plan, what: str) -> DeviceError:
 
 
 def _one(
-    device: Device, refs: Sequence[Ref], *, kernel: Kernel | None = None, count: int = 4,
+    device: Device,
+    refs: Sequence[Ref],
+    *,
+    kernel: Kernel | None = None,
+    count: int = 4,
     arena: int = 1024,
-) -> Plan:  # fmt: skip
+) -> Plan:
     return plan(
         [dispatch(kernel or affine(4), count, refs, _LABEL)],
-        [io("x", (4,))], [io("y", (4,))], arena=arena, alignment=device.alignment,
-    )  # fmt: skip
+        [io("x", (4,))],
+        [io("y", (4,))],
+        arena=arena,
+        alignment=device.alignment,
+    )
 
 
 def _not_there(refs: Sequence[Ref], device: Device) -> Outcome:
@@ -204,8 +211,11 @@ def _too_many_buffers(device: Device) -> Outcome:
         total = total + k.load(source, 0)
     k.store(dst, 0, total)
     refs: list[Ref] = [*[InputRef(0)] * most, OutputRef(0)]
-    _over_a_limit(device, _one(device, refs, kernel=k.build(), count=1),
-                  f"{most + 1} buffers of at most {most}")  # fmt: skip
+    _over_a_limit(
+        device,
+        _one(device, refs, kernel=k.build(), count=1),
+        f"{most + 1} buffers of at most {most}",
+    )
     return None
 
 
@@ -224,8 +234,10 @@ def _a_broken_kernel(device: Device) -> Outcome:
     kernel = broken()
     made = plan(
         [dispatch(kernel, 8, [InputRef(0), OutputRef(0)])],
-        [io("x", (8,))], [io("y", (8,))], alignment=device.alignment,
-    )  # fmt: skip
+        [io("x", (8,))],
+        [io("y", (8,))],
+        alignment=device.alignment,
+    )
     load: Callable[[], object] = lambda: device.load(made)  # noqa: E731
     error = refused(load, "loading a kernel that cannot be compiled", TflgpuError)
     text = str(error)

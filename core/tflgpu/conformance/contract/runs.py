@@ -60,8 +60,10 @@ def run_checks() -> list[Check]:
 def _round_trip(count: int, device: Device) -> Outcome:
     made = plan(
         [dispatch(affine(count, 1.0, 0.0), count, [InputRef(0), OutputRef(0)])],
-        [io("x", (count,))], [io("y", (count,))], alignment=device.alignment,
-    )  # fmt: skip
+        [io("x", (count,))],
+        [io("y", (count,))],
+        alignment=device.alignment,
+    )
     with loaded(device, made) as recording:
         for seed in range(2):
             x = whole(count, seed)
@@ -90,9 +92,10 @@ def _halves(count: int, width: int, device: Device) -> Outcome:
         return NotApplicable("the device does not store 16-bit floats")
     made = plan(
         [dispatch(halves(count, width), count, [InputRef(0), OutputRef(0)])],
-        [io("x", (count * width,), DType.F16)], [io("y", (count * width,), DType.F16)],
+        [io("x", (count * width,), DType.F16)],
+        [io("y", (count * width,), DType.F16)],
         alignment=device.alignment,
-    )  # fmt: skip
+    )
     x = whole(count * width).astype(np.float16)
     for guarded in (False, True):
         (y,) = run_plan(device, made, x, guard_bands=guarded)
@@ -109,8 +112,9 @@ def _several_inputs_and_outputs(device: Device) -> Outcome:
         ],
         [io("i", (5, 7), DType.I32), io("f", (35,)), io("j", (1, 35, 1), DType.I32)],
         [io("g", (7, 5)), io("k", (35,), DType.I32)],
-        constants=[np.ones(3, np.float32), whole(35, 9)], alignment=device.alignment,
-    )  # fmt: skip
+        constants=[np.ones(3, np.float32), whole(35, 9)],
+        alignment=device.alignment,
+    )
     i, j = np.random.default_rng(5).integers(-(2**31), 2**31, (2, 35)).astype(np.int32)
     f = whole(35, 4)
     for guarded in (False, True):
@@ -142,8 +146,9 @@ def _constants(device: Device) -> Outcome:
             for c, r in zip(constants, refs, strict=True)
         ],
         outputs=[io(f"y{i}", (c.size,)) for i, c in enumerate(constants)],
-        constants=constants, alignment=device.alignment,
-    )  # fmt: skip
+        constants=constants,
+        alignment=device.alignment,
+    )
     for i, (got, want) in enumerate(zip(run_plan(device, made), constants, strict=True)):
         same(got, want, f"a copy of constant {i}")
     x = whole(101)
@@ -166,9 +171,11 @@ def _arena_in_turns(device: Device) -> Outcome:
                 dispatch(affine(count, 2.0, 0.0), count, [region, OutputRef(i)], f"read {i}"),
             )
         ],
-        [io("x", (count,))], [io(f"y{i}", (count,)) for i in range(len(regions))],
-        arena=2 * step + 4 * count, alignment=step,
-    )  # fmt: skip
+        [io("x", (count,))],
+        [io(f"y{i}", (count,)) for i in range(len(regions))],
+        arena=2 * step + 4 * count,
+        alignment=step,
+    )
     x = whole(count)
     for i, y in enumerate(run_plan(device, made, x)):
         same(y, 2 * (x + np.float32(i)), f"what went through region {i}")
@@ -197,9 +204,10 @@ def _kernels_of_one_name(device: Device) -> Outcome:
             dispatch(affine(8, factor), 8, [InputRef(0), OutputRef(i)], f"times {factor}")
             for i, factor in enumerate(factors)
         ],
-        [io("x", (8,))], [io(f"y{i}", (8,)) for i in range(len(factors))],
+        [io("x", (8,))],
+        [io(f"y{i}", (8,)) for i in range(len(factors))],
         alignment=device.alignment,
-    )  # fmt: skip
+    )
     x = whole(8)
     for turn in range(2):
         for factor, y in zip(factors, run_plan(device, made, x), strict=True):
@@ -228,9 +236,11 @@ def _empty_buffers(device: Device) -> Outcome:
             dispatch(affine(0), 32, [ArenaRef(0, 0), OutputRef(0)], "nothing to do"),
             dispatch(add(0), 0, [ConstRef(0), InputRef(0), OutputRef(0)], "no groups"),
         ],
-        [io("x", (0,))], [io("y", (0,))],
-        constants=[np.zeros(0, np.float32)], alignment=device.alignment,
-    )  # fmt: skip
+        [io("x", (0,))],
+        [io("y", (0,))],
+        constants=[np.zeros(0, np.float32)],
+        alignment=device.alignment,
+    )
     for guarded in (False, True):
         with loaded(device, made, guard_bands=guarded) as recording:
             recording.run()

@@ -24,8 +24,8 @@ class Interruption(KeyboardInterrupt):
 
 
 class _Signal:
-    """``_planted[SIGINT]`` lets a signal come without handling it: a subscript, unlike a call, is no
-    place at which Python does."""
+    """``_planted[SIGINT]`` lets a signal come without handling it: a subscript, unlike a call, is
+    no place at which Python does."""
 
     __getitem__ = staticmethod(_thread.interrupt_main)
 
@@ -108,7 +108,8 @@ class _Tracer:
     def __init__(self, at: int, within: str, event: str) -> None:
         self.seen = 0
         self._at, self._within, self._event = at, within, event
-        # One object, which lives as long as this: CPython 3.11 may call a handler without other references after it is gone.
+        # One object, which lives as long as this: CPython 3.11 may call a handler without other
+        # references after it is gone.
         self._function = self._step
 
     def trace(self, action: Callable[[], object]) -> None:

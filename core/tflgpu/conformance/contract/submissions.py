@@ -152,8 +152,9 @@ def _a_failure(device: Device) -> Outcome:
     """Told by `submit` or by every wait, and by the recording from then on."""
     made = plan(
         [dispatch(stray(_COUNT, -1), _COUNT, [OutputRef(0)], "culprit")],
-        outputs=[io("y", (_COUNT,))], alignment=device.alignment,
-    )  # fmt: skip
+        outputs=[io("y", (_COUNT,))],
+        alignment=device.alignment,
+    )
     with loaded(device, made, guard_bands=True) as recording:
         submitted: list[Pending] = []
 
@@ -295,8 +296,8 @@ def _asked_early(recording: Recording, seconds: float, steps: int) -> None:
 
 
 def _interrupted_wait(device: Device) -> Outcome:
-    """`wait` and `done` tell how far a run is. What a handler raises goes through at once, and the run
-    can be waited for again."""
+    """`wait` and `done` tell how far a run is. What a handler raises goes through at once, and the
+    run can be waited for again."""
     found = _long_run(device)
     if isinstance(found, NotApplicable):
         return found

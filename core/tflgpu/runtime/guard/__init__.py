@@ -1,1 +1,2 @@
-"""The accuracy guard: a device's results held against the CPU's, and mended where f16 is to blame."""
+"""The accuracy guard: a device's results held against the CPU's, and mended where f16 is to
+blame."""

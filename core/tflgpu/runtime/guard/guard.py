@@ -121,8 +121,9 @@ class Guard:
         outcome, story = self._check.outcome, self._check.story
         if outcome is not _Outcome.REDONE:
             outcome, story = _Outcome.ACCURATE, f"results are {_within(error, self._options)}"
-        self._note(session, attrs.evolve(
-            self._check, outcome=outcome, runs=runs, error=error, story=story))  # fmt: skip
+        self._note(
+            session, attrs.evolve(self._check, outcome=outcome, runs=runs, error=error, story=story)
+        )
         if runs == self._options.runs:
             self._end(session)
 
@@ -207,9 +208,14 @@ class Guard:
         return (session, off) if good else None
 
     def _adopt(
-        self, session: Session, mended: tuple[Session, Off], target: Target,
-        redone: frozenset[int], found: Mapping[int, Inaccurate], story: str,
-    ) -> None:  # fmt: skip
+        self,
+        session: Session,
+        mended: tuple[Session, Off],
+        target: Target,
+        redone: frozenset[int],
+        found: Mapping[int, Inaccurate],
+        story: str,
+    ) -> None:
         (other, off), choice = mended, session.report.choice
         session.take_over(other)
         session.report = attrs.evolve(session.report, choice=choice)
@@ -225,9 +231,13 @@ class Guard:
             self._end(session)
 
     def _give_up(
-        self, session: Session, reference: Session, off: Off,
-        found: Mapping[int, Inaccurate], story: str,
-    ) -> None:  # fmt: skip
+        self,
+        session: Session,
+        reference: Session,
+        off: Off,
+        found: Mapping[int, Inaccurate],
+        story: str,
+    ) -> None:
         choice = self._options.on_failure
         if choice is OnFailure.CPU and not self._shop.may_use_cpu:
             choice, story = OnFailure.ERROR, f"{story}; allow_fallback is off"

@@ -1,18 +1,18 @@
 """Which nodes are to blame for results that are off.
 
-Every node is computed on the device by itself, from the CPU's operands. Two questions are asked of its
-result, with `Off` as the measure and the guard's tolerance as the limit (or a part of it, and never
-less than four times what rounding to f16 does to the largest value of a tensor, 2^-11 of it):
+Every node is computed on the device by itself, from the CPU's operands. Two questions are asked of
+its result, with `Off` as the measure and the guard's tolerance as the limit (or a part of it, and
+never less than four times what rounding to f16 does to the largest value of a tensor, 2^-11 of it):
 
 * own error: device(operands) against CPU(operands), both operands as the device gets them, that is,
   rounded to f16 where it reads or keeps them so. What rounding operands explains is no error of the
   node. A result that the device keeps in f16 is rounded before it is compared, as storing it does.
-* demand: CPU(operands as the device gets them) against CPU(operands in f32). A node that makes a large
-  error of a small one (a difference of nearly equal numbers), or whose operands do not fit into f16,
-  needs them in f32: the nodes that make them are redone with it.
+* demand: CPU(operands as the device gets them) against CPU(operands in f32). A node that makes a
+  large error of a small one (a difference of nearly equal numbers), or whose operands do not fit
+  into f16, needs them in f32: the nodes that make them are redone with it.
 
-A node is innocent whose operands were off already and which answers both right: what it was handed in
-the failed run does not matter here.
+A node is innocent whose operands were off already and which answers both right: what it was handed
+in the failed run does not matter here.
 """
 
 from __future__ import annotations
@@ -134,8 +134,12 @@ class _Judge:
         if demand.beyond(self.limit) and worst([demand, own]) is demand:
             return self._demanding(single, demand)
         if own.beyond(self.limit):
-            return Guilty(single.node, own, f"{own}, computed from the CPU's operands in "
-                          f"{self._precision(single)}{self._reach(single, own)}")  # fmt: skip
+            return Guilty(
+                single.node,
+                own,
+                f"{own}, computed from the CPU's operands in "
+                f"{self._precision(single)}{self._reach(single, own)}",
+            )
         return None
 
     def _demanding(self, single: Single, demand: Off) -> Guilty:
