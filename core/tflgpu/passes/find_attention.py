@@ -1,19 +1,16 @@
 """Attention that converters wrote as operators becomes ATTENTION.
 
     BATCH_MATMUL(q, k) -> [MUL or DIV by a number] -> [ADD(mask)] -> [ADD(mask) or SELECT(mask)]
-        -> SOFTMAX
-        -> BATCH_MATMUL(v)
+        -> SOFTMAX -> BATCH_MATMUL(v)
 
 Keras' MultiHeadAttention, einsum and tf.matmul give that, with heads before tokens, to which
 queries, keys and values were transposed. Keras 2 has BATCH_MATMUL(k, q) and a TRANSPOSE behind it;
-some einsums have RESHAPEs that change nothing. Where all of them were, and the result is transposed
-back, ATTENTION reads what was there before; operands of another number of axes are reshaped to
-four. Keys and values whose heads were repeated for groups of queries' heads are read as they were.
-Two masks (Swin's: of relative positions, and of windows, for which scores are reshaped to [items,
-windows, ..] and back) are added to one. Files whose converter kept the name have a composite
-instead (`tflgpu.compiler.composites`).
+some einsums have RESHAPEs that change nothing. Where all of them were transposed, and the result is
+transposed back, ATTENTION reads what was there before; so it does where heads were repeated for
+groups of queries' heads. Two masks (Swin's) are added to one. Files whose converter kept the name
+have a composite instead (`tflgpu.compiler.composites`).
 
-The compiler decides whether it becomes a node: on the CPU the operators have better kernels.
+The compiler decides whether it becomes a node: a CPU has better kernels for the operators.
 """
 
 from __future__ import annotations
@@ -62,8 +59,7 @@ class _Found:
 
 @attrs.frozen
 class _Scores:
-    """The way from SOFTMAX back to the first product; ``turned`` where that is of keys and
-    queries."""
+    """The way from SOFTMAX back to the first product; ``turned``: that of keys and queries."""
 
     product: Node
     nodes: tuple[Node, ...]
@@ -372,8 +368,7 @@ class _Matching:
         )
 
     def _in_rows(self, value: Value, already: bool, shape: Shape) -> Formed:
-        """Queries or keys with each one's numbers last, from what they were made of by a
-        TRANSPOSE."""
+        """Queries or keys with each one's numbers last, as they were before a TRANSPOSE."""
         if already:
             return Formed(value, None, shape)
         rank = len(value.shape)

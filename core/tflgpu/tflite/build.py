@@ -79,9 +79,8 @@ def build_subgraph(
     bodies: Sequence[SubgraphInfo] = (),
     unknown: Collection[int] = (),
 ) -> Graph:
-    """As `build_graph`, of a subgraph that need not come from a file. ``bodies`` are the model's
-    subgraphs, which operators may run; ``unknown`` are inputs of which only the file says a
-    shape."""
+    """The graph of a subgraph that need not come from a file. Operators may run ``bodies``, the
+    model's subgraphs; the shapes of ``unknown`` inputs are only the file's."""
     info = settled(info, ops)
     graph = Graph(info.name or "main")
     edge = {*info.inputs, *info.outputs}
@@ -317,8 +316,7 @@ class _Building:
                 node.inputs[i], operands[i] = value, Operand(value.spec, data)
 
     def _keep(self, states: tuple[int, ...]) -> tuple[int, ...] | Unsupported:
-        """Those of the states that are no variables even so: others are made once, and then
-        kept."""
+        """Those of the states that are no variables even so: others are made once and kept."""
         begins: list[int] = []
         kept: list[int] = []
         for index in states:
