@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 import tflgpu
-from tflgpu.contract.cuda import UUID_BYTES, Cuda
 from tflgpu.errors import TflgpuError
 from tflgpu.interpreter import cuda_buffer
+from tflgpu.interpreter.cuda import UUID_BYTES, Cuda
 
 from benchmarks.run import find_model
 

@@ -27,7 +27,8 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tflgpu import GpuDelegate, Interpreter, converters
+from tflgpu import GpuDelegate, Interpreter
+from tflgpu.tflite import converters
 
 from benchmarks.run import find_model
 

@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 from tflgpu import GpuDelegate, Interpreter
+from tflgpu.backend_kit.base_buffer import BaseBuffer
+from tflgpu.backend_kit.plan_recording import BasePlanRecording
 from tflgpu.cli import console
-from tflgpu.contract.buffers import BaseBuffer
-from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 _PACKAGES = ("tflgpu", "numpy", "ai-edge-litert", "pyopencl", "vulkan", "wgpu")
 

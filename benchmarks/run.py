@@ -19,7 +19,7 @@ from typing import Any
 
 import attrs
 from tflgpu.cli import console
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 from benchmarks.contestants import Contestant, litert_cpu, litert_gpu, tflgpu_on
 from benchmarks.machine import machine, versions

@@ -20,7 +20,7 @@ if not os.environ.get("TFLGPU_TEST_EVERYTHING"):
 import pytest
 from hypothesis import HealthCheck, settings
 from tflgpu.contract.device import Probe
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.saved import location
 
 # How long Hypothesis takes for an example says how busy this machine is, not what is right.

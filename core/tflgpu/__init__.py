@@ -42,12 +42,10 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
-    from tflgpu import converters, profiles
+    from tflgpu import profiles
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.compiler.report import DelegationReport
     from tflgpu.contract.device import DeviceInfo
-    from tflgpu.delegate import GpuDelegate
-    from tflgpu.delegate_loading import delegate_library, load_delegate
     from tflgpu.devices.device_list import CompatibilityList
     from tflgpu.devices.device_states import DeviceState, devices
     from tflgpu.interpreter import Interpreter
@@ -55,7 +53,9 @@ if TYPE_CHECKING:
     from tflgpu.interpreter.details import TensorDetails
     from tflgpu.interpreter.device_buffer import DeviceBuffer
     from tflgpu.interpreter.estimate import estimate
+    from tflgpu.interpreter.gpu_delegate import GpuDelegate
     from tflgpu.interpreter.invocation import Invocation
+    from tflgpu.interpreter.load_delegate import delegate_library, load_delegate
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.interpreter.signatures import SignatureRunner
     from tflgpu.lowering.precision import Precision
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from tflgpu.options.accuracy import AccuracyGuard
     from tflgpu.profiles.check import check
     from tflgpu.runtime.estimate import Estimate
+    from tflgpu.tflite import converters
 
     __version__: str
 
@@ -143,7 +144,7 @@ _HOMES = {
     "DeviceState": "tflgpu.devices.device_states",
     "Estimate": "tflgpu.runtime.estimate",
     "ExperimentalFlags": "tflgpu.options",
-    "GpuDelegate": "tflgpu.delegate",
+    "GpuDelegate": "tflgpu.interpreter.gpu_delegate",
     "InferencePreference": "tflgpu.options",
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
@@ -159,13 +160,13 @@ _HOMES = {
     "TensorDetails": "tflgpu.interpreter.details",
     "WaitType": "tflgpu.options",
     "check": "tflgpu.profiles.check",
-    "delegate_library": "tflgpu.delegate_loading",
+    "delegate_library": "tflgpu.interpreter.load_delegate",
     "estimate": "tflgpu.interpreter.estimate",
-    "load_delegate": "tflgpu.delegate_loading",
+    "load_delegate": "tflgpu.interpreter.load_delegate",
 }
 
 _MODULES = {
-    "converters": "tflgpu.converters",
+    "converters": "tflgpu.tflite.converters",
     "devices": "tflgpu.devices",
     "profiles": "tflgpu.profiles",
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-from tflgpu.hookspecs import hookimpl
+from tflgpu.plugins.hookspecs import hookimpl
 
 
 @attrs.frozen

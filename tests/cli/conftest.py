@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_helpers import Ran, Tflgpu
-from tflgpu import plugins
 from tflgpu.cli.app import make_app
 from tflgpu.ir.dtypes import DType
-from tflgpu.plugins import Registry
+from tflgpu.plugins import registry as plugins
+from tflgpu.plugins.registry import Registry
 from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

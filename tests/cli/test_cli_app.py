@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import typer
 from cli_helpers import Hooks, Tflgpu
-from tflgpu import plugins
 from tflgpu.__main__ import main
 from tflgpu.errors import ModelError, PluginError
+from tflgpu.plugins import registry as plugins
 
 
 def test_the_script_is_main() -> None:

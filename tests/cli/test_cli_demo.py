@@ -13,7 +13,7 @@ from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, NodeRun
 from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.demo import load_digits
 from tflgpu.ir.graph import Node
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.runtime.reference import ReferenceRecording
 

@@ -14,10 +14,10 @@ from cli_helpers import Hooks, Tflgpu
 from tflgpu.cli.install import packages_of, pip_install
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import DeviceError
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
-from tflgpu.plugin_sources import Plugin, PluginFailure
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
+from tflgpu.plugins.sources import Plugin, PluginFailure
 
 
 @attrs.frozen
@@ -138,7 +138,7 @@ def test_failed_plugins_are_named(
 ) -> None:
     failure = PluginFailure("broken", "acme", "ImportError: no module named acme")
     made = Registry([Plugin("cpu_ref", "tflgpu", cpu_ref)], [failure])
-    monkeypatch.setattr("tflgpu.plugins._registry", made)
+    monkeypatch.setattr("tflgpu.plugins.registry._registry", made)
     assert "plugin broken (from acme): ImportError" in tflgpu("devices").stderr
     assert json.loads(tflgpu("devices", "--json").stdout)["failed_plugins"] == [
         {"name": "broken", "distribution": "acme", "error": "ImportError: no module named acme"}

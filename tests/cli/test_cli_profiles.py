@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cli_helpers import Tflgpu
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 from tflgpu.profiles import every
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import tflgpu
 from rich.console import Console
-from tflgpu import plugins
 from tflgpu.compat import CompatEntry, Verdict
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.devices import choose
 from tflgpu.errors import CompileError, DeviceError, UnsupportedError
-from tflgpu.hookspecs import hookimpl
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry
+from tflgpu.plugins import registry as plugins
+from tflgpu.plugins.hookspecs import hookimpl
+from tflgpu.plugins.registry import Registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

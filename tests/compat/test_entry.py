@@ -14,7 +14,7 @@ from tflgpu.compat.table import SHIPPED
 from tflgpu.compat.version import VersionRange, find_version
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import PluginError
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 
 NVIDIA = DeviceInfo("opencl", 0, "NVIDIA H200", "nvidia", True, "NVIDIA CUDA 550.54.14")
 ARC = DeviceInfo("vulkan", 0, "Intel(R) Arc(TM) A770", "intel", True, "Mesa 24.0.1 (LLVM 17.0.6)")

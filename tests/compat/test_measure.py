@@ -14,7 +14,7 @@ from tflgpu.devices.measure import measure
 from tflgpu.devices.measured_times import MeasuredTimes, candidates_key, default_folder
 from tflgpu.errors import DeviceError
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 
 class Altered:

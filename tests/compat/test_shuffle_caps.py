@@ -7,7 +7,7 @@ from tflgpu.compat import CompatEntry, effective_caps, judge
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import PluginError
 from tflgpu.kernels.team import Teams
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 
 DEVICE = DeviceInfo("vulkan", 0, "card", "amd", True, "driver 1.2")
 

@@ -10,7 +10,7 @@ from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report_of import refusals_of, report_of
 from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Graph
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.registry import builtin_ops

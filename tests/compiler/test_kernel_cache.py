@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.backend_kit import kernel_cache
+from tflgpu.backend_kit.kernel_cache import KernelCache, OwnedKernels
+from tflgpu.backend_kit.kernel_probe import computes_in_half, runs_matrix_tiles
 from tflgpu.conformance.plans import affine
-from tflgpu.contract import kernel_cache
-from tflgpu.contract.kernel_cache import KernelCache, OwnedKernels
-from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
 

@@ -17,7 +17,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.kernels.quantized_add import RULES
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import KernelRule, Rule, Unsupported
 from tflgpu.lowering.storage import IntegerStorage
@@ -25,7 +25,7 @@ from tflgpu.ops.base import Fields, OpDef
 from tflgpu.ops.facets import Integers
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.registry import default_passes
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 CAPS = DeviceCaps(int8_storage=True)
 COARSE, FINE = Quantization((0.5,), (3,)), Quantization((0.25,), (-5,))

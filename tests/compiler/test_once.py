@@ -17,13 +17,13 @@ from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 
 def repeated(device: Any) -> Plan:

@@ -12,8 +12,8 @@ from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops

@@ -20,9 +20,9 @@ from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.recording import CpuRefRecording
 from tflgpu_cpu_ref.references import ReferenceDevice

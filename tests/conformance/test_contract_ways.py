@@ -12,7 +12,7 @@ from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.contract import device_checks
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 
 def opencl(cache: Path, **options: bool) -> Device:

@@ -15,7 +15,7 @@ from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.allowances import Allowances
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.lowering.rule import Unsupported
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 
 def test_lines_are_read(tmp_path: Path) -> None:

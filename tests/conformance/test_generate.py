@@ -18,7 +18,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import Arg, OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 
 class RandomDraw:

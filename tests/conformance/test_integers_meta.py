@@ -10,7 +10,7 @@ from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.kernels import fixed_point, quantized_sums
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 RIGHT = fixed_point.upper_half
 

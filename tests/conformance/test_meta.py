@@ -12,14 +12,14 @@ from tflgpu.conformance.fuzz import generated_checks
 from tflgpu.conformance.op_checks import op_checks
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.errors import TflgpuError
-from tflgpu.hookspecs import hookimpl
 from tflgpu.kernels import conv, pool
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.language.types import F32x4
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule
-from tflgpu.plugins import Registry
+from tflgpu.plugins.hookspecs import hookimpl
+from tflgpu.plugins.registry import Registry
 
 
 def shifted(window: Any) -> Any:

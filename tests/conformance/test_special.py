@@ -12,13 +12,13 @@ from tflgpu.conformance.samples import materialize
 from tflgpu.conformance.special import SpecialKind, special_samples
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.errors import TflgpuError
-from tflgpu.hookspecs import hookimpl
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.rule import ElementwiseRule
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.plugins import Registry
+from tflgpu.plugins.hookspecs import hookimpl
+from tflgpu.plugins.registry import Registry
 from tflgpu_cpu_ref import plugin
 
 OPS = builtin_ops()

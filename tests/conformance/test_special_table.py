@@ -16,7 +16,7 @@ from tflgpu.language import evaluate
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.tree import COMPARE
 from tflgpu.language.types import Scalar
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 CHECKS = {c.id: c for c in node_checks() if c.id.startswith("1/special/")}
 

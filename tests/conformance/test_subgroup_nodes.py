@@ -12,7 +12,7 @@ from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.language.subgroup import SubgroupShuffleXor
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 CHECKS = [c for c in node_checks() if c.id.startswith(("1/shuffles/", "1/reductions/"))]
 

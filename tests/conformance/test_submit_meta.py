@@ -18,7 +18,7 @@ from tflgpu.conformance.contract.submissions import _signal_after, _Stop, submis
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.pending import FINISHED
 from tflgpu.errors import DeviceError, StateError
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_contract_meta import Spoilt, Wrapped

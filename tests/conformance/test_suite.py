@@ -12,7 +12,7 @@ import pytest
 from tflgpu.conformance.check import Check
 from tflgpu.conformance.suite import Suite
 from tflgpu.conformance.target import DeviceUnderTest
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

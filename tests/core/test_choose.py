@@ -15,10 +15,10 @@ from tflgpu.devices import choose
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.measured_times import MeasuredTimes
 from tflgpu.errors import DeviceError
-from tflgpu.hookspecs import hookimpl
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry
+from tflgpu.plugins.hookspecs import hookimpl
+from tflgpu.plugins.registry import Registry
 
 EMPTY: Mapping[str, str] = {}
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.converters import (
+from tflgpu.errors import InputError, ModelError, OptionError
+from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.converters import (
     FromBytes,
     FromImage,
     FromLayout,
@@ -17,8 +19,6 @@ from tflgpu.converters import (
     ToLayout,
     converted,
 )
-from tflgpu.errors import InputError, ModelError, OptionError
-from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec

@@ -12,12 +12,12 @@ import sys
 
 #: Modules of tflgpu: it was 218, and is 183, with room for a file that becomes two. Where it is not
 #: enough, what a start does not use is to be imported where it is used, before this is raised.
-MOST = 190
+MOST = 192
 
 #: By the first words of their names.
 UNUSED = (
     *("tflgpu.kernels.", "tflgpu.passes.", "tflgpu.ops.base", "tflgpu.ops.facets",
-    "tflgpu.plugin_ops"),
+    "tflgpu.plugins.ops"),
     *("tflgpu.lowering.lowering", "tflgpu.lowering.rule", "tflgpu.lowering.tuning"),
     *("tflgpu.language.builder", "tflgpu.language.make", "tflgpu.language.matrix"),
     *("tflgpu.language.interpreter", "tflgpu.compiler.partition.", "tflgpu.compiler.target"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tflgpu import installed
+from tflgpu.plugins import installed
 
 
 def distribution(folder: Path, name: str, version: str, points: str = "") -> Path:
@@ -94,9 +94,9 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_e_mail_package_is_not_imported() -> None:
     code = (
-        "import sys; from tflgpu import installed; installed.entry_points('tflgpu'); "
+        "import sys; from tflgpu.plugins import installed; installed.entry_points('tflgpu'); "
         "installed.version('numpy'); print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"email", "importlib.metadata"}.isdisjoint(done.stdout.split())
-    assert "tflgpu.installed" in done.stdout.split()
+    assert "tflgpu.plugins.installed" in done.stdout.split()

@@ -12,8 +12,8 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.kernels.registry import KernelRegistry, builtin_rules
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.ops.base import NoAttrs

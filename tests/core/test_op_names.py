@@ -126,7 +126,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         # Whether tflgpu defines them or not.
         "is the file format: operators whose options have another name",
     ),
-    "converters.py": (
+    "tflite/converters.py": (
         frozenset({"CAST", "SUB", "MUL", "SLICE", "RESIZE_BILINEAR", "RESHAPE", "TRANSPOSE", "PAD",
                    "ARG_MAX", "QUANTIZE"}),
         "puts these before and after a model",

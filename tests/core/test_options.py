@@ -10,7 +10,7 @@ import pytest
 import tflgpu
 from tflgpu import DelegateOptions, InferencePreference, InferencePriority, OptionError, Precision
 from tflgpu.devices.choose import find_candidates
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 TRUTHS = ("allow_fallback", "quantized_models_allowed", "guard_bands")
 LATENCY = InferencePriority.MIN_LATENCY

@@ -9,22 +9,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tflgpu import plugin_sources, plugins
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import DeviceError, PluginError
-from tflgpu.hookspecs import hookimpl
 from tflgpu.ir.graph import Graph
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import KernelRule, Site, Unsupported
 from tflgpu.ops.base import NoAttrs, OpDef, no_attrs
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
-from tflgpu.plugin_sources import Plugin, installed_plugins
-from tflgpu.plugins import Registry
+from tflgpu.plugins import registry as plugins
+from tflgpu.plugins import sources as plugin_sources
+from tflgpu.plugins.hookspecs import hookimpl
+from tflgpu.plugins.registry import Registry
+from tflgpu.plugins.sources import Plugin, installed_plugins
 
 EMPTY_PLAN = Plan(0, 64, (), (), (), ())
 SITE = Target.plain(DeviceCaps(), Precision.F32).site

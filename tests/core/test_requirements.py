@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tflgpu.contract.device import Probe
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 
 
 def test_a_missing_backend_is_a_skip_or_a_failure(

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tflgpu.blame import Failed, attempt, of_signal
-from tflgpu.contract.party import PluginCaller
+from tflgpu.checks.plugin_caller import PluginCaller
 from tflgpu.errors import DeviceError, PluginError
+from tflgpu.errors.blame import Failed, attempt, of_signal
 from tflgpu.ir.dtypes import DType
 from tflgpu.ops.foreign import checked_op
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 USED = getattr(signal, "SIGUSR1", signal.SIGTERM)
 

@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.backend_kit.plan_memory import LEAST_BAND
 from tflgpu.compiler.plan import (
     ArenaRef,
     ConstRef,
@@ -19,14 +20,13 @@ from tflgpu.compiler.plan import (
     PlannedIO,
 )
 from tflgpu.contract.device import Device, NodeDevice
-from tflgpu.contract.plan_memory import LEAST_BAND
 from tflgpu.errors import CompileError, DeviceError, StateError
-from tflgpu.hookspecs import hookimpl
 from tflgpu.ir.dtypes import DType
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.options import DelegateOptions
+from tflgpu.plugins.hookspecs import hookimpl
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref import plugin

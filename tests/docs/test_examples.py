@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu import plugins
 from tflgpu.conformance.run import run_case
 from tflgpu.conformance.samples import materialize
 from tflgpu.conformance.suite import Suite
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.lowering.lowering import Precision
 from tflgpu.options import DelegateOptions
-from tflgpu.plugin_sources import Plugin
-from tflgpu.plugins import Registry
+from tflgpu.plugins import registry as plugins
+from tflgpu.plugins.registry import Registry
+from tflgpu.plugins.sources import Plugin
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

@@ -24,7 +24,7 @@ from flow_models import (
     variable,
 )
 from tflgpu import GpuDelegate, Interpreter
-from tflgpu.contract.node_recording import BaseNodeRecording
+from tflgpu.backend_kit.node_recording import BaseNodeRecording
 from tflgpu.flow import program
 from tflgpu.runtime.session import Session
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 
 
 @pytest.fixture

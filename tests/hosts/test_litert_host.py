@@ -19,7 +19,7 @@ from tflgpu.hosts.kernel import Kernel
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model

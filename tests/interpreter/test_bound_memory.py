@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.contract import dlpack
-from tflgpu.contract.dlpack import Seen
 from tflgpu.errors import (
     ArgumentError,
     DeviceError,
@@ -21,6 +19,8 @@ from tflgpu.errors import (
     StateError,
     UnsupportedError,
 )
+from tflgpu.interpreter import dlpack
+from tflgpu.interpreter.dlpack import Seen
 
 sys.path.insert(0, str(Path(__file__).parent))
 import interpreter_models as models

@@ -12,7 +12,7 @@ from typing import Any
 
 import closing_child as child
 import pytest
-from tflgpu.contract.run_guard import RunGuard, after_calls
+from tflgpu.backend_kit.run_guard import RunGuard, after_calls
 from tflgpu.errors import StateError
 
 #: Seconds for all cases of a backend; one that waits for ever ends its process long before.

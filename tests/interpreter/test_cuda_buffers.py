@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.contract import cuda, dlpack
-from tflgpu.contract.dlpack import Seen
 from tflgpu.errors import DeviceError, InputError, StateError, UnsupportedError
-from tflgpu.interpreter import cuda_buffer
+from tflgpu.interpreter import cuda, cuda_buffer, dlpack
+from tflgpu.interpreter.dlpack import Seen
 
 sys.path.insert(0, str(Path(__file__).parent))
 import interpreter_models as models

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from tflgpu.contract.device import Probe
-from tflgpu.delegate import GpuDelegate
 from tflgpu.interpreter import Interpreter
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

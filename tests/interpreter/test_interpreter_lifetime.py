@@ -14,13 +14,13 @@ import interpreter_models as models
 import numpy as np
 import pytest
 import tflgpu.interpreter.api
-from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import DeviceError, StateError
-from tflgpu.hookspecs import hookimpl
 from tflgpu.interpreter import Interpreter
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import NoAttrs, OpDef, Operand, no_attrs
-from tflgpu.plugins import Registry
+from tflgpu.plugins.hookspecs import hookimpl
+from tflgpu.plugins.registry import Registry
 from tflgpu.runtime.session import Session
 from tflgpu.tflite import spec
 from tflgpu.tflite.write import write_model

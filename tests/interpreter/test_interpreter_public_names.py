@@ -8,8 +8,8 @@ from importlib.metadata import version
 
 import pytest
 import tflgpu
-from tflgpu.delegate import GpuDelegate
 from tflgpu.interpreter import Interpreter
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.lowering.lowering import Precision
 from tflgpu.options import DelegateOptions, InferencePreference, InferencePriority
 

@@ -9,8 +9,8 @@ from typing import Any
 import interpreter_models as models
 import numpy as np
 import pytest
-from tflgpu.delegate import GpuDelegate
 from tflgpu.interpreter import Interpreter
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

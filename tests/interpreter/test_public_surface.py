@@ -215,7 +215,7 @@ def test_devices_with_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_backend_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     from tflgpu.contract.device import Probe
-    from tflgpu.plugins import registry
+    from tflgpu.plugins.registry import registry
 
     missing = Probe(False, "no driver")
     monkeypatch.setattr(registry(), "probe", lambda backend, refresh=False: missing)

@@ -16,6 +16,7 @@ import pytest
 from cl_runner import ClRunner
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import (
     Matrix,
     MatrixLoad,
@@ -26,7 +27,6 @@ from tflgpu.language.matrix import (
 from tflgpu.language.same import same
 from tflgpu.language.tree import Stmt
 from tflgpu.language.types import F16x4, F32x4, Scalar, Type
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_vulkan.spirv.module import module_of, text_of
 from tflgpu_vulkan.spirv.target import Target

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, Kernel
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.needs import Features, check_needs, needs_of
 from tflgpu.language.types import F16, Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_vulkan.spirv.target import Target
 from tflgpu_wgpu.dialect import WgslDialect

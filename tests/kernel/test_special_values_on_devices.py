@@ -14,7 +14,7 @@ from tflgpu.contract.device import Device
 from tflgpu.language import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 NAN, INF, PI = math.nan, math.inf, math.pi
 DEVICES = [("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu", 0)]

@@ -15,11 +15,11 @@ import pytest
 from cl_runner import ClRunner
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.same import same
 from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, largest_group
 from tflgpu.language.tree import Const, Name
 from tflgpu.language.types import BOOL, F32, I32, Scalar, Type
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu_cpu_ref.device import CAPS, CpuRefDevice
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_vulkan.spirv.module import module_of, text_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

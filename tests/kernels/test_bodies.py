@@ -16,11 +16,11 @@ from tflgpu.conformance.samples import materialize
 from tflgpu.errors import KernelError
 from tflgpu.ir.graph import Value
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.same import same
 from tflgpu.language.tree import Buffer, Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.bodies import KernelBodies, key_of
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import Lowering, storage_of
 from tflgpu.lowering.precision import Precision

@@ -18,14 +18,14 @@ from tflgpu.conformance.run import Tensors, prepare
 from tflgpu.conformance.special import SpecialKind, SpecialNumbers, special_samples
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.ir.dtypes import Array
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import has_matrices
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.conv import conv_sample
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

@@ -18,7 +18,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.kernels.pointwise_depthwise import build_joined, joinable
 from tflgpu.kernels.registry import builtin_rules
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.lowering.rule import GroupRule, KernelRule, Maker, Site, Unsupported
 from tflgpu.ops.base import Fields
@@ -97,7 +97,7 @@ def device(
     request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
 ) -> Iterator[Device]:
     from tflgpu.options import DelegateOptions
-    from tflgpu.plugins import registry
+    from tflgpu.plugins.registry import registry
 
     backend, index = request.param
     require_backend(backend)

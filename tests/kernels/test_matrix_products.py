@@ -21,15 +21,15 @@ from tflgpu.ir.graph import Graph, Node
 from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
 from tflgpu.kernels.matrix_tiles import TILES, MatrixTile, choose_matrix_tile
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import has_matrices
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.base import Activation
 from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 HALVES = (Precision.F16, Precision.F32_F16)
 #: Normalized root mean square errors. F16 rounds what is stored; the two f16 values of an operand

@@ -22,14 +22,14 @@ from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.kernels.gemm import build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.tiles import TILES, Tile, choose_tile
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.tuning import H200
 from tflgpu.ops.base import Activation, Padding
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ import pytest
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.tuning import H200, UNMEASURED, tuning_of

@@ -17,12 +17,12 @@ from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.kernels.team import Teams
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.subgroup import largest_group
 from tflgpu.language.tree import Barrier, Expr, Kernel
 from tflgpu.language.types import F32, Scalar
 from tflgpu.language.walk import statements
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import ArgExtreme, Reduce

@@ -14,9 +14,9 @@ from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.kernels.domain import Domain, power_of_two, team_shape
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import Constant, Lowering, Precision, Temp
 from tflgpu.ops.normalize import NAME, MeanStddev

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tflgpu.kernels.domain import team_shape
 from tflgpu.kernels.operands import pixels_per_invocation
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.tuning import H200, TABLE, Tuning, tuning_of
 

@@ -10,7 +10,7 @@ from tflgpu.compiler.compile import plan_of
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Precision, guard
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.base import Fields

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.ir.dtypes import DType
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

@@ -10,8 +10,8 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.plugins import registry
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.plugins.registry import registry
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph

@@ -276,7 +276,7 @@ def close_beside_a_run(backend: str) -> None:
 
 def drop_in_flight(backend: str) -> None:
     """Recordings that were interrupted and are dropped, not closed, while their run goes on."""
-    from tflgpu.plugins import registry
+    from tflgpu.plugins.registry import registry
 
     device = registry().open_device(backend, 0, tflgpu.DelegateOptions())
     groups, seconds = 4, 0.0
@@ -369,7 +369,7 @@ def _seconds(action: Callable[[], object]) -> float:
 
 def signal_in_a_long_run(backend: str) -> None:
     """Ctrl-C in a run of seconds, sized by measuring: how soon it surfaces."""
-    from tflgpu.plugins import registry
+    from tflgpu.plugins.registry import registry
 
     device = registry().open_device(backend, 0, tflgpu.DelegateOptions())
     # Long enough that a wait which cannot be interrupted is told from one that can. More

@@ -9,7 +9,7 @@ from tflgpu.conformance.plans import backwards
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 _COUNT, _STEPS = 1 << 16, 200
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.backend_kit.recording import BaseRecording, _in_flight
 from tflgpu.conformance.contract.signals import handled, interrupted
 from tflgpu.conformance.plans import chain
-from tflgpu.contract.recording import BaseRecording, _in_flight
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 _PATIENCE = 10.0
 #: Interrupted runs that are dropped, and among how many steps of a run they are looked for.

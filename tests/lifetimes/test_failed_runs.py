@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.contract.recording import BaseRecording
+from tflgpu.backend_kit.recording import BaseRecording
 from tflgpu.errors import DeviceError, StateError
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -91,8 +91,8 @@ def test_a_child_whose_driver_refuses_uses_what_is_left(
 ) -> None:
     """A delegate that may choose goes on, and says why; one that was told to use an API fails."""
     import tflgpu
-    from tflgpu.contract.forks import REMEDY
-    from tflgpu.plugins import Registry, registry
+    from tflgpu.backend_kit.forks import REMEDY
+    from tflgpu.plugins.registry import Registry, registry
 
     require_backend("opencl")
     monkeypatch.delenv("TFLGPU_BACKEND", raising=False)

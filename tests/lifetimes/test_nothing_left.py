@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.contract import kernel_cache
+from tflgpu.backend_kit import kernel_cache
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

@@ -8,7 +8,7 @@ import pytest
 import tflgpu
 from litert_models import DEVICES
 from tflgpu.ops.base import OpDef
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 
 pytest.importorskip("ai_edge_litert")
 

@@ -25,13 +25,13 @@ from litert_models import (
     quantized_add,
     run,
 )
-from tflgpu import plugins
 from tflgpu.devices import cpu_side
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.interpreter import OpResolverType
 from tflgpu.ir.dtypes import DType
-from tflgpu.plugin_sources import Plugin
-from tflgpu.plugins import Registry, registry
+from tflgpu.plugins import registry as plugins
+from tflgpu.plugins.registry import Registry, registry
+from tflgpu.plugins.sources import Plugin
 from tflgpu.tflite.spec import TensorSpec
 from tflgpu_litert.recording import LiteRTRecording
 

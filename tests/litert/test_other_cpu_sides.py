@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from litert_models import LITERT, between, i64_in_the_middle, litert, numbers, run
-from tflgpu import plugins
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, NodeRun, Probe, Recording
 from tflgpu.errors import DeviceError, OptionError, UnsupportedError
-from tflgpu.hookspecs import hookimpl
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
-from tflgpu.plugin_sources import Plugin
-from tflgpu.plugins import Registry, registry
+from tflgpu.plugins import registry as plugins
+from tflgpu.plugins.hookspecs import hookimpl
+from tflgpu.plugins.registry import Registry, registry
+from tflgpu.plugins.sources import Plugin
 from tflgpu.runtime.reference import ReferenceRecording
 
 X = numbers((1, 5, 7), 3, -9, 9)

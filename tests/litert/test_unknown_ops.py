@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tflgpu
 from litert_models import LITERT, between, litert, numbers, run
-from tflgpu import plugins
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.plugins import registry
+from tflgpu.plugins import registry as plugins
+from tflgpu.plugins.registry import registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

@@ -109,7 +109,7 @@ def test_no_platform_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_pyopencl_the_reason_has_the_command() -> None:
     script = (
         "import sys; sys.modules['pyopencl'] = None\n"
-        "from tflgpu.plugins import registry\n"
+        "from tflgpu.plugins.registry import registry\n"
         "assert not [f for f in registry().failures if f.name == 'opencl']\n"
         "print(registry().probe('opencl').reason)"
     )

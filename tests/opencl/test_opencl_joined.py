@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.backend_kit.joined_kernels import join, pieces
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan
 from tflgpu.conformance.plans import affine, dispatch, io, plan
-from tflgpu.contract.joined_kernels import join, pieces
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
 

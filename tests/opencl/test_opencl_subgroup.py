@@ -73,7 +73,7 @@ def test_the_device_has_what_the_probe_finds(device: Any, monkeypatch: pytest.Mo
         return 4
 
     monkeypatch.setattr(module.devices, "widest_shuffle", lambda handle: 16)
-    monkeypatch.setattr("tflgpu.contract.subgroup_probe.probe_shuffle", probe)
+    monkeypatch.setattr("tflgpu.backend_kit.subgroup_probe.probe_shuffle", probe)
     opened = module.OpenCLDevice(device.info.index)
     try:
         assert asked == [16]

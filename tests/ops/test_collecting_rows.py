@@ -13,7 +13,7 @@ from tflgpu.conformance.samples import materialize
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import TensorSpec as Spec
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import Arg, Fields, Operand, Sample
 from tflgpu.ops.registry import builtin_ops

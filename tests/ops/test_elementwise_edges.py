@@ -21,7 +21,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Activation, Arg, Fields, Operand, Sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 OPS = builtin_ops()
 SATURATING = ("TANH", "LOGISTIC", "ELU", "GELU", "HARD_SWISH", "RELU6")

@@ -11,7 +11,7 @@ from tflgpu.compiler.target import Target
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, TensorSpec
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.argmax_pool import ArgmaxPoolAttrs, pack_options

@@ -16,8 +16,8 @@ from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import Constant, Lowering, Precision, Temp, storage_of
 from tflgpu.lowering.rule import Unsupported

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import tflgpu
 from option_models import HERE, SHAPE, block, chain, opened, quantized_conv, run
+from tflgpu.checks.recording import CheckedRecording
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.memory import Usage, assign
-from tflgpu.contract.checked_recording import CheckedRecording
 from tflgpu.devices.option_checks import objections
 from tflgpu.devices.targets import target_on
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.runtime import trials
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.runtime.running import Running

@@ -17,7 +17,7 @@ from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.options import OTHER_NAMES, environment, known_options
 from tflgpu.options.definition import variable
 from tflgpu.options.environment import OTHER_VARIABLES
-from tflgpu.plugin_sources import SDK_RANGE
+from tflgpu.plugins.sources import SDK_RANGE
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]

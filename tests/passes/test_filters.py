@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Value
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Pads

@@ -10,7 +10,7 @@ import pytest
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Graph, Value
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import spectrum

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.blame import Failed
+from tflgpu.errors.blame import Failed
 from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value

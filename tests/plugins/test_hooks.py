@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from tflgpu import hookspecs
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.graph_checks import run_graph
@@ -21,16 +20,17 @@ from tflgpu.errors import DeviceError, OptionError, PluginError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import NoAttrs
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import run_passes
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.registry import default_passes
-from tflgpu.plugins import Registry
+from tflgpu.plugins import hookspecs
+from tflgpu.plugins.registry import Registry
 from tflgpu_cpu_ref import plugin as cpu_ref
 from typer.testing import CliRunner
 

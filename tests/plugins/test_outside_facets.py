@@ -12,7 +12,7 @@ from outside_ops import outside
 from tflgpu.errors import PluginError
 from tflgpu.ops.base import Arg, OpDef, Sample, no_attrs
 from tflgpu.ops.facets import Hybrid, OnTheFly, Replacement, Rounding
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from third_party_toys import model, registry_of

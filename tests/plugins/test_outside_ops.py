@@ -20,8 +20,8 @@ from tflgpu.errors import PluginError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.ir.quant import Quantization
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import Site
 from tflgpu.ops.affine import Affine

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tflgpu import sdk
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (

@@ -15,7 +15,7 @@ import pytest
 import tflgpu
 import third_party_toys as toys
 from tflgpu.errors import DeviceError
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from third_party_toys import (
     ERRORS,
     INFO,

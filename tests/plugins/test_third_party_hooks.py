@@ -12,7 +12,6 @@ import attrs
 import numpy as np
 import pytest
 import third_party_toys as toys
-from tflgpu import plugin_sources, plugins
 from tflgpu.cli.app import make_app
 from tflgpu.compat import CompatEntry
 from tflgpu.compiler.plan import Plan
@@ -21,17 +20,19 @@ from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.device import API_VERSION, BackendInfo, Probe
 from tflgpu.devices import choose
 from tflgpu.errors import DeviceError, PluginError
-from tflgpu.hookspecs import hookimpl
 from tflgpu.ir.graph import Node
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.generator import ShaderGenerator
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.base import OpDef, no_attrs
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
-from tflgpu.plugin_sources import Plugin
-from tflgpu.plugins import Registry
+from tflgpu.plugins import registry as plugins
+from tflgpu.plugins import sources as plugin_sources
+from tflgpu.plugins.hookspecs import hookimpl
+from tflgpu.plugins.registry import Registry
+from tflgpu.plugins.sources import Plugin
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from third_party_toys import ERRORS, INFO, NodeToy, PlanToy, hooks, install, plugin_of, registry_of

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import tflgpu
-from tflgpu import plugins
 from tflgpu.compiler.references import reference_support
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
-from tflgpu.hookspecs import hookimpl
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.rule import Unsupported
-from tflgpu.plugin_sources import Plugin
-from tflgpu.plugins import Registry
+from tflgpu.plugins import registry as plugins
+from tflgpu.plugins.hookspecs import hookimpl
+from tflgpu.plugins.registry import Registry
+from tflgpu.plugins.sources import Plugin
 from tflgpu.runtime.reference import ReferenceRecording
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

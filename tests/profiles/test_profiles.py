@@ -16,9 +16,9 @@ import tflgpu
 from tflgpu import profiles
 from tflgpu.errors import ModelError, OptionError
 from tflgpu.ir.dtypes import DType
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 from tflgpu.profiles import Profile
 from tflgpu.profiles.table import rule_table
 from tflgpu.tflite.read import read_model
@@ -187,7 +187,7 @@ class TestCheck:
             assert tflgpu.check(packing(2), name).fully_delegated
 
     def test_backends_need_not_be_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tflgpu.plugins._registry", Registry.of({}))
+        monkeypatch.setattr("tflgpu.plugins.registry._registry", Registry.of({}))
         assert tflgpu.check(packing(2), "apple-m1").fully_delegated
 
     def test_an_op_that_nobody_knows(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import tflgpu
-from tflgpu.contract import room
+from tflgpu.backend_kit import room
 from tflgpu.errors import DeviceError
 
 #: TFLGPU_TEST_EVERYTHING=1 asks the other drivers as well, in front of which the question is the

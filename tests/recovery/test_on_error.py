@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.contract.lending import OutputSets
+from tflgpu.backend_kit.output_sets import OutputSets
 from tflgpu.errors import DeviceError, DeviceLostError, OptionError, StateError
 from tflgpu.lowering.reason import ReasonCode
 

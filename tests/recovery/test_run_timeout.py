@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.contract import given_up
+from tflgpu.checks import overdue as given_up
 from tflgpu.errors import RunTimeoutError
 
 sys.path.insert(0, str(Path(__file__).parent))

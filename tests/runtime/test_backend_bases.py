@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.backend_kit.calls import Calls
+from tflgpu.backend_kit.counted import Counted
+from tflgpu.backend_kit.driver_cache import DriverCache
+from tflgpu.backend_kit.hazards import access_of
+from tflgpu.backend_kit.kept_kernels import KeptKernels
+from tflgpu.backend_kit.listing import Listing, vendor_named
+from tflgpu.backend_kit.pools import BasePool
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.conformance.plans import affine
-from tflgpu.contract.calls import Calls
-from tflgpu.contract.counted import Counted
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.contract.driver_cache import DriverCache
-from tflgpu.contract.hazards import access_of
-from tflgpu.contract.kept_kernels import KeptKernels
-from tflgpu.contract.listing import Listing, vendor_named
 from tflgpu.contract.memory_use import Use
-from tflgpu.contract.pools import BasePool
 from tflgpu.errors import DeviceError
 from tflgpu.language.tree import Kernel
 

@@ -6,7 +6,7 @@ import pytest
 from tflgpu.compiler import lower
 from tflgpu.contract.device import Device
 from tflgpu.ir.graph import Value
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 
 from tests.runtime.test_lower import Net, _run, device
 

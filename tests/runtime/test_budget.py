@@ -16,8 +16,8 @@ import tflgpu
 from tflgpu.compiler.plan import Plan
 from tflgpu.ir.dtypes import DType
 from tflgpu.language.budget import MAX_BUFFERS, MAX_KERNEL, cost
-from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.plugins import registry
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.plugins.registry import registry
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph

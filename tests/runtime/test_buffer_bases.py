@@ -10,14 +10,15 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from tflgpu.backend_kit.account import Account
+from tflgpu.backend_kit.buffer_memory import BufferMemory
+from tflgpu.backend_kit.placement import Placement, as_planned, place
+from tflgpu.backend_kit.shared_weights import SharedWeights
+from tflgpu.backend_kit.staged_recording import StagedRecording
+from tflgpu.backend_kit.staging import CopiedInput, CopiedOutput, Outline
 from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Plan, Ref
 from tflgpu.conformance.plans import affine, chain, chain_expected, dispatch, io, plan
-from tflgpu.contract.buffer_memory import BufferMemory
-from tflgpu.contract.memory_use import Account, Use
-from tflgpu.contract.placement import Placement, as_planned, place
-from tflgpu.contract.shared_weights import SharedWeights
-from tflgpu.contract.staged_recording import StagedRecording
-from tflgpu.contract.staging import CopiedInput, CopiedOutput, Outline
+from tflgpu.contract.memory_use import Use
 from tflgpu.errors import DeviceError
 from tflgpu.language import interpret
 
@@ -228,7 +229,7 @@ def test_a_staged_recording_runs_lends_and_is_bound(guarded: bool) -> None:
 def test_a_buffer_over_host_memory_is_the_host_s() -> None:
     import threading
 
-    from tflgpu.contract.buffers import BaseBuffer, overlap
+    from tflgpu.backend_kit.base_buffer import BaseBuffer, overlap
 
     memory = np.zeros(64, np.uint8)
     one, other = (BaseBuffer(threading.RLock(), None, 32, None) for _ in range(2))

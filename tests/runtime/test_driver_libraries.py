@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tflgpu.contract.driver_libraries import vulkan_manifests
+from tflgpu.backend_kit.driver_libraries import vulkan_manifests
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "RTLD_DEEPBIND"), reason="symbols of libraries are kept apart on this system"
@@ -39,7 +39,7 @@ SOURCES = {
 }
 IMPORTS_OTHER = "import ctypes\nctypes.CDLL(libs + '/libother.so', ctypes.RTLD_GLOBAL)\n"
 PROBES = (
-    "from tflgpu.plugins import registry\nprobe = registry().probe(backend)\n"
+    "from tflgpu.plugins.registry import registry\nprobe = registry().probe(backend)\n"
     "loaded = 'libdriver.so' in open('/proc/self/maps').read()\n"
 )
 

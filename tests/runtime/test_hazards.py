@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from tflgpu.contract.hazards import Access, Range, barriers
+from tflgpu.backend_kit.hazards import Access, Range, barriers
 
 
 def one(reads: list[Range], writes: list[Range]) -> Access:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.contract.memory_use import Account, MemoryUse, Use
+from tflgpu.backend_kit.account import Account
+from tflgpu.contract.memory_use import MemoryUse, Use
 from tflgpu.errors import MemoryLimitError, OptionError, UnsupportedError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tflgpu.contract.parallel import as_they_come
+from tflgpu.backend_kit.parallel import as_they_come
 
 
 def test_work_begins_before_all_items_are_there() -> None:

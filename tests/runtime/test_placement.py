@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
+from tflgpu.backend_kit.placement import place
 from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan, Ref
 from tflgpu.conformance.plans import affine, dispatch, plan
-from tflgpu.contract.placement import place
 
 
 def steps(*pairs: tuple[Ref, Ref]) -> Plan:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.backend_kit import heaps
+from tflgpu.backend_kit.heaps import Copy, Kind
+from tflgpu.backend_kit.pooled_buffer import PooledBuffer
+from tflgpu.backend_kit.pooled_memory import PooledMemory
+from tflgpu.backend_kit.pooled_outputs import output_sets
+from tflgpu.backend_kit.pools import PooledRegion
 from tflgpu.conformance.plans import chain
-from tflgpu.contract import heaps
-from tflgpu.contract.heaps import Copy, Kind
-from tflgpu.contract.pooled_buffer import PooledBuffer
-from tflgpu.contract.pooled_memory import PooledMemory
-from tflgpu.contract.pooled_outputs import output_sets
-from tflgpu.contract.pools import PooledRegion
 from tflgpu.errors import DeviceError
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from tflgpu.backend_kit.output_sets import NoRoomError, OutputSet, OutputSets
+from tflgpu.backend_kit.recording import BaseRecording
 from tflgpu.contract.device import DispatchTime
-from tflgpu.contract.lending import NoRoomError, OutputSet, OutputSets
-from tflgpu.contract.recording import BaseRecording
 from tflgpu.errors import DeviceError, StateError
 
 

@@ -18,7 +18,7 @@ from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from tflgpu.backend_kit.subgroup_probe import probe_shuffle
 from tflgpu.compiler.plan import Plan
-from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.subgroup import LARGEST

@@ -26,7 +26,7 @@ import attrs
 import numpy as np
 import tflgpu
 from tflgpu.cache.digest import digest_of
-from tflgpu.delegate import GpuDelegate
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.saved.container import HEADER, packed, unpacked
 from tflgpu.saved.store import entries, fault
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec

@@ -11,7 +11,7 @@ from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Graph
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.registry import default_passes

@@ -23,12 +23,12 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass
-from tflgpu.plugin_sources import Plugin
+from tflgpu.plugins.sources import Plugin
 from tflgpu.saved.facts import facts_of
 from tflgpu.saved.key import Key, key_of
 from tflgpu.saved.model import compiled_in

@@ -17,8 +17,8 @@ import tflgpu
 from saved_models import small_model
 from test_saved_delegates import REF, assert_same, never, run
 from tflgpu.compiler import compile as compiling
-from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import AllocationError, DeviceError
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.ir.dtypes import DType
 from tflgpu.runtime import compile_or_load
 from tflgpu.runtime.opened_device import OpenedDevice
@@ -427,7 +427,7 @@ def test_other_graphs_of_the_same_file_are_not_mixed_up(
 UNUSED = (
     *("tflgpu.kernels.", "tflgpu.runtime.guard", "tflgpu.profiles", "tflgpu.cli",
     "tflgpu.conformance"),
-    *("tflgpu.hosts", "tflgpu.converters", "tflgpu.tflite.build"),
+    *("tflgpu.hosts", "tflgpu.tflite.converters", "tflgpu.tflite.build"),
     *("tflgpu.tflite.write", "tflgpu.saved.flatten", "tflgpu.devices.measure.",
     "tflgpu.devices.targets"),
     *("tflgpu.flow.session", "tflgpu.flow.program", "tflgpu.runtime.timing"),

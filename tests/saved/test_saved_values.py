@@ -23,11 +23,11 @@ from tflgpu.compiler.target import Target
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.same import same
 from tflgpu.language.tree import Binary, Buffer, Const, Expr, Kernel, Store
 from tflgpu.language.types import F32, I32, Scalar
 from tflgpu.language.walk import walk
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.registry import builtin_ops

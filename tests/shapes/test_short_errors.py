@@ -9,8 +9,8 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.blame import shown
 from tflgpu.errors import TflgpuError
+from tflgpu.errors.blame import shown
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import TensorSpec as Spec

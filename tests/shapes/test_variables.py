@@ -442,7 +442,7 @@ def test_state_that_is_a_result_cannot_be_bound(device: int) -> None:
 
 def test_a_reference_that_gives_too_few_arrays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin's stateful operator need not say what its states are; its reference is counted."""
-    from tflgpu.plugins import registry
+    from tflgpu.plugins.registry import registry
     from tflgpu.tflite import build as building
 
     ops = dict(registry().ops())

@@ -16,8 +16,8 @@ from tflgpu.conformance.programs import PROGRAMS
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, Kernel
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import F16, F32x4, Scalar, Type
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import builtin_ops

@@ -1,5 +1,5 @@
-"""Barriers in recorded command buffers: where `tflgpu.contract.hazards` asks for one, and nowhere
-else."""
+"""Barriers in recorded command buffers: where `tflgpu.backend_kit.hazards` asks for one, and
+nowhere else."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def test_a_chain_is_recorded_with_its_barriers(open_device: Any, monkeypatch: Any) -> None:
+    from tflgpu.backend_kit.run_commands import Between
     from tflgpu.compiler.plan import InputRef, OutputRef
     from tflgpu.conformance.plans import affine, chain, dispatch, io, plan
-    from tflgpu.contract.run_commands import Between
     from tflgpu_vulkan.record import Writer
 
     counted: list[Any] = []
@@ -33,8 +33,8 @@ def test_a_chain_is_recorded_with_its_barriers(open_device: Any, monkeypatch: An
 def test_bound_buffers_are_read_behind_a_barrier(open_device: Any, monkeypatch: Any) -> None:
     """Waiting for a run makes what it wrote available; reading it on another queue takes a barrier
     there (Vulkan, "Memory Dependencies")."""
+    from tflgpu.backend_kit.run_commands import Between
     from tflgpu.conformance.plans import chain
-    from tflgpu.contract.run_commands import Between
     from tflgpu_vulkan.record import Writer
 
     seen: list[Any] = []

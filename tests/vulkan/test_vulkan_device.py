@@ -29,7 +29,7 @@ def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
 def test_constants_larger_than_a_piece_of_the_upload(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tflgpu.contract import heaps
+    from tflgpu.backend_kit import heaps
 
     monkeypatch.setattr(heaps, "PIECE", 1000)
     constants = [whole(1999, 1), whole(3, 2), whole(0), whole(507, 3)]
@@ -94,7 +94,7 @@ def test_what_vulkan_guarantees(open_device: Callable[..., Any]) -> None:
 
 
 def test_a_buffer_larger_than_a_piece(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tflgpu.contract import heaps
+    from tflgpu.backend_kit import heaps
 
     monkeypatch.setattr(heaps, "PIECE", 1000)
     x = np.random.default_rng(0).standard_normal(4099).astype(np.float32)

@@ -13,7 +13,7 @@ import pytest
 PROBE = (
     "import sys\n"
     "{before}\n"
-    "from tflgpu.plugins import registry\n"
+    "from tflgpu.plugins.registry import registry\n"
     "assert not [f for f in registry().failures if f.name == 'vulkan'], registry().failures\n"
     "probe = registry().probe('vulkan')\n"
     "print(probe.available, probe.reason)"

@@ -238,7 +238,7 @@ def test_what_could_not_be_recorded_is_released_once(
         raise DeviceError("no commands")
 
     monkeypatch.setattr(Commands, "release", counted)
-    monkeypatch.setattr("tflgpu.contract.pooled_recording.output_sets", fail)
+    monkeypatch.setattr("tflgpu.backend_kit.pooled_recording.output_sets", fail)
     with pytest.raises(DeviceError, match="no commands"):
         device.load(chain(9, device.alignment))
     gc.collect()

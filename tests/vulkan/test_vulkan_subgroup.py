@@ -13,9 +13,9 @@ import pytest
 from test_spirv import _dispatched
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, Kernel
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.subgroup import largest_group
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import builtin_ops
@@ -100,7 +100,7 @@ def test_what_the_probe_does_not_find_the_device_has_not(
     open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    monkeypatch.setattr("tflgpu.contract.subgroup_probe.probe_shuffle", lambda device, widest: 0)
+    monkeypatch.setattr("tflgpu.backend_kit.subgroup_probe.probe_shuffle", lambda device, widest: 0)
     opened = open_device()
     assert opened.caps.subgroup_shuffle == 0
     with pytest.raises(KernelError, match="a shuffle, which this device does not have"):

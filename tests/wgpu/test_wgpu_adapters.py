@@ -97,7 +97,7 @@ def test_a_library_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_wgpu_the_reason_has_the_command() -> None:
     script = (
         "import sys; sys.modules['wgpu'] = None\n"
-        "from tflgpu.plugins import registry\n"
+        "from tflgpu.plugins.registry import registry\n"
         "assert not [f for f in registry().failures if f.name == 'wgpu']\n"
         "print(registry().probe('wgpu').reason)"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tflgpu
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lifetimes"))
 import child

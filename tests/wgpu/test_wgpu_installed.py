@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 
 def _installed(monkeypatch: pytest.MonkeyPatch, lib: Any, **inside: Any) -> None:

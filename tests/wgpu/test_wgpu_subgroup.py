@@ -58,7 +58,7 @@ def test_what_the_probe_does_not_find_the_device_has_not(
     open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    monkeypatch.setattr("tflgpu.contract.subgroup_probe.probe_shuffle", lambda device, widest: 0)
+    monkeypatch.setattr("tflgpu.backend_kit.subgroup_probe.probe_shuffle", lambda device, widest: 0)
     opened = open_device()
     assert opened.caps.subgroup_shuffle == 0
     with pytest.raises(KernelError, match="a shuffle, which this device does not have"):

@@ -7,15 +7,15 @@ what other backends are compared with.
 from __future__ import annotations
 
 import numpy as np
+from tflgpu.backend_kit.base_buffer import host_bytes
+from tflgpu.backend_kit.base_device import BaseDevice
 from tflgpu.compiler.plan import Plan
-from tflgpu.contract.base_device import BaseDevice
-from tflgpu.contract.buffers import host_bytes
 from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.errors import CompileError, DeviceError, KernelError
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.check import check
 from tflgpu.language.subgroup import LARGEST
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_cpu_ref.dump import dump

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tflgpu.backend_kit.account import Ledger
+from tflgpu.backend_kit.base_buffer import BaseBuffer, flat_bytes, host_span
+from tflgpu.backend_kit.plan_memory import POISON, BasePlanMemory, named_arenas
+from tflgpu.backend_kit.shared_weights import Made, SharedWeights
 from tflgpu.compiler.plan import ArenaRef, OutputRef, Plan
-from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, flat_bytes, host_span
-from tflgpu.contract.memory_use import Ledger, MemoryUse, Use
-from tflgpu.contract.plan_memory import POISON, BasePlanMemory, named_arenas
-from tflgpu.contract.shared_weights import Made, SharedWeights
+from tflgpu.contract.buffers import Bytes, Span
+from tflgpu.contract.memory_use import MemoryUse, Use
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
-from tflgpu.hookspecs import hookimpl
 from tflgpu.language.generator import ShaderGenerator
+from tflgpu.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from tflgpu.contract.device import Device, NodeDevice
+    from tflgpu.language.caps import DeviceCaps
     from tflgpu.language.tree import Kernel
-    from tflgpu.lowering.caps import DeviceCaps
     from tflgpu.options import DelegateOptions
 
 NAME = "cpu_ref"

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+from tflgpu.backend_kit.output_sets import OutputSet, OutputSets
+from tflgpu.backend_kit.plan_recording import BasePlanRecording
 from tflgpu.compiler.plan import Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.device import DispatchTime
-from tflgpu.contract.lending import OutputSet, OutputSets
-from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import DeviceError, KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.interpreter import interpret

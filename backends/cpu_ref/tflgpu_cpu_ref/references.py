@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tflgpu.backend_kit.node_device import BaseNodeDevice
 from tflgpu.compiler.references import reference_support
 from tflgpu.contract.device import NodeRun
-from tflgpu.contract.node_device import BaseNodeDevice
 from tflgpu.ir.graph import Node
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.reference import ReferenceRecording

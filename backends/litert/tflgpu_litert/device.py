@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+from tflgpu.backend_kit.node_device import BaseNodeDevice
 from tflgpu.contract.device import DeviceInfo, NodeRun
-from tflgpu.contract.node_device import BaseNodeDevice
 from tflgpu.errors import DeviceError
 from tflgpu.ir.graph import Node, TensorSpec, Value
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.reason import KnownLate, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from ai_edge_litert.interpreter import Interpreter, InterpreterWithCustomOps
 from ai_edge_litert.interpreter import OpResolverType as LiteRTResolver
-from tflgpu.contract.waiting import of_signal
+from tflgpu.backend_kit.waiting import of_signal
 from tflgpu.errors import OptionError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import DeviceError
-from tflgpu.hookspecs import hookimpl
+from tflgpu.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from tflgpu.contract.device import NodeDevice

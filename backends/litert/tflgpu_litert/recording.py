@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tflgpu.backend_kit.forks import Holder, immortal
+from tflgpu.backend_kit.node_recording import BaseNodeRecording
 from tflgpu.contract.device import NodeRun
-from tflgpu.contract.forks import Holder, immortal
-from tflgpu.contract.node_recording import BaseNodeRecording
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from tflgpu.contract.buffers import BaseBuffer, Bytes, Span
-from tflgpu.contract.host_memory import usable_in_place
-from tflgpu.contract.pools import LEAST
+from tflgpu.backend_kit.base_buffer import BaseBuffer
+from tflgpu.backend_kit.host_memory import usable_in_place
+from tflgpu.backend_kit.pools import LEAST
+from tflgpu.contract.buffers import Bytes, Span
 from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_opencl.failure import device_errors

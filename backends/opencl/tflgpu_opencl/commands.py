@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pyopencl as cl
-from tflgpu.contract.calls import Calls
+from tflgpu.backend_kit.calls import Calls
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.types import Size3

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyopencl as cl
+from tflgpu.backend_kit.account import Ledger
+from tflgpu.backend_kit.kernel_device import KernelDevice
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan, PlannedDispatch
-from tflgpu.contract.kernel_device import KernelDevice
-from tflgpu.contract.memory_use import Ledger
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.reason import Unsupported
@@ -105,7 +105,7 @@ class OpenCLDevice(KernelDevice[Memory]):
         compiler alone knows PTX. Other drivers are believed: some of their compilers crash rather
         than refuse."""
         # Not at the top: these make kernels and interpret them, and no other driver is asked.
-        from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
+        from tflgpu.backend_kit.kernel_probe import computes_in_half, runs_matrix_tiles
 
         if not self.caps.f16_arithmetic:
             self._assume(f16_arithmetic=True)

@@ -6,13 +6,13 @@ import os
 from typing import Any
 
 import pyopencl as cl
+from tflgpu.backend_kit.driver_libraries import load_drivers
+from tflgpu.backend_kit.forks import REMEDY, Begun
+from tflgpu.backend_kit.listing import Found, Listing, vendor_named
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.contract.driver_libraries import load_drivers
-from tflgpu.contract.forks import REMEDY, Begun
-from tflgpu.contract.listing import Found, Listing, vendor_named
 from tflgpu.errors import DeviceError
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.subgroup import LARGEST
-from tflgpu.lowering.caps import DeviceCaps
 
 NAME = "opencl"
 _MAX_BINDINGS = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyopencl as cl
-from tflgpu.contract.waiting import wait_until
+from tflgpu.backend_kit.waiting import wait_until
 
 from tflgpu_opencl.failure import device_errors, failure
 

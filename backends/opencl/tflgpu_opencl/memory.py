@@ -7,13 +7,14 @@ from typing import Any
 import attrs
 import numpy as np
 import pyopencl as cl
+from tflgpu.backend_kit.account import Ledger
+from tflgpu.backend_kit.buffer_memory import BufferMemory
+from tflgpu.backend_kit.placement import Placement, as_planned, regions_of
+from tflgpu.backend_kit.pools import LEAST
+from tflgpu.backend_kit.shared_weights import SharedWeights
 from tflgpu.compiler.plan import Plan
-from tflgpu.contract.buffer_memory import BufferMemory
 from tflgpu.contract.buffers import Bytes
-from tflgpu.contract.memory_use import Ledger, Use
-from tflgpu.contract.placement import Placement, as_planned, regions_of
-from tflgpu.contract.pools import LEAST
-from tflgpu.contract.shared_weights import SharedWeights
+from tflgpu.contract.memory_use import Use
 from tflgpu.ir.dtypes import Array
 
 from tflgpu_opencl.failure import device_errors

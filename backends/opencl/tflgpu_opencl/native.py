@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pyopencl as cl
-from tflgpu.contract.calls import Call
+from tflgpu.backend_kit.calls import Call
 
 # What is an `int` or a null pointer in C goes as a Python number and as None, and arrays as
 # `byref`: ctypes takes 0.3 us less for such a call (of 0.8) than for one with objects like

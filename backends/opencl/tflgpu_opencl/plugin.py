@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflgpu.contract.device import API_VERSION, BackendInfo, Probe
-from tflgpu.hookspecs import hookimpl
 from tflgpu.language.generator import ShaderGenerator
+from tflgpu.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from tflgpu.contract.device import Device
+    from tflgpu.language.caps import DeviceCaps
     from tflgpu.language.tree import Kernel
-    from tflgpu.lowering.caps import DeviceCaps
     from tflgpu.options import DelegateOptions
 
 NAME = "opencl"

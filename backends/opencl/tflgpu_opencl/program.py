@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import attrs
 import pyopencl as cl
+from tflgpu.backend_kit.joined_kernels import Joined, JoinedKernels, Opening
 from tflgpu.cache.disk_cache import DiskCache
-from tflgpu.contract.joined_kernels import Joined, JoinedKernels, Opening
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.language.tree import Kernel
 

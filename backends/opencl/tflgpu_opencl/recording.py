@@ -11,10 +11,10 @@ from typing import Any
 
 import attrs
 import pyopencl as cl
+from tflgpu.backend_kit.staged_recording import StagedRecording
+from tflgpu.backend_kit.staging import Outline, Staging
 from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.contract.device import DispatchTime
-from tflgpu.contract.staged_recording import StagedRecording
-from tflgpu.contract.staging import Outline, Staging
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 

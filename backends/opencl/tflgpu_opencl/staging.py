@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
+from tflgpu.backend_kit.account import Ledger
+from tflgpu.backend_kit.forks import keep_in_child
+from tflgpu.backend_kit.host_memory import PAGE
+from tflgpu.backend_kit.staging import CopiedInput, CopiedOutput, Staging
 from tflgpu.compiler.plan import PlannedIO
 from tflgpu.contract.buffers import Bytes
-from tflgpu.contract.forks import keep_in_child
-from tflgpu.contract.host_memory import PAGE
-from tflgpu.contract.memory_use import Ledger, Use
-from tflgpu.contract.staging import CopiedInput, CopiedOutput, Staging
+from tflgpu.contract.memory_use import Use
 from tflgpu.ir.dtypes import Array
 
 from tflgpu_opencl.commands import Commands

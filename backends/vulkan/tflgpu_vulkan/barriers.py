@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tflgpu.contract.run_commands import Between
+from tflgpu.backend_kit.run_commands import Between
 
 from tflgpu_vulkan.api import NULL, array, make, vk
 

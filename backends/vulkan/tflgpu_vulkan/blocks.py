@@ -6,10 +6,10 @@ import weakref
 from typing import Any
 
 import numpy as np
-from tflgpu.contract.base_device import releasing_on_error
+from tflgpu.backend_kit.base_device import releasing_on_error
+from tflgpu.backend_kit.heaps import Kind
+from tflgpu.backend_kit.pools import PooledRegion
 from tflgpu.contract.buffers import Bytes
-from tflgpu.contract.heaps import Kind
-from tflgpu.contract.pools import PooledRegion
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk

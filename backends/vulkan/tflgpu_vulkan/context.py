@@ -8,8 +8,8 @@ import time
 from itertools import cycle
 from typing import Any
 
-from tflgpu.contract.counted import Counted
-from tflgpu.contract.waiting import manner
+from tflgpu.backend_kit.counted import Counted
+from tflgpu.backend_kit.waiting import manner
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, strings, vk

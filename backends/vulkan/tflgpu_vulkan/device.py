@@ -6,12 +6,12 @@ import contextlib
 from typing import Any
 
 import attrs
+from tflgpu.backend_kit.account import Ledger
+from tflgpu.backend_kit.heaps import Kind
+from tflgpu.backend_kit.kernel_device import KernelDevice
+from tflgpu.backend_kit.pooled_memory import PooledMemory
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan
-from tflgpu.contract.heaps import Kind
-from tflgpu.contract.kernel_device import KernelDevice
-from tflgpu.contract.memory_use import Ledger
-from tflgpu.contract.pooled_memory import PooledMemory
 from tflgpu.errors import DeviceError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.reason import Unsupported

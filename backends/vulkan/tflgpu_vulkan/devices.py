@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from tflgpu.backend_kit.listing import Listing
 from tflgpu.contract.device import DeviceInfo, Probe
-from tflgpu.contract.listing import Listing
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import lib, listed

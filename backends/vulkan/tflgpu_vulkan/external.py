@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tflgpu.contract.base_device import releasing_on_error
+from tflgpu.backend_kit.base_device import releasing_on_error
 from tflgpu.contract.buffers import Bytes
 from tflgpu.errors import DeviceError
 

@@ -6,10 +6,10 @@ import os
 from typing import Any, NamedTuple
 
 import attrs
-from tflgpu.contract.listing import VENDORS
+from tflgpu.backend_kit.listing import VENDORS
+from tflgpu.language.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.language.matrix import SUBGROUP
 from tflgpu.language.subgroup import LARGEST
-from tflgpu.lowering.caps import DeviceCaps, guess_cache_bytes
 
 from tflgpu_vulkan.api import NULL, ffi, lib, listed, make, text, vk
 from tflgpu_vulkan.instance import Instance, version_word

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from tflgpu.contract.heaps import Copy, Heaps, Kind
-from tflgpu.contract.run_commands import exchange
+from tflgpu.backend_kit.heaps import Copy, Heaps, Kind
+from tflgpu.backend_kit.run_commands import exchange
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.blocks import Block, Region

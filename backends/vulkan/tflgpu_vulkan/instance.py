@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tflgpu.contract.driver_libraries import load_drivers, vulkan_manifests
-from tflgpu.contract.forks import call_in_child
+from tflgpu.backend_kit.driver_libraries import load_drivers, vulkan_manifests
+from tflgpu.backend_kit.forks import call_in_child
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, listed, make, strings, text, vk

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from tflgpu.backend_kit.driver_cache import DriverCache
 from tflgpu.cache.disk_cache import DiskCache, cache_key
-from tflgpu.contract.driver_cache import DriverCache
 
 from tflgpu_vulkan.api import NULL, array, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context

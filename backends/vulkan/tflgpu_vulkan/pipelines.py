@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
+from tflgpu.backend_kit.kernel_cache import OwnedKernels
 from tflgpu.cache.disk_cache import DiskCache
-from tflgpu.contract.kernel_cache import OwnedKernels
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.language.check import check
 from tflgpu.language.tree import Kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tflgpu.contract.run_commands import Between, Launch
+from tflgpu.backend_kit.run_commands import Between, Launch
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.barriers import ARGUMENTS
@@ -15,7 +15,7 @@ from tflgpu_vulkan.pipelines import Pipeline
 
 
 class Writer:
-    """A command buffer that is being recorded: `tflgpu.contract.run_commands.RunCommands`."""
+    """A command buffer that is being recorded: `tflgpu.backend_kit.run_commands.RunCommands`."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from tflgpu.backend_kit.pooled_memory import PooledMemory
+from tflgpu.backend_kit.pooled_recording import PooledRecording
 from tflgpu.compiler.plan import Plan
-from tflgpu.contract.pooled_memory import PooledMemory
-from tflgpu.contract.pooled_recording import PooledRecording
 
 from tflgpu_vulkan.blocks import Block
 from tflgpu_vulkan.context import Commands, Context

@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import wgpu
+from tflgpu.backend_kit.driver_libraries import load_drivers, vulkan_manifests
+from tflgpu.backend_kit.listing import VENDORS, Listing, vendor_named
+from tflgpu.backend_kit.parallel import aside
+from tflgpu.backend_kit.waiting import of_signal
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.contract.driver_libraries import load_drivers, vulkan_manifests
-from tflgpu.contract.listing import VENDORS, Listing, vendor_named
-from tflgpu.contract.parallel import aside
-from tflgpu.contract.waiting import of_signal
+from tflgpu.language.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.language.subgroup import LARGEST
-from tflgpu.lowering.caps import DeviceCaps, guess_cache_bytes
 
 NAME = "wgpu"
 #: Native APIs in the order in which they are preferred where several drive one GPU. OpenGL is

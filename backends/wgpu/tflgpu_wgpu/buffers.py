@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import wgpu
-from tflgpu.contract.buffers import BaseBuffer, Bytes, Span
+from tflgpu.backend_kit.base_buffer import BaseBuffer
+from tflgpu.contract.buffers import Bytes, Span
 from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_wgpu.failure import device_errors

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 
 import attrs
+from tflgpu.backend_kit.account import Ledger
+from tflgpu.backend_kit.kernel_device import KernelDevice
 from tflgpu.compiler.plan import Plan, PlannedDispatch
-from tflgpu.contract.kernel_device import KernelDevice
-from tflgpu.contract.memory_use import Ledger
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.tuning import tuning_of

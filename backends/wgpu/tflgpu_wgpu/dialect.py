@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import attrs
 import numpy as np
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.code import AND, ATOM, SHIFT, UNARY, Code, shortest
 from tflgpu.language.defining import DefiningPrinter
 from tflgpu.language.needs import Features
@@ -33,7 +34,6 @@ from tflgpu.language.tree import (
 )
 from tflgpu.language.types import I32, Scalar, Type
 from tflgpu.language.walk import expressions
-from tflgpu.lowering.caps import DeviceCaps
 
 _BUILTINS = {
     "global_id": "global_invocation_id",

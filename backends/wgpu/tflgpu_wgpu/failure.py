@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import wgpu
-from tflgpu.contract.waiting import of_signal
+from tflgpu.backend_kit.waiting import of_signal
 from tflgpu.errors import DeviceError, DeviceLostError
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import attrs
 import numpy as np
+from tflgpu.backend_kit.account import Ledger
+from tflgpu.backend_kit.base_device import releasing_on_error
+from tflgpu.backend_kit.buffer_memory import BufferMemory
+from tflgpu.backend_kit.placement import place
+from tflgpu.backend_kit.shared_weights import SharedWeights
 from tflgpu.compiler.plan import Plan
-from tflgpu.contract.base_device import releasing_on_error
-from tflgpu.contract.buffer_memory import BufferMemory
 from tflgpu.contract.buffers import Bytes
-from tflgpu.contract.memory_use import Ledger, Use
-from tflgpu.contract.placement import place
-from tflgpu.contract.shared_weights import SharedWeights
+from tflgpu.contract.memory_use import Use
 
 from tflgpu_wgpu.failure import device_errors
 

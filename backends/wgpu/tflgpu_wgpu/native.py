@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-from tflgpu.contract.forks import call_in_child, immortal
-from tflgpu.contract.waiting import wait_until
+from tflgpu.backend_kit.forks import call_in_child, immortal
+from tflgpu.backend_kit.waiting import wait_until
 from tflgpu.errors import DeviceError
 from tflgpu.language.types import Size3
 from wgpu.backends.wgpu_native import _api, _helpers, ffi, lib
@@ -210,7 +210,7 @@ class Download:
         # all, does not get through the library that calls, so it is kept for who asked it.
         def failed(kind: Any, error: BaseException, trace: Any) -> None:
             mapping.done = True
-            # Its way here tells that a handler raised it (`tflgpu.blame.of_signal`).
+            # Its way here tells that a handler raised it (`tflgpu.errors.blame.of_signal`).
             _asking.raised = error.with_traceback(trace)
 
         @ffi.callback(  # type: ignore[untyped-decorator]

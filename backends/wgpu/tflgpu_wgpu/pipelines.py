@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import attrs
 import wgpu
-from tflgpu.contract.kernel_cache import KernelCache
-from tflgpu.contract.waiting import of_signal
+from tflgpu.backend_kit.kernel_cache import KernelCache
+from tflgpu.backend_kit.waiting import of_signal
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
 

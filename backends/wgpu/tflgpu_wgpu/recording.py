@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from tflgpu.backend_kit.host_memory import arrays_in_block
+from tflgpu.backend_kit.output_sets import OutputSet, OutputSets
+from tflgpu.backend_kit.plan_recording import BasePlanRecording
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.device import DispatchTime
-from tflgpu.contract.host_memory import arrays_in_block
-from tflgpu.contract.lending import OutputSet, OutputSets
-from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import DeviceError
 
 from tflgpu_wgpu.failure import device_errors

@@ -18,7 +18,7 @@ from tflgpu.cli.profiles import profiles
 from tflgpu.cli.run import run
 from tflgpu.cli.shader import shader
 from tflgpu.errors import TflgpuError
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 
 class _Commands(TyperGroup):

@@ -17,7 +17,7 @@ from tflgpu.demo import Digits, load_digits
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import CPU
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 WRONG = 1
 _LEAST_ACCURACY = 0.95

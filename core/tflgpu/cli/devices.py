@@ -15,10 +15,10 @@ from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.devices.device_states import DeviceState, opened_state
 from tflgpu.errors import TflgpuError
 from tflgpu.interpreter.providers import VARIABLE, is_switched_on
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
-from tflgpu.plugin_sources import Plugin
-from tflgpu.plugins import Registry, registry
+from tflgpu.plugins.registry import Registry, registry
+from tflgpu.plugins.sources import Plugin
 
 #: Seconds from which on the import of a plugin is worth a word.
 _SLOW_IMPORT = 1.0

@@ -26,7 +26,7 @@ from tflgpu.ir.graph import Graph, Node
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.options import CPU as CPU_ONLY
 from tflgpu.options import DelegateOptions, numerics_of
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.profiles.check import checked
 from tflgpu.profiles.delegation import Delegation
 from tflgpu.runtime.opening import compiled_on

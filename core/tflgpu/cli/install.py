@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
 
 from tflgpu.contract.device import BackendInfo
-from tflgpu.plugins import Registry, missing_driver
+from tflgpu.plugins.registry import Registry, missing_driver
 
 
 def packages_of(distribution: str, extra: str) -> list[str]:

@@ -10,11 +10,11 @@ import attrs
 from tflgpu.cli import console
 from tflgpu.cli.models import index_or_name
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import TflgpuError
 from tflgpu.interpreter.estimate import estimate
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.options import numerics_of
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.runtime.estimate import Estimate
 
 _NUMBERS = ("parts", "kernels", "on the CPU", "arena", "weights", "staging", "total")

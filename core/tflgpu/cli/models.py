@@ -14,10 +14,10 @@ import typer
 from tflgpu.cli import console
 from tflgpu.cli.delegate_flags import FILE, Flags, flag_of
 from tflgpu.compiler.report import TOLD
-from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import OptionError
 from tflgpu.interpreter import Interpreter
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.options import CPU, OPTIONS_FILE, DelegateOptions
 from tflgpu.options.kinds import is_count
 from tflgpu.runtime.opened_device import CHOICE

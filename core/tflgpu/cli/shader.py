@@ -13,7 +13,7 @@ from tflgpu.compiler.plan import PlannedDispatch
 from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import InputError, OptionError
 from tflgpu.options import CPU
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model

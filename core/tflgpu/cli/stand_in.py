@@ -5,9 +5,9 @@ from __future__ import annotations
 from tflgpu.cli.models import quiet_delegate
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.contract.device import NodeDevice
-from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import DeviceError, TflgpuError
-from tflgpu.plugins import registry
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
+from tflgpu.plugins.registry import registry
 
 
 def judge(

@@ -12,7 +12,7 @@ import attrs
 from tflgpu.compat.version import VersionRange, find_version
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import OptionError, PluginError
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
 from tflgpu.values import frozen
 

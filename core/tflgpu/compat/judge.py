@@ -10,7 +10,7 @@ import attrs
 
 from tflgpu.compat.entry import CompatEntry, Verdict
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.values import frozen
 
 #: What a driver may not tell, so that an entry may say it. All else can only be taken away:

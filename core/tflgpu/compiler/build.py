@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 import numpy as np
 
-from tflgpu.blame import Failed, Refused, attempt
 from tflgpu.compiler.fuse import Group
 from tflgpu.compiler.parts import states_of
 from tflgpu.errors import KernelError, PluginError
+from tflgpu.errors.blame import Failed, Refused, attempt
 from tflgpu.ir.asked import Unedited, answered
 from tflgpu.ir.graph import Value
 from tflgpu.language.check import check

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from tflgpu.blame import Failed, attempt
 from tflgpu.compiler.report_values import CompositeReport
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.trial import Trial
+from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.composite import Composite
 from tflgpu.ir.graph import Graph, Node, Value

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from tflgpu.blame import Failed, attempt
+from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_CHAIN, cost
 from tflgpu.language.builder import Builder

@@ -27,9 +27,9 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.language.budget import MAX_KERNEL, cost
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.bodies import KernelBodies
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import (
     Binding,

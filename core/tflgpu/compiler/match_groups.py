@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tflgpu.blame import Failed, Refused, attempt, shown
 from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.fuse import Matched
+from tflgpu.errors.blame import Failed, Refused, attempt, shown
 from tflgpu.ir.asked import Unedited, answered
 from tflgpu.ir.graph import Node, Value
 from tflgpu.lowering.rule import GroupRule, KernelRule, Site

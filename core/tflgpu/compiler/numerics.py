@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tflgpu.lowering.storage import IntegerStorage
 
 if TYPE_CHECKING:
-    from tflgpu.lowering.caps import DeviceCaps
+    from tflgpu.language.caps import DeviceCaps
 
 
 class Numerics(enum.Enum):

@@ -15,7 +15,7 @@ from tflgpu.compiler.references import reference_support
 from tflgpu.compiler.stored_numbers import integer_node
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.registry import KernelRegistry, without_rules
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Rule, Site

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import Failed, attempt
 from tflgpu.compiler.references import reference_support
+from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Composed, OpDef, Operand

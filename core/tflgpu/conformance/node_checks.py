@@ -40,10 +40,10 @@ from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.tree import Buffer, Kernel
 from tflgpu.language.types import Scalar, Size3
-from tflgpu.lowering.caps import DeviceCaps
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
 STORED = (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16, Scalar.I8, Scalar.U8, Scalar.I16)

@@ -23,7 +23,7 @@ from tflgpu.compiler.stored_numbers import numerics_for
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.other_builtins import others
 from tflgpu.conformance.samples import materialize
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.registry import builtin_ops

@@ -14,9 +14,9 @@ from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.subgroup import LARGEST
 from tflgpu.language.types import Scalar, Size3
-from tflgpu.lowering.caps import DeviceCaps
 
 _SCALARS = (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)
 _REDUCTIONS = ("add", "min", "max")

@@ -19,7 +19,7 @@ from tflgpu.conformance.op_checks import op_checks
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.errors import TflgpuError
 from tflgpu.lowering.reason import Unsupported
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 
 
 @attrs.frozen

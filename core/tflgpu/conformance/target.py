@@ -7,19 +7,19 @@ from typing import Any, TypeVar
 
 import attrs
 
+from tflgpu.checks.device import unchecked
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.tolerance import Tolerance
-from tflgpu.contract.checked import unchecked
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.ir.graph import Node
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 
 _T = TypeVar("_T")
 

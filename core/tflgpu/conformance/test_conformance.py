@@ -13,7 +13,7 @@ from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.suite import Suite
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.errors import TflgpuError
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,1 +1,1 @@
-"""What a backend implements, the bases that help it, and the checks of what it does."""
+"""What a backend implements: protocols and values."""

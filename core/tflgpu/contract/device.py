@@ -21,7 +21,7 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.pending import Pending
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.values import frozen
 
@@ -34,7 +34,7 @@ API_VERSION = 2
 #: What a backend of the version before lacks, by version.
 API_CHANGES: Mapping[int, str] = {
     2: "recordings have submit and bind, devices allocate and import_buffer, and a plan several "
-    "arenas (the classes in tflgpu.contract.base_device and tflgpu.contract.plan_recording bring "
+    "arenas (the classes in tflgpu.backend_kit.base_device and .plan_recording bring "
     "most of it)",
 }
 
@@ -186,7 +186,7 @@ class Recording(Protocol):
 
     def close(self) -> None:
         """Release everything; twice is harmless. Not called by a thread that is inside of a run of
-        it (`tflgpu.contract.run_guard` sees to that)."""
+        it (`tflgpu.backend_kit.run_guard` sees to that)."""
         ...
 
 
@@ -297,7 +297,7 @@ class Device(Protocol):
             StateError: the device is closed.
             CompileError: the driver refused a kernel; carries source and log.
             DeviceError: the plan does not fit together or is over a limit of `caps` (see
-                `tflgpu.contract.check_plan`), memory ran out, or the device is gone.
+                `tflgpu.backend_kit.check_plan`), memory ran out, or the device is gone.
         """
         ...
 

@@ -46,7 +46,7 @@ FINISHED = Finished()
 
 
 class Submission:
-    """The `Pending` of a `tflgpu.contract.recording.BaseRecording`, which keeps its word."""
+    """The `Pending` of a `tflgpu.backend_kit.recording.BaseRecording`, which keeps its word."""
 
     def __init__(
         self,

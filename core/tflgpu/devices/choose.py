@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from tflgpu.blame import Failed, attempt, shown
+from tflgpu.backend_kit.forks import try_in_child
 from tflgpu.compat.judge import Judgement, judge
 from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, Probe
-from tflgpu.contract.forks import try_in_child
 from tflgpu.contract.memory_use import CountsMemory
 from tflgpu.contract.offers import offers
 from tflgpu.devices import measured_times
 from tflgpu.devices.candidates import Candidate, ExaminedDevice, Notes
 from tflgpu.errors import DeviceError, TflgpuError
+from tflgpu.errors.blame import Failed, attempt, shown
 from tflgpu.options import CPU, DelegateOptions, device_from_text
-from tflgpu.plugins import Registry, missing_driver
+from tflgpu.plugins.registry import Registry, missing_driver
 from tflgpu.values import frozen
 
 #: A device of lower rank must be this much faster: less is chance, and the choice would differ

@@ -12,14 +12,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tflgpu.blame import shown
 from tflgpu.contract.device import CustomOps, ForeignOps, NodeDevice
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, OptionError, StateError, TflgpuError, UnsupportedError
+from tflgpu.errors.blame import shown
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 
 _LOG = logging.getLogger("tflgpu")
 

@@ -15,7 +15,7 @@ from tflgpu.devices.candidates import ExaminedDevice, milliseconds
 from tflgpu.devices.choose import Choice, choose
 from tflgpu.errors import OptionError, TflgpuError
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry, registry
+from tflgpu.plugins.registry import Registry, registry
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -4,7 +4,7 @@ there."""
 from __future__ import annotations
 
 from tflgpu.compiler.node_choice import NodeChoice
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 

@@ -10,9 +10,9 @@ from tflgpu.compat.judge import effective_caps, judge
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices.choose import Choice, choose
 from tflgpu.errors import TflgpuError
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry, registry
+from tflgpu.plugins.registry import Registry, registry
 
 
 @attrs.frozen

@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.blame import attempt
 from tflgpu.compiler.machines import Machine
 from tflgpu.contract.device import Recording
 from tflgpu.errors import DeviceError
+from tflgpu.errors.blame import attempt
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ops.base import Fields, OpDef

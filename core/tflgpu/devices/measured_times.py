@@ -13,7 +13,7 @@ from typing import Any
 
 from tflgpu.cache.disk_cache import DiskCache, cache_folder, cache_key
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.installed import version
+from tflgpu.plugins.installed import version
 
 #: A device that takes longer for the test plan is not one that was measured. Seconds.
 _LONGEST = 3600.0

@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-from tflgpu.blame import attempt
 from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.errors.blame import attempt
 
 _LOG = logging.getLogger("tflgpu")
 

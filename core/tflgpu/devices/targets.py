@@ -11,12 +11,12 @@ from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.device_options import node_choice, precision_on
 from tflgpu.ir.graph import Node
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.registry import default_passes
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 
 if TYPE_CHECKING:
     from tflgpu.lowering.rule import Site

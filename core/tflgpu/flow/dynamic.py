@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.blame import of_signal
 from tflgpu.errors import (
     DeviceError,
     DynamicError,
@@ -22,6 +21,7 @@ from tflgpu.errors import (
     TflgpuError,
     UnsupportedError,
 )
+from tflgpu.errors.blame import of_signal
 from tflgpu.flow.cut import Known
 from tflgpu.flow.drawn import Draws
 from tflgpu.ir.budget import check_size

@@ -9,10 +9,10 @@ from typing import ParamSpec
 import attrs
 import numpy as np
 
+from tflgpu.backend_kit.forks import Holder
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_values import OperatorReport, Refusal
 from tflgpu.compiler.report_values import Place as RunsOn
-from tflgpu.contract.forks import Holder
 from tflgpu.errors import AllocationError, ModelError, StateError, TflgpuError
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators

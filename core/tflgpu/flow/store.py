@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 
-from tflgpu.blame import Failed, attempt, in_a_line
 from tflgpu.errors import StateError
+from tflgpu.errors.blame import Failed, attempt, in_a_line
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape

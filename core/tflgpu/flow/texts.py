@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.blame import of_signal
 from tflgpu.errors import (
     DeviceError,
     DynamicError,
@@ -18,6 +17,7 @@ from tflgpu.errors import (
     TflgpuError,
     UnsupportedError,
 )
+from tflgpu.errors.blame import of_signal
 from tflgpu.flow.cut import Known
 from tflgpu.flow.program import Shared
 from tflgpu.flow.steps import Env, Told

@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
-from tflgpu.blame import describe
-from tflgpu.contract.forks import free_in_child, immortal
+from tflgpu.backend_kit.forks import free_in_child, immortal
 from tflgpu.errors import StateError, TflgpuError
+from tflgpu.errors.blame import describe
 from tflgpu.hosts.cdef import ALLOW_DYNAMIC_TENSORS, ERROR, OK, ffi, int_array, ints
 
 _LOG = logging.getLogger("tflgpu")

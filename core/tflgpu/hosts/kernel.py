@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tflgpu.blame import in_a_line, of_signal
-from tflgpu.contract.forks import Holder
-from tflgpu.contract.run_guard import RunGuard
+from tflgpu.backend_kit.forks import Holder
+from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
+from tflgpu.errors.blame import in_a_line, of_signal
 from tflgpu.hosts.cdef import DYNAMIC, ffi, resize
 from tflgpu.hosts.edges import Edge, Edges
 from tflgpu.hosts.reading import HostGraph, shape_of

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.contract.forks import free_in_child
+from tflgpu.backend_kit.forks import free_in_child
 from tflgpu.errors import StateError, TflgpuError, UnsupportedError
 from tflgpu.hosts.callbacks import Native, Nodes, Preview, Runs
 from tflgpu.hosts.cdef import MMAP_RO, ffi, resize

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from tflgpu.blame import describe
-from tflgpu.contract.forks import immortal
+from tflgpu.backend_kit.forks import immortal
 from tflgpu.errors import TflgpuError, UnsupportedError
+from tflgpu.errors.blame import describe
 from tflgpu.hosts.cdef import ffi
 
 #: Options as text -> the address of a `TfLiteDelegate`, and what owns it.

@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
+from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal
-from tflgpu.contract.run_guard import RunGuard
 from tflgpu.hosts.callbacks import Native, Nodes, Preview
 from tflgpu.hosts.kernel import Kernel
 from tflgpu.hosts.layout import check_layout

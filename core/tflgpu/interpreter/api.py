@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.blame import shown
+from tflgpu.backend_kit.forks import OfProcess
+from tflgpu.backend_kit.run_guard import Closable, RunGuard
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.forks import OfProcess
-from tflgpu.contract.run_guard import Closable, RunGuard
-from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
+from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.buffer_methods import BufferMethods
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.interpreter.invocation import Invocation, Lanes
 from tflgpu.interpreter.model_details import ModelDetails
 from tflgpu.interpreter.providers import provider_of
@@ -31,7 +31,7 @@ from tflgpu.ir.brief import clipped
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OpResolverType, truth
 from tflgpu.options.kinds import WholeNumber
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.tflite.model_file import SignatureInfo
 
 if sys.version_info >= (3, 11):

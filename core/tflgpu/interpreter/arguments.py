@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import shown
 from tflgpu.errors import ArgumentError, InputError, OptionError
+from tflgpu.errors.blame import shown
 from tflgpu.interpreter.details import numpy_type
 from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.dtypes import Array, DType

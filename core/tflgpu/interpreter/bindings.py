@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import Failed, attempt, in_a_line
+from tflgpu.backend_kit.host_memory import pages_of
 from tflgpu.contract.buffers import Buffer
-from tflgpu.contract.host_memory import pages_of
 from tflgpu.errors import DeviceError, InputError, StateError, TflgpuError, UnsupportedError
+from tflgpu.errors.blame import Failed, attempt, in_a_line
 from tflgpu.interpreter.given import Given
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array

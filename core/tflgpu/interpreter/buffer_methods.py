@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tflgpu.blame import shown
-from tflgpu.contract.host_memory import in_pages
-from tflgpu.contract.run_guard import RunGuard
+from tflgpu.backend_kit.host_memory import in_pages
+from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.errors import InputError, StateError, UnsupportedError
+from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import as_index
 from tflgpu.interpreter.bindings import Port
 from tflgpu.interpreter.cuda_buffer import CudaBuffer, allocate

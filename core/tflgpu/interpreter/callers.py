@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from tflgpu.blame import shown
+from tflgpu.backend_kit.forks import ForkWatch, OfProcess
+from tflgpu.backend_kit.run_guard import Closable, RunGuard
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.forks import ForkWatch, OfProcess
-from tflgpu.contract.run_guard import Closable, RunGuard
-from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import OptionError, UnsupportedError
+from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.gather import Gatherer
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.interpreter.invocation import answer
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.options.keywords import OptionKeywords, Unpack

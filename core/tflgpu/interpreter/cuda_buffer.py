@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from tflgpu.contract.buffers import SharesMemory
-from tflgpu.contract.cuda import Cuda, Imported
-from tflgpu.contract.dlpack import CUDA, Seen, capsule
 from tflgpu.contract.offers import offers
 from tflgpu.errors import StateError, UnsupportedError
+from tflgpu.interpreter.cuda import Cuda, Imported
 from tflgpu.interpreter.device_buffer import DeviceBuffer
+from tflgpu.interpreter.dlpack import CUDA, Seen, capsule
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tflgpu.blame import shown
 from tflgpu.errors import OptionError
+from tflgpu.errors.blame import shown
 from tflgpu.interpreter.api import Interpreter
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.blame import Failed, attempt, shown
+from tflgpu.backend_kit.run_guard import Closable, RunGuard
 from tflgpu.contract.buffers import Buffer
-from tflgpu.contract.run_guard import Closable, RunGuard
 from tflgpu.errors import ArgumentError, InputError, UnsupportedError
+from tflgpu.errors.blame import Failed, attempt, shown
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape

@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 
 from tflgpu.contract.device import NodeDevice
-from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import OptionError, UnsupportedError
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.ops.unknown import UnknownOp, refuse_unknown
 from tflgpu.options.keywords import OptionKeywords, Unpack
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.runtime.estimate import Estimate, estimate_of
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph

@@ -27,12 +27,12 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
 
-from tflgpu.blame import of_signal
-from tflgpu.contract.copy import copy
-from tflgpu.contract.forks import Holder
-from tflgpu.contract.run_guard import RunGuard
-from tflgpu.contract.waiting import manner
+from tflgpu.backend_kit.forks import Holder
+from tflgpu.backend_kit.run_guard import RunGuard
+from tflgpu.backend_kit.waiting import manner
 from tflgpu.errors import BusyError, InputError, StateError
+from tflgpu.errors.blame import of_signal
+from tflgpu.interpreter.copy import copy
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.interpreter.requests import Batch, Copy, Request, RequestChecks
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import Failed, attempt, shown
-from tflgpu.contract import dlpack
 from tflgpu.errors import ArgumentError, InputError, UnsupportedError
-from tflgpu.interpreter import cuda_buffer
+from tflgpu.errors.blame import Failed, attempt, shown
+from tflgpu.interpreter import cuda_buffer, dlpack
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape

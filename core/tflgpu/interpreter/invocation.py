@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tflgpu.blame import attempt, of_signal
-from tflgpu.contract.forks import Holder
+from tflgpu.backend_kit.forks import Holder
+from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.contract.pending import Pending
-from tflgpu.contract.run_guard import RunGuard
 from tflgpu.errors import InputError, StateError
+from tflgpu.errors.blame import attempt, of_signal
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.interpreter.subgraph import Subgraph

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.contract.copy import copy
+from tflgpu.interpreter.copy import copy
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.session import Session

@@ -11,13 +11,13 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from tflgpu.backend_kit.forks import OfProcess
+from tflgpu.backend_kit.run_guard import Closable, RunGuard
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.forks import OfProcess
 from tflgpu.contract.pending import Pending
-from tflgpu.contract.run_guard import Closable, RunGuard
-from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.interpreter.api import Interpreter
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.interpreter.ports import converted, fits, listed, ports
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array

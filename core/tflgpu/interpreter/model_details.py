@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from tflgpu.contract.run_guard import RunGuard
+from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.errors import InputError
 from tflgpu.interpreter.arguments import as_index
 from tflgpu.interpreter.details import TensorDetails, operator_details

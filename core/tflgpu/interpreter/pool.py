@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.contract.copy import copy
 from tflgpu.errors import AllocationError
+from tflgpu.interpreter.copy import copy
 from tflgpu.ir.dtypes import Array
 
 #: Smaller arrays come from the allocator's own lists without any faults.

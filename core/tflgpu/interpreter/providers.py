@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import OptionError
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.options import DelegateOptions, OpResolverType, truth
 from tflgpu.runtime.provider import Provider, cpu_only
 

@@ -18,9 +18,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from tflgpu.blame import in_a_line, of_signal
 from tflgpu.contract.pending import Finished, Pending
 from tflgpu.errors import DeviceError, DeviceLostError
+from tflgpu.errors.blame import in_a_line, of_signal
 from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OnError

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import Failed, attempt
 from tflgpu.contract.pending import Pending
+from tflgpu.errors.blame import Failed, attempt
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.ir.dtypes import Array
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tflgpu.blame import in_a_line
+from tflgpu.backend_kit.forks import Holder
 from tflgpu.compiler.carried_state import Pairs
-from tflgpu.contract.forks import Holder
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError
+from tflgpu.errors.blame import in_a_line
 from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.store import Store
 from tflgpu.interpreter.batching import Batching

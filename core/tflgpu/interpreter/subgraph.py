@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tflgpu.contract.copy import copy
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, StateError
 from tflgpu.interpreter.arguments import array_of, as_array, as_index, check_view
+from tflgpu.interpreter.copy import copy
 from tflgpu.interpreter.details import TensorDetails, tensor_details
 from tflgpu.interpreter.opened_subgraph import OpenedSubgraph
 from tflgpu.interpreter.resizing import named, no_tensor

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from tflgpu.blame import Failed, Refused, attempt
+from tflgpu.errors.blame import Failed, Refused, attempt
 from tflgpu.ir.graph import Node, Value
 
 _FIELDS = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in (Node, Value)}

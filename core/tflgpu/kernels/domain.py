@@ -21,9 +21,9 @@ import attrs
 
 from tflgpu.kernels.team import Member, Teams
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from tflgpu.kernels.gemm import pack_bias
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.tuning import tuning_of
 

@@ -26,10 +26,10 @@ from tflgpu.kernels.fixed_point import shift_right, upper_half
 from tflgpu.kernels.quantize_on_the_fly import RoundingOver
 from tflgpu.kernels.quantized_sums import byte_storage
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Buffer, Expr, Shared
 from tflgpu.language.types import Scalar
 from tflgpu.language.variables import Variable
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import Site
 from tflgpu.lowering.view import ReadView

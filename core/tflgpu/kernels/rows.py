@@ -16,9 +16,9 @@ import attrs
 from tflgpu.ir.graph import Node, Value
 from tflgpu.kernels.domain import Domain, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Shared
 from tflgpu.language.types import F32x4, Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.rule import RowReduction

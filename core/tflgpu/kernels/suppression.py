@@ -19,9 +19,9 @@ import numpy as np
 
 from tflgpu.kernels.team import Merge, Teams
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32, Scalar
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.view import ReadView
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Shared
 from tflgpu.language.types import Size3, Type
 from tflgpu.language.variables import Variable
-from tflgpu.lowering.caps import DeviceCaps
 
 #: Values of one member and those of another -> the merged values. The order of the two must not
 #: matter.

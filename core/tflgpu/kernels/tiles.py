@@ -7,7 +7,7 @@ import math
 
 import attrs
 
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.tuning import BlockedModel, tuning_of
 
 

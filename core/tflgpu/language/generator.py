@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
+    from tflgpu.language.caps import DeviceCaps
     from tflgpu.language.tree import Kernel
-    from tflgpu.lowering.caps import DeviceCaps
 
 
 @frozen

@@ -21,7 +21,7 @@ from tflgpu.values import frozen
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from tflgpu.lowering.caps import DeviceCaps
+    from tflgpu.language.caps import DeviceCaps
 
 #: What gives an f16 that is none of its operands, nor one with another sign.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div"})

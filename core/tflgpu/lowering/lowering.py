@@ -17,10 +17,10 @@ from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Buffer, Expr, Kernel
 from tflgpu.language.types import Scalar, Size3
 from tflgpu.lowering.bodies import KernelBodies
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.place import VectorPlace
 from tflgpu.lowering.precision import Precision

@@ -11,8 +11,8 @@ import enum
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 
 #: The least number that rounds to an infinity in f16, half a step beyond the largest.
 _INFINITE_F16 = 65520.0

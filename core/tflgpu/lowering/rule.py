@@ -11,13 +11,13 @@ from typing import Union
 
 import attrs
 
-from tflgpu.blame import Failed, shown
+from tflgpu.errors.blame import Failed, shown
 from tflgpu.ir.asked import ask
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_BUFFERS
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import KnownLate, PluginFault, Unsupported

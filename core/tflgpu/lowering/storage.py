@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 
 from tflgpu.ir.dtypes import DType
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.caps import DeviceCaps
 
 #: What a tensor that crosses a partition's edge may be, and what it is stored as there where 8 bits
 #: do not matter.

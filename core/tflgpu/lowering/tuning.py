@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 
 
 @attrs.frozen

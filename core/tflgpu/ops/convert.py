@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.blame import shown
 from tflgpu.errors import ModelError
+from tflgpu.errors.blame import shown
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ir.quant import Quantization

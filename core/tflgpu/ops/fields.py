@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
-from tflgpu.blame import shown
 from tflgpu.errors import ModelError
+from tflgpu.errors.blame import shown
 
 
 class Activation(enum.Enum):

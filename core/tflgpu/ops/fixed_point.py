@@ -17,8 +17,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.blame import shown
 from tflgpu.errors import ModelError
+from tflgpu.errors.blame import shown
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
 from tflgpu.ir.quant import Quantization

@@ -7,8 +7,8 @@ from typing import Any
 
 from flatbuffers import flexbuffers
 
-from tflgpu.blame import of_signal
 from tflgpu.errors import ModelError, TflgpuError
+from tflgpu.errors.blame import of_signal
 from tflgpu.ir.budget import Budget
 from tflgpu.ops.base import Fields
 

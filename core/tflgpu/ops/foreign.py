@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from tflgpu.blame import Failed, Refused, describe, of_signal, shown
 from tflgpu.errors import ModelError, PluginError, UnsupportedError
+from tflgpu.errors.blame import Failed, Refused, describe, of_signal, shown
 from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from tflgpu.blame import Failed, Refused, shown
+from tflgpu.errors.blame import Failed, Refused, shown
 from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node

@@ -1,5 +1,5 @@
 """Every op that tflgpu ships: the modules of `tflgpu.ops`. Plugins' join them in
-`tflgpu.plugins`."""
+`tflgpu.plugins.registry`."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.blame import shown
 from tflgpu.errors import OptionError
+from tflgpu.errors.blame import shown
 from tflgpu.options.kinds import OptionKind, is_count, whole
 from tflgpu.values import frozen
 

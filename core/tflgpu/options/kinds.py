@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tflgpu.blame import shown
 from tflgpu.errors import OptionError
+from tflgpu.errors.blame import shown
 from tflgpu.values import frozen
 
 #: What a string may say for a truth value, in any case: options of TFLite's delegates that are

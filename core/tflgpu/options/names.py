@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tflgpu.blame import shown
 from tflgpu.errors import OptionError
+from tflgpu.errors.blame import shown
 from tflgpu.options.kinds import DIGITS, OptionKind, is_count, whole
 from tflgpu.values import frozen
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tflgpu.blame import shown
 from tflgpu.errors import OptionError
+from tflgpu.errors.blame import shown
 from tflgpu.options.definition import Option, variable
 from tflgpu.options.environment import LATE, OPTIONS_FILE, environment_options, warn_of_unknown
 from tflgpu.options.other_names import canonical

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tflgpu.blame import Failed, attempt, shown
 from tflgpu.errors import GraphError, PluginError
+from tflgpu.errors.blame import Failed, attempt, shown
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.verify import verify
 from tflgpu.ops.unknown import unknown_reason

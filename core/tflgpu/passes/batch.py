@@ -18,8 +18,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.blame import Failed, attempt
 from tflgpu.errors import GraphError, ModelError
+from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import DType

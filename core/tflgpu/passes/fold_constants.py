@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.blame import of_signal
 from tflgpu.errors import TflgpuError
+from tflgpu.errors.blame import of_signal
 from tflgpu.ir.budget import spend
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.blame import Failed, attempt
 from tflgpu.errors import GraphError
+from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.verify import verify

@@ -19,7 +19,7 @@ from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry, registry
+from tflgpu.plugins.registry import Registry, registry
 from tflgpu.profiles.delegation import Delegation, delegated
 from tflgpu.profiles.profile import Profile
 from tflgpu.profiles.rules import RuleTable

@@ -7,7 +7,7 @@ import re
 import attrs
 
 from tflgpu.errors import OptionError
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.profiles.rules import RuleTable
 
 _NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")

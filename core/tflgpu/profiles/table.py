@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from tflgpu.errors import OptionError
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.profiles.profile import Profile
 from tflgpu.profiles.rules import Rule, RuleTable
 

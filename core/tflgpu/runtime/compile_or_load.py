@@ -1,7 +1,7 @@
 """What a source becomes on a device: read from what is kept of it, or compiled now and kept.
 
     memory      a kernel that a device has ready is not compiled again
-                (`tflgpu.contract.kernel_cache`)
+                (`tflgpu.backend_kit.kernel_cache`)
     file        `GpuDelegate(saved=...)`: this file or an error
     folder      what was kept of a model's bytes, found by their digest without building a graph;
                 else what was kept of a graph, found by the graph's digest

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tflgpu.blame import attempt
+from tflgpu.checks.device import close_all
 from tflgpu.compiler.parts import Part
-from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, UnsupportedError
+from tflgpu.errors.blame import attempt
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.runtime.session import Step

@@ -7,22 +7,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tflgpu.blame import attempt
+from tflgpu.backend_kit.progress import Progress, telling
+from tflgpu.checks.device import close_all
+from tflgpu.checks.overdue import close_what_ended
 from tflgpu.compiler.carried_state import CarriedState, Pairs, kept_by
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.parts import Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import placed
-from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, NodeDevice, NodeRun, Recording
-from tflgpu.contract.given_up import close_what_ended
-from tflgpu.contract.progress import Progress, telling
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, MemoryLimitError
+from tflgpu.errors.blame import attempt
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
 from tflgpu.lowering.reason import ReasonCode
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session, Step, make_variables

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from tflgpu.backend_kit.forks import Holder, immortal
+from tflgpu.backend_kit.progress import Progress
+from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.compat.judge import effective_caps
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.machines import TimeModel
@@ -15,9 +18,6 @@ from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import on_device
 from tflgpu.contract.device import Device, NodeDevice
-from tflgpu.contract.forks import Holder, immortal
-from tflgpu.contract.progress import Progress
-from tflgpu.contract.run_guard import RunGuard
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import precision_note, precision_on
@@ -25,10 +25,10 @@ from tflgpu.devices.option_checks import objections
 from tflgpu.devices.partition_policy import partition_by
 from tflgpu.devices.renewal import Renewal
 from tflgpu.errors import OptionError, StateError
-from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry, registry
+from tflgpu.plugins.registry import Registry, registry
 from tflgpu.runtime.loading import Loader
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from tflgpu.blame import in_a_line, of_signal
 from tflgpu.compiler.carried_state import Pairs
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.parts import Declined, Part, all_declined
@@ -28,6 +27,7 @@ from tflgpu.devices.choose import ALL_ON_CPU
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import node_choice
 from tflgpu.errors import MemoryLimitError, SavedModelError, UnsupportedError
+from tflgpu.errors.blame import in_a_line, of_signal
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode

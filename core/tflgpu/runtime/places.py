@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from tflgpu.contract.buffers import Buffer, overlap
+from tflgpu.backend_kit.base_buffer import overlap
+from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import Recording
 from tflgpu.errors import DeviceError, InputError
 from tflgpu.ir.dtypes import Array

@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tflgpu.blame import of_signal
+from tflgpu.backend_kit.forks import call_in_child, free_in_child
+from tflgpu.backend_kit.progress import Progress
 from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.contract.device import Device, NodeDevice
-from tflgpu.contract.forks import call_in_child, free_in_child
-from tflgpu.contract.progress import Progress
 from tflgpu.errors import TflgpuError
+from tflgpu.errors.blame import of_signal
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions, OnError
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 from tflgpu.saved.location import SavedLocation
 from tflgpu.values import frozen
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
-from tflgpu.blame import of_signal
+from tflgpu.backend_kit.node_recording import BaseNodeRecording
 from tflgpu.contract.device import NodeRun
-from tflgpu.contract.node_recording import BaseNodeRecording
 from tflgpu.errors import DeviceError, PluginError, TflgpuError
+from tflgpu.errors.blame import of_signal
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.ops.foreign import wrong_results

@@ -8,7 +8,6 @@ from functools import partial
 
 import attrs
 
-from tflgpu.blame import of_signal
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.repeat import as_state, carried, repeated
 from tflgpu.compiler.report import DelegationReport
@@ -16,6 +15,7 @@ from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import NodeDevice
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError
+from tflgpu.errors.blame import of_signal
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.compile_or_load import compile_or_load

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Callable
 
+from tflgpu.checks.overdue import give_up
 from tflgpu.contract.device import Recording
-from tflgpu.contract.given_up import give_up
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import RunTimeoutError
 from tflgpu.options import DelegateOptions, InferencePreference, OnError, WaitType

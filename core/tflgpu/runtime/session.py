@@ -15,11 +15,12 @@ from typing import Protocol
 import attrs
 import numpy as np
 
+from tflgpu.backend_kit.forks import Holder, immortal
+from tflgpu.backend_kit.output_sets import NoRoomError
+from tflgpu.checks.device import close_all
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, Recording
-from tflgpu.contract.forks import Holder, immortal
-from tflgpu.contract.lending import Lender, NoRoomError
+from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import StateError

@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import Failed, attempt, in_a_line, of_signal
+from tflgpu.backend_kit.forks import Holder
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import Device, DispatchTime, Recording
-from tflgpu.contract.forks import Holder
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import DeviceError, StateError, TflgpuError
+from tflgpu.errors.blame import Failed, attempt, in_a_line, of_signal
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 

@@ -9,7 +9,6 @@ from functools import partial
 import attrs
 import numpy as np
 
-from tflgpu.blame import Failed, attempt
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.machines import ROUND_FIGURES, Machine, TimeModel
 from tflgpu.compiler.parts import Part
@@ -19,8 +18,9 @@ from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.devices.figures import Open, measure_machine
 from tflgpu.devices.measured_times import MeasuredTimes, default_folder, figures_key
 from tflgpu.errors import UnsupportedError
+from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.graph import Graph
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 from tflgpu.runtime.reference import ReferenceRecording
 
 _LOG = logging.getLogger("tflgpu")

@@ -21,7 +21,7 @@ from typing import Any, Union
 import attrs
 import numpy as np
 
-from tflgpu.blame import shown
+from tflgpu.errors.blame import shown
 from tflgpu.values import define
 
 #: Whether a value may be there.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tflgpu.blame import attempt
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.contract.kept_code import KeepsCode
 from tflgpu.contract.offers import offers
+from tflgpu.errors.blame import attempt
 from tflgpu.saved.kernel import CodeOf, SavedKernel
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ import numpy as np
 
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
-from tflgpu.hookspecs import PROJECT
-from tflgpu.installed import version
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import LANGUAGE_VERSION
-from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.plugin_sources import Plugin
+from tflgpu.plugins.hookspecs import PROJECT
+from tflgpu.plugins.installed import version
+from tflgpu.plugins.sources import Plugin
 from tflgpu.saved.source import Facts
 from tflgpu.saved.stamps import stamp
 

@@ -17,7 +17,7 @@ from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.options import DelegateOptions
-from tflgpu.plugin_sources import Plugin
+from tflgpu.plugins.sources import Plugin
 from tflgpu.saved.code import code_by, hand_over
 from tflgpu.saved.facts import facts_of
 from tflgpu.saved.key import Key, key_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry
+from tflgpu.plugins.registry import Registry
 from tflgpu.saved.key import op_text, pass_text, rule_text
 from tflgpu.saved.source import Facts
 

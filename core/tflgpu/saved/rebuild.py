@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.blame import shown
 from tflgpu.errors import SavedModelError, TflgpuError
+from tflgpu.errors.blame import shown
 from tflgpu.language.tree import Kernel, Stmt
 from tflgpu.saved import records
 from tflgpu.saved.checks import told

@@ -13,6 +13,6 @@ comes.
 
 from __future__ import annotations
 
-from tflgpu.plugin_sources import SDK_VERSION as VERSION
+from tflgpu.plugins.sources import SDK_VERSION as VERSION
 
 __all__ = ["VERSION"]

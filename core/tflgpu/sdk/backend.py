@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+from tflgpu.backend_kit.account import Ledger
+from tflgpu.backend_kit.base_buffer import BaseBuffer
+from tflgpu.backend_kit.base_device import BaseDevice, releasing_on_error
+from tflgpu.backend_kit.buffer_memory import BufferMemory
+from tflgpu.backend_kit.heaps import Heaps
+from tflgpu.backend_kit.kept_kernels import KeptKernels
+from tflgpu.backend_kit.kernel_cache import KernelCache
+from tflgpu.backend_kit.kernel_device import KernelDevice
+from tflgpu.backend_kit.listing import Found, Listing
+from tflgpu.backend_kit.node_device import BaseNodeDevice
+from tflgpu.backend_kit.node_recording import BaseNodeRecording
+from tflgpu.backend_kit.output_sets import OutputSet, OutputSets
+from tflgpu.backend_kit.plan_memory import BasePlanMemory
+from tflgpu.backend_kit.plan_recording import BasePlanRecording
+from tflgpu.backend_kit.pooled_memory import PooledMemory
+from tflgpu.backend_kit.pooled_recording import PooledRecording
+from tflgpu.backend_kit.run_commands import RunCommands
+from tflgpu.backend_kit.shared_weights import SharedWeights
+from tflgpu.backend_kit.staged_recording import StagedRecording
+from tflgpu.backend_kit.staging import Staging
+from tflgpu.backend_kit.waiting import wait_until
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import (
     ArenaRef,
@@ -12,9 +33,7 @@ from tflgpu.compiler.plan import (
     PlannedDispatch,
     PlannedIO,
 )
-from tflgpu.contract.base_device import BaseDevice, releasing_on_error
-from tflgpu.contract.buffer_memory import BufferMemory
-from tflgpu.contract.buffers import BaseBuffer, Buffer, Bytes
+from tflgpu.contract.buffers import Buffer, Bytes
 from tflgpu.contract.device import (
     API_VERSION,
     BackendInfo,
@@ -28,33 +47,17 @@ from tflgpu.contract.device import (
     Probe,
     Recording,
 )
-from tflgpu.contract.heaps import Heaps
 from tflgpu.contract.kept_code import KeepsCode
-from tflgpu.contract.kept_kernels import KeptKernels
-from tflgpu.contract.kernel_cache import KernelCache
-from tflgpu.contract.kernel_device import KernelDevice
-from tflgpu.contract.lending import Lender, OutputSet, OutputSets
-from tflgpu.contract.listing import Found, Listing
-from tflgpu.contract.memory_use import CountsMemory, Ledger, MemoryUse, Use
-from tflgpu.contract.node_device import BaseNodeDevice
-from tflgpu.contract.node_recording import BaseNodeRecording
+from tflgpu.contract.lending import Lender
+from tflgpu.contract.memory_use import CountsMemory, MemoryUse, Use
 from tflgpu.contract.pending import Pending
-from tflgpu.contract.plan_memory import BasePlanMemory
-from tflgpu.contract.plan_recording import BasePlanRecording
-from tflgpu.contract.pooled_memory import PooledMemory
-from tflgpu.contract.pooled_recording import PooledRecording
-from tflgpu.contract.run_commands import RunCommands
-from tflgpu.contract.shared_weights import SharedWeights
-from tflgpu.contract.staged_recording import StagedRecording
-from tflgpu.contract.staging import Staging
-from tflgpu.contract.waiting import wait_until
 from tflgpu.errors import CompileError, DeviceError, DeviceLostError, KernelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
+from tflgpu.language.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.language.check import check
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 

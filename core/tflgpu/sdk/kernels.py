@@ -5,9 +5,9 @@ from __future__ import annotations
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Kernel
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, Scalar, Type
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import ReasonCode, Unsupported

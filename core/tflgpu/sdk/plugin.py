@@ -17,11 +17,11 @@ from tflgpu.errors import (
     TflgpuError,
     UnsupportedError,
 )
-from tflgpu.hookspecs import hookimpl
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.generator import ShaderGenerator
-from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.options import DelegateOptions
+from tflgpu.plugins.hookspecs import hookimpl
 
 __all__ = [
     "API_VERSION",

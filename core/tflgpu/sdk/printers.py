@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tflgpu.errors import KernelError
 from tflgpu.language.c_family import CPrinter
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.check import check
 from tflgpu.language.defining import DefiningPrinter
 from tflgpu.language.generator import ShaderGenerator
@@ -12,8 +13,7 @@ from tflgpu.language.needs import Features, Needs, check_needs, needs_of
 from tflgpu.language.printer import Printer
 from tflgpu.language.tree import Buffer, Expr, Kernel, Stmt
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, Scalar, Size3, Type
-from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.plugins import registry
+from tflgpu.plugins.registry import registry
 
 __all__ = [
     "BOOL",

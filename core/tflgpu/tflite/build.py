@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tflgpu.blame import of_signal
 from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
+from tflgpu.errors.blame import of_signal
 from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import DType

@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.blame import Failed, attempt
 from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Node, Value
 from tflgpu.ir.quant import Quantization

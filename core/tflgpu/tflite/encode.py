@@ -11,8 +11,8 @@ import numpy as np
 from attrs import frozen
 from flatbuffers import number_types
 
-from tflgpu.blame import shown
 from tflgpu.errors import ModelError
+from tflgpu.errors.blame import shown
 from tflgpu.tflite.layouts import Field, Kind
 from tflgpu.tflite.schema import layout
 

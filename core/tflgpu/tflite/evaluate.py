@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tflgpu.blame import of_signal
 from tflgpu.errors import ModelError, TflgpuError
+from tflgpu.errors.blame import of_signal
 from tflgpu.ir.brief import few
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node

@@ -1,0 +1,46 @@
+"""What must outlive everything that was made on it, for APIs that do not count that themselves."""
+
+from __future__ import annotations
+
+import threading
+
+from tflgpu.backend_kit.forks import Holder
+
+
+class Counted(Holder):
+    """A device, say, whose memory somebody's arrays may lie in. It is destroyed when it is closed
+    and nothing on it lives any more; in a forked child never."""
+
+    def __init__(self) -> None:
+        self._counting = threading.Lock()
+        self._users = 1  # itself, until it is closed
+        self._is_open = True
+
+    def _destroy(self) -> None:
+        """Destroy it. For subclasses to write."""
+        raise NotImplementedError
+
+    def retain(self) -> None:
+        """Something on it now lives on its own."""
+        with self._counting:
+            self._users += 1
+
+    def release(self) -> None:
+        """It is gone."""
+        with self._counting:
+            self._users -= 1
+            last = self._users == 0
+        if last and not self.inherited:
+            self._destroy()
+
+    def close(self) -> None:
+        """Let go of it; twice is harmless."""
+        with self._counting:
+            was_open, self._is_open = self._is_open, False
+        if was_open:
+            self.release()
+
+    def after_fork(self) -> None:
+        """A child may not touch it; whatever is released there is not."""
+        super().after_fork()
+        self._counting = threading.Lock()

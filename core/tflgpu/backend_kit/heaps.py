@@ -1,0 +1,210 @@
+"""A device's memory of several kinds, and copies between the host and the kind that it does not
+see: for APIs that leave to their users where memory lies (Vulkan, Direct3D 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
+from functools import partial
+from typing import Generic
+
+import attrs
+import numpy as np
+
+from tflgpu.backend_kit.pools import B, BasePool, PooledRegion
+from tflgpu.contract.buffers import Bytes
+from tflgpu.contract.memory_use import Use
+
+#: Bytes of host memory that a copy takes at most, whatever it copies.
+PIECE = 64 << 20
+#: A piece of so many bytes is kept for the next copy: where state is read after each run,
+#: allocating one takes longer than the run.
+_KEPT = 256 << 10
+
+
+class Kind(Enum):
+    """Whose memory it is."""
+
+    #: The device's own.
+    DEVICE = "device"
+    #: The host's, which the device reaches.
+    HOST = "host"
+    #: The device's own, which the host can write to.
+    REACHED = "host-writable device"
+
+
+@attrs.frozen(eq=False)
+class Copy(Generic[B]):
+    """``nbytes`` at ``start`` in the host's piece, and at ``at`` in a region."""
+
+    region: PooledRegion[B]
+    at: int
+    start: int
+    nbytes: int
+
+
+class Heaps(Generic[B]):
+    """The memory of one device. A subclass has `_block` and `_copy`.
+
+    Attributes:
+        alignment: Bytes to which what is bound must be aligned.
+        limit: Bytes of the largest allocation.
+        has_reached: Whether there is memory of the kind `Kind.REACHED`.
+        has_cached: Whether the host reads what is of the kind `Kind.HOST` at full speed.
+    """
+
+    def __init__(
+        self, *, alignment: int, limit: int, has_reached: bool = False, has_cached: bool = True
+    ) -> None:
+        self.alignment = alignment
+        self.limit = limit
+        self.has_reached = has_reached
+        self.has_cached = has_cached
+        self._spare: list[tuple[PooledRegion[B], BasePool[B]]] = []
+
+    # For subclasses to write
+
+    def _block(self, kind: Kind, nbytes: int) -> B:
+        """One allocation.
+
+        Raises:
+            DeviceError: memory ran out, or there is none of that kind.
+        """
+        raise NotImplementedError
+
+    def _copy(self, piece: PooledRegion[B], copies: Sequence[Copy[B]], *, to_host: bool) -> None:
+        """Copy from ``piece``, which is the host's, or to it; return, or raise, when the device is
+        done with all of them: they are freed next. What was submitted before is done before, and
+        what follows is after it.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+        raise NotImplementedError
+
+    # What memory, recordings and buffers use
+
+    def pool(self, kind: Kind, use: Use = Use.STAGING) -> BasePool[B]:
+        """Regions to be laid out in memory of a kind."""
+        what = f"{kind.value} memory"
+        return _Pool(partial(self._block, kind), self.alignment, self.limit, what, use)
+
+    def zeros(self, name: str, nbytes: int, kind: Kind) -> tuple[PooledRegion[B], BasePool[B]]:
+        """A region in a pool of its own, all zeros.
+
+        Raises:
+            DeviceError: memory ran out.
+        """
+        pool = self.pool(kind)
+        region = pool.region(name, nbytes)
+        try:
+            pool.allocate()
+            self.fill([region], [np.zeros(nbytes, np.uint8)], kind)
+        except BaseException:
+            pool.release()
+            raise
+        return region, pool
+
+    def fill(self, regions: Sequence[PooledRegion[B]], arrays: Sequence[Bytes], kind: Kind) -> None:
+        """Fill regions of one kind of memory from their start.
+
+        Raises:
+            DeviceError: memory ran out, or the device failed.
+        """
+        if kind is Kind.DEVICE:
+            self.upload(regions, arrays)
+            return
+        for region, data in zip(regions, arrays, strict=True):
+            region.bytes[: data.nbytes] = data
+
+    def upload(self, regions: Sequence[PooledRegion[B]], arrays: Sequence[Bytes]) -> None:
+        """Fill regions that the host does not see from their start.
+
+        Raises:
+            DeviceError: memory ran out, or the device failed.
+        """
+        total = sum(data.nbytes for data in arrays)
+        if not total:
+            return
+        with self._piece(total) as piece:
+            filled = 0
+            copies: list[Copy[B]] = []
+            for region, data in zip(regions, arrays, strict=True):
+                done = 0
+                while done < data.nbytes:
+                    size = min(data.nbytes - done, piece.nbytes - filled)
+                    piece.bytes[filled : filled + size] = data[done : done + size]
+                    copies.append(Copy(region, done, filled, size))
+                    done, filled = done + size, filled + size
+                    if filled == piece.nbytes:
+                        self._copy(piece, copies, to_host=False)
+                        filled, copies = 0, []
+            if copies:
+                self._copy(piece, copies, to_host=False)
+
+    def download(self, region: PooledRegion[B], nbytes: int) -> Bytes:
+        """The first bytes of a region that the host does not see.
+
+        Raises:
+            DeviceError: memory ran out, or the device failed.
+        """
+        found = np.empty(nbytes, np.uint8)
+        if not nbytes:
+            return found
+        with self._piece(nbytes) as piece:
+            for start in range(0, nbytes, piece.nbytes):
+                size = min(nbytes - start, piece.nbytes)
+                self._copy(piece, [Copy(region, start, 0, size)], to_host=True)
+                found[start : start + size] = piece.bytes[:size]
+        return found
+
+    def release(self) -> None:
+        """Free what was kept for the next copy. Copies may follow, and keep something again."""
+        while self._spare:
+            self._spare.pop()[1].release()
+
+    # Inside
+
+    @contextmanager
+    def _piece(self, total: int) -> Iterator[PooledRegion[B]]:
+        piece, pool = self._spared(total) or self._new_piece(total)
+        is_done = False
+        try:
+            yield piece
+            is_done = True
+        finally:
+            # One of a copy that failed is not trusted again.
+            if is_done and piece.nbytes == _KEPT and not self._spare:
+                self._spare.append((piece, pool))
+            else:
+                pool.release()
+
+    def _spared(self, total: int) -> tuple[PooledRegion[B], BasePool[B]] | None:
+        # Threads may ask at once: whoever takes it has it alone.
+        with suppress(IndexError):
+            return self._spare.pop() if total <= _KEPT else None
+        return None
+
+    def _new_piece(self, total: int) -> tuple[PooledRegion[B], BasePool[B]]:
+        pool = self.pool(Kind.HOST)
+        piece = pool.region("the host's piece", max(min(total, PIECE), min(_KEPT, PIECE)))
+        try:
+            pool.allocate()
+        except BaseException:
+            pool.release()
+            raise
+        return piece, pool
+
+
+class _Pool(BasePool[B]):
+    """Regions in blocks of one kind of memory."""
+
+    def __init__(
+        self, make: Callable[[int], B], alignment: int, limit: int, what: str, use: Use
+    ) -> None:
+        super().__init__(alignment, limit, what, use)
+        self._make = make
+
+    def _block(self, nbytes: int) -> B:
+        return self._make(nbytes)

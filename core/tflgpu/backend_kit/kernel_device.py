@@ -1,0 +1,96 @@
+"""What devices have in common that print kernels, have a driver compile them and record plans: for
+backends that want it."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+import attrs
+
+from tflgpu.backend_kit.account import Ledger
+from tflgpu.backend_kit.base_device import BaseDevice, releasing_on_error
+from tflgpu.backend_kit.kernel_cache import KernelCache
+from tflgpu.backend_kit.shared_weights import SharedWeights
+from tflgpu.compiler.plan import Plan
+from tflgpu.contract.memory_use import MemoryUse
+
+
+class PlanMemory(Protocol):
+    """The memory of a plan, laid out before there is any: as `tflgpu.backend_kit.buffer_memory` and
+    `tflgpu.backend_kit.pooled_memory` have it."""
+
+    @property
+    def footprint(self) -> MemoryUse:
+        """What `allocate` takes, where others have none of the constants."""
+        ...
+
+    def allocate(self, weights: SharedWeights[Any] | None) -> None:
+        """Have it, except for the constants that are among ``weights``; all or nothing.
+
+        Raises:
+            DeviceError: memory ran out.
+        """
+        ...
+
+    def release(self) -> None:
+        """Free everything."""
+        ...
+
+
+M = TypeVar("M", bound=PlanMemory)
+
+
+class KernelDevice(BaseDevice, Generic[M]):
+    """A `BaseDevice`. A subclass sets ``_kernels``, and has `_memory` and `_record` in the place of
+    `_load`, besides what `BaseDevice` asks for."""
+
+    # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
+    needs = (768 << 20, 384 << 20)
+    _kernels: KernelCache[Any, Any, Any]
+
+    # For subclasses to write
+
+    def _memory(self, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None) -> M:
+        """The memory of a plan, with no memory yet.
+
+        Raises:
+            DeviceError: something is larger than the device allows.
+        """
+        raise NotImplementedError
+
+    def _record(self, plan: Plan, memory: M) -> Any:
+        """Compile, bind and record a plan in memory that was allocated; where it fails, that is
+        freed, and nothing else is left."""
+        raise NotImplementedError
+
+    # What users of a device have
+
+    @property
+    def compiled(self) -> int:
+        """How much the driver was asked to compile for plans so far, caches aside."""
+        return self._kernels.compiled
+
+    # What they use
+
+    def _load(self, plan: Plan, *, guard_bands: bool) -> Any:
+        memory = self._memory(plan, guarded=guard_bands, ledger=self._account.ledger())
+        memory.allocate(self._weights)
+        with releasing_on_error(memory):
+            return self._record(plan, memory)
+
+    def _footprint(self, plan: Plan) -> MemoryUse:
+        return self._memory(plan).footprint
+
+    def _assume(self, **caps: Any) -> None:
+        """Have other capabilities from now on: print for these."""
+        self.caps = attrs.evolve(self.caps, **caps)
+
+    def _probe_shuffle(self, widest: int) -> None:
+        """Find among how many neighbours the device really shuffles; at most among ``widest``."""
+        self._assume(subgroup_shuffle=widest if widest >= 2 else 0)
+        if widest >= 2:
+            # Not at the top: it makes kernels, and a device without needs none to be opened.
+            from tflgpu.backend_kit.subgroup_probe import probe_shuffle
+
+            self._assume(subgroup_shuffle=probe_shuffle(self, widest))
+        self._kernels.compiled = 0  # what was tried is no plan's

@@ -1,0 +1,133 @@
+"""What recordings have in common whose memory lies in pools, and whose run is a list of commands
+that is recorded with the plan and submitted again and again: for backends that want it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol
+
+import attrs
+
+from tflgpu.backend_kit.plan_recording import BasePlanRecording
+from tflgpu.backend_kit.pooled_memory import PooledMemory
+from tflgpu.backend_kit.pooled_outputs import PooledOutputs, output_sets
+from tflgpu.backend_kit.pools import B, PooledRegion
+from tflgpu.backend_kit.run_commands import Launch, RunCommands, Script
+from tflgpu.compiler.plan import OutputRef, Plan
+from tflgpu.contract.device import DispatchTime
+
+
+class Timers(Protocol):
+    """What `RunCommands.stamp` notes times in: two for each dispatch."""
+
+    def seconds(self) -> Sequence[float]:
+        """The time between the two, when the run is done."""
+        ...
+
+
+class PooledRecording(BasePlanRecording[PooledOutputs[B], PooledRegion[B]], Generic[B]):
+    """A `BasePlanRecording`. With guard bands it has commands for each dispatch, so that the one
+    which writes outside a buffer can be named.
+
+    A subclass calls `_compose` when it is ready to record, and has `_submit`, `_bind_again` and
+    `_timers`; besides what `BasePlanRecording` asks for, less `_rebind`, `_profile` and
+    `_dispatch_alone`. Its `_release` calls this one's when nothing runs any more.
+    """
+
+    def __init__(self, plan: Plan, memory: PooledMemory[B]) -> None:
+        """Bind a plan to memory that was allocated; there are no commands before `_compose`."""
+        super().__init__(plan, memory)
+        self._memory = memory
+        self._in_place = memory.in_place
+        self._inputs = tuple(memory.input_arrays)
+        self._launches: list[Launch[B]] = []
+        self._script: Script[B] | None = None
+        self._timed: tuple[PooledOutputs[B], Any] | None = None
+        self._single: list[Any] = []
+
+    # For subclasses to write
+
+    def _submit(self, commands: Any, what: str) -> None:
+        """Have recorded commands be done, and return when they are; ``what`` is for messages.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+        raise NotImplementedError
+
+    def _bind_again(self) -> None:
+        """Let the launches use ``_regions``, which are others. Commands that were recorded are of
+        no use any more, and nothing runs."""
+        raise NotImplementedError
+
+    def _timers(self) -> Timers | None:
+        """For all dispatches; None where the device notes no times."""
+        raise NotImplementedError
+
+    # What they use
+
+    def _compose(
+        self,
+        begin: Callable[[], RunCommands],
+        bound: Iterable[Any],
+        submit: Callable[[Any, str], None],
+    ) -> None:
+        """Record a run.
+
+        Args:
+            begin: Gives empty commands; must not hold the recording, and the same of ``submit``.
+            bound: Of each dispatch, `Launch.bound`.
+            submit: As `_submit`.
+
+        Raises:
+            DeviceError: commands could not be recorded.
+        """
+        self._launches += [
+            Launch(*each) for each in zip(self._planned, self._regions, bound, strict=True)
+        ]
+        script = self._script = Script(begin, self._memory, self._launches)
+        if self._memory.guarded:
+            self._single = [script.alone(launch) for launch in self._launches]
+        self._sets = output_sets(self._memory, script.run, script.download, submit)
+        self._lendable = self._sets.lendable
+
+    # What recordings ask for
+
+    def _rebind(self) -> None:
+        script = self._script
+        assert script is not None
+        self._bind_again()
+        self._timed = None
+        self._launches[:] = [
+            attrs.evolve(launch, regions=regions)
+            for launch, regions in zip(self._launches, self._regions, strict=True)
+        ]
+
+        def remake(outputs: PooledOutputs[B]) -> None:
+            outputs.commands = script.run(outputs.regions)
+            outputs.download = None
+
+        own = self._own(OutputRef)
+        self._outputs.change([i for i in self._lendable if i in own], remake)
+
+    def _profile(self) -> Sequence[DispatchTime]:
+        timers = self._timers() if self._launches else None
+        if timers is None or self._script is None:
+            self._run()
+            return []
+        into = self._outputs.for_run()
+        if self._timed is None or self._timed[0] is not into:
+            self._timed = into, self._script.run(into.regions, timers)
+        self._submit(self._timed[1], "profiling")
+        return self._times(timers.seconds())
+
+    def _dispatch_alone(self, index: int) -> None:
+        self._submit(self._single[index], f"running {self._planned[index].label}")
+
+    def _release(self) -> None:
+        super()._release()
+        self._memory.release()
+        self._launches.clear()
+        self._script = None
+        self._timed = None
+        self._single = []

@@ -1,0 +1,168 @@
+"""The commands of a run in their order, for APIs that record them once and leave it to their users
+what waits for what (Vulkan, Direct3D 12): for backends that want it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Any, Generic, Protocol
+
+import attrs
+
+from tflgpu.backend_kit.hazards import Access, access_of, barriers
+from tflgpu.backend_kit.heaps import Copy
+from tflgpu.backend_kit.pooled_memory import PooledMemory
+from tflgpu.backend_kit.pools import B, PooledRegion
+from tflgpu.compiler.plan import PlannedDispatch
+
+
+class Between(Enum):
+    """What comes before a barrier, and what waits for it behind."""
+
+    #: Submissions that use the same memory: a barrier reaches back past its own commands, on its
+    #: queue. What those of other queues left is there for what follows it once somebody has waited
+    #: for them.
+    SUBMISSIONS = auto()
+    DISPATCHES = auto()
+    UPLOADS_AND_DISPATCHES = auto()
+    DISPATCHES_AND_DOWNLOADS = auto()
+    DOWNLOADS_AND_HOST = auto()
+    DISPATCHES_AND_HOST = auto()
+
+
+@attrs.frozen(eq=False)
+class Launch(Generic[B]):
+    """A dispatch with everything bound.
+
+    Attributes:
+        dispatch: What is launched.
+        regions: What its buffers are bound to.
+        bound: What else the API binds for it.
+    """
+
+    dispatch: PlannedDispatch
+    regions: tuple[PooledRegion[B], ...]
+    bound: Any
+
+    @property
+    def access(self) -> Access:
+        """The bytes that it reads and writes."""
+        parts = [(id(r.block), r.offset, r.offset + r.nbytes) for r in self.regions]
+        return access_of(self.dispatch, parts)
+
+
+class RunCommands(Protocol):
+    """Commands that are being recorded; each method but the last adds one."""
+
+    def copy(self, source: tuple[Any, int], target: tuple[Any, int], nbytes: int) -> None:
+        """From a byte of a block to one of another."""
+        ...
+
+    def barrier(self, between: Between) -> None:
+        """What follows waits for what came."""
+        ...
+
+    def launch(self, launch: Launch[Any]) -> None:
+        """A dispatch that has workgroups."""
+        ...
+
+    def stamp(self, timers: Any, index: int) -> None:
+        """Note the time when everything before is done, as number ``index``; the first one begins
+        with forgetting what was noted in an earlier run."""
+        ...
+
+    def end(self) -> Any:
+        """What is submitted.
+
+        Raises:
+            DeviceError: the commands could not be recorded.
+        """
+        ...
+
+
+@attrs.frozen(eq=False)
+class Script(Generic[B]):
+    """Records the commands of one plan in its memory. It does not hold the recording, so that this
+    may hold what was made here.
+
+    Attributes:
+        begin: Gives empty commands.
+        memory: The plan's.
+        launches: Its dispatches, in their order.
+    """
+
+    begin: Callable[[], RunCommands]
+    memory: PooledMemory[B]
+    launches: list[Launch[B]]
+
+    def run(self, staging: Sequence[PooledRegion[B]], timers: Any = None) -> Any:
+        """A whole run: copies in, dispatches with the barriers that they need (every one of them
+        where they are timed, with a stamp before and behind it), copies of the outputs to
+        ``staging``."""
+        commands = self.begin()
+        if self.memory.bound:
+            # What another recording left in a buffer; it may have run on another queue.
+            commands.barrier(Between.SUBMISSIONS)
+        if _copy(commands, self.memory.uploads()):
+            commands.barrier(Between.UPLOADS_AND_DISPATCHES)
+        needed = barriers([launch.access for launch in self.launches])
+        for index, launch in enumerate(self.launches):
+            if needed[index] or timers:
+                commands.barrier(Between.DISPATCHES)
+            if timers:
+                commands.stamp(timers, 2 * index)
+            _launch(commands, launch)
+            if timers:
+                commands.barrier(Between.DISPATCHES)
+                commands.stamp(timers, 2 * index + 1)
+        self._fetch(commands, staging)
+        commands.barrier(Between.DISPATCHES_AND_HOST)
+        return commands.end()
+
+    def download(self, staging: Sequence[PooledRegion[B]]) -> Any:
+        """Copies of the last run's outputs once more."""
+        commands = self.begin()
+        self._fetch(commands, staging)
+        return commands.end()
+
+    def alone(self, launch: Launch[B]) -> Any:
+        """One dispatch, on memory that the host looks at afterwards."""
+        commands = self.begin()
+        _launch(commands, launch)
+        commands.barrier(Between.DISPATCHES_AND_HOST)
+        return commands.end()
+
+    def _fetch(self, commands: RunCommands, staging: Sequence[PooledRegion[B]]) -> None:
+        pairs = self.memory.downloads(staging)
+        if any(a is not b for a, b in pairs):
+            commands.barrier(Between.DISPATCHES_AND_DOWNLOADS)
+            if _copy(commands, pairs):
+                commands.barrier(Between.DOWNLOADS_AND_HOST)
+
+
+def exchange(
+    commands: RunCommands, piece: PooledRegion[B], copies: Sequence[Copy[B]], *, to_host: bool
+) -> None:
+    """The commands of `tflgpu.backend_kit.heaps.Heaps._copy`."""
+    commands.barrier(Between.SUBMISSIONS)
+    for each in copies:
+        place = each.region.block, each.region.offset + each.at
+        hosts = piece.block, piece.offset + each.start
+        source, target = (place, hosts) if to_host else (hosts, place)
+        commands.copy(source, target, each.nbytes)
+    commands.barrier(Between.SUBMISSIONS)
+    if to_host:
+        commands.barrier(Between.DOWNLOADS_AND_HOST)
+
+
+def _launch(commands: RunCommands, launch: Launch[B]) -> None:
+    if all(launch.dispatch.groups):
+        commands.launch(launch)
+
+
+def _copy(commands: RunCommands, pairs: Sequence[tuple[PooledRegion[B], PooledRegion[B]]]) -> bool:
+    """Copy regions; whether there was anything to copy."""
+    moved = [(a, b) for a, b in pairs if a.nbytes and a is not b]
+    for source, target in moved:
+        commands.copy((source.block, source.offset), (target.block, target.offset), source.nbytes)
+    return bool(moved)

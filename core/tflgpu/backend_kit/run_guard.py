@@ -1,0 +1,229 @@
+"""Calls of a model, and what becomes of a `close` inside of them.
+
+A signal's handler, an input's ``__array__`` and a callback may close what the same thread is using
+at that moment. Waiting for the call that is under way would wait for ever, and releasing memory
+would take it from that call. So `Closable.close` returns at once there, and releases when the
+thread leaves its outermost call.
+
+    model(x) -> handler -> model.close(): put off
+             -> the result, and the model is released
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from sys import _getframe
+from types import FrameType
+
+from tflgpu.backend_kit.forks import Holder
+from tflgpu.errors import StateError
+
+if sys.version_info >= (3, 11):
+    from typing import Self
+else:
+    from typing_extensions import Self
+
+_CLOSED = "is closed; make a new one"
+
+
+class _Thread(threading.local):
+    """The calls that a thread is inside of, each with the function that makes it, and what is to be
+    done when it leaves the last of them."""
+
+    def __init__(self) -> None:
+        self.calls: dict[RunGuard, FrameType] = {}
+        self.put_off: list[Callable[[], object]] = []
+
+
+_here = _Thread()
+
+
+def after_calls(action: Callable[[], object]) -> None:
+    """Close something by ``action``: now, or where this thread is inside of calls, at the end of
+    the outermost of them."""
+    if _under_way():
+        _here.put_off.append(action)
+    else:
+        action()
+
+
+def for_this_thread(function: Callable[..., object]) -> Callable[..., object]:
+    """A function, to be called by another thread while this one waits for that: inside of it the
+    calls of this thread are under way."""
+    calls, put_off = _here.calls, _here.put_off
+
+    def call(*args: object) -> object:
+        own = _here.calls, _here.put_off
+        _here.calls, _here.put_off = calls, put_off
+        try:
+            return function(*args)
+        finally:
+            _here.calls, _here.put_off = own
+
+    return call
+
+
+class Closable:
+    """What its user closes, by `close` or at the end of a ``with`` statement. A subclass has
+    `_close`."""
+
+    def close(self) -> None:
+        """Release what it holds; twice is harmless. Calls of other threads that are under way are
+        waited for, and later ones are refused. Inside of a call of the same thread (by a signal's
+        handler, say) it returns at once, and takes effect at the end of that call."""
+        after_calls(self._close)
+
+    def _close(self) -> None:
+        """The same, now."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """The same object."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+        self.close()
+
+
+class RunGuard(Holder):
+    """Lets one call at a time into what it guards.
+
+        with guard:                  a call, alone
+        with guard.call:             a call, beside those of other threads: where inputs are
+            with guard:              converted, say, which may be code of others, before it is alone
+
+    A call from inside a call of the same thread raises `StateError`, and so does one that comes
+    after `close`, or while another thread closes it.
+
+    Args:
+        what: What it guards, as messages name it: "this model".
+        waits: Whether a call waits for those of other threads; otherwise it raises `StateError`.
+    """
+
+    def __init__(self, what: str, *, waits: bool = True) -> None:
+        self._what, self._waits = what, waits
+        self._shut = ""  # why no call comes in any more
+        self._lock = threading.RLock()
+        self.belongs_to_process()
+
+    def __enter__(self) -> None:
+        self.begin(_getframe(1))
+        free = self._lock.acquire(self._waits)
+        if self._shut or not free:
+            self.leave() if free else self.end()
+            busy = f"another thread is using {self._what}; make one for each thread"
+            raise StateError(f"{self._what} {self._shut}" if self._shut else busy)
+
+    def enter(self, timeout: float | None) -> bool:
+        """As ``with`` does, where a call of another thread ends within ``timeout`` seconds;
+        otherwise False. `leave` follows.
+
+        Raises:
+            StateError: from inside a call.
+        """
+        self.begin(_getframe(1))
+        free = self._lock.acquire(timeout=-1 if timeout is None else timeout)
+        if not free:
+            self.end()
+        return free
+
+    def leave(self, *exception: object) -> None:
+        """What `enter` began is over."""
+        self._lock.release()
+        self.end()
+
+    __exit__ = leave
+
+    @property
+    def call(self) -> _Call:
+        """A call that lets those of other threads in."""
+        return _Call(self)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread is in a call of it."""
+        return self in _under_way()
+
+    @property
+    def closed(self) -> bool:
+        """Whether what it guards was released."""
+        return self._shut == _CLOSED
+
+    def close(self, release: Callable[[], object]) -> None:
+        """Wait for the call of another thread that is under way, release what is guarded, and let
+        no call in from then on; nothing where that was done. What ``release`` raises leaves it
+        open, to be closed again.
+
+        Raises:
+            StateError: from inside a call, which `after_calls` is for.
+        """
+        with self.call:
+            if not self.closed:
+                self._shut = "is being closed by another thread"
+            try:
+                with self._lock:
+                    if not self.closed:
+                        release()
+                        self._shut = _CLOSED
+            finally:
+                if not self.closed:
+                    self._shut = ""
+
+    def after_fork(self) -> None:
+        """The call, or the closing, of another thread is the parent's."""
+        self._lock = threading.RLock()
+        self._shut = _CLOSED if self.closed else ""
+
+    # What `_Call` uses
+
+    def begin(self, frame: FrameType) -> None:
+        """This thread is inside, in the function of ``frame``.
+
+        Raises:
+            StateError: it is already, in another.
+        """
+        calls = _here.calls
+        if self in calls and calls[self] is not frame and self.is_inside:
+            raise StateError(f"{self._what} is used from inside its own call, by the same thread")
+        calls[self] = frame
+
+    def end(self) -> None:
+        """It left."""
+        _here.calls.pop(self, None)
+        if _here.put_off:
+            _catch_up()
+
+
+class _Call:
+    def __init__(self, guard: RunGuard) -> None:
+        self._guard = guard
+
+    def __enter__(self) -> None:
+        self._guard.begin(_getframe(1))
+
+    def __exit__(self, *exception: object) -> None:
+        self._guard.end()
+
+
+def _under_way() -> dict[RunGuard, FrameType]:
+    """This thread's calls. Those are not whose function is over: a signal's handler may raise
+    between two steps of entering or leaving one."""
+    calls = _here.calls
+    for guard, frame in tuple(calls.items()):
+        with suppress(RuntimeError):
+            frame.clear()  # refused as long as the function runs
+            del calls[guard]
+            guard._lock.release()  # noqa: SLF001  (refused where it had not got so far)
+    return calls
+
+
+def _catch_up() -> None:
+    if _here.put_off and not _under_way():
+        try:
+            _here.put_off.pop(0)()
+        finally:
+            _catch_up()

@@ -1,0 +1,115 @@
+"""Buffers, of which nothing is believed (see `tflgpu.checks.device`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tflgpu.checks.plugin_caller import PluginCaller
+from tflgpu.contract.buffers import Buffer
+from tflgpu.errors import DeviceError
+from tflgpu.errors.blame import shown
+from tflgpu.ir.dtypes import Array
+from tflgpu.lowering.reason import Unsupported
+
+_NEEDED = ("nbytes", "write", "read", "export", "close")
+
+
+class CheckedBuffer:
+    """A `Buffer` around another's. Whatever it has besides is the other's."""
+
+    def __init__(self, inner: Any, party: PluginCaller, nbytes: int) -> None:
+        self._inner, self._party = inner, party
+        #: Its size in bytes.
+        self.nbytes = nbytes
+
+    @property
+    def inner(self) -> Any:
+        """The buffer as its backend made it."""
+        return self._inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inner":  # not made yet
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def write(self, data: Array) -> None:
+        """As `Buffer.write`.
+
+        Raises:
+            StateError, DeviceError: as there; names the plugin.
+        """
+        self._fits(data)
+        self._party.call("write", self._inner.write, data)
+
+    def read(self, into: Array) -> None:
+        """As `Buffer.read`.
+
+        Raises:
+            StateError, DeviceError: as there; names the plugin.
+        """
+        self._fits(into)
+        self._party.call("read", self._inner.read, into)
+
+    def export(self) -> object:
+        """As `Buffer.export`.
+
+        Raises:
+            StateError, DeviceError: as there; names the plugin.
+        """
+        return self._party.call("export", self._inner.export)
+
+    def close(self) -> None:
+        """As `Buffer.close`.
+
+        Raises:
+            DeviceError: it failed at that.
+        """
+        self._party.call("close", self._inner.close)
+
+    def _fits(self, array: Array) -> None:
+        if array.nbytes > self.nbytes:
+            raise DeviceError(f"an array of {array.nbytes} bytes for a buffer of {self.nbytes}")
+
+
+def checked_buffer(
+    found: object, party: PluginCaller, what: str, least: int
+) -> CheckedBuffer | Unsupported:
+    """What ``allocate`` or ``import_buffer`` gave, checked; a buffer has ``least`` bytes or more.
+
+    Raises:
+        DeviceError: it is neither a buffer nor a reason; names the plugin.
+    """
+    if isinstance(found, Unsupported):
+        return checked_reason(found, party, what)
+    lacking = [n for n in _NEEDED if party.call(n, getattr, found, n, None) is None]
+    if lacking:
+        raise party.broke(
+            f"{what} gave {shown(found)}, neither a Buffer (it has no {', '.join(lacking)}) nor an "
+            "Unsupported with a reason"
+        )
+    nbytes = party.call("nbytes", getattr, found, "nbytes")
+    if isinstance(nbytes, bool) or not isinstance(nbytes, (int, np.integer)) or nbytes < least:
+        raise party.broke(f"{what} gave a buffer of {shown(nbytes)} bytes; {least} were due")
+    return CheckedBuffer(found, party, int(nbytes))
+
+
+def checked_reason(answer: object, party: PluginCaller, what: str) -> Unsupported:
+    """A "no".
+
+    Raises:
+        DeviceError: it is none, or has no reason; names the plugin.
+    """
+    if isinstance(answer, Unsupported) and isinstance(answer.reason, str) and answer.reason:
+        return answer
+    raise party.broke(f"{what} gave {shown(answer)}, which is no Unsupported with a reason")
+
+
+def inner_buffers(buffers: Mapping[int, Buffer | None] | None) -> dict[int, Any]:
+    """The buffers as their backend made them."""
+    return {
+        index: buffer.inner if isinstance(buffer, CheckedBuffer) else buffer
+        for index, buffer in (buffers or {}).items()
+    }

@@ -1,0 +1,327 @@
+"""A backend's device, of which nothing is believed.
+
+What it returns is looked at (counts, shapes, types, finite times), and what it raises is made an
+error of ours, a `DeviceError` that names the backend and the plugin that brought it. All that can
+be looked at once is looked at when a device is opened or a plan is loaded; after a run there is
+only the question whether the arrays are still those that were there before.
+
+Devices that tflgpu ships come through the same door. Ctrl-C always goes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+import attrs
+import numpy as np
+
+from tflgpu.checks.buffers import checked_buffer
+from tflgpu.checks.edge import Edge
+from tflgpu.checks.loaded import checked_recording
+from tflgpu.checks.overdue import is_given_up
+from tflgpu.checks.plugin_caller import PluginCaller
+from tflgpu.compiler.plan import Plan
+from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.device import (
+    CustomOps,
+    Device,
+    DeviceInfo,
+    ForeignOps,
+    NodeDevice,
+    NodeRun,
+    Recording,
+)
+from tflgpu.contract.offers import offers
+from tflgpu.errors import DeviceError, TflgpuError, UnsupportedError
+from tflgpu.errors.blame import Failed, attempt, describe, shown
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.lowering.reason import ReasonCode, Unsupported
+from tflgpu.ops.unknown import unknown_reason
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
+    from tflgpu.ops.base import OpDef
+
+_NODE_DEVICE = ("info", "caps", "supports", "load_nodes", "close")
+_DEVICE = ("info", "caps", "alignment", "load", "source", "allocate", "import_buffer", "close")
+
+
+class _Checked:
+    """What both kinds of device have. ``info`` and ``caps`` are asked for once."""
+
+    def __init__(self, inner: Any, party: PluginCaller, backend: str, index: int) -> None:
+        self._inner, self._party = inner, party
+        self._closed = False
+        self.info = _info(party.call("info", getattr, inner, "info"), party, backend, index)
+        self.caps = _caps(party.call("caps", getattr, inner, "caps"), party)
+
+    @property
+    def inner(self) -> Any:
+        """The device as its backend made it."""
+        return self._inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inner":  # not made yet
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def close(self) -> None:
+        """Release the device; twice is harmless.
+
+        Raises:
+            DeviceError: it failed at that.
+        """
+        self._closed = True
+        self._party.call("close", self._inner.close)
+
+    def _load(self, what: str, *args: Any, **kwargs: Any) -> Any:
+        """What its ``load`` gives; whatever is wrong with it is a `DeviceError`, so that the
+        part that was to be loaded can run elsewhere."""
+        try:
+            return self._party.call(what, getattr(self._inner, what), *args, **kwargs)
+        except DeviceError:
+            raise
+        except TflgpuError as error:
+            if self._closed or self._party.shipped:
+                raise
+            raise self._party.broke(f"{what} raised {describe(error)}") from error
+
+
+class CheckedDevice(_Checked):
+    """A `Device` around another."""
+
+    def __init__(self, inner: Any, party: PluginCaller, backend: str, index: int) -> None:
+        super().__init__(inner, party, backend, index)
+        alignment = party.call("alignment", getattr, inner, "alignment")
+        if not _is_whole(alignment, 1):
+            raise party.broke(f"alignment is {shown(alignment)}, not a number of bytes")
+        self.alignment = int(alignment)
+
+    def load(self, plan: Plan, *, guard_bands: bool = False) -> Recording:
+        """As `Device.load`.
+
+        Raises:
+            StateError, CompileError, DeviceError: as `Device.load`; or the recording is not one.
+        """
+        found = self._load("load", plan, guard_bands=guard_bands)
+        inputs, outputs = (
+            [Edge(io.name, io.shape, io.dtype.numpy) for io in side]
+            for side in (plan.inputs, plan.outputs)
+        )
+        return checked_recording(found, self._party, inputs, outputs, len(plan.dispatches))
+
+    def allocate(self, nbytes: int) -> Buffer | Unsupported:
+        """As `Device.allocate`.
+
+        Raises:
+            StateError, DeviceError: as there; or what it gave is no buffer.
+        """
+        found = self._party.call("allocate", self._inner.allocate, nbytes)
+        return checked_buffer(found, self._party, "allocate", nbytes)
+
+    def import_buffer(self, source: object) -> Buffer | Unsupported:
+        """As `Device.import_buffer`.
+
+        Raises:
+            StateError, DeviceError: as there; or what it gave is no buffer.
+        """
+        found = self._party.call("import_buffer", self._inner.import_buffer, source)
+        return checked_buffer(found, self._party, "import_buffer", 0)
+
+    def source(self, kernel: Kernel) -> str:
+        """The text that is compiled for a kernel.
+
+        Raises:
+            DeviceError: there is none.
+        """
+        text = self._party.call("source", self._inner.source, kernel)
+        if not isinstance(text, str):
+            raise self._party.broke(f"source gave {shown(text)}, not a text")
+        return text
+
+
+class CheckedNodeDevice(_Checked):
+    """A `NodeDevice` around another."""
+
+    def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
+        """Why it cannot run a node. One that fails on the question, or does not answer it,
+        cannot."""
+        reason = unknown_reason(node.attrs)
+        if reason is not None and not offers(self._inner, ForeignOps):
+            # Its attributes are none that it could know.
+            return Unsupported(reason, ReasonCode.UNSUPPORTED_OP)
+        answer = attempt(self._inner.supports, node, ops)
+        label = self._party.label
+        if isinstance(answer, Failed):
+            return Unsupported(f"{label}: supports failed on it: {answer}", ReasonCode.PLUGIN_FAULT)
+        if answer is None or (
+            isinstance(answer, Unsupported) and isinstance(answer.reason, str) and answer.reason
+        ):
+            return answer
+        return Unsupported(
+            f"{label}: supports answered {shown(answer)}, neither None nor an Unsupported with a "
+            "reason",
+            ReasonCode.PLUGIN_FAULT,
+        )
+
+    def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
+        """As `tflgpu.contract.device.ForeignOps`; a device that is none has no such operators."""
+        label = self._party.label
+        if not offers(self._inner, ForeignOps):
+            return Unsupported(f"{label} only runs operators that are defined")
+        answer = attempt(self._inner.infer, node)
+        if isinstance(answer, Failed):
+            return Unsupported(f"{label}: infer failed on it: {answer}")
+        if isinstance(answer, Unsupported):
+            return answer
+        if (
+            isinstance(answer, (list, tuple))
+            and len(answer) == len(node.outputs)
+            and all(isinstance(spec, TensorSpec) for spec in answer)
+        ):
+            return answer
+        return Unsupported(f"{label}: infer answered {shown(answer)}, not a spec for each result")
+
+    def register_custom_ops(self, registerers: Sequence[Any]) -> None:
+        """As `tflgpu.contract.device.CustomOps`.
+
+        Raises:
+            UnsupportedError: the device takes none.
+            OptionError: as there.
+        """
+        if not offers(self._inner, CustomOps):
+            raise UnsupportedError(f"{self._party.label} takes no operators in native code")
+        self._party.call("register_custom_ops", self._inner.register_custom_ops, registerers)
+
+    def load_nodes(self, run: NodeRun) -> Recording:
+        """As `NodeDevice.load_nodes`.
+
+        Raises:
+            StateError, DeviceError: as there; or the recording is not one.
+        """
+        found = self._load("load_nodes", run)
+        inputs, outputs = (
+            [Edge(v.name, v.shape, v.dtype.numpy) for v in side]
+            for side in (run.inputs, run.outputs)
+        )
+        return checked_recording(found, self._party, inputs, outputs)
+
+
+Checked = Union[CheckedDevice, CheckedNodeDevice]
+
+
+def checked_device(inner: object, party: PluginCaller, backend: str, index: int) -> Checked:
+    """A device that was just opened, checked; it is closed where it is not what it must be.
+
+    Raises:
+        DeviceError: names the plugin and what it broke.
+    """
+    by_nodes = party.call("load_nodes", hasattr, inner, "load_nodes")
+    needed = _NODE_DEVICE if by_nodes else _DEVICE
+    lacking = [n for n in needed if not party.call(n, _has, inner, n)]
+    if lacking:
+        _close_quietly(inner)
+        kind = "a NodeDevice" if by_nodes else "a Device"
+        raise party.broke(
+            f"it opened a {type(inner).__name__}, which is not {kind}: it has no "
+            + ", ".join(lacking)
+        )
+    try:
+        kinds = CheckedNodeDevice if by_nodes else CheckedDevice
+        return kinds(inner, party, backend, index)
+    except DeviceError:
+        _close_quietly(inner)
+        raise
+
+
+def unchecked(device: Device | NodeDevice) -> Device | NodeDevice:
+    """The device as its backend made it, for tests of just that."""
+    inner: Device | NodeDevice = device.inner if isinstance(device, _Checked) else device
+    return inner
+
+
+def close_all(recordings: list[Recording]) -> None:
+    """Close every one, whatever another does, and take it off the list. Where a signal interrupts
+    this, those that are left on the list can be closed by another call. Those whose run took too
+    long are left to `tflgpu.checks.overdue`.
+
+    Raises:
+        TflgpuError: the first that one of them raised.
+    """
+    first: TflgpuError | None = None
+    while recordings:
+        try:
+            if not is_given_up(recordings[-1]):
+                recordings[-1].close()
+        except TflgpuError as error:
+            first = first or error
+        recordings.pop()
+    if first is not None:
+        raise first
+
+
+def _has(inner: object, name: str) -> bool:
+    value = getattr(inner, name, None)
+    return value is not None and (name in ("info", "caps", "alignment") or callable(value))
+
+
+def _close_quietly(inner: Any) -> None:
+    close = attempt(getattr, inner, "close", None)
+    if callable(close):
+        attempt(close)
+
+
+def _info(info: object, party: PluginCaller, backend: str, index: int) -> DeviceInfo:
+    if not isinstance(info, DeviceInfo):
+        raise party.broke(f"info is {shown(info)}, not a DeviceInfo")
+    problem = wrong_info(info, backend)
+    if problem is None and info.index != index:
+        problem = f"has index {info.index}, and device {index} was opened"
+    if problem is not None:
+        raise party.broke(f"info {problem}")
+    return info
+
+
+def wrong_info(info: DeviceInfo, backend: str) -> str | None:
+    """What is wrong with what a backend says of a device, None where nothing is."""
+    if info.backend != backend:
+        return f"is of backend {shown(info.backend)}, not {backend}"
+    if not _is_whole(info.index, 0):
+        return f"has index {shown(info.index)}"
+    for name in ("name", "vendor", "driver"):
+        if not isinstance(getattr(info, name), str):
+            return f"has {name} {shown(getattr(info, name))}, which is no text"
+    if not isinstance(info.is_gpu, (bool, np.bool_)):
+        return f"has is_gpu {shown(info.is_gpu)}, which is neither True nor False"
+    return None
+
+
+def _caps(caps: object, party: PluginCaller) -> DeviceCaps:
+    if not isinstance(caps, DeviceCaps):
+        raise party.broke(f"caps is {shown(caps)}, not a DeviceCaps")
+    for field in attrs.fields(DeviceCaps):
+        value = getattr(caps, field.name)
+        if not _fits(value, field.default, field.name):
+            raise party.broke(f"caps has {field.name} {shown(value)}")
+    return caps
+
+
+def _fits(value: object, like: object, name: str) -> bool:
+    if isinstance(like, bool):
+        return isinstance(value, (bool, np.bool_))
+    if isinstance(like, int):
+        return _is_whole(value, 1 if name.startswith("max_") else 0)
+    if isinstance(like, tuple):
+        return (
+            isinstance(value, tuple)
+            and len(value) == len(like)
+            and all(_is_whole(v, 1) for v in value)
+        )
+    return isinstance(value, str)
+
+
+def _is_whole(value: object, least: int) -> bool:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return whole and int(value) >= least  # type: ignore[call-overload]

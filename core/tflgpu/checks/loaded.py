@@ -1,0 +1,107 @@
+"""What was loaded, checked (see `tflgpu.checks.device`): a recording, or one that lends its
+outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tflgpu.checks.edge import Edge
+from tflgpu.checks.plugin_caller import PluginCaller
+from tflgpu.checks.recording import CheckedRecording, has_part
+from tflgpu.contract.device import Recording
+from tflgpu.contract.lending import Lender
+from tflgpu.contract.offers import offers
+from tflgpu.errors import DeviceError
+from tflgpu.errors.blame import attempt
+from tflgpu.ir.dtypes import Array
+
+#: More than there are sets of outputs (`tflgpu.contract.lending`), and an end.
+_TURNS = 7
+_NEEDED = ("inputs", "outputs", "run", "submit", "bind", "profile", "close")
+
+
+class CheckedLender(CheckedRecording):
+    """The same around a recording that lends its outputs, which move then."""
+
+    _inner: Any
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        #: Outputs of our own backends' recordings that were looked at: those take turns.
+        self._turns: list[tuple[Array, ...]] = []
+
+    def close(self) -> None:
+        """As `CheckedRecording.close`."""
+        self._turns = []
+        super().close()
+
+    def lend(self, index: int) -> Array | None:
+        """As `Lender.lend`.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: it failed, or what it lent is not the output that was asked for.
+        """
+        array = self._party.call("lend", self._inner.lend, index)
+        if array is None:
+            return None
+        problem = self._edges["outputs"][index].misfit(array, writable=True)
+        if problem is not None:
+            raise self._party.broke(f"lend({index}) gave what {problem}")
+        lent: Array = array
+        return lent
+
+    def settle(self) -> None:
+        """As `Lender.settle`.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: it failed.
+        """
+        self._party.call("settle", self._inner.settle)
+
+    def _replace(self, side: str, given: Any) -> None:
+        if side == "inputs":
+            super()._replace(side, given)
+            return
+        if any(given is turn for turn in self._turns):
+            self._seen[side] = self._given[side] = self._outputs = given
+            return
+        self._seen[side], self._given[side] = self._checked(side, given), given
+        self._prepare()
+        if self._party.shipped and isinstance(given, tuple):
+            self._turns = [*self._turns[-_TURNS:], given]
+
+
+def checked_recording(
+    inner: object,
+    party: PluginCaller,
+    inputs: Sequence[Edge],
+    outputs: Sequence[Edge],
+    dispatches: int | None = None,
+) -> Recording:
+    """A recording that was just loaded, checked; it is closed where it is not what it must be.
+
+    Raises:
+        DeviceError: names the plugin and what it broke.
+    """
+    lacking = [n for n in _NEEDED if not party.call(n, has_part, inner, n)]
+    if lacking:
+        raise party.broke(
+            f"it loaded a {type(inner).__name__}, which is no recording: it has no "
+            + ", ".join(lacking)
+        )
+    try:
+        lends = party.call("lend", offers, inner, Lender)
+        kind = CheckedLender if lends else CheckedRecording
+        return kind(inner, party, inputs, outputs, dispatches)  # type: ignore[arg-type]
+    except DeviceError:
+        _close_quietly(inner)
+        raise
+
+
+def _close_quietly(inner: object) -> None:
+    close = attempt(getattr, inner, "close", None)
+    if callable(close):
+        attempt(close)  # what is wrong with it is being said

@@ -1,0 +1,57 @@
+"""Who is to blame: a backend's code is called so that what it raises is an error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from tflgpu.errors import DeviceError, StateError, TflgpuError
+from tflgpu.errors.blame import describe, of_signal
+from tflgpu.values import frozen
+
+_T = TypeVar("_T")
+
+
+@frozen
+class PluginCaller:
+    """A backend and the plugin that brought it.
+
+    Attributes:
+        label: As messages name it: "backend toy (plugin toy_plugin from toy-package)".
+        shipped: Whether it came with tflgpu; its own errors say enough as they are.
+    """
+
+    label: str
+    shipped: bool = False
+
+    def call(self, what: str, action: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+        """What ``action`` gives.
+
+        Raises:
+            DeviceError: it raised; names the backend, its plugin and ``what``.
+            StateError: the same of one that it raised.
+        """
+        try:
+            return action(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self.blame(what, error)
+
+    def blame(self, what: str, error: BaseException) -> NoReturn:
+        """Raise what is to be raised instead of ``error``, or ``error`` itself where it is one of
+        ours and names the backend, or comes from a signal's handler."""
+        if of_signal(error) or (isinstance(error, TflgpuError) and self.shipped):
+            raise error
+        if isinstance(error, MemoryError):
+            raise DeviceError(f"{self.label}: {what}: not enough memory") from error
+        if not isinstance(error, (DeviceError, StateError)):
+            raise DeviceError(f"{self.label}: {what} raised {describe(error)}") from error
+        if self.label not in str(error):
+            # In place, so that its class and all else that it carries stay.
+            error.args = (f"{self.label}: {error}", *error.args[1:])
+        raise error
+
+    def broke(self, text: str) -> DeviceError:
+        """The error of a contract that was broken, to be raised."""
+        return DeviceError(f"{self.label}: {text}")

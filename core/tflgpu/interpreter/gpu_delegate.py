@@ -1,0 +1,182 @@
+"""`GpuDelegate`: options in, a provider of sessions out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tflgpu.backend_kit.forks import OfProcess
+from tflgpu.backend_kit.run_guard import Closable
+from tflgpu.compiler.accuracy import AccuracyCheck
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.contract.memory_use import CountsMemory, MemoryUse
+from tflgpu.contract.offers import offers
+from tflgpu.devices.choose import Choice
+from tflgpu.errors import OptionError
+from tflgpu.errors.blame import shown
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.lowering.precision import Precision
+from tflgpu.options import DelegateOptions
+from tflgpu.options.keywords import OptionKeywords, Unpack
+from tflgpu.runtime.opened_device import OpenedDevice
+from tflgpu.runtime.provider import Provider, device_provider
+from tflgpu.saved.location import SavedLocation
+
+if TYPE_CHECKING:
+    from tflgpu.hosts.litert import LiteRtHost
+
+
+class GpuDelegate(Closable, OfProcess):
+    """Moves what it can of a model to a GPU; the rest runs on the CPU, with reasons.
+
+        interpreter = tflgpu.Interpreter("model.tflite",
+                                         experimental_delegates=[tflgpu.GpuDelegate()])
+
+    Without arguments the best device there is is used. Options are given as keywords, which come
+    before environment variables and a file (docs/options.md), or as a `DelegateOptions`. One
+    delegate opens one device and may serve several interpreters.
+    `ai_edge_litert.interpreter.Interpreter` takes it in the same way.
+
+    ``saved`` is a file that `tflgpu compile` made of the model for this device and these options:
+    it is read, and nothing is compiled. It is refused for anything else (`SavedModelError`, when
+    tensors are allocated).
+
+    ``progress`` is told, while a model is prepared, how many of its kernels the driver has made
+    ready and of how many: ``progress=lambda ready, whole: print(f"{ready} of {whole} kernels")``.
+    It is called from threads, one at a time, and may not use the delegate, except that `close`
+    takes effect when the model is ready.
+
+    Raises:
+        OptionError: an unknown option, a bad value, or a clash.
+        DeviceError: the backend or device asked for is not there or cannot be opened.
+    """
+
+    def __init__(
+        self,
+        options: DelegateOptions | None = None,
+        *,
+        saved: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        **kwargs: Unpack[OptionKeywords],
+    ) -> None:
+        if saved is not None and not isinstance(saved, (str, os.PathLike)):
+            raise OptionError(f"saved is the path of a file, not {type(saved).__name__}")
+        if progress is not None and not callable(progress):
+            raise OptionError(f"progress is a function of two numbers, not {shown(progress)}")
+        path = None if saved is None else Path(saved)
+        self.provider: Provider = device_provider(
+            _options(options, kwargs), keeping=SavedLocation(path), progress=progress
+        )
+        opened = self.provider.opened
+        assert opened is not None
+        self._opened: OpenedDevice = opened
+
+    @property
+    def options(self) -> DelegateOptions:
+        """As they were given."""
+        return self.provider.options
+
+    @property
+    def device(self) -> Device | NodeDevice | None:
+        """The opened device, None where everything runs on the CPU."""
+        return self.provider.device
+
+    @property
+    def choice(self) -> Choice:
+        """Which device, and why."""
+        return self._opened.choice
+
+    @property
+    def caps(self) -> DeviceCaps:
+        """What is used of the device: its capabilities, less what the device database knows to
+        be broken."""
+        return self._opened.caps
+
+    @property
+    def precision(self) -> Precision:
+        """The precision in use: the one asked for, or the next that the device has."""
+        return self._opened.precision
+
+    @property
+    def accuracy_checks(self) -> tuple[AccuracyCheck, ...]:
+        """What accuracy guards found, the latest last: one for each set of input shapes of each
+        graph, when its runs are over. The last ones are kept."""
+        return tuple(self.provider.accuracy)
+
+    @property
+    def reports(self) -> tuple[DelegationReport, ...]:
+        """Inside of LiteRT: what became of each graph that it handed over, the latest last. A model
+        has a graph for each of its subgraphs. (`tflgpu.Interpreter` and `tflgpu.Model` have a
+        ``report`` each.)
+        """
+        host = self._litert
+        return () if host is None else tuple(host.reports)
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What everything on this delegate takes of its device at the moment, as the option
+        ``memory_limit`` counts it; nothing where there is no device, or one that does not count."""
+        return self.device.memory if offers(self.device, CountsMemory) else MemoryUse()
+
+    def _get_native_delegate_pointer(self) -> int:
+        """What TensorFlow Lite's interpreter asks a delegate for: a `TfLiteDelegate*`.
+
+        Raises:
+            UnsupportedError: this TensorFlow Lite keeps its data in a way that is not known here.
+            StateError: the delegate is closed, or was opened before a fork.
+        """
+        from tflgpu.hosts.litert import LiteRtHost  # takes a while, and only LiteRT needs it
+
+        self._opened.check_open()
+        host = self._litert
+        if host is None:
+            # Of two threads that come first together, one sets it, in a step that cannot be
+            # divided.
+            host = vars(self).setdefault("_host", LiteRtHost(self.provider))
+        return host.pointer()
+
+    @property
+    def _litert(self) -> LiteRtHost | None:
+        """What LiteRT talks to; made when it first asks."""
+        return vars(self).get("_host")
+
+    def __repr__(self) -> str:
+        opened = vars(self).get("_opened")  # a delegate that failed to open has none
+        device = None if opened is None else opened.choice.device
+        where = "no device" if device is None else f"{device.backend} device {device.index}"
+        return f"<GpuDelegate: {where}{'' if device is None else f', {device.name}'}>"
+
+    def save(
+        self, model: str | os.PathLike[str] | bytes, path: str | os.PathLike[str]
+    ) -> DelegationReport:
+        """Compile a model, by its file or bytes, and write what it becomes to a file, for
+        ``saved``: its main subgraph, at the shapes that the model says. Gives where its operators
+        will run.
+
+        Raises:
+            SavedModelError: there is no device that runs kernels, something in it cannot be saved,
+                or the file cannot be written.
+            ModelError: no such file, or no well-formed model.
+            UnsupportedError: an operator that neither the device nor the CPU can run, or any
+                refusal where ``allow_fallback`` is off.
+            PluginError, GraphError: a plugin's graph pass or op broke its contract.
+        """
+        from tflgpu.runtime.saving import save
+
+        return save(self.provider, model, Path(path))
+
+    def _close(self) -> None:
+        self._opened.close()
+
+
+def _options(options: DelegateOptions | None, kwargs: Mapping[str, object]) -> DelegateOptions:
+    if options is not None and kwargs:
+        raise OptionError("give either a DelegateOptions or keyword options, not both")
+    if options is not None:
+        if not isinstance(options, DelegateOptions):
+            raise OptionError(f"options is a DelegateOptions, not {type(options).__name__}")
+        return options
+    return DelegateOptions.gathered(kwargs)
