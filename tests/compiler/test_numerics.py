@@ -21,8 +21,8 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import KernelRule, Rule, Unsupported
 from tflgpu.lowering.storage import IntegerStorage
-from tflgpu.ops.base import Fields, OpDef
-from tflgpu.ops.facets import Integers
+from tflgpu.ops.base import Fields, OpDef, Quantized
+from tflgpu.ops.quantized import Integers
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins.registry import registry
@@ -141,7 +141,10 @@ def test_a_plugin_brings_an_integer_op_and_its_rule() -> None:
 
     shipped = builtin_ops()["QUANTIZED_ADD"]
     made = attrs.evolve(
-        shipped, name="ToyMul", reference=multiply, integers=Integers("MUL", product)
+        shipped,
+        name="ToyMul",
+        reference=multiply,
+        quantized=Quantized(stored=True, integers=Integers("MUL", product)),
     )
     rule = attrs.evolve(RULES[0], op="ToyMul", expr=lambda k, a, operands: operands[0])
     known = {**builtin_ops(), "ToyMul": made}

@@ -150,7 +150,7 @@ def build(op: OpDef, case: SampleCase, old: DType, new: DType, *, scaled: bool) 
         if dtype in CAST_FROM:
             outputs[-1] = tensor(f"z{i}", value.shape, CAST_FROM[dtype])
             after.append(cast(results[-1], outputs[-1]))
-    version = max(op.max_version, case.sample.version)
+    version = max(op.file.max_version, case.sample.version)
     itself = OperatorSpec(op.name, fields, operands, results, version=version)
     spec = ModelSpec(tensors, [*before, itself, *after], inputs, outputs, subgraphs=bodies)
     return write_model(spec), inputs, feeds, outputs

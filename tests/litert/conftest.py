@@ -36,7 +36,10 @@ def left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def ops(self: Registry) -> dict[str, OpDef]:
         found = {n: op for n, op in defined(self).items() if n not in LEFT_OUT}
-        older = {n: attrs.evolve(found[n], max_version=v) for n, v in OLDER.items()}
+        older = {
+            n: attrs.evolve(found[n], file=attrs.evolve(found[n].file, max_version=v))
+            for n, v in OLDER.items()
+        }
         return {**found, **older}
 
     monkeypatch.setattr(Registry, "ops", ops)

@@ -79,7 +79,7 @@ def test_an_op_left_out_on_purpose(
 
 
 def test_a_newer_version(delegate: tflgpu.GpuDelegate) -> None:
-    assert registry().ops()["SQRT"].max_version == 1
+    assert registry().ops()["SQRT"].file.max_version == 1
     model = between("SQRT", shape=SHAPE, version=2)
     try:
         litert(model, [X])

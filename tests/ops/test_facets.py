@@ -29,11 +29,11 @@ def test_every_facet_is_shown_by_samples() -> None:
     for op in OPS.values():
         found = {name for sample in op.samples() for name, _ in facets_of(materialize(op, sample))}
         shown.update(found)
-        if op.moves is not None:
+        if op.movement.moves is not None:
             assert "moves" in found, op.name
-        if op.filter is not None:
+        if op.arithmetic.filter is not None:
             assert "filter" in found, op.name
-        if op.activation_field:
+        if op.arithmetic.activation_field:
             assert "activation_field" in found, op.name
     assert set(shown) == {
         "moves", "copies", "keeps_values", "affine", "reorder", "activation_field", "computes",
@@ -46,7 +46,7 @@ def test_every_facet_is_shown_by_samples() -> None:
 )
 def test_no_op_that_only_moves_forgets_to_say_so(op: OpDef) -> None:
     """EMBEDDING_LOOKUP once did, and its results were rounded anew."""
-    if op.keeps_values:
+    if op.movement.keeps_values:
         return
     kept: list[bool] = []
     for sample in op.samples():
@@ -72,11 +72,13 @@ def test_every_fused_activation_is_said() -> None:
             node = materialize(op, sample).node
             fields = attrs.fields_dict(type(node.attrs))
             found = [f for f in fields if isinstance(getattr(node.attrs, f), Activation)]
-            assert found == [op.activation_field] * bool(found) or op.name in inside | other
+            assert (
+                found == [op.arithmetic.activation_field] * bool(found) or op.name in inside | other
+            )
 
 
 def test_each_activation_has_one_op() -> None:
-    said = Counter(op.computes for op in OPS.values())
+    said = Counter(op.arithmetic.computes for op in OPS.values())
     del said[Activation.NONE]
     assert dict(said) == dict.fromkeys(
         (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1, Activation.TANH), 1

@@ -28,7 +28,7 @@ CASES = [
 def test_as_litert(
     name: str, version: int, count: int, dtype: DType, made: DType, side: str
 ) -> None:
-    assert builtin_ops()[name].max_version == version
+    assert builtin_ops()[name].file.max_version == version
     shape = (2, 3, 7)
     tensors = [TensorSpec(f"x{i}", shape, dtype) for i in range(count)]
     operator = OperatorSpec(name, {}, list(range(count)), [count], version=version)

@@ -48,7 +48,9 @@ def test_as_litert(op: str, dtype: DType, made: DType) -> None:
     shapes = [(3, 5)] if op in ("NEG", "ABS") else [(3, 5), (5,)]
     tensors = [TensorSpec(f"x{i}", s, dtype) for i, s in enumerate(shapes)]
     operands = list(range(len(shapes)))
-    operator = OperatorSpec(op, {}, operands, [len(shapes)], version=builtin_ops()[op].max_version)
+    operator = OperatorSpec(
+        op, {}, operands, [len(shapes)], version=builtin_ops()[op].file.max_version
+    )
     content = write_model(
         ModelSpec([*tensors, TensorSpec("y", (3, 5), made)], [operator], operands, [len(shapes)])
     )
@@ -73,7 +75,7 @@ def test_scales_that_litert_does_not_look_at(op: str, dtype: DType) -> None:
     tensors = [TensorSpec("x", (3, 5), dtype, None, quant[0]), TensorSpec("y", (5,), dtype, None,
     quant[1]),
                TensorSpec("z", (3, 5), dtype, None, quant[0])]  # fmt: skip
-    operator = OperatorSpec(op, {}, [0, 1], [2], version=builtin_ops()[op].max_version)
+    operator = OperatorSpec(op, {}, [0, 1], [2], version=builtin_ops()[op].file.max_version)
     x = np.arange(-49, 56, 7).astype(dtype.numpy).reshape(3, 5)
     y = np.array([-9, 4, -5, 7, 11], dtype.numpy)
     wanted, got = both(write_model(ModelSpec(tensors, [operator], [0, 1], [2])), [x, y])

@@ -15,7 +15,18 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.activation import apply_activation
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Arithmetic,
+    Fields,
+    Movement,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import Filter, Reordered, no_zeros
 from tflgpu.ops.moves import Moves, reordered
 from third_party_toys import plugin_of
@@ -84,12 +95,12 @@ def _build_mix(low: Lowering) -> None:
 
 
 MIX = OpDef(
-    "ToyMix", _parse_mix, _infer_mix, _mix, _mix_samples,
-    accuracy=Accuracy.ACCUMULATE, is_custom=True, activation_field="after",
-    filter=Filter(
+    "ToyMix", _parse_mix, _infer_mix, _mix, _mix_samples, accuracy=Accuracy.ACCUMULATE,
+    is_custom=True,
+    arithmetic=Arithmetic(activation_field="after", filter=Filter(
         source=0, weights=2, bias=1, out=1, spread=lambda w, channels: lambda c: c[:, None],
         zeros=no_zeros,
-    ),
+    ))
 )  # fmt: skip
 
 # Ops that move
@@ -111,7 +122,7 @@ def _order(perm: tuple[int, ...], name: str) -> OpDef:
 
     return OpDef(
         name, no_attrs, infer, reference, lambda: [Sample("odd", {}, (Arg((2, 3, 5, 7)),))],
-        accuracy=Accuracy.EXACT, is_custom=True, moves=moves,
+        accuracy=Accuracy.EXACT, is_custom=True, movement=Movement(moves=moves)
     )  # fmt: skip
 
 
@@ -149,12 +160,13 @@ def _reorder_drop(node: Node, order: tuple[int, ...]) -> Reordered:
 FIRST, LAST = _order((0, 3, 1, 2), "ToyChannelsFirst"), _order((0, 2, 3, 1), "ToyChannelsLast")
 ROWS = OpDef(
     "ToyRows", no_attrs, _infer_rows, _rows, lambda: [Sample("odd", {}, (Arg((2, 3, 5)),))],
-    accuracy=Accuracy.EXACT, is_custom=True, is_view=True,
+    accuracy=Accuracy.EXACT, is_custom=True, movement=Movement(is_view=True)
 )  # fmt: skip
 DROP = OpDef(
     "ToyDrop", no_attrs, _infer_drop, _drop,
     lambda: [Sample("odd", {}, (Arg((3, 5, 7)), Arg.of([1, 0, 2], DType.I32)))],
-    accuracy=Accuracy.EXACT, is_custom=True, keeps_values=True, reorder=_reorder_drop,
+    accuracy=Accuracy.EXACT, is_custom=True,
+    movement=Movement(keeps_values=True, reorder=_reorder_drop)
 )  # fmt: skip
 
 OPS = (MIX, FIRST, LAST, ROWS, DROP)

@@ -12,8 +12,8 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.ir.quant import Quantization
 from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import Fields, OpDef
-from tflgpu.ops.facets import Integers
+from tflgpu.ops.base import Fields, OpDef, Quantized
+from tflgpu.ops.quantized import Integers
 from tflgpu.ops.registry import builtin_ops
 from third_party_toys import plugin_of, registry_of
 
@@ -21,7 +21,8 @@ SHIPPED = builtin_ops()["QUANTIZED_ADD"]
 
 
 def toy(attributes: Any, **changes: Any) -> OpDef:
-    return attrs.evolve(SHIPPED, name="ToyAdd", integers=Integers("ADD", attributes), **changes)
+    quantized = Quantized(stored=True, integers=Integers("ADD", attributes))
+    return attrs.evolve(SHIPPED, name="ToyAdd", quantized=quantized, **changes)
 
 
 def node() -> Node:
@@ -36,8 +37,9 @@ def ops_with(op: OpDef) -> Any:
 
 
 def test_a_plugins_op_is_asked_first() -> None:
-    assert SHIPPED.integers is not None
-    found = integer_node(node(), ops_with(toy(SHIPPED.integers.attributes)), lambda made: None)
+    shipped = SHIPPED.quantized.integers
+    assert shipped is not None
+    found = integer_node(node(), ops_with(toy(shipped.attributes)), lambda made: None)
     assert isinstance(found, Node)
     assert found.op == "ToyAdd"
 
@@ -57,7 +59,7 @@ def test_all_reasons_are_given() -> None:
 @pytest.mark.parametrize("given", [None, ""])
 def test_no_answer(given: Any) -> None:
     ops = ops_with(toy(lambda made: given))
-    with pytest.raises(PluginError, match=r"toy-plugin.*ToyAdd: integers.attributes gave"):
+    with pytest.raises(PluginError, match=r"toy-plugin.*ToyAdd: quantized.integers.attributes gave"):
         integer_node(node(), ops, lambda made: None)
 
 
@@ -73,8 +75,9 @@ def test_results_of_another_type() -> None:
     def infer(attributes: Any, operands: Any) -> Any:
         return [attrs.evolve(operands[0].spec, dtype=DType.I32)]
 
-    assert SHIPPED.integers is not None
-    ops = dict(ops_with(toy(SHIPPED.integers.attributes, infer=infer)))
+    shipped = SHIPPED.quantized.integers
+    assert shipped is not None
+    ops = dict(ops_with(toy(shipped.attributes, infer=infer)))
     del ops["QUANTIZED_ADD"]
     found = integer_node(node(), ops, lambda made: None)
     assert found == Unsupported("ToyAdd gives i32[2,3]")
@@ -82,9 +85,10 @@ def test_results_of_another_type() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"integers": "ADD"}, {"integers": Integers("ADD", None)}, {"takes_stored": False}],  # type: ignore[arg-type]
+    [{"integers": "ADD"}, {"integers": Integers("ADD", None)}, {"stored": False}],  # type: ignore[arg-type]
 )
 def test_a_malformed_facet_is_refused(wrong: dict[str, Any]) -> None:
-    op = attrs.evolve(toy(lambda made: "no"), **wrong)
+    op = toy(lambda made: "no")
+    op = attrs.evolve(op, quantized=attrs.evolve(op.quantized, **wrong))
     found = registry_of(plugin_of(register_ops=lambda: [op]), broken=True)
     assert any("integers is" in str(failure) for failure in found.failures)

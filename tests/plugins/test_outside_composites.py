@@ -17,7 +17,17 @@ from tflgpu.ir.graph import TensorSpec as Spec
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.rule import ElementwiseRule
-from tflgpu.ops.base import Accuracy, Arg, Composed, Fields, OpDef, Operand, Reading, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Composed,
+    Fields,
+    FileForm,
+    OpDef,
+    Operand,
+    Reading,
+    Sample,
+)
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from third_party_toys import install, plugin_of
@@ -60,8 +70,9 @@ def op(read: Callable[..., Any] = _read) -> OpDef:
     return OpDef(
         "ToyTimes", lambda f: Times(f.number("by")), _infer, _times,
         lambda: [Sample("odd", {"by": 3}, (Arg((3, 5)),))], accuracy=Accuracy.ROUNDED,
-        is_custom=True, elementwise=True, composed=(Composed(("toy.times",), read,
-        frozenset({"by"}), _draw),),
+        is_custom=True, elementwise=True,
+        file=FileForm(composed=(Composed(("toy.times",), read,
+        frozenset({"by"}), _draw),))
     )  # fmt: skip
 
 

@@ -3,6 +3,8 @@ that are none leave it out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -10,8 +12,9 @@ import numpy as np
 import pytest
 from outside_ops import outside
 from tflgpu.errors import PluginError
-from tflgpu.ops.base import Arg, OpDef, Sample, no_attrs
-from tflgpu.ops.facets import Hybrid, OnTheFly, Replacement, Rounding
+from tflgpu.ir.graph import Node
+from tflgpu.ops.base import Arg, Contents, OpDef, Quantized, Sample, State, no_attrs
+from tflgpu.ops.quantized import Hybrid, InDigits, OnTheFly, Replacement, Rounding
 from tflgpu.plugins.registry import Registry
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -27,52 +30,81 @@ def _raises(*args: Any) -> Any:
     raise KeyError("oh")
 
 
-def _keeping(states: Any) -> OpDef:
-    return attrs.evolve(TWICE, stateful=True, states=states)
+def _quantized(**said: Any) -> OpDef:
+    return attrs.evolve(TWICE, quantized=Quantized(**said))
 
+
+def _keeping(states: Any) -> OpDef:
+    return attrs.evolve(TWICE, state=State(states))
+
+
+_DIGITS = InDigits(None, {0: 2}, 8, {}, 0, _raises, np.zeros(3, np.float32))
 
 UNASKED: dict[str, tuple[OpDef, str]] = {
-    "states raises": (_keeping(_raises), "states raised KeyError"),
-    "states of none": (_keeping(lambda a: None), "states gave None, not a tuple"),
-    "states twice": (_keeping(lambda a: (1, 1)), "states gave .*there twice"),
-    "hybrid raises": (attrs.evolve(TWICE, hybrid=_raises), "hybrid raised KeyError"),
-    "hybrid of none": (attrs.evolve(TWICE, hybrid=lambda n: None), ("hybrid gave None, not a "
-                                                                   "Hybrid")),
-    "hybrid of no such axis": (
-        attrs.evolve(TWICE, hybrid=lambda n: Hybrid((OnTheFly((5,), Rounding.SYMMETRIC),))),
-        "hybrid gave axes",
-    ),
-    "int16_table raises": (attrs.evolve(TWICE, int16_table=_raises), "int16_table raised KeyError"),
-    "int16_table of a few": (
-        attrs.evolve(TWICE, int16_table=lambda n: np.array([1, 2], np.int32)), (r"int16_table "
-                                                                               r"gave int32\[2\]")),
-    "as_stored raises": (attrs.evolve(TWICE, as_stored=_raises), "as_stored raised KeyError"),
-    "as_stored of no arrays": (
-        attrs.evolve(TWICE, as_stored=lambda n: Replacement("NEG", None, (1,))), ("as_stored gave "
-                                                                                 ".*arrays")),
+    "state.operands raises": (_keeping(_raises), "raised KeyError"),
+    "state.operands of none": (_keeping(lambda a: None), "gave None, not a tuple"),
+    "state.operands twice": (_keeping(lambda a: (1, 1)), "gave .*there twice"),
+    "quantized.stored raises": (_quantized(stored=_raises), "raised KeyError"),
+    "quantized.hybrid raises": (_quantized(hybrid=_raises), "raised KeyError"),
+    "quantized.hybrid of none": (_quantized(hybrid=lambda n: None), "gave None, not a Hybrid"),
+    "quantized.hybrid of no such axis": (
+        _quantized(hybrid=lambda n: Hybrid((OnTheFly((5,), Rounding.SYMMETRIC),))), "gave axes"),
+    "quantized.table raises": (_quantized(table=_raises), "raised KeyError"),
+    "quantized.table of a few": (
+        _quantized(table=lambda n: np.array([1, 2], np.int32)), r"gave int32\[2\]"),
+    "quantized.digits raises": (_quantized(digits=_raises), "raised KeyError"),
+    "quantized.digits of a text": (_quantized(digits=lambda n: "two"), "gave 'two', not a InDig"),
+    "quantized.digits of no such operand": (
+        _quantized(digits=lambda n: attrs.evolve(_DIGITS, split={5: 2})), "gave operand 5"),
+    "quantized.digits of no arrays": (
+        _quantized(digits=lambda n: attrs.evolve(_DIGITS, table=None)), "gave .*not all arrays"),
+    "quantized.results raises": (_quantized(results=_raises), "raised KeyError"),
+    "quantized.results of no arrays": (
+        _quantized(results=lambda n: Replacement("NEG", None, (1,))), "gave .*arrays"),
+    "elementwise raises": (attrs.evolve(TWICE, elementwise=_raises), "raised KeyError"),
+    "contents.zeros_where raises": (
+        attrs.evolve(TWICE, contents=Contents(zeros_where=_raises)), "raised KeyError"),
 }  # fmt: skip
+
+
+def _node(ops: Mapping[str, OpDef]) -> Node:
+    return build_graph(read_model(model(("NEG",))), 0, ops).nodes[0]
 
 
 @pytest.mark.parametrize("fault", UNASKED)
 def test_a_facet_that_few_models_ask_names_the_plugin(fault: str) -> None:
-    op, match = UNASKED[fault]
+    (op, match), field = UNASKED[fault], fault.split(maxsplit=1)[0]
     found = registry_of(outside(op)).ops()
-    node = build_graph(read_model(model(("NEG",))), 0, found).nodes[0]
-    facet = getattr(found[op.name], fault.split(maxsplit=1)[0])
-    with pytest.raises(PluginError, match=rf"toy-plugin.*: op {op.name}: {match}"):
-        facet(node.attrs if fault.startswith("states") else node)
+    node, facet = _node(found), attrgetter(field)(found[op.name])
+    with pytest.raises(PluginError, match=rf"toy-plugin.*: op {op.name}: {field} {match}"):
+        facet(node.attrs if field in ("state.operands", "quantized.stored") else node)
+
+
+def test_digits_that_cannot_be_put_together_name_the_plugin() -> None:
+    found = registry_of(outside(_quantized(digits=lambda n: _DIGITS))).ops()
+    digits = found[TWICE.name].quantized.digits
+    assert digits is not None
+    said = digits(_node(found))
+    assert said is not None
+    with pytest.raises(PluginError, match=r"op ToyTwice: quantized.digits raised KeyError"):
+        said.finish((0,))
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_version", 0), ("batch", "each"), ("hybrid", 1), ("texts", 1), ("counts", [0]),
-        ("checked", (-1,)), ("indices", (True,)), ("positions", None), ("held", "bytes"),
-        ("largest_operand", float("nan")), ("composed", ("odml.rms_norm",)),
-        ("states", lambda attributes: (0,)),
+        ("file.max_version", 0), ("batch", "each"), ("quantized.hybrid", 1),
+        ("contents.texts", 1), ("contents.counts", [0]), ("device.checked", (-1,)),
+        ("contents.indices", (True,)), ("contents.positions", None), ("contents.held", "bytes"),
+        ("device.largest_operand", float("nan")), ("file.composed", ("odml.rms_norm",)),
+        ("state", lambda attributes: (0,)), ("elementwise", "yes"), ("quantized.stored", None),
+        ("quantized.one_scale", 1), ("quantized", True), ("movement", None),
+        ("device.limits", None),
     ],
 )  # fmt: skip
 def test_a_field_that_is_none_leaves_the_plugin_out(field: str, value: Any) -> None:
-    plugin = outside(attrs.evolve(TWICE, **{field: value}))
+    group, _, name = field.partition(".")
+    part = attrs.evolve(getattr(TWICE, group), **{name: value}) if name else value
+    plugin = outside(attrs.evolve(TWICE, **{group: part}))
     (failure,) = Registry.of({"toy-plugin": plugin}, "toy-package").failures
     assert f"OpDef 'ToyTwice': {field} is " in failure.error

@@ -25,7 +25,17 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import Site
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.base import Activation, Arg, OpDef, Sample, no_attrs
+from tflgpu.ops.base import (
+    Activation,
+    Arg,
+    Arithmetic,
+    FileForm,
+    Movement,
+    OnDevice,
+    OpDef,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import Filter, Pads, Reordered, Work, no_zeros
 from tflgpu.ops.moves import Moves
 from tflgpu.passes.base import Pass
@@ -130,7 +140,8 @@ def _twice(node: Node) -> Affine:
 #: Elementwise, and affine by what it is, not by a constant operand.
 TWICE = OpDef(
     "ToyTwice", no_attrs, lambda a, x: [x[0].spec], lambda a, x: [x[0] * np.float32(2)],
-    lambda: [Sample("odd", {}, (Arg((3, 5)),))], elementwise=True, is_custom=True, affine=_twice,
+    lambda: [Sample("odd", {}, (Arg((3, 5)),))], elementwise=True, is_custom=True,
+    arithmetic=Arithmetic(affine=_twice)
 )  # fmt: skip
 
 
@@ -271,7 +282,8 @@ def test_transpositions_sink_through_what_can_be_reordered() -> None:
     graph = compiled(content).graph
     assert names(graph) == ["ToyDrop"]
     assert graph.nodes[0].const(1).tolist() == [0, 2, 0, 1]
-    assert names(compiled(content, None, attrs.evolve(DROP, reorder=None)).graph) == [
+    fixed = attrs.evolve(DROP, movement=Movement(keeps_values=True))
+    assert names(compiled(content, None, fixed).graph) == [
         "TRANSPOSE", "ToyDrop", "TRANSPOSE",
     ]  # fmt: skip
 
@@ -299,7 +311,9 @@ def test_arithmetic_of_any_name_folds_into_filters(after: bool) -> None:
     np.testing.assert_array_equal(node.const(2), 2 * BIAS if after else BIAS)
 
 
-@pytest.mark.parametrize("op", [FIRST, attrs.evolve(FIRST, keeps_values=False)])
+@pytest.mark.parametrize(
+    "op", [FIRST, attrs.evolve(FIRST, movement=attrs.evolve(FIRST.movement, keeps_values=False))]
+)
 def test_what_is_only_moved_is_not_rounded(op: OpDef) -> None:
     quant = Quantization((0.5,), (3,))
     tensors = [TensorSpec("x", (1, 2, 3, 4), DType.I8, None, quant),
@@ -308,7 +322,7 @@ def test_what_is_only_moved_is_not_rounded(op: OpDef) -> None:
     content = write_model(ModelSpec(tensors, operators, (0,), (1,)))
     found = registry_of(outside(op))
     view = float_view(build_graph(read_model(content), 0, found.ops()), found.ops()).graph
-    assert (SIM in names(view)) == (not op.keeps_values)
+    assert (SIM in names(view)) == (not op.movement.keeps_values)
 
 
 def test_constants_fold() -> None:
@@ -385,23 +399,37 @@ def _bad_affine(node: Node) -> Any:
     return "twice"
 
 
+def _moving(op: OpDef, **changes: Any) -> OpDef:
+    return attrs.evolve(op, movement=attrs.evolve(op.movement, **changes))
+
+
 BROKEN: dict[str, tuple[OpDef, str]] = {
-    "moves raises": (attrs.evolve(FIRST, moves=_raises), "moves raised KeyError"),
+    "moves raises": (_moving(FIRST, moves=_raises), "movement.moves raised KeyError"),
     "moves of no such operand": (
-        attrs.evolve(FIRST, moves=lambda n: Moves(3, (1,), (1,))), "moves gave operand 3"),
+        _moving(FIRST, moves=lambda n: Moves(3, (1,), (1,))), "movement.moves gave operand 3"),
     "moves of too many": (
-        attrs.evolve(FIRST, moves=lambda n: Moves(0, (99,), (1,))), "moves gave .*the one result"),
+        _moving(FIRST, moves=lambda n: Moves(0, (99,), (1,))), "movement.moves gave .*one result"),
     "moves outside": (
-        attrs.evolve(FIRST, moves=lambda n: Moves(0, (144,), (1,), 1)), ("moves gave .*leaves the "
-                                                                        "144 elements")),
+        _moving(FIRST, moves=lambda n: Moves(0, (144,), (1,), 1)),
+        "movement.moves gave .*leaves the 144 elements"),
     "moves of halves": (
-        attrs.evolve(FIRST, moves=lambda n: Moves(0, (144,), (0.5,))), ("moves gave .*not all "
-                                                                       "whole numbers")),
-    "copies nothing": (attrs.evolve(FIRST, copies=lambda n: 7), "copies gave operand 7"),
-    "affine of a text": (attrs.evolve(FIRST, affine=_bad_affine), "affine gave 'twice'"),
+        _moving(FIRST, moves=lambda n: Moves(0, (144,), (0.5,))),
+        "movement.moves gave .*not all whole numbers"),
+    "copies nothing": (
+        _moving(FIRST, copies=lambda n: 7), "movement.copies gave operand 7"),
+    "affine of a text": (
+        attrs.evolve(FIRST, arithmetic=Arithmetic(affine=_bad_affine)),
+        "arithmetic.affine gave 'twice'"),
     "reorders what it has not": (
-        attrs.evolve(DROP, reorder=lambda n, o: Reordered(None, {5: ints(1)})), ("reorder gave "
-                                                                                "operand 5")),
+        _moving(DROP, reorder=lambda n, o: Reordered(None, {5: ints(1)})),
+        "movement.reorder gave operand 5"),
+    "refit raises": (
+        attrs.evolve(FIRST, file=FileForm(refit=_raises)), "file.refit raised KeyError"),
+    "refit of a list": (
+        attrs.evolve(FIRST, file=FileForm(refit=lambda *a: [1])), "file.refit gave .*not a dict"),
+    "refit of no such operand": (
+        attrs.evolve(FIRST, file=FileForm(refit=lambda *a: {3: ints(1)})),
+        "file.refit gave contents of operand 3"),
 }  # fmt: skip
 
 
@@ -435,16 +463,20 @@ def test_a_facet_that_breaks_its_contract_names_the_plugin(fault: str) -> None:
 def test_a_filter_that_breaks_its_contract_names_the_plugin(kind: Filter, match: str) -> None:
     content = model((2, 3, 6), [step("ADD", IN_SHIFT), MIXED])
     with pytest.raises(PluginError, match=rf"toy-plugin.*: op ToyMix: .*{match}"):
-        compiled(content, None, attrs.evolve(MIX, filter=kind))
+        compiled(
+            content, None, attrs.evolve(MIX, arithmetic=attrs.evolve(MIX.arithmetic, filter=kind))
+        )
 
 
 def test_an_activation_field_that_there_is_not() -> None:
     content = model((2, 3, 6), [MIXED])
     with pytest.raises(PluginError, match="op ToyMix: parse gave attributes whose before is None"):
-        compiled(content, None, attrs.evolve(MIX, activation_field="before"))
+        compiled(content, None, attrs.evolve(MIX, arithmetic=Arithmetic(activation_field="before")))
 
 
 def test_an_estimate_that_breaks_its_contract_names_the_plugin() -> None:
-    broken = attrs.evolve(MIX, work=lambda node: Work(0.5, 1))
-    with pytest.raises(PluginError, match=r"toy-plugin.*: op ToyMix: work gave .*whole numbers"):
+    broken = attrs.evolve(MIX, device=OnDevice(work=lambda node: Work(0.5, 1)))
+    with pytest.raises(
+        PluginError, match=r"toy-plugin.*: op ToyMix: device.work gave .*whole numbers"
+    ):
         compiled(model((2, 3, 6), [MIXED]), None, broken)

@@ -14,7 +14,7 @@ import tflgpu
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec as Spec
-from tflgpu.ops.base import Accuracy, OpDef, Operand, no_attrs
+from tflgpu.ops.base import Accuracy, Contents, OpDef, Operand, no_attrs
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -46,7 +46,7 @@ def op(name: str = "ToyLengths", *, texts: bool = True) -> OpDef:
         tuple,
         accuracy=Accuracy.EXACT,
         is_custom=True,
-        texts=texts,
+        contents=Contents(texts=texts),
     )
 
 

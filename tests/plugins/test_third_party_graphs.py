@@ -19,7 +19,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.lowering.lowering import Constant, Dispatch
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
-from tflgpu.ops.base import Arg, OpDef, Sample, no_attrs
+from tflgpu.ops.base import Arg, Contents, OnDevice, OpDef, Sample, no_attrs
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec
@@ -494,10 +494,11 @@ def test_a_reference_that_is_none(fault: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("reason", [True, 0, ["no"], ""], ids=repr)
 def test_limits_that_are_none(reason: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, toys.hooks(PlanToy, register_ops=lambda: [twice(limits=lambda n: reason)]))
+    limited = twice(device=OnDevice(limits=lambda n: reason))
+    install(monkeypatch, toys.hooks(PlanToy, register_ops=lambda: [limited]))
     _, report = _run_twice()
     (refusal,) = report.refusals
-    assert re.search(f"{WHO}: op ToyTwice: limits gave", refusal.reason)
+    assert re.search(f"{WHO}: op ToyTwice: device.limits gave", refusal.reason)
 
 
 @pytest.mark.parametrize("samples", [toys.raising(KeyError("x")), lambda: None, lambda: ["s"]])
@@ -518,7 +519,10 @@ def test_an_op_that_says_that_shapes_are_all_it_depends_on(
     """Else the constant that it makes would be that of zeros, whatever the operand holds."""
     of_shape = lambda a, arrays: [np.full(arrays[0].shape, arrays[0].size, np.float32)]  # noqa: E731
     content = toys.model(custom="ToyTwice")
-    install(monkeypatch, _op(shape_only=True, **({"reference": of_shape} if truth else {})))
+    install(
+        monkeypatch,
+        _op(contents=Contents(shape_only=True), **({"reference": of_shape} if truth else {})),
+    )
     if truth:
         y, _ = run(content)
         assert (y == 6).all()

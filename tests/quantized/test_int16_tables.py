@@ -34,7 +34,7 @@ def tensor(name: str, reach: float) -> TensorSpec:
 
 
 def model(op: str, x: TensorSpec, y: TensorSpec) -> bytes:
-    operator = OperatorSpec(op, {}, [0], [1], version=builtin_ops()[op].max_version)
+    operator = OperatorSpec(op, {}, [0], [1], version=builtin_ops()[op].file.max_version)
     return write_model(ModelSpec([x, y], [operator], [0], [1]))
 
 

@@ -50,7 +50,7 @@ def model(op: str, fields: dict[str, float], x: Q, y: Q, count: int) -> bytes:
         )
         for dtype, s, z in (x, y)
     ]
-    version = min(2, builtin_ops()[op].max_version)
+    version = min(2, builtin_ops()[op].file.max_version)
     return write_model(
         ModelSpec(tensors, [OperatorSpec(op, fields, [0], [1], version=version)], [0], [1])
     )

@@ -13,7 +13,7 @@ from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, TensorSpec
 from tflgpu.ir.verify import verify
-from tflgpu.ops.base import Fields, NoAttrs, OpDef, Operand, no_attrs
+from tflgpu.ops.base import Contents, Fields, FileForm, NoAttrs, OpDef, Operand, no_attrs
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.ops.unknown import UnknownOp, unknown_reason
 from tflgpu.tflite.build import build_graph
@@ -83,8 +83,8 @@ def _op(name: str, infer: Any, reference: Any, **more: Any) -> OpDef:
 OPS: Mapping[str, OpDef] = {
     op.name: op
     for op in (
-        _op("SHAPE", _infer_shape, _shape, shape_only=True),
-        _op("ADD", _infer_add, _add, max_version=2),
+        _op("SHAPE", _infer_shape, _shape, contents=Contents(shape_only=True)),
+        _op("ADD", _infer_add, _add, file=FileForm(max_version=2)),
         _op("RESHAPE", _infer_reshape, _reshape),
         _op("CONCATENATION", lambda a, o: [], lambda a, x: []),
     )

@@ -75,7 +75,7 @@ def brain_model() -> bytes:
         made, wide = len(tensors), len(tensors) + 1
         shape = shapes.get(name, (5, 23))
         tensors += [TensorSpec(name, shape, BF16), TensorSpec(f"{name} f32", shape)]
-        version = builtin_ops()[name].max_version
+        version = builtin_ops()[name].file.max_version
         operators += [
             OperatorSpec(name, {}, operands, [made], version=version),
             cast((made, BF16), (wide, F32)),

@@ -76,7 +76,8 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
     if any(v is not None and not v.elements for v in (*node.inputs, *node.outputs)):
         # Some of its kernels divide by a size, and end the process: SOFTMAX, REVERSE_V2.
         return f"LiteRT's kernels are not made for tensors without elements, as {node.op} has one"
-    activation = getattr(node.attrs, op.activation_field, None) if op.activation_field else None
+    field = op.arithmetic.activation_field
+    activation = getattr(node.attrs, field, None) if field else None
     if activation is not None and activation not in _CLAMPS:
         return f"LiteRT leaves out the activation {activation.name} of {node.op}"
     if node.op == "CONCATENATION" and activation not in (None, Activation.NONE):
@@ -200,7 +201,7 @@ def _unscaled(node: Node) -> Value | None:
 def _needs_scales(node: Node, op: OpDef) -> str | None:
     """Why the definition refuses to compute on 8- and 16-bit numbers that have no scale; None where
     it does not. A few zeros tell: it refuses by types."""
-    if isinstance(node.attrs, UnknownOp) or op.on_stored(node.attrs):
+    if isinstance(node.attrs, UnknownOp) or op.quantized.on_stored(node.attrs):
         return None
     values = [v for v in node.inputs if v is not None]
     if all(v.dtype not in _SMALL or v.quant is not None for v in values):

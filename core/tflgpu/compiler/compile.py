@@ -165,7 +165,7 @@ def _request(
         if isinstance(rule, Unsupported):  # a plugin's rule has changed its mind
             raise OverLimit(node, rule.reason)
         rules[id(node)] = rule
-    views = frozenset(id(n) for n in nodes if target.ops[n.op].is_view)
+    views = frozenset(id(n) for n in nodes if target.ops[n.op].movement.is_view)
     return LoweringInput(
         nodes,
         inputs,
@@ -185,7 +185,7 @@ def _request(
 
 def _moves(node: Node, target: Target, rules: Mapping[int, KernelRule]) -> Moves | None:
     """What a node does that only moves elements; None also where a plugin's kernel does it."""
-    moves = target.ops[node.op].moves
+    moves = target.ops[node.op].movement.moves
     if moves is None or rules[id(node)].owner or not target.pass_context.is_linear(node):
         return None
     return moves(node)

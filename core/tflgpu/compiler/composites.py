@@ -1,8 +1,8 @@
 """The operators of a composite become one node again, of an op that computes them as one.
 
 The reader writes composites out (`tflgpu.tflite.inline`). Where an op says that it knows a
-composite's name (`OpDef.composed`), understands its attributes and operands, and the device takes
-the op, one node replaces what the composite is made of. What the operators compute is the
+composite's name (`FileForm.composed`), understands its attributes and operands, and the device
+takes the op, one node replaces what the composite is made of. What the operators compute is the
 definition, as in LiteRT; a name is a hint. Some converters put into a composite what its attributes
 do not tell (a causal mask, a scale behind a norm), so a reading counts only if it gives the results
 of the operators on drawn numbers.
@@ -121,7 +121,7 @@ class _Taking:
         claims = [
             (op, composed)
             for op in self._target.ops.values()
-            for composed in op.composed
+            for composed in op.file.composed
             if composite.name in composed.names
         ]
         if not claims:

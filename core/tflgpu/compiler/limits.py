@@ -20,9 +20,9 @@ def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | Non
     for value in (*node.inputs, *node.outputs):
         if value is None or value.is_const:
             continue
-        if value.is_variable and (op is None or op.states is None):
+        if value.is_variable and (op is None or op.state is None or op.state.operands is None):
             return Unsupported(f"tensor {value.name} is a variable; state is kept on the CPU")
-        as_it_is = op is not None and op.on_stored(node.attrs)
+        as_it_is = op is not None and op.quantized.on_stored(node.attrs)
         crosses = site.integers.edge(value.dtype, site.caps) is not None
         if not crosses or (value.dtype in _STORED and not as_it_is):
             return Unsupported(
@@ -46,7 +46,7 @@ def unchecked(node: Node, ops: Mapping[str, OpDef], *, strict: bool) -> str | No
     """Which operand of a node has a number that the op refuses while the model runs, and a kernel
     does not, or with ``strict`` may have one; None where none has."""
     op = ops[node.op]
-    for i in op.checked:
+    for i in op.device.checked:
         value = node.optional_input(i)
         if value is None or not value.dtype.is_int:
             continue

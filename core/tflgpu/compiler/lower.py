@@ -51,7 +51,7 @@ class LoweringInput:
     ``rules`` and ``views`` are by ``id(node)``: the rule chosen for each node, and the nodes
     that only reinterpret their operand row-major. ``states`` are the nodes' variables, each of one
     node: inputs of the plan behind ``inputs``, and with their new contents outputs behind
-    ``outputs``. ``moves`` is what a node does that only moves elements (`OpDef.moves`).
+    ``outputs``. ``moves`` is what a node does that only moves elements (`Movement.moves`).
     """
 
     nodes: Sequence[Node]

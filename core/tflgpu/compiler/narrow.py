@@ -82,15 +82,15 @@ class _Narrowing:
         """Positions of operands that may have 32 bits."""
         if node.op == _CAST and id(node.input(0)) in self._equal:
             return [0]
-        found = [i for i in op.indices if _is_wide(node.optional_input(i))]
+        found = [i for i in op.contents.indices if _is_wide(node.optional_input(i))]
         return found if any(not node.input(i).is_const for i in found) else []
 
     def _results(self, node: Node, op: OpDef) -> Any:
         """The attributes with which its results have 32 bits; None where they need not or
         cannot."""
-        if not op.positions or not all(_is_wide(v) for v in node.outputs):
+        if not op.contents.positions or not all(_is_wide(v) for v in node.outputs):
             return None
-        return attrs.evolve(node.attrs, **{op.positions: DType.I32})
+        return attrs.evolve(node.attrs, **{op.contents.positions: DType.I32})
 
     def _fits(self, made: Node, op: OpDef) -> bool:
         operands = [None if v is None else Operand(v.spec, v.data) for v in made.inputs]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import Accuracy, Activation, OpDef
+from tflgpu.ops.quantized import is_quantized
 from tflgpu.ops.unknown import unknown_reason
-from tflgpu.passes.scales import is_quantized
 
 
 def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
@@ -21,9 +21,10 @@ def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | Non
         return Unsupported(
             f"op {node.op} is not known; a plugin may define it", ReasonCode.UNSUPPORTED_OP
         )
-    if node.version > op.max_version:
+    if node.version > op.file.max_version:
         return Unsupported(
-            f"{node.op} version {node.version} is newer than {op.max_version}, the last one known"
+            f"{node.op} version {node.version} is newer than {op.file.max_version}, the last one "
+            "known"
         )
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.has_numpy:
@@ -41,9 +42,9 @@ def _on_stored(node: Node, op: OpDef) -> bool:
     also where it only copies numbers between tensors of one quantization whose 0 is 0. So it is
     with those of a scale of 0, which converters write for constants of zeros: no real numbers tell
     them apart."""
-    if op.on_stored(node.attrs):
+    if op.quantized.on_stored(node.attrs):
         return True
-    if not op.keeps_values or op.accuracy is not Accuracy.EXACT:
+    if not op.movement.keeps_values or op.accuracy is not Accuracy.EXACT:
         return False
     if op.activation_of(node) is not Activation.NONE:
         return False

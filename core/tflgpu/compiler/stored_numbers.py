@@ -2,7 +2,7 @@
 
 It is chosen for each operator, after the kernel rules were asked:
 
-    ADD of i8 -> an op that `OpDef.integers` says stands for it -> a rule that takes the node?
+    ADD of i8 -> an op that `Quantized.integers` says stands for it -> a rule that takes the node?
         yes: that op takes its place, on i8 tensors       no: ADD of f32, rounded afterwards
 """
 
@@ -20,7 +20,7 @@ from tflgpu.ops.unknown import unknown_reason
 
 def numerics_for(op: OpDef) -> Numerics:
     """The numerics with which an op comes up in graphs."""
-    return Numerics.INTEGER if op.integers is not None else Numerics.FLOAT
+    return Numerics.INTEGER if op.quantized.integers is not None else Numerics.FLOAT
 
 
 def integer_node(
@@ -39,17 +39,17 @@ def integer_node(
         PluginError: a plugin's op broke its contract.
     """
     own = ops.get(node.op)
-    found = [op for op in ops.values() if op.integers is not None and op.integers.op == node.op]
+    stands = ((op, op.quantized.integers) for op in ops.values())
+    found = [(op, kind) for op, kind in stands if kind is not None and kind.op == node.op]
     if own is None or not found:
         return Unsupported(f"nothing computes {node.op} on stored numbers")
-    if node.version > own.max_version or unknown_reason(node.attrs) is not None:
+    if node.version > own.file.max_version or unknown_reason(node.attrs) is not None:
         return Unsupported(f"this {node.op} is not known")
     if not node.shapes_known:
         return Unsupported("its shapes are not known before the model runs")
     reasons: list[str] = []
-    for op in sorted(found, key=lambda op: (not op.owner, op.name)):
-        assert op.integers is not None
-        attributes = op.integers.attributes(node)
+    for op, kind in sorted(found, key=lambda each: (not each[0].owner, each[0].name)):
+        attributes = kind.attributes(node)
         if isinstance(attributes, str):
             reasons.append(attributes)
             continue

@@ -161,7 +161,9 @@ class Target:
         )
         if refused is not None:
             return refused
-        reason = self.ops[node.op].limits(node) or unchecked(node, self.ops, strict=self.strict)
+        reason = self.ops[node.op].device.limits(node) or unchecked(
+            node, self.ops, strict=self.strict
+        )
         if reason is not None:
             return Unsupported(reason)  # of an op that the device has, in this form
         found = self.kernels.select(node, site)

@@ -67,7 +67,7 @@ def costs_of(
 
 
 def _is_view(op: OpDef | None) -> bool:
-    return op is not None and op.is_view
+    return op is not None and op.movement.is_view
 
 
 def _is_done_once(node: Node) -> bool:

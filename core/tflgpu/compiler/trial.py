@@ -51,7 +51,11 @@ class Trial:
         None where it does."""
         for old in nodes:
             known = self._ops.get(old.op)
-            if known is None or known.stateful or reference_support(old, self._ops) is not None:
+            if (
+                known is None
+                or known.state is not None
+                or reference_support(old, self._ops) is not None
+            ):
                 return f"{old.label}, of which it is made, has no reference to try it against"
         work = sum(_work(old, self._ops[old.op]) for old in nodes)
         if work > _MOST_WORK:
@@ -115,7 +119,7 @@ def _drawn(
 
 
 def _work(node: Node, op: OpDef) -> int:
-    found = None if op.work is None else op.work(node)
+    found = None if op.device.work is None else op.device.work(node)
     return (Work.of(node) if found is None else found).flops
 
 

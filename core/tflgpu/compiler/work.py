@@ -18,10 +18,10 @@ def estimate(node: Node, op: OpDef | None) -> Work:
     """
     if isinstance(node.attrs, UnknownOp):
         op = None  # its functions ask attributes that the node does not have
-    said = op.work(node) if op is not None and op.work is not None else None
+    said = op.device.work(node) if op is not None and op.device.work is not None else None
     if said is not None:
         return said
-    kind = None if op is None else op.filter
+    kind = None if op is None else op.arithmetic.filter
     weights = None if kind is None else node.optional_input(kind.weights)
     if kind is None or weights is None or len(weights.shape) < 2 or not node.outputs:
         return Work.of(node)

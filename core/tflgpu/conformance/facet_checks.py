@@ -37,10 +37,17 @@ def facet_checks(ops: Iterable[OpDef]) -> list[Check]:
 
 
 def _says_anything(op: OpDef) -> bool:
-    functions = (op.filter, op.affine, op.moves, op.copies, op.reorder, op.batch)
-    computes = op.computes is not Activation.NONE
-    flags = op.keeps_values or op.shape_only or computes
-    return any(functions) or flags or bool(op.activation_field)
+    functions = (
+        op.arithmetic.filter,
+        op.arithmetic.affine,
+        op.movement.moves,
+        op.movement.copies,
+        op.movement.reorder,
+        op.batch,
+    )
+    computes = op.arithmetic.computes is not Activation.NONE
+    flags = op.movement.keeps_values or op.contents.shape_only or computes
+    return any(functions) or flags or bool(op.arithmetic.activation_field)
 
 
 def _check(op: OpDef, target: DeviceUnderTest) -> Outcome:
@@ -145,8 +152,8 @@ def _equal(got: Array, want: Array) -> str | None:
 
 
 def _moves(shown: _Shown) -> str | None:
-    shown.need(shown.op.moves)
-    found = shown.op.moves(shown.node) if shown.op.moves is not None else None
+    shown.need(shown.op.movement.moves)
+    found = shown.op.movement.moves(shown.node) if shown.op.movement.moves is not None else None
     shown.need(found is not None)
     assert found is not None
     assert shown.result is not None
@@ -154,8 +161,8 @@ def _moves(shown: _Shown) -> str | None:
 
 
 def _copies(shown: _Shown) -> str | None:
-    shown.need(shown.op.copies)
-    index = shown.op.copies(shown.node) if shown.op.copies is not None else None
+    shown.need(shown.op.movement.copies)
+    index = shown.op.movement.copies(shown.node) if shown.op.movement.copies is not None else None
     shown.need(index is not None)
     assert index is not None
     assert shown.result is not None
@@ -165,7 +172,7 @@ def _copies(shown: _Shown) -> str | None:
 
 
 def _keeps_values(shown: _Shown) -> str | None:
-    shown.need(shown.op.keeps_values)
+    shown.need(shown.op.movement.keeps_values)
     assert shown.result is not None
     given = [a.reshape(-1) for a in shown.operands if a is not None]
     known = np.concatenate([*given, np.zeros(1)])
@@ -174,15 +181,17 @@ def _keeps_values(shown: _Shown) -> str | None:
 
 
 def _shape_only(shown: _Shown) -> str | None:
-    shown.need(shown.op.shape_only)
+    shown.need(shown.op.contents.shape_only)
     assert shown.result is not None
     others = {i: other_contents(a) for i, a in enumerate(shown.operands) if a is not None}
     return _equal(shown.of(others), shown.result)
 
 
 def _affine(shown: _Shown) -> str | None:
-    shown.need(shown.op.affine)
-    found = shown.op.affine(shown.node) if shown.op.affine is not None else None
+    shown.need(shown.op.arithmetic.affine)
+    found = (
+        shown.op.arithmetic.affine(shown.node) if shown.op.arithmetic.affine is not None else None
+    )
     shown.need(found is not None)
     assert found is not None
     assert shown.result is not None
@@ -191,12 +200,12 @@ def _affine(shown: _Shown) -> str | None:
 
 
 def _reorder(shown: _Shown) -> str | None:
-    shown.need(shown.op.reorder)
-    assert shown.op.reorder is not None
+    shown.need(shown.op.movement.reorder)
+    assert shown.op.movement.reorder is not None
     assert shown.result is not None
     rank = len(shown.node.input(0).shape)
     order = tuple(reversed(range(rank)))
-    new = shown.op.reorder(shown.node, order)
+    new = shown.op.movement.reorder(shown.node, order)
     shown.need(new is not None and rank)
     assert new is not None
     operands = [*shown.operands]
@@ -208,11 +217,11 @@ def _reorder(shown: _Shown) -> str | None:
 
 
 def _activations(shown: _Shown) -> str | None:
-    shown.need(shown.op.activation_field)
+    shown.need(shown.op.arithmetic.activation_field)
     shown.need_floats()
     assert shown.result is not None
     for activation in _ACTIVATIONS:
-        got = shown.of({}, **{shown.op.activation_field: activation})
+        got = shown.of({}, **{shown.op.arithmetic.activation_field: activation})
         problem = shown.same(got, apply_activation(activation, shown.result))
         if problem is not None:
             return f"{activation.name}: {problem}"
@@ -220,10 +229,12 @@ def _activations(shown: _Shown) -> str | None:
 
 
 def _computes(shown: _Shown) -> str | None:
-    shown.need(shown.op.computes is not Activation.NONE)
+    shown.need(shown.op.arithmetic.computes is not Activation.NONE)
     shown.need_floats()
     assert shown.result is not None
-    return shown.same(shown.result, apply_activation(shown.op.computes, shown.operand(0)))
+    return shown.same(
+        shown.result, apply_activation(shown.op.arithmetic.computes, shown.operand(0))
+    )
 
 
 def _batch(shown: _Shown) -> str | None:
@@ -263,9 +274,9 @@ def _batch(shown: _Shown) -> str | None:
 
 
 def _kind(shown: _Shown) -> Filter:
-    shown.need(shown.op.filter)
+    shown.need(shown.op.arithmetic.filter)
     shown.need_floats()
-    kind = shown.op.filter
+    kind = shown.op.arithmetic.filter
     assert kind is not None
     return kind
 

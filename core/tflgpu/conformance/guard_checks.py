@@ -80,7 +80,7 @@ def _of_each_kind(ops: Iterable[OpDef]) -> list[OpDef]:
     several kinds."""
     found: dict[Accuracy, OpDef] = {}
     for op in ops:
-        if op.samples() and not op.stateful:
+        if op.samples() and op.state is None:
             found.setdefault(op.accuracy, op)
     return list(found.values())
 

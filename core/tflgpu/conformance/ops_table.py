@@ -53,7 +53,7 @@ def defined_page(ops: Iterable[OpDef] | None = None) -> str:
     for op in listed:
         gpu, why = _summary([_gpu_refusal(op, targets[numerics_for(op)], s) for s in op.samples()])
         cpu, _ = _summary([_cpu_refusal(op, s) for s in op.samples()])
-        versions = "custom" if op.is_custom else "-".join(sorted({"1", str(op.max_version)}))
+        versions = "custom" if op.is_custom else "-".join(sorted({"1", str(op.file.max_version)}))
         lines[op.name] = f"| {op.name} | {versions} | {gpu} | {cpu} | {why} |"
     head = ["| Operator | Versions | GPU kernels | CPU | Reasons |", "|---|---|---|---|---|"]
     return _HEAD + "\n".join([*head, *(line for _, line in sorted(lines.items()))]) + "\n"

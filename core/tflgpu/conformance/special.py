@@ -87,7 +87,7 @@ def special_samples(op: OpDef, *, half: bool = False) -> list[tuple[Sample, Spec
     turns too: ``_MOST`` cases)."""
     floats = {s.id: _floats(op, s) for s in op.samples()}
     samples = [s for s in op.samples() if floats[s.id]]
-    huge = min(op.largest_operand, _HUGE_HALF if half else _HUGE)
+    huge = min(op.device.largest_operand, _HUGE_HALF if half else _HUGE)
     if op.elementwise:
         return [(s, SpecialNumbers(SpecialKind.EVERYWHERE, huge=huge)) for s in samples]
     kinds = [k for k in SpecialKind if k is not SpecialKind.EVERYWHERE]
@@ -109,7 +109,7 @@ def _floats(op: OpDef, sample: Sample) -> list[int]:
         None if a is None else Operand(TensorSpec(a.shape, a.dtype), a.data) for a in sample.args
     ]
     attributes = op.parse(Fields(op.name, sample.fields, sample.custom_options))
-    known = (*op.must_know(attributes, operands), *op.settings)
+    known = (*op.must_know(attributes, operands), *op.contents.settings)
     return [
         i
         for i, arg in enumerate(sample.args)

@@ -138,8 +138,8 @@ class Dynamic:
         values = {**self.operator.fields, **tensor_fields(self.node)}
         fields = Fields(self.operator.name, values, self.operator.custom_options)
         attributes = definition.parse(fields)
-        if definition.at_run_time is not None:
-            attributes = definition.at_run_time(attributes)
+        if definition.file.at_run_time is not None:
+            attributes = definition.file.at_run_time(attributes)
         return definition, attributes
 
     def _operands(self, env: dict[int, Any], contents: tuple[int, ...]) -> list[Operand | None]:

@@ -245,7 +245,7 @@ def _counts(node: Node, ops: Mapping[str, OpDef]) -> bool:
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     return (
         op is not None
-        and not op.stateful
+        and op.state is None
         and all(
             (v.dtype.is_int or v.dtype is DType.BOOL) and v.quant is None and v.elements <= _SMALL
             for v in values

@@ -138,12 +138,12 @@ def plan_texts(
             f"{where} is a custom op that is not defined; a plugin can define it, by an OpDef with "
             "texts=True"
         )
-    if definition is None or not definition.texts:
+    if definition is None or not definition.contents.texts:
         raise UnsupportedError(f"{where} does not take texts (strings) here")
-    if operator.version > definition.max_version:
+    if operator.version > definition.file.max_version:
         raise UnsupportedError(
-            f"{where} has version {operator.version}, newer than {definition.max_version}, the "
-            "newest understood"
+            f"{where} has version {operator.version}, newer than {definition.file.max_version}, "
+            "the newest understood"
         )
     operands: list[Operand | None] = []
     for i, shape in zip(operator.inputs, given, strict=True):
@@ -168,7 +168,7 @@ def plan_texts(
         raise UnsupportedError(f"{where}: {error}") from error
     except ModelError as error:
         raise ModelError(f"{where}: {error}") from error
-    if definition.shape_only:  # what follows may be compiled for what it gives
+    if definition.contents.shape_only:  # what follows may be compiled for what it gives
         blank = [o.dtype.blank(()) for o in operands if o is not None]
         wide = [np.broadcast_to(b, o.shape) for b, o in zip(blank, operands, strict=True) if o]
         made = step.compute(wide)

@@ -203,10 +203,10 @@ def _refuse_unknown(
                     "device is given by itself"
                 )
             refused[index] = Unsupported(why, ReasonCode.UNSUPPORTED_OP)
-        elif operator.version > definition.max_version:
+        elif operator.version > definition.file.max_version:
             refused[index] = Unsupported(
                 f"version {operator.version} of {operator.name} is newer than "
-                f"{definition.max_version}, the newest understood"
+                f"{definition.file.max_version}, the newest understood"
             )
         elif not all(_has_arrays(host, t) for t in (*operator.inputs, *operator.outputs)):
             refused[index] = Unsupported(
@@ -280,7 +280,7 @@ def _of_constants(
         and operator.inputs
         and all(t < 0 or host.tensors[t].is_constant for t in operator.inputs)
         and (definition := ops.get(operator.name)) is not None
-        and not definition.stateful
+        and definition.state is None
     )
 
 

@@ -15,8 +15,8 @@ from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, decompose
-from tflgpu.ops.facets import Rounding
 from tflgpu.ops.quantize_on_the_fly import HIGH, LOW, OP, SIDE
+from tflgpu.ops.quantized import Rounding
 
 _WORKGROUP = 64
 

@@ -33,9 +33,9 @@ from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import Site
 from tflgpu.lowering.view import ReadView
-from tflgpu.ops.facets import Rounding
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.integer_scales import I16
+from tflgpu.ops.quantized import Rounding
 
 _WORKGROUP = 64
 _VECTOR = 16  # bytes of a slice in shared memory

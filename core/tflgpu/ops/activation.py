@@ -15,7 +15,19 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import take_operands
-from tflgpu.ops.base import Activation, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Activation,
+    Arg,
+    Arithmetic,
+    Fields,
+    FileForm,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.elementwise import (
     FLOATS,
     QUANTIZED,
@@ -159,10 +171,12 @@ def _clamp_op(
         infer_unary(name, _TYPES),
         _clamp(name, low, high),
         lambda: _shapes({}),
-        max_version=version,
+        file=FileForm(max_version=version),
         elementwise=True,
-        computes=computes,
-        as_stored=by_steps(clamped(low, high), lambda attributes, x: _clip(x, low, high)),
+        arithmetic=Arithmetic(computes=computes),
+        quantized=Quantized(
+            results=by_steps(clamped(low, high), lambda attributes, x: _clip(x, low, high))
+        ),
     )
 
 
@@ -173,11 +187,11 @@ OPS = (
     _clamp_op("RELU_0_TO_1", 0.0, 1.0, 1),
     OpDef(
         "LEAKY_RELU", _parse_leaky, infer_unary("LEAKY_RELU", _TYPES),
-        reference_of("LEAKY_RELU", _leaky), _leaky_samples, max_version=2, elementwise=True,
-        as_stored=by_steps(leaky, _leaky),
+        reference_of("LEAKY_RELU", _leaky), _leaky_samples, file=FileForm(max_version=2),
+        elementwise=True, quantized=Quantized(results=by_steps(leaky, _leaky))
     ),
     OpDef(
         "PRELU", no_attrs, _infer_prelu, reference_of("PRELU", _prelu), _prelu_samples,
-        elementwise=True, as_stored=prelu, result_type=0,
+        elementwise=True, quantized=Quantized(results=prelu), file=FileForm(result_type=0)
     ),
 )  # fmt: skip

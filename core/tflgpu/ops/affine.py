@@ -71,11 +71,11 @@ class Affine:
 
 
 #: (constant, position of the runtime operand) -> scale and shift; None where it is not affine.
-Arithmetic = Callable[[Array, int], tuple[Array, Array] | None]
+ScaleAndShift = Callable[[Array, int], tuple[Array, Array] | None]
 
 
-def affine_with(arithmetic: Arithmetic) -> Callable[[Node], Affine | None]:
-    """`OpDef.affine` of an op of two operands, where one of them is a constant per channel."""
+def affine_with(arithmetic: ScaleAndShift) -> Callable[[Node], Affine | None]:
+    """`Arithmetic.affine` of an op of two operands, where one of them is a constant per channel."""
 
     def affine(node: Node) -> Affine | None:
         runtime = [i for i, v in enumerate(node.inputs) if v is not None and not v.is_const]
@@ -104,8 +104,8 @@ def _channels_of(value: Value, channels: int) -> Array | None:
 
 
 def copies_where_neutral(number: float, *sides: int) -> Callable[[Node], int | None]:
-    """`OpDef.copies` of arithmetic that a constant ``number`` on one of the ``sides`` leaves as it
-    is."""
+    """`Movement.copies` of arithmetic that a constant ``number`` on one of the ``sides`` leaves as
+    it is."""
 
     def copies(node: Node) -> int | None:
         if not is_plain(node):

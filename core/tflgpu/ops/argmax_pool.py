@@ -20,7 +20,17 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.axes import need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Fields,
+    Movement,
+    OpDef,
+    Operand,
+    Padding,
+    Sample,
+)
 from tflgpu.ops.items import each_row
 
 PLACE_BIAS = 0.1
@@ -230,6 +240,7 @@ OPS = (
     ),
     OpDef(
         "MaxUnpooling2D", _parse, _infer_unpool, _reference_unpool, _unpool_samples,
-        accuracy=Accuracy.EXACT, is_custom=True, keeps_values=True, batch=each_row(0, 1),
+        accuracy=Accuracy.EXACT, is_custom=True, movement=Movement(keeps_values=True),
+        batch=each_row(0, 1)
     ),
 )  # fmt: skip

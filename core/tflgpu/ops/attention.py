@@ -27,7 +27,19 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import at_least_f32, present
-from tflgpu.ops.base import Accuracy, Arg, Composed, Draw, Fields, OpDef, Operand, Reading, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Composed,
+    Draw,
+    Fields,
+    FileForm,
+    OnDevice,
+    OpDef,
+    Operand,
+    Reading,
+    Sample,
+)
 from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
 from tflgpu.ops.facets import Batched, Items, Work
@@ -322,9 +334,9 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.ACCUMULATE,
-        work=_work,
+        device=OnDevice(work=_work),
         generate=_generate,
         batch=_batch,
-        composed=_COMPOSED,
+        file=FileForm(composed=_COMPOSED),
     ),
 )

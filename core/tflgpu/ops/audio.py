@@ -23,7 +23,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Fields, OnDevice, OpDef, Operand, Sample
 from tflgpu.ops.facets import Work
 from tflgpu.ops.flexible import read_map, write_map
 
@@ -244,7 +244,7 @@ OPS = (
     OpDef(
         SPECTROGRAM, _parse_spectrogram, _infer_spectrogram, _reference_spectrogram,
         _spectrogram_samples, accuracy=Accuracy.ACCUMULATE, is_custom=True,
-        work=_work_spectrogram,
+        device=OnDevice(work=_work_spectrogram)
     ),
     OpDef(
         MFCC, _parse_mfcc, _infer_mfcc, _reference_mfcc, _mfcc_samples,

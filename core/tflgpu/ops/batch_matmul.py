@@ -14,14 +14,27 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape, TensorSpec
-from tflgpu.ops.base import Accuracy, Arg, Composed, Fields, OpDef, Operand, Reading, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Composed,
+    Fields,
+    FileForm,
+    OnDevice,
+    OpDef,
+    Operand,
+    Quantized,
+    Reading,
+    Sample,
+)
 from tflgpu.ops.composed import there
 from tflgpu.ops.digit_sums import of_matrices
 from tflgpu.ops.elementwise import broadcast_shape
-from tflgpu.ops.facets import Batched, Hybrid, Items, OnTheFly, Rounding, Work
+from tflgpu.ops.facets import Batched, Items, Work
 from tflgpu.ops.items import broadcast
 from tflgpu.ops.products import floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
+from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
 from tflgpu.ops.stored_total import of_product
 
 _OP = "BATCH_MATMUL"
@@ -172,12 +185,13 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.ACCUMULATE,
-        max_version=4,
-        work=_work,
-        hybrid=_hybrid,
+        file=FileForm(max_version=4, composed=(_COMPOSED,)),
+        device=OnDevice(work=_work),
+        quantized=Quantized(
+            hybrid=_hybrid,
+            digits=of_matrices(_depth),
+            results=lambda node: of_product(node, _depth(node)),
+        ),
         batch=_batch,
-        composed=(_COMPOSED,),
-        in_digits=of_matrices(_depth),
-        as_stored=lambda node: of_product(node, _depth(node)),
     ),
 )

@@ -18,17 +18,22 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.activation import apply_activation, fused_clamp
-from tflgpu.ops.affine import Arithmetic, affine_with, copies_where_neutral
+from tflgpu.ops.affine import ScaleAndShift, affine_with, copies_where_neutral
 from tflgpu.ops.axes import take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Activation,
     Arg,
+    Arithmetic,
     Draw,
     Fields,
+    FileForm,
+    Movement,
     NoAttrs,
+    OnDevice,
     OpDef,
     Operand,
+    Quantized,
     Sample,
     no_attrs,
 )
@@ -275,14 +280,15 @@ def _op(
     generate: Callable[[Draw], Sample] | None = None,
     checked: tuple[int, ...] = (),
     plain: frozenset[DType] = frozenset(),
-    takes_stored: bool = False,
-    as_stored: Callable[[Node], Any] | None = None,
+    stored: bool = False,
+    results: Callable[[Node], Any] | None = None,
+    result_type: int | None = 0,
 ) -> OpDef:
     return OpDef(
         name, parse, infer_broadcast(name, allowed), reference_of(name, compute, plain), samples,
-        accuracy=accuracy, max_version=version, elementwise=True, keeps_values=keeps_values,
-        generate=generate, checked=checked, takes_stored=takes_stored, as_stored=as_stored,
-        result_type=0,
+        accuracy=accuracy, file=FileForm(max_version=version, result_type=result_type),
+        elementwise=True, movement=Movement(keeps_values=keeps_values), generate=generate,
+        device=OnDevice(checked=checked), quantized=Quantized(stored=stored, results=results),
     )  # fmt: skip
 
 
@@ -291,14 +297,15 @@ def _fused_op(
     fn: Callable[[Array, Array], Array],
     samples: Callable[[], Sequence[Sample]],
     version: int,
-    arithmetic: Arithmetic,
+    arithmetic: ScaleAndShift,
     copies: Callable[[Node], int | None],
     generate: Callable[[Draw], Sample] = _PAIRS,
     *,
     allowed: frozenset[DType] = _ALL,
     plain: frozenset[DType] = frozenset(),
     checked: tuple[int, ...] = (),
-    as_stored: Callable[[Node], Any] | None = None,
+    results: Callable[[Node], Any] | None = None,
+    result_type: int | None = 0,
 ) -> OpDef:
     op = _op(
         name,
@@ -309,14 +316,16 @@ def _fused_op(
         generate=generate,
         allowed=allowed,
         plain=plain,
-        as_stored=as_stored,
+        checked=checked,
+        results=results,
+        result_type=result_type,
     )
     return attrs.evolve(
         op,
-        activation_field="activation",
-        affine=affine_with(arithmetic),
-        copies=copies,
-        checked=checked,
+        arithmetic=Arithmetic(
+            affine=_unless_stored(affine_with(arithmetic)), activation_field="activation"
+        ),
+        movement=Movement(copies=_unless_stored(copies)),
     )
 
 
@@ -340,31 +349,19 @@ def _divided(c: Array, at: int) -> tuple[Array, Array] | None:
         return (np.ones(1) / c, np.zeros(1)) if at == 0 else None
 
 
-_DIV = _fused_op(
-    "DIV",
-    _divide,
-    lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT),
-    2,
-    _divided,
-    copies_where_neutral(1.0, 1),
-    draws.ranged(-4, 4, 0.5, 4),
-    checked=(1,),
-)
-assert _DIV.affine is not None
-assert _DIV.copies is not None
-
 OPS = (
     _fused_op("ADD", lambda a, b: a + b, _basic, 6, _shifted, copies_where_neutral(0.0, 0, 1),
-              plain=_SHORT, as_stored=of_sum(1)),
+              plain=_SHORT, results=of_sum(1)),
     _fused_op("SUB", lambda a, b: a - b, _basic, 5, _subtracted, copies_where_neutral(0.0, 1),
-              as_stored=of_sum(-1)),
+              results=of_sum(-1)),
+    _fused_op("MUL", lambda a, b: a * b, _basic, 8, _scaled, copies_where_neutral(1.0, 0, 1),
+              allowed=_ALL | {DType.C64}, plain=_SHORT, results=product, result_type=None),
     attrs.evolve(
-        _fused_op("MUL", lambda a, b: a * b, _basic, 8, _scaled, copies_where_neutral(1.0, 0, 1),
-                  allowed=_ALL | {DType.C64}, plain=_SHORT, as_stored=product),
-        result_type=None,
+        _fused_op("DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2, _divided,
+                  copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4), checked=(1,),
+                  results=_div_stored),
+        reference=reference_of("DIV", _div),
     ),
-    attrs.evolve(_DIV, reference=reference_of("DIV", _div), affine=_unless_stored(_DIV.affine),
-                 copies=_unless_stored(_DIV.copies), as_stored=_div_stored),
     _op("MAXIMUM", lambda a, x, y: np.maximum(x, y),
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
         accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS, plain=QUANTIZED),
@@ -372,18 +369,20 @@ OPS = (
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
         accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS, plain=QUANTIZED),
     _op("SQUARED_DIFFERENCE", _difference, lambda: _broadcasts() + _ints(_WHOLE_QUOTIENT),
-        version=2, generate=_PAIRS, as_stored=squared_difference),
+        version=2, generate=_PAIRS, results=squared_difference),
     _op("POW", _power, lambda: _broadcasts(_POWER) + _ints(_Domain((-5, 5), (0, 5))),
         accuracy=Accuracy.TRANSCENDENTAL),
     # TFLite's kernels look at no scale and no zero point.
     _op("FLOOR_DIV", _floor_div, lambda: _broadcasts(_Domain((-9, 9), (0.3, 2))) + _ints(
         _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3, plain=QUANTIZED, checked=(1,),
-        takes_stored=True),
+        stored=True),
     _op("FLOOR_MOD", _floor_mod, lambda: _broadcasts(_Domain((-9, 9), (0.5, 4))) + _ints(
-        _WHOLE_QUOTIENT), version=2, plain=QUANTIZED, checked=(1,), takes_stored=True),
+        _WHOLE_QUOTIENT), version=2, plain=QUANTIZED, checked=(1,), stored=True),
     OpDef("ATAN2", no_attrs, _infer_atan2,
           reference_of("ATAN2", lambda a, y, x: np.arctan2(y, x)), _atan2_samples,
           accuracy=Accuracy.TRANSCENDENTAL, elementwise=True),
-    OpDef("ADD_N", no_attrs, _infer_add_n, reference_of("ADD_N", _add_n), _add_n_samples,
-          elementwise=True, copies=copies_only, result_type=0),
+    OpDef(
+        "ADD_N", no_attrs, _infer_add_n, reference_of("ADD_N", _add_n), _add_n_samples,
+        elementwise=True, movement=Movement(copies=copies_only), file=FileForm(result_type=0)
+    ),
 )  # fmt: skip

@@ -16,7 +16,20 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    Movement,
+    NoAttrs,
+    OnDevice,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import NarrowTypes, copies_first
 
 
@@ -112,11 +125,13 @@ def _no_densify(node: Node) -> str | None:
 
 OPS = (
     OpDef(
-        "BITCAST", _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, takes_stored=True,
-        limits=_no_bitcast, held=NarrowTypes.BITS,
+        "BITCAST", _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT,
+        quantized=Quantized(stored=True), device=OnDevice(limits=_no_bitcast),
+        contents=Contents(held=NarrowTypes.BITS)
     ),
     OpDef(
         "DENSIFY", no_attrs, _infer_densify, _reference_densify, _densify_samples,
-        accuracy=Accuracy.EXACT, copies=copies_first, keeps_values=True, limits=_no_densify,
+        accuracy=Accuracy.EXACT, movement=Movement(copies=copies_first, keeps_values=True),
+        device=OnDevice(limits=_no_densify)
     ),
 )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Sample, no_attrs
+from tflgpu.ops.base import Accuracy, Arg, FileForm, NoAttrs, OpDef, Quantized, Sample, no_attrs
 from tflgpu.ops.elementwise import infer_broadcast
 
 _WHOLE = frozenset({DType.I8, DType.U8, DType.I16, DType.U16, DType.I32, DType.U32})
@@ -70,8 +70,8 @@ def _op(name: str, fn: Callable[[Array, Array], Array], low: int, high: int) -> 
         _samples(low, high),
         accuracy=Accuracy.EXACT,
         elementwise=True,
-        takes_stored=True,
-        result_type=0,
+        quantized=Quantized(stored=True),
+        file=FileForm(result_type=0),
     )
 
 

@@ -23,7 +23,19 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Composed, Fields, OpDef, Operand, Reading, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Composed,
+    Contents,
+    Fields,
+    FileForm,
+    Movement,
+    OpDef,
+    Operand,
+    Reading,
+    Sample,
+)
 from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
 
@@ -214,8 +226,8 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.EXACT,
-        settings=(2, 5, 6),
-        keeps_values=True,
-        composed=(Composed(("odml.cache_update",), _read, _ATTRIBUTES, _draw),),
+        contents=Contents(settings=(2, 5, 6)),
+        movement=Movement(keeps_values=True),
+        file=FileForm(composed=(Composed(("odml.cache_update",), _read, _ATTRIBUTES, _draw),)),
     ),
 )

@@ -30,7 +30,6 @@ from tflgpu.ops.cell_operands import (
     OUTPUT_GATE,
     CellWeights,
 )
-from tflgpu.ops.facets import Rounding
 from tflgpu.ops.fixed_functions import (
     divide,
     inverse_root,
@@ -43,6 +42,7 @@ from tflgpu.ops.fixed_functions import (
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.integer_scales import I8, I16, clamped, times
 from tflgpu.ops.quantize_on_the_fly import rounded
+from tflgpu.ops.quantized import Rounding
 from tflgpu.ops.stored_cell import GateNorm, StoredCell, StoredProduct
 
 _NORM_EPSILON = 1e-8

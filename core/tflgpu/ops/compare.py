@@ -16,7 +16,19 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.elementwise import (
     FLOATS,
     QUANTIZED,
@@ -247,11 +259,10 @@ def _op(
         _reference(name, fn),
         samples,
         accuracy=Accuracy.EXACT,
-        max_version=version,
+        file=FileForm(max_version=version, result_type=DType.BOOL),
         elementwise=True,
-        as_stored=_in_parts,
-        texts=texts,
-        result_type=DType.BOOL,
+        quantized=Quantized(results=_in_parts),
+        contents=Contents(texts=texts),
     )
 
 
@@ -264,13 +275,20 @@ OPS = (
     _op("GREATER_EQUAL", np.greater_equal, _NUMBERS, _compare_samples, 3),
     _op("LOGICAL_AND", np.logical_and, _BOOL, _logic_samples),
     _op("LOGICAL_OR", np.logical_or, _BOOL, _logic_samples),
-    OpDef("SELECT", no_attrs, _infer_select("SELECT"), _select(False), _select_samples,
-          accuracy=Accuracy.EXACT, max_version=4, elementwise=True, keeps_values=True,
-          elementwise_where=lambda node: not chooses_rows(node), batch=_batch_select,
-          result_type=1),
-    OpDef("SELECT_V2", no_attrs, _infer_select("SELECT_V2"), _select(True), _select_v2_samples,
-          accuracy=Accuracy.EXACT, max_version=2, elementwise=True, keeps_values=True,
-          result_type=1),
-    OpDef("ZEROS_LIKE", no_attrs, infer_unary("ZEROS_LIKE", _ANY), _zeros_like, _zeros_samples,
-          accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True, result_type=0),
+    OpDef(
+        "SELECT", no_attrs, _infer_select("SELECT"), _select(False), _select_samples,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=4, result_type=1),
+        elementwise=lambda node: not chooses_rows(node), movement=Movement(keeps_values=True),
+        batch=_batch_select
+    ),
+    OpDef(
+        "SELECT_V2", no_attrs, _infer_select("SELECT_V2"), _select(True), _select_v2_samples,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=2, result_type=1), elementwise=True,
+        movement=Movement(keeps_values=True)
+    ),
+    OpDef(
+        "ZEROS_LIKE", no_attrs, infer_unary("ZEROS_LIKE", _ANY), _zeros_like, _zeros_samples,
+        accuracy=Accuracy.EXACT, elementwise=True, movement=Movement(keeps_values=True),
+        file=FileForm(result_type=0)
+    ),
 )  # fmt: skip

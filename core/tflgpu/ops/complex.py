@@ -15,7 +15,17 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    FileForm,
+    NoAttrs,
+    OnDevice,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.items import each_row
 
 _PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
@@ -104,7 +114,7 @@ def _part(op: str, part: Callable[[Array], Array], accuracy: Accuracy) -> OpDef:
         _reference_part(part),
         _part_samples,
         accuracy=accuracy,
-        limits=_limits,
+        device=OnDevice(limits=_limits),
         batch=each_row(0),
     )
 
@@ -120,8 +130,8 @@ OPS = (
         _reference_rfft,
         _rfft_samples,
         accuracy=Accuracy.ACCUMULATE,
-        limits=_limits,
+        device=OnDevice(limits=_limits),
         batch=each_row(0, rank=3),
-        result_type=DType.C64,
+        file=FileForm(result_type=DType.C64),
     ),
 )

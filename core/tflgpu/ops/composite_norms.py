@@ -32,6 +32,7 @@ from tflgpu.ops.base import (
     Composed,
     Draw,
     Fields,
+    FileForm,
     OpDef,
     Operand,
     Reading,
@@ -239,19 +240,18 @@ def _batch(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         RMS, _parse, _infer_rms, _rms, _rms_samples, accuracy=Accuracy.ACCUMULATE, batch=_batch,
-        composed=(Composed(("odml.rms_norm",), _read_rms, frozenset(_EPSILONS)),),
+        file=FileForm(composed=(Composed(("odml.rms_norm",), _read_rms, frozenset(_EPSILONS)),))
     ),
     OpDef(
         LAYER, _parse, _infer_layer, _layer, _layer_samples, accuracy=Accuracy.ACCUMULATE,
         batch=_batch,
-        composed=(
+        file=FileForm(composed=(
             Composed(("odml.layer_norm", "odml.group_norm"), _read_layer, _GROUP_ATTRIBUTES),
-        ),
+        ))
     ),
     OpDef(
         GROUP, _parse, _infer_group, _group, _group_samples, generate=_generate_group,
-        accuracy=Accuracy.ACCUMULATE,
-        batch=_batch,
-        composed=(Composed(("odml.group_norm",), _read_group, _GROUP_ATTRIBUTES),),
+        accuracy=Accuracy.ACCUMULATE, batch=_batch,
+        file=FileForm(composed=(Composed(("odml.group_norm",), _read_group, _GROUP_ATTRIBUTES),))
     ),
 )  # fmt: skip

@@ -17,7 +17,19 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import normal_axis, present, take_operands
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Arithmetic,
+    Fields,
+    FileForm,
+    Movement,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.facets import Batched, Items, copies_only
 from tflgpu.ops.items import as_they_are, lifted
 from tflgpu.ops.reshape import as_reshape
@@ -167,14 +179,15 @@ def _batch_pack(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "CONCATENATION", _parse_concat, _infer_concat, _reference_concat, _concat_samples,
-        generate=draws.concat, accuracy=Accuracy.EXACT, max_version=7,
-        activation_field="activation",
-        keeps_values=True, one_scale=False, one_scale_of=frozenset({DType.I16}), copies=copies_only,
-        batch=_batch_concat,
+        generate=draws.concat, accuracy=Accuracy.EXACT, file=FileForm(max_version=7),
+        arithmetic=Arithmetic(activation_field="activation"),
+        movement=Movement(keeps_values=True, copies=copies_only),
+        quantized=Quantized(one_scale=frozenset({DType.I16})),
+        batch=_batch_concat
     ),
     OpDef(
-        "PACK", _parse_pack, _infer_pack, _reference_pack, _pack_samples,
-        accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, copies=copies_only,
-        batch=_batch_pack,
+        "PACK", _parse_pack, _infer_pack, _reference_pack, _pack_samples, accuracy=Accuracy.EXACT,
+        file=FileForm(max_version=5), movement=Movement(keeps_values=True, copies=copies_only),
+        batch=_batch_pack
     ),
 )  # fmt: skip

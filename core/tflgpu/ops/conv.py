@@ -16,11 +16,24 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.activation import fused_clamp
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Arithmetic,
+    Fields,
+    FileForm,
+    OpDef,
+    Operand,
+    Padding,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.digit_sums import of_filter, of_fours
-from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread
+from tflgpu.ops.facets import Filter, Spread
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
+from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
 from tflgpu.ops.windows import (
     Window,
     WindowAttrs,
@@ -214,12 +227,12 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.ACCUMULATE,
-        max_version=8,
+        file=FileForm(max_version=8),
         generate=draws.conv,
         batch=each_row(0),
-        activation_field="activation",
-        filter=_ROLES,
-        hybrid=_hybrid,
-        in_digits=of_filter(_ROLES, "activation", products=True, own=of_fours),
+        arithmetic=Arithmetic(activation_field="activation", filter=_ROLES),
+        quantized=Quantized(
+            hybrid=_hybrid, digits=of_filter(_ROLES, "activation", products=True, own=of_fours)
+        ),
     ),
 )

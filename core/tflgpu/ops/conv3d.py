@@ -21,7 +21,18 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.activation import fused_clamp
 from tflgpu.ops.axes import const_integers, integers, present
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Arithmetic,
+    Fields,
+    OnDevice,
+    OpDef,
+    Operand,
+    Padding,
+    Sample,
+)
 from tflgpu.ops.facets import Batched, Filter, Items, Work
 from tflgpu.ops.items import each_row, first_size, rows_of
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
@@ -305,11 +316,13 @@ def _batch_turned(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         _PLAIN, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE,
-        activation_field="activation", filter=ROLES[_PLAIN], work=_work, batch=each_row(0),
+        arithmetic=Arithmetic(activation_field="activation", filter=ROLES[_PLAIN]),
+        device=OnDevice(work=_work), batch=each_row(0)
     ),
     OpDef(
         _TURNED, _parse, _infer_turned, _reference_turned, _turned_samples,
-        accuracy=Accuracy.ACCUMULATE, activation_field="activation", filter=ROLES[_TURNED],
-        work=_work, batch=_batch_turned,
+        accuracy=Accuracy.ACCUMULATE,
+        arithmetic=Arithmetic(activation_field="activation", filter=ROLES[_TURNED]),
+        device=OnDevice(work=_work), batch=_batch_turned
     ),
 )  # fmt: skip

@@ -21,10 +21,22 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    FileForm,
+    Movement,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.elementwise import QUANTIZED, check_dtype
 from tflgpu.ops.facets import NarrowTypes, copies_first
 from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.quantized import is_divisor
 from tflgpu.ops.stored_functions import by_steps, rescaled
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16, DType.I32})
@@ -136,12 +148,6 @@ def _reference_dequantize(attributes: Dequantize, arrays: Sequence[Array | None]
         return [x.astype(np.float32)]
     assert attributes.quantization is not None
     return [attributes.quantization.dequantize(x)]
-
-
-def is_divisor(scale: float) -> bool:
-    """Whether numbers can be counted in steps of ``scale``: it is no smaller than the smallest
-    normal f32, below which inverses overflow and devices may take a number for 0."""
-    return scale >= float(np.finfo(np.float32).tiny)
 
 
 def _parse_quantize(fields: Fields) -> Quantize:
@@ -256,14 +262,23 @@ def _quantize_samples() -> list[Sample]:
 # DEQUANTIZE is compared as loosely as TRANSCENDENTAL because TFLite's optimized kernels subtract
 # the scaled zero point after multiplying, which cancels near zero.
 OPS = (
-    OpDef("CAST", _parse_cast, _infer_cast, _reference_cast, _cast_samples,
-          accuracy=Accuracy.EXACT, max_version=7, elementwise=True, takes_stored=True,
-          copies=copies_first, held=NarrowTypes.CLAMPED),
-    OpDef("DEQUANTIZE", _parse_dequantize, _infer_dequantize, _reference_dequantize,
-          _dequantize_samples, accuracy=Accuracy.TRANSCENDENTAL, max_version=6, elementwise=True,
-          takes_stored=True, result_type=DType.F32),
-    OpDef("QUANTIZE", _parse_quantize, _infer_quantize, _reference_quantize, _quantize_samples,
-          accuracy=Accuracy.QUANTIZED, max_version=4, elementwise=True, takes_stored=True,
-          held=NarrowTypes.CLAMPED,
-          as_stored=by_steps(rescaled, lambda attributes, x: x, converts=True)),
+    OpDef(
+        "CAST", _parse_cast, _infer_cast, _reference_cast, _cast_samples, accuracy=Accuracy.EXACT,
+        file=FileForm(max_version=7), elementwise=True, quantized=Quantized(stored=True),
+        movement=Movement(copies=copies_first), contents=Contents(held=NarrowTypes.CLAMPED)
+    ),
+    OpDef(
+        "DEQUANTIZE", _parse_dequantize, _infer_dequantize, _reference_dequantize,
+        _dequantize_samples, accuracy=Accuracy.TRANSCENDENTAL,
+        file=FileForm(max_version=6, result_type=DType.F32), elementwise=True,
+        quantized=Quantized(stored=True)
+    ),
+    OpDef(
+        "QUANTIZE", _parse_quantize, _infer_quantize, _reference_quantize, _quantize_samples,
+        accuracy=Accuracy.QUANTIZED, file=FileForm(max_version=4), elementwise=True,
+        quantized=Quantized(
+            stored=True, results=by_steps(rescaled, lambda attributes, x: x, converts=True)
+        ),
+        contents=Contents(held=NarrowTypes.CLAMPED)
+    ),
 )  # fmt: skip

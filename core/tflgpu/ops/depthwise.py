@@ -15,12 +15,24 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops import draws
-from tflgpu.ops.base import Accuracy, Activation, Arg, OpDef, Operand, Padding, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Arithmetic,
+    FileForm,
+    OpDef,
+    Operand,
+    Padding,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.conv import parse_conv
 from tflgpu.ops.digit_sums import of_filter, of_fours
-from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread
+from tflgpu.ops.facets import Filter, Spread
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
+from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
 from tflgpu.ops.windows import (
     WindowAttrs,
     conv_zeros,
@@ -161,12 +173,13 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.ACCUMULATE,
-        max_version=7,
+        file=FileForm(max_version=7),
         generate=draws.depthwise,
         batch=each_row(0),
-        activation_field="activation",
-        filter=_ROLES,
-        in_digits=of_filter(_ROLES, "activation", own=of_fours),
-        hybrid=lambda node: Hybrid((OnTheFly((1, 2, 3), Rounding.ASYMMETRIC),)),
+        arithmetic=Arithmetic(activation_field="activation", filter=_ROLES),
+        quantized=Quantized(
+            digits=of_filter(_ROLES, "activation", own=of_fours),
+            hybrid=lambda node: Hybrid((OnTheFly((1, 2, 3), Rounding.ASYMMETRIC),)),
+        ),
     ),
 )

@@ -11,7 +11,18 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.items import each_row, lifted
 
 
@@ -98,12 +109,13 @@ def _set_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "MATRIX_DIAG", no_attrs, _infer_diag, _reference_diag, _diag_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True, batch=each_row(0, rank=2), takes_stored=True,
-        result_type=0,
+        accuracy=Accuracy.EXACT, movement=Movement(keeps_values=True), batch=each_row(0, rank=2),
+        quantized=Quantized(stored=True), file=FileForm(result_type=0)
     ),
     OpDef(
         "MATRIX_SET_DIAG", no_attrs, _infer_set, _reference_set, _set_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True, takes_stored=True, result_type=0,
-        batch=lambda node, items: lifted(node, items, (0, 1)),
+        accuracy=Accuracy.EXACT, movement=Movement(keeps_values=True),
+        quantized=Quantized(stored=True), file=FileForm(result_type=0),
+        batch=lambda node, items: lifted(node, items, (0, 1))
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`OpDef.in_digits` of ops that sum products, where data have 16 bits, or 8 and XNNPACK leaves
+"""`Quantized.digits` of ops that sum products, where data have 16 bits, or 8 and XNNPACK leaves
 them.
 
 LiteRT's own kernels round such sums twice, where XNNPACK's are the nearest steps. Of 8 bits one
@@ -17,8 +17,9 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Activation
-from tflgpu.ops.facets import Filter, InDigits
+from tflgpu.ops.facets import Filter
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits
+from tflgpu.ops.quantized import InDigits
 from tflgpu.ops.stored_sums import StoredSums, SumRounding, fits, table
 
 _BYTES = frozenset({DType.I8, DType.U8})

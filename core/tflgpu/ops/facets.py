@@ -83,47 +83,6 @@ class Filter:
     pads: str = ""
 
 
-class Rounding(enum.Enum):
-    """Where 0 lies among the 8-bit steps to which a row of data is rounded while the model runs:
-    in the middle, or where the row's range wants it (`tflgpu.ops.quantize_on_the_fly`)."""
-
-    SYMMETRIC = "symmetric"
-    ASYMMETRIC = "asymmetric"
-    #: The same with halves to the even number, for which XNNPACK decides.
-    EVEN = "even"
-
-
-@attrs.frozen
-class OnTheFly:
-    """An operand that is rounded so before it is multiplied.
-
-    Attributes:
-        axes: Those of ``shape`` that have one range together.
-        rounding: To which steps.
-        shape: What the operand is reshaped to before, where its own shape does not show the rows.
-        operand: Position of the data.
-    """
-
-    axes: tuple[int, ...]
-    rounding: Rounding
-    shape: tuple[int, ...] | None = None
-    operand: int = 0
-
-
-@attrs.frozen
-class Hybrid:
-    """What TFLite's kernel of an op rounds where its data are floats and its weights 8-bit numbers.
-
-    Attributes:
-        data: Operands.
-        attributes: The node's, which say that what it multiplies inside is rounded too; None where
-            there is nothing inside.
-    """
-
-    data: tuple[OnTheFly, ...]
-    attributes: Any = None
-
-
 @attrs.frozen
 class Reordered:
     """What a node has to become to do the same on an operand in another order of dimensions.
@@ -188,79 +147,6 @@ class Batched:
 
 
 @attrs.frozen
-class Integers:
-    """Says that an op computes, on the stored numbers of quantized tensors, what another op
-    computes on the real numbers that they stand for.
-
-    Such an op can take the place of the other, with the same operands and results, where options
-    ask for integer numerics and a device has a kernel for it (`tflgpu.compiler.numerics`).
-
-    Attributes:
-        op: The other op.
-        attributes: A node of the other op, on quantized tensors -> the attributes of the node that
-            takes its place; or a string, the reason why none can.
-    """
-
-    op: str
-    attributes: Callable[[Node], Any]
-
-
-@attrs.frozen
-class Replacement:
-    """What takes a node's place.
-
-    Attributes:
-        op: Its op.
-        attributes: Its attributes.
-        constants: Operands that it has behind the node's.
-        replaced: Real numbers in the place of the node's own constants, by position.
-    """
-
-    op: str
-    attributes: Any
-    constants: tuple[Array, ...] = ()
-    replaced: Mapping[int, Array] = attrs.Factory(dict)
-
-
-@attrs.frozen
-class PostOp:
-    """What rounds a node's one result, behind it, where that is not rounded to the nearest step.
-
-    Attributes:
-        op: Its op, elementwise, of one operand.
-        attributes: Its attributes.
-    """
-
-    op: str
-    attributes: Any
-
-
-@attrs.frozen
-class InDigits:
-    """How sums of products of stored numbers come out to the last bit: by the op itself, on digits
-    of its data (`tflgpu.ops.stored_digit`), which are short enough for f32, and `STORED_SUMS`
-    behind it.
-
-    Attributes:
-        attributes: The node's, for sums without an activation.
-        split: Positions of data, each with its number of digits.
-        bits: Of a digit.
-        constants: Whole numbers in f32 in the place of constant operands.
-        dropped: How many operands at the end are left out: a bias, which is in the table.
-        finish: The attributes of STORED_SUMS without exponents -> with them.
-        table: Its last operand.
-    """
-
-    attributes: Any
-    split: Mapping[int, int]
-    bits: int
-    constants: Mapping[int, Array]
-    dropped: int
-    finish: Callable[[tuple[int, ...]], Any]
-    table: Array
-
-
-@attrs.frozen
 class Work:
     """Floating-point operations (a multiply-add is two) and bytes read and written."""
 
@@ -282,11 +168,11 @@ class Work:
 
 
 def copies_only(node: Node) -> int | None:
-    """`OpDef.copies` of an op that joins its operands: of a single one it makes a copy."""
+    """`Movement.copies` of an op that joins its operands: of a single one it makes a copy."""
     return 0 if len(node.inputs) == 1 else None
 
 
 def copies_first(node: Node) -> int:
-    """`OpDef.copies` of an op whose result is operand 0, wherever they have equally many elements
-    of one type."""
+    """`Movement.copies` of an op whose result is operand 0, wherever they have equally many
+    elements of one type."""
     return 0

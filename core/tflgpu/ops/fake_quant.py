@@ -14,7 +14,7 @@ import numpy as np
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Sample
+from tflgpu.ops.base import Accuracy, Arg, Fields, FileForm, OpDef, Sample
 from tflgpu.ops.elementwise import infer_unary
 
 _NAME = "FAKE_QUANT"
@@ -117,8 +117,7 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.ACCUMULATE,
-        max_version=2,
+        file=FileForm(max_version=2, result_type=0),
         elementwise=True,
-        result_type=0,
     ),
 )

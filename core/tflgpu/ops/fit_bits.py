@@ -16,7 +16,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Quantized, Sample
 from tflgpu.ops.elementwise import check_dtype
 
 OP = "FIT_BITS"
@@ -95,6 +95,6 @@ OPS = (
         _samples,
         accuracy=Accuracy.EXACT,
         elementwise=True,
-        takes_stored=True,
+        quantized=Quantized(stored=True),
     ),
 )

@@ -10,12 +10,11 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, PluginError, UnsupportedError
-from tflgpu.errors.blame import Failed, Refused, describe, of_signal, shown
-from tflgpu.ir.asked import ask
+from tflgpu.errors.blame import Refused, of_signal, shown
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import Draw, Fields, OpDef, Operand, Sample
-from tflgpu.ops.foreign_facets import check_activation, checked_facets
+from tflgpu.ops.foreign_facets import check_activation, checked_groups, outcome
 
 _T = TypeVar("_T")
 
@@ -39,7 +38,7 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
                 raise
             if name == "generate" and not isinstance(error, (Exception, SystemExit)):
                 raise  # it calls what draws its numbers, which has ways out of its own
-            raise PluginError(f"plugin {owner}: op {op.name}: {name} {_what(error)}") from error
+            raise PluginError(f"plugin {owner}: op {op.name}: {name} {outcome(error)}") from error
 
     def parse(fields: Fields) -> Any:
         return guarded("parse", lambda: check_activation(op, op.parse(fields)))
@@ -51,7 +50,7 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
         # What is written into cannot be told from what was there, so it is forbidden.
         given = [None if a is None else _read_only(a) for a in arrays]
         made: list[Array] = guarded("reference", lambda: _results(op.reference(attributes, given)))
-        if op.shape_only:
+        if op.contents.shape_only:
             others = [None if a is None else other_contents(a) for a in arrays]
             guarded("reference", lambda: _insist(made, _results(op.reference(attributes, others))))
         return made
@@ -59,30 +58,10 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
     def samples() -> Sequence[Sample]:
         return guarded("samples", lambda: _samples(op.samples()))
 
-    def limits(node: Node) -> str | None:
-        reason = ask(op.limits, node, node)
-        if isinstance(reason, Failed):
-            return f"plugin {owner}: op {op.name}: limits {_what(reason.error)}"
-        if reason is None or (isinstance(reason, str) and reason):
-            return reason
-        return (
-            f"plugin {owner}: op {op.name}: limits gave {shown(reason)}, neither None nor a reason"
-        )
-
     def generate(draw: Draw) -> Sample:
         assert op.generate is not None
         make = op.generate
         return guarded("generate", lambda: _samples([make(draw)])[0])
-
-    def at_run_time(attributes: Any) -> Any:
-        assert op.at_run_time is not None
-        become = op.at_run_time
-        return guarded("at_run_time", lambda: check_activation(op, become(attributes)))
-
-    def stored_where(attributes: Any) -> bool:
-        assert op.stored_where is not None
-        asked = op.stored_where
-        return guarded("stored_where", lambda: bool(asked(attributes)))
 
     return attrs.evolve(
         op,
@@ -90,17 +69,10 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
         infer=infer,
         reference=reference,
         samples=samples,
-        limits=limits,
         generate=None if op.generate is None else generate,
         owner=owner,
-        at_run_time=None if op.at_run_time is None else at_run_time,
-        stored_where=None if op.stored_where is None else stored_where,
-        **checked_facets(op, guarded),
+        **checked_groups(op, owner, guarded),
     )
-
-
-def _what(error: BaseException) -> str:
-    return f"gave {error}" if isinstance(error, Refused) else f"raised {describe(error)}"
 
 
 def _read_only(array: Array) -> Array:

@@ -4,33 +4,23 @@ it."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 
-from tflgpu.errors.blame import Failed, Refused, shown
+from tflgpu.errors.blame import Failed, Refused, describe, shown
 from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.base import Activation, OpDef
-from tflgpu.ops.facets import (
-    Batched,
-    Filter,
-    Hybrid,
-    Integers,
-    OnTheFly,
-    Pads,
-    Reordered,
-    Replacement,
-    Rounding,
-    Spread,
-    Work,
-)
+from tflgpu.ops.base import Activation, OpDef, Operand, State
+from tflgpu.ops.facets import Batched, Filter, Pads, Reordered, Spread, Work
 from tflgpu.ops.moves import Moves
+from tflgpu.ops.quantized import Hybrid, InDigits, Integers, OnTheFly, Replacement, Rounding
 
 _T = TypeVar("_T")
 
@@ -38,13 +28,14 @@ _T = TypeVar("_T")
 Guard = Callable[[str, Callable[[], Any]], Any]
 
 
-def checked_facets(op: OpDef, guarded: Guard) -> Mapping[str, Any]:
-    """The facets of an op that are functions, by field, guarded. A `Refused` that their checks
+def checked_groups(op: OpDef, owner: str, guarded: Guard) -> Mapping[str, Any]:
+    """An op's functions of nodes and its groups, by field, guarded. A `Refused` that their checks
     raise is left to ``guarded`` to report."""
 
     def checked(
         name: str, facet: Callable[..., Any] | None, check: Callable[..., Any]
     ) -> Callable[..., Any] | None:
+        """A function of a node, and of more, whose answer is looked at unless it is None."""
         if facet is None:
             return None
 
@@ -57,19 +48,63 @@ def checked_facets(op: OpDef, guarded: Guard) -> Mapping[str, Any]:
 
         return ask
 
+    def plain(
+        name: str, function: Callable[..., Any] | None, check: Callable[..., Any]
+    ) -> Callable[..., Any] | None:
+        """A function of attributes, and of more, whose answer is looked at."""
+        if function is None:
+            return None
+        return lambda *given: guarded(name, lambda: check(function(*given), *given))
+
+    def choice(name: str, said: bool | Callable[[Any], bool]) -> bool | Callable[[Any], bool]:
+        """A yes or no, or a function that says so of one node or its attributes."""
+        if not callable(said):
+            return said
+        return lambda given: guarded(name, lambda: bool(said(given)))
+
+    file, device, movement, state = op.file, op.device, op.movement, op.state
     return {
-        "affine": checked("affine", op.affine, _affine),
-        "moves": checked("moves", op.moves, _moves),
-        "copies": checked("copies", op.copies, _position),
-        "reorder": checked("reorder", op.reorder, _reordered),
-        "work": checked("work", op.work, _work),
+        "elementwise": choice("elementwise", op.elementwise),
         "batch": checked("batch", op.batch, _batched),
-        "as_stored": checked("as_stored", op.as_stored, _as_stored),
-        "int16_table": checked("int16_table", op.int16_table, _table),
-        "hybrid": None if op.hybrid is None else _hybrid(op.hybrid, guarded),
-        "states": None if op.states is None else _states(op.states, guarded),
-        "integers": None if op.integers is None else _integers(op.integers, guarded),
-        "filter": None if op.filter is None else _filter(op.filter, guarded),
+        "file": attrs.evolve(
+            file,
+            refit=plain("file.refit", file.refit, _constants),
+            at_run_time=plain(
+                "file.at_run_time", file.at_run_time, lambda found, old: check_activation(op, found)
+            ),
+        ),
+        "contents": attrs.evolve(
+            op.contents,
+            zeros_where=checked(
+                "contents.zeros_where", op.contents.zeros_where, lambda found, node: bool(found)
+            ),
+        ),
+        "device": attrs.evolve(
+            device,
+            limits=_limits(device.limits, f"plugin {owner}: op {op.name}: device.limits"),
+            work=checked("device.work", device.work, _work),
+        ),
+        "movement": attrs.evolve(
+            movement,
+            moves=checked("movement.moves", movement.moves, _moves),
+            copies=checked("movement.copies", movement.copies, _position),
+            reorder=checked("movement.reorder", movement.reorder, _reordered),
+        ),
+        "arithmetic": attrs.evolve(
+            op.arithmetic,
+            affine=checked("arithmetic.affine", op.arithmetic.affine, _affine),
+            filter=None if op.arithmetic.filter is None else _filter(op.arithmetic.filter, guarded),
+        ),
+        "quantized": attrs.evolve(
+            op.quantized,
+            stored=choice("quantized.stored", op.quantized.stored),
+            table=checked("quantized.table", op.quantized.table, _table),
+            digits=checked("quantized.digits", op.quantized.digits, partial(_digits, guarded)),
+            results=checked("quantized.results", op.quantized.results, _results),
+            hybrid=_hybrid(op.quantized.hybrid, guarded),
+            integers=_integers(op.quantized.integers, guarded),
+        ),
+        "state": None if state is None else State(plain("state.operands", state.operands, _states)),
     }
 
 
@@ -79,14 +114,32 @@ def check_activation(op: OpDef, attributes: Any) -> Any:
     Raises:
         Refused: they have not.
     """
-    if op.activation_field:
-        found = getattr(attributes, op.activation_field, None)
+    field = op.arithmetic.activation_field
+    if field:
+        found = getattr(attributes, field, None)
         if not isinstance(found, Activation):
             raise Refused(
-                f"attributes whose {op.activation_field} is {shown(found)}, not the Activation "
-                "that activation_field says it is"
+                f"attributes whose {field} is {shown(found)}, not the Activation that "
+                "activation_field says it is"
             )
     return attributes
+
+
+def _limits(facet: Callable[[Node], str | None], what: str) -> Callable[[Node], str | None]:
+    def limits(node: Node) -> str | None:
+        reason = ask(facet, node, node)
+        if isinstance(reason, Failed):
+            return f"{what} {outcome(reason.error)}"
+        if reason is None or (isinstance(reason, str) and reason):
+            return reason
+        return f"{what} gave {shown(reason)}, neither None nor a reason"
+
+    return limits
+
+
+def outcome(error: BaseException) -> str:
+    """What a plugin's function did, of which an error is what came of it."""
+    return f"gave {error}" if isinstance(error, Refused) else f"raised {describe(error)}"
 
 
 def _filter(kind: Filter, guarded: Guard) -> Filter:
@@ -94,7 +147,7 @@ def _filter(kind: Filter, guarded: Guard) -> Filter:
 
     def spread_over(weights: Array, channels: int) -> Spread | None:
         assert spread is not None
-        lay = guarded("filter.spread", lambda: spread(weights, channels))
+        lay = guarded("arithmetic.filter.spread", lambda: spread(weights, channels))
         return None if lay is None else lambda numbers: laid(lay, weights, numbers)
 
     def laid(lay: Spread, weights: Array, numbers: Array) -> Array:
@@ -104,12 +157,12 @@ def _filter(kind: Filter, guarded: Guard) -> Filter:
                 raise Refused(f"numbers of shape {found.shape} for a filter of {weights.shape}")
             return found
 
-        result: Array = guarded("filter.spread", action)
+        result: Array = guarded("arithmetic.filter.spread", action)
         return result
 
     def zeros_of(node: Node) -> Pads:
         assert zeros is not None
-        result: Pads = guarded("filter.zeros", lambda: _pads(zeros(node)))
+        result: Pads = guarded("arithmetic.filter.zeros", lambda: _pads(zeros(node)))
         return result
 
     return attrs.evolve(
@@ -119,7 +172,10 @@ def _filter(kind: Filter, guarded: Guard) -> Filter:
     )
 
 
-def _integers(kind: Integers, guarded: Guard) -> Integers:
+def _integers(kind: Integers | None, guarded: Guard) -> Integers | None:
+    if kind is None:
+        return None
+
     def attributes(node: Node) -> Any:
         def action() -> Any:
             found = _asked(kind.attributes, node)
@@ -127,12 +183,17 @@ def _integers(kind: Integers, guarded: Guard) -> Integers:
                 raise Refused(f"{shown(found)}, which is neither attributes nor a reason")
             return found
 
-        return guarded("integers.attributes", action)
+        return guarded("quantized.integers.attributes", action)
 
     return Integers(kind.op, attributes)
 
 
-def _hybrid(facet: Callable[[Node], Hybrid], guarded: Guard) -> Callable[[Node], Hybrid]:
+def _hybrid(
+    facet: Callable[[Node], Hybrid] | None, guarded: Guard
+) -> Callable[[Node], Hybrid] | None:
+    if facet is None:
+        return None
+
     def ask(node: Node) -> Hybrid:
         def action() -> Hybrid:
             found = _asked(facet, node)
@@ -152,29 +213,43 @@ def _hybrid(facet: Callable[[Node], Hybrid], guarded: Guard) -> Callable[[Node],
                     raise Refused(f"axes {data.axes} of shape {shape}")
             return found
 
-        result: Hybrid = guarded("hybrid", action)
+        result: Hybrid = guarded("quantized.hybrid", action)
         return result
 
     return ask
 
 
-def _states(
-    facet: Callable[[Any], tuple[int, ...]], guarded: Guard
-) -> Callable[[Any], tuple[int, ...]]:
-    def ask(attributes: Any) -> tuple[int, ...]:
-        def action() -> tuple[int, ...]:
-            found = facet(attributes)
-            if not isinstance(found, (tuple, list)):
-                raise Refused(f"{shown(found)}, not a tuple of positions of operands")
-            _whole(*found)
-            if min(found, default=0) < 0 or len(set(found)) < len(found):
-                raise Refused(f"{shown(found)}, of which one is negative or there twice")
-            return tuple(map(int, found))
+def _digits(guarded: Guard, found: object, node: Node) -> InDigits:
+    digits = _is(InDigits, found)
+    for index in (*digits.split, *digits.constants):
+        _position(index, node)
+    _whole(digits.bits, digits.dropped, *digits.split.values())
+    if not all(isinstance(each, np.ndarray) for each in (digits.table, *digits.constants.values())):
+        raise Refused(f"{shown(found)}, whose constants and table are not all arrays")
+    return attrs.evolve(
+        digits, finish=lambda e: guarded("quantized.digits", lambda: digits.finish(e))
+    )
 
-        result: tuple[int, ...] = guarded("states", action)
-        return result
 
-    return ask
+def _constants(
+    found: object, attributes: Any, operands: Sequence[Operand | None], resized: bool
+) -> dict[int, Array]:
+    if not isinstance(found, dict) or not all(isinstance(e, np.ndarray) for e in found.values()):
+        raise Refused(f"{shown(found)}, not a dict of arrays by position")
+    _whole(*found)
+    for index in found:
+        if not 0 <= index < len(operands) or operands[index] is None:
+            raise Refused(f"contents of operand {index}, which is not there")
+    return found
+
+
+def _states(found: object, attributes: Any) -> tuple[int, ...]:
+    if not isinstance(found, (tuple, list)):
+        raise Refused(f"{shown(found)}, not a tuple of positions of operands")
+    _whole(*found)
+    if min(found, default=0) < 0 or len(set(found)) < len(found):
+        raise Refused(f"{shown(found)}, of which one is negative or there twice")
+    return tuple(map(int, found))
 
 
 def _asked(facet: Callable[..., Any], node: Node, *more: Any) -> Any:
@@ -226,7 +301,7 @@ def _batched(found: object, node: Node) -> Batched | str:
     return found
 
 
-def _as_stored(found: object, node: Node) -> object:
+def _results(found: object, node: Node) -> object:
     if isinstance(found, Replacement) and not (
         isinstance(found.op, str)
         and isinstance(found.constants, tuple)

@@ -15,7 +15,20 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Fields,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OnDevice,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.elementwise import check_dtype
 
 _CONDITIONS = frozenset(
@@ -112,12 +125,13 @@ def _unique_samples() -> Sequence[Sample]:
 
 OPS = (
     OpDef(
-        "WHERE", no_attrs, _infer_where, _reference_where, _where_samples,
-        accuracy=Accuracy.EXACT, max_version=2, limits=_limits, takes_stored=True,
-        result_type=DType.I64,
+        "WHERE", no_attrs, _infer_where, _reference_where, _where_samples, accuracy=Accuracy.EXACT,
+        file=FileForm(max_version=2, result_type=DType.I64), device=OnDevice(limits=_limits),
+        quantized=Quantized(stored=True)
     ),
     OpDef(
         "UNIQUE", _parse_unique, _infer_unique, _reference_unique, _unique_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True, limits=_limits, takes_stored=True,
+        accuracy=Accuracy.EXACT, movement=Movement(keeps_values=True),
+        device=OnDevice(limits=_limits), quantized=Quantized(stored=True)
     ),
 )  # fmt: skip

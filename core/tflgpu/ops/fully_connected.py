@@ -18,12 +18,26 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.activation import computable_activation
 from tflgpu.ops.axes import elements, present
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Arithmetic,
+    Contents,
+    Fields,
+    FileForm,
+    OnDevice,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.digit_sums import of_filter, of_rows
-from tflgpu.ops.facets import Filter, Hybrid, InDigits, OnTheFly, Rounding, Spread, no_zeros
+from tflgpu.ops.facets import Filter, Spread, no_zeros
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
+from tflgpu.ops.quantized import Hybrid, InDigits, OnTheFly, Rounding
 
 
 @attrs.frozen
@@ -189,13 +203,11 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.ACCUMULATE,
-        max_version=14,
+        file=FileForm(max_version=14),
         batch=each_row(0),
-        activation_field="activation",
-        filter=_ROLES,
-        hybrid=_hybrid,
-        in_digits=_in_digits,
-        zeros_where=_has_no_columns,
-        limits=_limits,
+        arithmetic=Arithmetic(activation_field="activation", filter=_ROLES),
+        quantized=Quantized(hybrid=_hybrid, digits=_in_digits),
+        contents=Contents(zeros_where=_has_no_columns),
+        device=OnDevice(limits=_limits),
     ),
 )

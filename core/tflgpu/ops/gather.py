@@ -14,7 +14,20 @@ from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import INDEX_TYPES, need_rank, normal_axis, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OnDevice,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.elementwise import check_unscaled
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row, lifted
@@ -250,18 +263,19 @@ def _batch_gather(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
-        accuracy=Accuracy.EXACT, texts=True, max_version=8, keeps_values=True, indices=(1,),
-        checked=(1,), batch=_batch_gather,
-        result_type=0,
+        accuracy=Accuracy.EXACT, contents=Contents(texts=True, indices=(1,)),
+        file=FileForm(max_version=8, result_type=0), movement=Movement(keeps_values=True),
+        device=OnDevice(checked=(1,)), batch=_batch_gather
     ),
     OpDef(
         "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
-        accuracy=Accuracy.EXACT, texts=True, max_version=6, keeps_values=True, indices=(1,),
-        checked=(1,), batch=each_row(1, rank=2),
-        result_type=0,
+        accuracy=Accuracy.EXACT, contents=Contents(texts=True, indices=(1,)),
+        file=FileForm(max_version=6, result_type=0), movement=Movement(keeps_values=True),
+        device=OnDevice(checked=(1,)), batch=each_row(1, rank=2)
     ),
     OpDef(
         "EMBEDDING_LOOKUP", _parse_lookup, _infer_lookup, _reference_lookup, _lookup_samples,
-        accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, checked=(0,), batch=each_row(0),
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=5), movement=Movement(keeps_values=True),
+        device=OnDevice(checked=(0,)), batch=each_row(0)
     ),
 )  # fmt: skip

@@ -23,7 +23,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Fields, FileForm, OpDef, Operand, Sample
 from tflgpu.ops.flexible import read_map, write_map
 
 MATRIX, TRANSFORM = "Landmarks2TransformMatrix", "TransformLandmarks"
@@ -249,10 +249,10 @@ def _transform_samples() -> list[Sample]:
 OPS = (
     OpDef(
         MATRIX, _parse_matrix, _infer_matrix, _reference_matrix, _matrix_samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=2, is_custom=True,
+        accuracy=Accuracy.ACCUMULATE, file=FileForm(max_version=2), is_custom=True
     ),
     OpDef(
         TRANSFORM, _parse_transform, _infer_transform, _reference_transform, _transform_samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=2, is_custom=True,
+        accuracy=Accuracy.ACCUMULATE, file=FileForm(max_version=2), is_custom=True
     ),
 )  # fmt: skip

@@ -16,7 +16,18 @@ from tflgpu.errors import InputError, ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    Movement,
+    NoAttrs,
+    OnDevice,
+    OpDef,
+    Operand,
+    Sample,
+)
 
 _SPARSE, _BY_KEY = "EMBEDDING_LOOKUP_SPARSE", "HASHTABLE_LOOKUP"
 #: The schema's CombinerType: what a sum of weighted rows is divided by.
@@ -197,7 +208,13 @@ def _key_samples() -> Sequence[Sample]:
 
 OPS = (
     OpDef(
-        _SPARSE, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, checked=(0, 1)
+        _SPARSE,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        device=OnDevice(checked=(0, 1)),
     ),
     OpDef(
         _BY_KEY,
@@ -206,7 +223,7 @@ OPS = (
         _by_key,
         _key_samples,
         accuracy=Accuracy.EXACT,
-        texts=True,
-        keeps_values=True,
+        contents=Contents(texts=True),
+        movement=Movement(keeps_values=True),
     ),
 )

@@ -19,7 +19,7 @@ from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Contents, Fields, OpDef, Operand, Sample
 
 _OP = "LSH_PROJECTION"
 #: The schema's LSHProjectionType.
@@ -225,7 +225,6 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.EXACT,
-        texts=True,
-        settings=(0,),
+        contents=Contents(texts=True, settings=(0,)),
     ),
 )

@@ -17,7 +17,7 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.activation import computable_activation
-from tflgpu.ops.base import Fields, Operand
+from tflgpu.ops.base import Fields, Operand, Quantized, State
 from tflgpu.ops.basic_lstm import BasicLstm, basic_lstm, infer_basic, run_basic
 from tflgpu.ops.cell_operands import (
     FORGET_GATE,
@@ -29,14 +29,15 @@ from tflgpu.ops.cell_operands import (
 )
 from tflgpu.ops.cell_steps import Cell
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import Hybrid
 from tflgpu.ops.integer_scales import Scales
 from tflgpu.ops.lstm_samples import basic_samples, both_samples, full_samples, sequence_samples
 from tflgpu.ops.products import PRODUCT_TYPES, needed
 from tflgpu.ops.quantize_on_the_fly import rounding_of
+from tflgpu.ops.quantized import Hybrid
 from tflgpu.ops.recurrent import (
     Recurrent,
     check_second_input,
+    hybrid,
     recurrent_op,
     result_specs,
     sizes_of,
@@ -247,8 +248,8 @@ _FULL = recurrent_op(
     parse=_parse_lstm,
     infer=_infer_lstm,
     samples=lambda: [*basic_samples(), *full_samples()],
-    max_version=5,
-    stored_where=_on_stored,
+    version=5,
+    stored=_on_stored,
 )
 
 
@@ -267,22 +268,24 @@ def _states_of_lstm(attributes: BasicLstm | Recurrent) -> tuple[int, ...]:
 
 def _hybrid_lstm(node: Node) -> Hybrid:
     """TFLite's basic kernel has no hybrid form."""
-    if isinstance(node.attrs, BasicLstm) or _FULL.hybrid is None:
-        return Hybrid(())
-    found: Hybrid = _FULL.hybrid(node)
-    return found
+    return Hybrid(()) if isinstance(node.attrs, BasicLstm) else hybrid(LSTM, node)
 
 
 OPS = (
-    attrs.evolve(_FULL, reference=_reference_lstm, states=_states_of_lstm, hybrid=_hybrid_lstm),
+    attrs.evolve(
+        _FULL,
+        reference=_reference_lstm,
+        state=State(_states_of_lstm),
+        quantized=Quantized(stored=_on_stored, hybrid=_hybrid_lstm),
+    ),
     recurrent_op(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",
         (LSTM,),
         parse=_parse_sequence,
         infer=partial(_infer, "UNIDIRECTIONAL_SEQUENCE_LSTM", 3),
         samples=sequence_samples,
-        max_version=4,
-        stored_where=_on_stored,
+        version=4,
+        stored=_on_stored,
     ),
     recurrent_op(
         "BIDIRECTIONAL_SEQUENCE_LSTM",
@@ -290,6 +293,6 @@ OPS = (
         parse=_parse_both,
         infer=partial(_infer_both, "BIDIRECTIONAL_SEQUENCE_LSTM"),
         samples=both_samples,
-        max_version=3,
+        version=3,
     ),
 )

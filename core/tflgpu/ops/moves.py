@@ -94,6 +94,6 @@ def reordered(operand: int, shape: Shape, axes: Sequence[int]) -> Moves:
 
 
 def whole(node: Node) -> Moves:
-    """`OpDef.moves` of an op that reads operand 0 in order, and gives it another shape."""
+    """`Movement.moves` of an op that reads operand 0 in order, and gives it another shape."""
     shape = node.input(0).shape
     return reordered(0, shape, range(len(shape)))

@@ -13,7 +13,17 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    NoAttrs,
+    OnDevice,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.elementwise import check_dtype
 
 OP = "NARROW"
@@ -49,7 +59,7 @@ OPS = (
         _samples,
         accuracy=Accuracy.EXACT,
         elementwise=True,
-        takes_stored=True,
-        limits=_limits,
+        quantized=Quantized(stored=True),
+        device=OnDevice(limits=_limits),
     ),
 )

@@ -21,7 +21,17 @@ from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integer, need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    NoAttrs,
+    OnDevice,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 
 _V4, _V5 = "NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"
 _SCALARS = ("count", "overlap threshold", "score threshold", "sigma")
@@ -176,8 +186,8 @@ OPS = tuple(
         partial(_reference, op),
         partial(_samples, op),
         accuracy=Accuracy.TRANSCENDENTAL,
-        limits=_limits,
-        settings=(3, 4) if op == _V4 else (3, 4, 5),
+        device=OnDevice(limits=_limits),
+        contents=Contents(settings=(3, 4) if op == _V4 else (3, 4, 5)),
     )
     for op in (_V4, _V5)
 )

@@ -19,7 +19,17 @@ from tflgpu.ops.axes import (
     present,
     take_operands,
 )
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    FileForm,
+    Movement,
+    OpDef,
+    Operand,
+    Sample,
+)
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row, lifted, rows_of
 
@@ -150,11 +160,12 @@ def _batch_one_hot(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "ONE_HOT", _parse_one_hot, _infer_one_hot, _reference_one_hot, _one_hot_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True, batch=_batch_one_hot, indices=(0,),
-        result_type=2,
+        accuracy=Accuracy.EXACT, movement=Movement(keeps_values=True), batch=_batch_one_hot,
+        contents=Contents(indices=(0,)), file=FileForm(result_type=2)
     ),
     OpDef(
         "TOPK_V2", _parse_topk, _infer_topk, _reference_topk, _topk_samples,
-        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, batch=each_row(0, rank=2),
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=3), movement=Movement(keeps_values=True),
+        batch=each_row(0, rank=2)
     ),
 )  # fmt: skip

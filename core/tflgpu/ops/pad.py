@@ -19,7 +19,19 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.axes import elements, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import Batched, Items, copies_first
 from tflgpu.ops.items import lifted, rows_of
 
@@ -207,18 +219,20 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 OPS = (
     OpDef(
-        "PAD", no_attrs, _infer_pad, _reference_pad, _pad_samples,
-        generate=draws.pad, accuracy=Accuracy.EXACT, max_version=6, keeps_values=True,
-        copies=copies_first, counts=(1,), batch=_batch,
+        "PAD", no_attrs, _infer_pad, _reference_pad, _pad_samples, generate=draws.pad,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=6),
+        movement=Movement(keeps_values=True, copies=copies_first), contents=Contents(counts=(1,)),
+        batch=_batch
     ),
     OpDef(
         "PADV2", no_attrs, _infer_pad_v2, _reference_pad_v2, _pad_v2_samples,
-        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True,
-        copies=copies_first, counts=(1,), batch=_batch,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=6),
+        movement=Movement(keeps_values=True, copies=copies_first), contents=Contents(counts=(1,)),
+        batch=_batch
     ),
     OpDef(
         "MIRROR_PAD", _parse_mirror, _infer_mirror, _reference_mirror, _mirror_samples,
-        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
-        batch=_batch,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=3),
+        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch
     ),
 )  # fmt: skip

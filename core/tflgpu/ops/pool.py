@@ -11,6 +11,7 @@ lets the op do the same by `PoolAttrs.stored`. Source: TFLite's
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -20,7 +21,21 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.activation import fused_clamp
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Arithmetic,
+    Fields,
+    FileForm,
+    Movement,
+    OnDevice,
+    OpDef,
+    Operand,
+    Padding,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.elementwise import QUANTIZED, check_unscaled
 from tflgpu.ops.facets import Work
 from tflgpu.ops.fixed_point import clamp_limits
@@ -218,6 +233,7 @@ def _op(
     version: int,
     keeps_values: bool = False,
     one_scale: bool = True,
+    results: Callable[[Node], Any] | None = None,
 ) -> OpDef:
     return OpDef(
         name,
@@ -226,11 +242,11 @@ def _op(
         _reference_for(name, compute, plain=compute is not _root_mean_square),
         _samples,
         accuracy=accuracy,
-        max_version=version,
-        activation_field="activation",
-        keeps_values=keeps_values,
-        one_scale=one_scale,
-        work=_work,
+        file=FileForm(max_version=version),
+        arithmetic=Arithmetic(activation_field="activation"),
+        movement=Movement(keeps_values=keeps_values),
+        quantized=Quantized(one_scale=one_scale, results=results),
+        device=OnDevice(work=_work),
         generate=draws.pool,
         batch=each_row(0),
     )
@@ -258,7 +274,7 @@ def _as_stored(node: Node) -> PoolAttrs | None:
 
 
 OPS = (
-    attrs.evolve(_op("AVERAGE_POOL_2D", _mean, Accuracy.ACCUMULATE, 3), as_stored=_as_stored),
+    _op("AVERAGE_POOL_2D", _mean, Accuracy.ACCUMULATE, 3, results=_as_stored),
     _op("MAX_POOL_2D", _max, Accuracy.ROUNDED, 3, keeps_values=True),
     _op("L2_POOL_2D", _root_mean_square, Accuracy.ACCUMULATE, 1, one_scale=False),
 )

@@ -38,8 +38,9 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import Batched, Items, Rounding
+from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import rows_of
+from tflgpu.ops.quantized import Rounding
 
 OP = "QUANTIZE_ON_THE_FLY"
 #: Steps to either side of 0, symmetric.

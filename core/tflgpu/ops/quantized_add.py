@@ -21,10 +21,10 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Activation, Arg, Draw, Fields, OpDef, Sample
+from tflgpu.ops.base import Accuracy, Activation, Arg, Draw, Fields, OpDef, Quantized, Sample
 from tflgpu.ops.elementwise import infer_broadcast
-from tflgpu.ops.facets import Integers
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply, quantization_field, scaled
+from tflgpu.ops.quantized import Integers
 
 OP = "QUANTIZED_ADD"
 BYTES = frozenset({DType.I8, DType.U8})
@@ -193,8 +193,7 @@ OPS = (
         _samples,
         accuracy=Accuracy.EXACT,
         elementwise=True,
-        takes_stored=True,
+        quantized=Quantized(stored=True, integers=Integers("ADD", _attributes)),
         generate=_generate,
-        integers=Integers("ADD", _attributes),
     ),
 )

@@ -15,9 +15,19 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Activation, Draw, OpDef, Operand, Padding, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Draw,
+    OnDevice,
+    OpDef,
+    Operand,
+    Padding,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.conv import conv_sample
-from tflgpu.ops.facets import Integers
+from tflgpu.ops.quantized import Integers
 from tflgpu.ops.quantized_products import (
     RELUS,
     QuantizedSums,
@@ -123,9 +133,8 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.EXACT,
-        takes_stored=True,
+        quantized=Quantized(stored=True, integers=Integers("CONV_2D", _attributes)),
         generate=_generate,
-        work=work_of(_products),
-        integers=Integers("CONV_2D", _attributes),
+        device=OnDevice(work=work_of(_products)),
     ),
 )

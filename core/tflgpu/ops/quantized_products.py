@@ -185,7 +185,7 @@ def steps_and_taps(
 
 
 def work_of(products: Callable[[Node], int]) -> Callable[[Node], Work]:
-    """`OpDef.work` of so many products for each element of the result."""
+    """`OnDevice.work` of so many products for each element of the result."""
     return lambda node: Work.of(node, 2 * node.outputs[0].elements * products(node))
 
 

@@ -12,7 +12,7 @@ its own, both directions read it beside the input; without any, LiteRT's kernels
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Union
 
@@ -23,11 +23,12 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, OpDef, Operand
+from tflgpu.ops.base import Accuracy, FileForm, OnDevice, OpDef, Operand, Quantized, State
 from tflgpu.ops.cell_operands import CellOperands, CellWeights
 from tflgpu.ops.cell_steps import Cell, CellStep, StoredCellStep
-from tflgpu.ops.facets import Hybrid, OnTheFly, Work
+from tflgpu.ops.facets import Work
 from tflgpu.ops.products import floats, needed
+from tflgpu.ops.quantized import Hybrid, OnTheFly
 from tflgpu.ops.stored_cell import StoredCell
 
 
@@ -83,22 +84,29 @@ def result_specs(
     return [TensorSpec((*source.shape[:-1], size), source.dtype) for size in sizes]
 
 
-def recurrent_op(name: str, ways: Sequence[CellOperands], **definition: Any) -> OpDef:
+def recurrent_op(
+    name: str,
+    ways: Sequence[CellOperands],
+    *,
+    version: int,
+    stored: bool | Callable[[Any], bool] = False,
+    **definition: Any,
+) -> OpDef:
     """An operator with the operands ``ways``, one for each direction, and what is left to say of
     it."""
     return OpDef(
         name,
         reference=partial(run, name, ways),
         accuracy=Accuracy.ACCUMULATE,
-        stateful=True,
-        states=lambda attributes: tuple(i for way in ways for i in way.states),
-        work=_work,
-        hybrid=partial(_hybrid, ways[0]),
+        state=State(operands=lambda attributes: tuple(i for way in ways for i in way.states)),
+        device=OnDevice(work=_work),
+        file=FileForm(max_version=version),
+        quantized=Quantized(stored=stored, hybrid=partial(hybrid, ways[0])),
         **definition,
     )
 
 
-def _hybrid(places: CellOperands, node: Node) -> Hybrid:
+def hybrid(places: CellOperands, node: Node) -> Hybrid:
     """What is rounded: rows of the input, and of a second one, and what the cell multiplies
     inside."""
     cell = node.attrs.cell

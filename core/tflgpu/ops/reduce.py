@@ -20,7 +20,19 @@ from tflgpu.ops import draws
 from tflgpu.ops.affine import is_plain
 from tflgpu.ops.axes import const_integer, const_integers, integers, normal_axis, present
 from tflgpu.ops.axes import take_operands as take
-from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Draw,
+    Fields,
+    FileForm,
+    Movement,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, WHOLE, check_dtype, check_unscaled, widen
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import lifted, next_axes, rows_of
@@ -292,6 +304,7 @@ def _reduce_op(
     scaled: bool = True,
     keeps_values: bool = False,
     generate: Callable[[Draw], Sample] | None = None,
+    results: Callable[[Node], Any] | None = None,
 ) -> OpDef:
     return OpDef(
         name,
@@ -300,9 +313,9 @@ def _reduce_op(
         _reference_reduce(name, fn, scaled),
         samples,
         accuracy=accuracy,
-        max_version=version,
-        copies=_copies,
-        keeps_values=keeps_values,
+        file=FileForm(max_version=version),
+        movement=Movement(copies=_copies, keeps_values=keeps_values),
+        quantized=Quantized(results=results),
         generate=generate,
         batch=_batch_reduce,
     )
@@ -351,40 +364,32 @@ def _batch_along(node: Node, items: Items) -> Batched | str:
 
 
 OPS = (
-    attrs.evolve(
-        _reduce_op("MEAN", _mean, _mean_samples, version=3, generate=draws.reduce),
-        as_stored=of_mean
-    ),
-    attrs.evolve(
-        _reduce_op("SUM", _total, _number_samples, version=2, generate=draws.reduce),
-        as_stored=of_sum,
-    ),
-    attrs.evolve(
-        _reduce_op("REDUCE_PROD", _product, _product_samples, version=2), as_stored=of_product
-    ),
+    _reduce_op("MEAN", _mean, _mean_samples, version=3, generate=draws.reduce, results=of_mean),
+    _reduce_op("SUM", _total, _number_samples, version=2, generate=draws.reduce, results=of_sum),
+    _reduce_op("REDUCE_PROD", _product, _product_samples, version=2, results=of_product),
     # Extremes of stored numbers are those of the real ones: a scale is positive.
-    attrs.evolve(
-        _reduce_op("REDUCE_MAX", _extreme(np.max), _number_samples, accuracy=Accuracy.EXACT,
-                   version=3, scaled=False, keeps_values=True, generate=draws.reduce),
-        as_stored=lambda node: of_nothing(node, lambda result: result.low),
-    ),
-    attrs.evolve(
-        _reduce_op("REDUCE_MIN", _extreme(np.min), _number_samples, accuracy=Accuracy.EXACT,
-                   version=3, scaled=False, keeps_values=True, generate=draws.reduce),
-        as_stored=lambda node: of_nothing(node, lambda result: result.high),
-    ),
+    _reduce_op("REDUCE_MAX", _extreme(np.max), _number_samples, accuracy=Accuracy.EXACT,
+               version=3, scaled=False, keeps_values=True, generate=draws.reduce,
+               results=lambda node: of_nothing(node, lambda result: result.low)),
+    _reduce_op("REDUCE_MIN", _extreme(np.min), _number_samples, accuracy=Accuracy.EXACT,
+               version=3, scaled=False, keeps_values=True, generate=draws.reduce,
+               results=lambda node: of_nothing(node, lambda result: result.high)),
     _reduce_op("REDUCE_ANY", _extreme(np.any), _logic_samples, allowed=_BOOL,
                accuracy=Accuracy.EXACT),
     _reduce_op("REDUCE_ALL", _extreme(np.all), _logic_samples, allowed=_BOOL,
                accuracy=Accuracy.EXACT),
     OpDef("CUMSUM", _parse_cumsum, _infer_cumsum, _reference_cumsum, _cumsum_samples,
           accuracy=Accuracy.ACCUMULATE, batch=_batch_along),
-    OpDef("ARG_MAX", _parse_arg, _infer_arg("ARG_MAX"), _reference_arg(np.argmax, -np.inf),
-    _arg_samples,
-          accuracy=Accuracy.EXACT, max_version=3, positions="output", batch=_batch_along,
-          result_type="output_type"),
-    OpDef("ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin, np.inf),
-    _arg_samples,
-          accuracy=Accuracy.EXACT, max_version=3, positions="output", batch=_batch_along,
-          result_type="output_type"),
+    OpDef(
+        "ARG_MAX", _parse_arg, _infer_arg("ARG_MAX"), _reference_arg(np.argmax, -np.inf),
+        _arg_samples, accuracy=Accuracy.EXACT,
+        file=FileForm(max_version=3, result_type="output_type"),
+        contents=Contents(positions="output"), batch=_batch_along
+    ),
+    OpDef(
+        "ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin, np.inf),
+        _arg_samples, accuracy=Accuracy.EXACT,
+        file=FileForm(max_version=3, result_type="output_type"),
+        contents=Contents(positions="output"), batch=_batch_along
+    ),
 )  # fmt: skip

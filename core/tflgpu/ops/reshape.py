@@ -23,7 +23,19 @@ from tflgpu.ops.axes import (
     present,
     take_operands,
 )
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import rows_of
 
@@ -218,14 +230,17 @@ def _batch_expand(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "RESHAPE", _parse_reshape, _infer_reshape, _reference_reshape, _reshape_samples,
-        accuracy=Accuracy.EXACT, texts=True, is_view=True, batch=_batch_reshape,
+        accuracy=Accuracy.EXACT, contents=Contents(texts=True), movement=Movement(is_view=True),
+        batch=_batch_reshape
     ),
     OpDef(
         "SQUEEZE", _parse_squeeze, _infer_squeeze, _reference_squeeze, _squeeze_samples,
-        accuracy=Accuracy.EXACT, texts=True, max_version=2, is_view=True, batch=_batch_squeeze,
+        accuracy=Accuracy.EXACT, contents=Contents(texts=True), file=FileForm(max_version=2),
+        movement=Movement(is_view=True), batch=_batch_squeeze
     ),
     OpDef(
         "EXPAND_DIMS", no_attrs, _infer_expand, _reference_expand, _expand_samples,
-        accuracy=Accuracy.EXACT, texts=True, is_view=True, batch=_batch_expand, result_type=0,
+        accuracy=Accuracy.EXACT, contents=Contents(texts=True), movement=Movement(is_view=True),
+        batch=_batch_expand, file=FileForm(result_type=0)
     ),
 )  # fmt: skip

@@ -16,7 +16,18 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, Infer, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Fields,
+    FileForm,
+    Infer,
+    Movement,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype
 from tflgpu.ops.items import each_row
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
@@ -269,13 +280,13 @@ def _as_stored(node: Node) -> ResizeAttrs | None:
 OPS = (
     OpDef(
         "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear,
-        _samples,
-        generate=draws.resize, accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
-        one_scale=True, batch=each_row(0), as_stored=_as_stored, result_type=0,
+        _samples, generate=draws.resize, accuracy=Accuracy.ACCUMULATE,
+        file=FileForm(max_version=4, result_type=0), movement=Movement(copies=_copies),
+        quantized=Quantized(one_scale=True, results=_as_stored), batch=each_row(0)
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,
-        _nearest_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, copies=_copies,
-        batch=each_row(0), result_type=0,
+        _nearest_samples, accuracy=Accuracy.EXACT, file=FileForm(max_version=4, result_type=0),
+        movement=Movement(keeps_values=True, copies=_copies), batch=each_row(0)
     ),
 )  # fmt: skip

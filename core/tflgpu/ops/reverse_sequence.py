@@ -16,7 +16,17 @@ from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import INDEX_TYPES, need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    Movement,
+    OnDevice,
+    OpDef,
+    Operand,
+    Sample,
+)
 from tflgpu.ops.facets import Batched, Items
 
 _NAME = "REVERSE_SEQUENCE"
@@ -125,9 +135,9 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.EXACT,
-        keeps_values=True,
+        movement=Movement(keeps_values=True),
         batch=_batch,
-        indices=(1,),
-        checked=(1,),
+        contents=Contents(indices=(1,)),
+        device=OnDevice(checked=(1,)),
     ),
 )

@@ -153,7 +153,7 @@ def _both_samples() -> list[Sample]:
 
 def _op(name: str, rank: int, samples: Callable[[], list[Sample]], *ways: CellOperands) -> OpDef:
     infer = partial(_infer, name, ways, rank)
-    return recurrent_op(name, ways, parse=_parse, infer=infer, samples=samples, max_version=3)
+    return recurrent_op(name, ways, parse=_parse, infer=infer, samples=samples, version=3)
 
 
 OPS = (

@@ -23,7 +23,19 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import at_least_f32, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Composed, Fields, OpDef, Operand, Reading, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Composed,
+    Contents,
+    Fields,
+    FileForm,
+    OnDevice,
+    OpDef,
+    Operand,
+    Reading,
+    Sample,
+)
 from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
 from tflgpu.ops.items import each_row
@@ -217,12 +229,12 @@ _ROTARY_ATTRIBUTES = frozenset({"min_timescale", "kernel_type", *_LONGEST, *_PRO
 OPS = (
     OpDef(
         ROTARY, _parse, _infer, _rotary, _samples, accuracy=Accuracy.TRANSCENDENTAL,
-        largest_operand=_LARGEST_ANGLE, settings=(1,),
-        composed=(Composed(("odml.rope",), _read, _ROTARY_ATTRIBUTES, _draw),),
+        device=OnDevice(largest_operand=_LARGEST_ANGLE), contents=Contents(settings=(1,)),
+        file=FileForm(composed=(Composed(("odml.rope",), _read, _ROTARY_ATTRIBUTES, _draw),))
     ),
     OpDef(
-        GATED, _parse_gated, _infer_gated, _gated, _gated_samples,
-        accuracy=Accuracy.TRANSCENDENTAL, batch=each_row(0, 1, rank=2),
-        composed=(Composed(("odml.swiglu",), _read_gated, frozenset({"gate_size"})),),
+        GATED, _parse_gated, _infer_gated, _gated, _gated_samples, accuracy=Accuracy.TRANSCENDENTAL,
+        batch=each_row(0, 1, rank=2),
+        file=FileForm(composed=(Composed(("odml.swiglu",), _read_gated, frozenset({"gate_size"})),))
     ),
 )  # fmt: skip

@@ -21,7 +21,17 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Fields,
+    FileForm,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.flexible import read_map, write_map
 from tflgpu.ops.items import each_row
 
@@ -148,7 +158,7 @@ def _resampler_samples() -> list[Sample]:
 OPS = (
     OpDef(
         BILINEAR, _parse, _infer, _reference, lambda: _samples(BILINEAR),
-        accuracy=Accuracy.ACCUMULATE, max_version=2, is_custom=True,
+        accuracy=Accuracy.ACCUMULATE, file=FileForm(max_version=2), is_custom=True
     ),
     OpDef(
         TENSOR, _parse, _infer, _reference, lambda: _samples(TENSOR),

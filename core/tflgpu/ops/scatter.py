@@ -18,7 +18,20 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OnDevice,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+    no_attrs,
+)
 
 _INDICES = (DType.I32, DType.I64)
 
@@ -204,12 +217,14 @@ def _dense_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "SCATTER_ND", no_attrs, _infer_scatter, _reference_scatter, _scatter_samples,
-        accuracy=Accuracy.ACCUMULATE, takes_stored=True, indices=(0, 2), checked=(0,),
-        result_type=1,
+        accuracy=Accuracy.ACCUMULATE, quantized=Quantized(stored=True),
+        contents=Contents(indices=(0, 2)), device=OnDevice(checked=(0,)),
+        file=FileForm(result_type=1)
     ),
     OpDef(
         "SPARSE_TO_DENSE", no_attrs, _infer_dense, _reference_dense, _dense_samples,
-        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True,
-        takes_stored=True, indices=(0,), checked=(0,), result_type=2,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=3, result_type=2),
+        movement=Movement(keeps_values=True), quantized=Quantized(stored=True),
+        contents=Contents(indices=(0,)), device=OnDevice(checked=(0,))
     ),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integer, elements, need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OnDevice, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.elementwise import check_dtype
 
 _NUMBERS = frozenset({DType.F32, DType.I32})
@@ -177,7 +177,7 @@ def _op(name: str) -> OpDef:
         partial(_reference, name),
         _samples,
         accuracy=Accuracy.EXACT if extreme else Accuracy.ACCUMULATE,
-        checked=(1,),
+        device=OnDevice(checked=(1,)),
     )
 
 

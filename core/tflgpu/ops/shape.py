@@ -25,7 +25,19 @@ from tflgpu.ops.axes import (
     present,
     take_operands,
 )
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 
 
 @attrs.frozen
@@ -208,19 +220,21 @@ def _range_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "SHAPE", _parse_shape, _infer_shape, _reference_shape, _shape_samples,
-        accuracy=Accuracy.EXACT, texts=True, shape_only=True, result_type="out_type",
+        accuracy=Accuracy.EXACT, contents=Contents(texts=True, shape_only=True),
+        file=FileForm(result_type="out_type")
     ),
     OpDef(
-        "RANK", no_attrs, _infer_rank, _reference_rank, _rank_samples,
-        accuracy=Accuracy.EXACT, texts=True, shape_only=True, result_type=DType.I32,
+        "RANK", no_attrs, _infer_rank, _reference_rank, _rank_samples, accuracy=Accuracy.EXACT,
+        contents=Contents(texts=True, shape_only=True), file=FileForm(result_type=DType.I32)
     ),
     OpDef(
-        "FILL", no_attrs, _infer_fill, _reference_fill, _fill_samples,
-        accuracy=Accuracy.EXACT, texts=True, max_version=5, keeps_values=True, result_type=1,
+        "FILL", no_attrs, _infer_fill, _reference_fill, _fill_samples, accuracy=Accuracy.EXACT,
+        contents=Contents(texts=True), file=FileForm(max_version=5, result_type=1),
+        movement=Movement(keeps_values=True)
     ),
     OpDef(
-        "RANGE", no_attrs, _infer_range, _reference_range, _range_samples,
-        accuracy=Accuracy.EXACT, max_version=2, result_type=0,
+        "RANGE", no_attrs, _infer_range, _reference_range, _range_samples, accuracy=Accuracy.EXACT,
+        file=FileForm(max_version=2, result_type=0)
     ),
     OpDef(
         "BROADCAST_ARGS", no_attrs, _infer_broadcast, _reference_broadcast, _broadcast_samples,

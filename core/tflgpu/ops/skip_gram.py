@@ -14,7 +14,7 @@ from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Fields, OpDef, Operand
+from tflgpu.ops.base import Accuracy, Contents, Fields, OpDef, Operand
 
 #: What C's isspace takes for one, in the C locale.
 _SPACES = frozenset(b" \t\n\v\f\r")
@@ -115,5 +115,11 @@ def _chosen(attributes: SkipGram, words: int) -> Iterator[tuple[int, ...]]:
 
 
 SKIP_GRAM = OpDef(
-    "SKIP_GRAM", _parse, _infer, _reference, tuple, accuracy=Accuracy.EXACT, texts=True
+    "SKIP_GRAM",
+    _parse,
+    _infer,
+    _reference,
+    tuple,
+    accuracy=Accuracy.EXACT,
+    contents=Contents(texts=True),
 )

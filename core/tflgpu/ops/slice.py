@@ -17,7 +17,19 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import Batched, Items, Reordered
 from tflgpu.ops.items import lifted, rows_of
 from tflgpu.ops.moves import Moves, strides_of
@@ -406,14 +418,13 @@ def _batch_strided(node: Node, items: Items) -> Batched | str:
 
 OPS = (
     OpDef(
-        "SLICE", no_attrs, _infer_slice, _reference_slice, _slice_samples,
-        generate=draws.slice_,        accuracy=Accuracy.EXACT, texts=True, max_version=8,
-        moves=_slice_moves, reorder=_slice_reordered,
-        batch=_batch_slice,
+        "SLICE", no_attrs, _infer_slice, _reference_slice, _slice_samples, generate=draws.slice_,
+        accuracy=Accuracy.EXACT, contents=Contents(texts=True), file=FileForm(max_version=8),
+        movement=Movement(moves=_slice_moves, reorder=_slice_reordered), batch=_batch_slice
     ),
     OpDef(
         "STRIDED_SLICE", _parse_strided, _infer_strided, _reference_strided, _strided_samples,
-        accuracy=Accuracy.EXACT, texts=True, max_version=8, moves=_strided_moves,
-        batch=_batch_strided,
+        accuracy=Accuracy.EXACT, contents=Contents(texts=True), file=FileForm(max_version=8),
+        movement=Movement(moves=_strided_moves), batch=_batch_strided
     ),
 )  # fmt: skip

@@ -22,20 +22,23 @@ from tflgpu.ops.base import (
     Accuracy,
     Activation,
     Arg,
+    Arithmetic,
     Composed,
     Fields,
+    FileForm,
     NoAttrs,
     OpDef,
     Operand,
+    Quantized,
     Reading,
     Sample,
     no_attrs,
 )
 from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype, reference_of
-from tflgpu.ops.facets import Replacement
 from tflgpu.ops.items import each_row
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
+from tflgpu.ops.quantized import Replacement
 from tflgpu.ops.quantized_softmax import (
     LONGEST,
     STEP,
@@ -163,16 +166,25 @@ def _softmax_samples() -> list[Sample]:
 
 
 OPS = (
-    OpDef("SOFTMAX", _parse_softmax, _infer_softmax, reference_of("SOFTMAX", _softmax),
-          _softmax_samples, generate=draws.softmax, accuracy=Accuracy.TRANSCENDENTAL, max_version=4,
-          batch=each_row(0, rank=2), as_stored=_as_stored,
-          composed=(Composed(("odml.softmax",), _read_softmax, frozenset({"axis"})),)),
-    OpDef("LOG_SOFTMAX", no_attrs, _infer("LOG_SOFTMAX"),
-          reference_of("LOG_SOFTMAX", _log_softmax), lambda: _samples({}),
-          accuracy=Accuracy.TRANSCENDENTAL, max_version=2, batch=each_row(0, rank=2)),
-    OpDef("L2_NORMALIZATION", _parse_l2, _infer("L2_NORMALIZATION"),
-          reference_of("L2_NORMALIZATION", _l2), lambda: _samples({}),
-          activation_field="activation",
-          accuracy=Accuracy.TRANSCENDENTAL, max_version=2, batch=each_row(0, rank=2),
-          as_stored=stored_unit.as_stored),
+    OpDef(
+        "SOFTMAX", _parse_softmax, _infer_softmax, reference_of("SOFTMAX", _softmax),
+        _softmax_samples, generate=draws.softmax, accuracy=Accuracy.TRANSCENDENTAL,
+        file=FileForm(
+            max_version=4,
+            composed=(Composed(("odml.softmax",), _read_softmax, frozenset({"axis"})),),
+        ),
+        batch=each_row(0, rank=2), quantized=Quantized(results=_as_stored)
+    ),
+    OpDef(
+        "LOG_SOFTMAX", no_attrs, _infer("LOG_SOFTMAX"), reference_of("LOG_SOFTMAX", _log_softmax),
+        lambda: _samples({}), accuracy=Accuracy.TRANSCENDENTAL, file=FileForm(max_version=2),
+        batch=each_row(0, rank=2)
+    ),
+    OpDef(
+        "L2_NORMALIZATION", _parse_l2, _infer("L2_NORMALIZATION"),
+        reference_of("L2_NORMALIZATION", _l2), lambda: _samples({}),
+        arithmetic=Arithmetic(activation_field="activation"), accuracy=Accuracy.TRANSCENDENTAL,
+        file=FileForm(max_version=2), batch=each_row(0, rank=2),
+        quantized=Quantized(results=stored_unit.as_stored)
+    ),
 )  # fmt: skip

@@ -16,7 +16,18 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Fields,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row, rows_of
 
@@ -247,22 +258,22 @@ def _mixed(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "DEPTH_TO_SPACE", _parse_block, _infer_depth_to_space, _reference_depth_to_space,
-        _depth_to_space_samples, accuracy=Accuracy.EXACT, max_version=2, keeps_values=True,
-        batch=each_row(0),
+        _depth_to_space_samples, accuracy=Accuracy.EXACT, file=FileForm(max_version=2),
+        movement=Movement(keeps_values=True), batch=each_row(0)
     ),
     OpDef(
         "SPACE_TO_DEPTH", _parse_block, _infer_space_to_depth, _reference_space_to_depth,
-        _space_to_depth_samples, accuracy=Accuracy.EXACT, max_version=2, keeps_values=True,
-        batch=each_row(0),
+        _space_to_depth_samples, accuracy=Accuracy.EXACT, file=FileForm(max_version=2),
+        movement=Movement(keeps_values=True), batch=each_row(0)
     ),
     OpDef(
         "BATCH_TO_SPACE_ND", no_attrs, _infer_batch_to_space, _reference_batch_to_space,
-        _batch_to_space_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True,
-        batch=_mixed,
+        _batch_to_space_samples, accuracy=Accuracy.EXACT, file=FileForm(max_version=4),
+        movement=Movement(keeps_values=True), batch=_mixed
     ),
     OpDef(
         "SPACE_TO_BATCH_ND", no_attrs, _infer_space_to_batch, _reference_space_to_batch,
-        _space_to_batch_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True,
-        batch=_mixed,
+        _space_to_batch_samples, accuracy=Accuracy.EXACT, file=FileForm(max_version=4),
+        movement=Movement(keeps_values=True), batch=_mixed
     ),
 )  # fmt: skip

@@ -23,7 +23,7 @@ from tflgpu.ops.axes import (
     present,
     take_operands,
 )
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Fields, FileForm, Movement, OpDef, Operand, Sample
 from tflgpu.ops.facets import Batched, Items, copies_first
 from tflgpu.ops.items import Batch, lifted, next_axes, rows_of
 from tflgpu.ops.reshape import as_reshape
@@ -201,17 +201,17 @@ def _batch_unpack(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "SPLIT", _parse_split, _infer_split, _reference_split, _split_samples,
-        accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, copies=lambda node: 1,
-        batch=_batch_split(0, 1), result_type=1,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=5, result_type=1),
+        movement=Movement(keeps_values=True, copies=lambda node: 1), batch=_batch_split(0, 1)
     ),
     OpDef(
         "SPLIT_V", _parse_split, _infer_split_v, _reference_split_v, _split_v_samples,
-        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
-        batch=_batch_split(2, 0), result_type=0,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=3, result_type=0),
+        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_split(2, 0)
     ),
     OpDef(
         "UNPACK", _parse_unpack, _infer_unpack, _reference_unpack, _unpack_samples,
-        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, copies=copies_first,
-        batch=_batch_unpack,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=6),
+        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_unpack
     ),
 )  # fmt: skip

@@ -12,14 +12,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OnDevice,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.elementwise import FLOATS, check_dtype, infer_unary, widen
 
 _WHOLE = frozenset(
@@ -123,6 +134,7 @@ def _op(
     accuracy: Accuracy = Accuracy.EXACT,
     keeps_values: bool = False,
     checked: tuple[int, ...] = (),
+    result_type: int | None = None,
 ) -> OpDef:
     return OpDef(
         name,
@@ -132,9 +144,10 @@ def _op(
         samples,
         accuracy=accuracy,
         elementwise=True,
-        keeps_values=keeps_values,
-        takes_stored=True,
-        checked=checked,
+        file=FileForm(result_type=result_type),
+        movement=Movement(keeps_values=keeps_values),
+        quantized=Quantized(stored=True),
+        device=OnDevice(checked=checked),
         batch=None,  # a constant operand may not be broadcast
     )
 
@@ -149,15 +162,14 @@ OPS = (
     _op("STABLEHLO_MINIMUM", np.minimum, FLOATS | _WHOLE | _BOOL, lambda: _pairs(_NUMBERS),
         keeps_values=True),
     _op("STABLEHLO_AND", np.bitwise_and, _WHOLE | _BOOL, lambda: _pairs((DType.I32, DType.BOOL))),
-    attrs.evolve(
-        _op("STABLEHLO_SHIFT_LEFT", _shift, _SHIFTED, lambda: _pairs((DType.I32, DType.I8), 0, 8)),
-        result_type=0,
-    ),
+    _op("STABLEHLO_SHIFT_LEFT", _shift, _SHIFTED, lambda: _pairs((DType.I32, DType.I8), 0, 8),
+        result_type=0),
     _op("STABLEHLO_REMAINDER", _remainder, FLOATS | _WHOLE, lambda: _pairs(_NUMBERS, 1, 6),
         checked=(1,)),
     OpDef(
         "STABLEHLO_CLAMP", no_attrs, _infer_clamp, _reference(_clamp), _clamp_samples,
-        accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True, takes_stored=True, batch=None,
+        accuracy=Accuracy.EXACT, elementwise=True, movement=Movement(keeps_values=True),
+        quantized=Quantized(stored=True), batch=None
     ),
     OpDef(
         "STABLEHLO_CBRT", no_attrs, infer_unary("STABLEHLO_CBRT", FLOATS), _reference(np.cbrt),

@@ -18,7 +18,17 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    Fields,
+    Movement,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+)
 
 _GATHER, _BROADCAST = "STABLEHLO_GATHER", "STABLEHLO_BROADCAST_IN_DIM"
 INDICES = (DType.I32, DType.I64)
@@ -243,10 +253,12 @@ def _broadcast_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         _GATHER, _parse_gather, _infer_gather, _reference_gather, _gather_samples,
-        accuracy=Accuracy.EXACT, takes_stored=True, keeps_values=True, indices=(1,),
+        accuracy=Accuracy.EXACT, quantized=Quantized(stored=True),
+        movement=Movement(keeps_values=True), contents=Contents(indices=(1,))
     ),
     OpDef(
         _BROADCAST, _parse_broadcast, _infer_broadcast, _reference_broadcast, _broadcast_samples,
-        accuracy=Accuracy.EXACT, takes_stored=True, keeps_values=True,
+        accuracy=Accuracy.EXACT, quantized=Quantized(stored=True),
+        movement=Movement(keeps_values=True)
     ),
 )  # fmt: skip

@@ -18,7 +18,18 @@ from tflgpu.ir.budget import MAX_BYTES, bytes_of
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import const_integers, elements, integers, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Fields,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+    no_attrs,
+)
 
 _PAD, _DILATE = "STABLEHLO_PAD", "DILATE"
 
@@ -172,11 +183,12 @@ def _dilate_samples() -> Sequence[Sample]:
 
 OPS = (
     OpDef(
-        _PAD, _parse_pad, _infer_pad, _reference_pad, _pad_samples,
-        accuracy=Accuracy.EXACT, takes_stored=True, keeps_values=True,
+        _PAD, _parse_pad, _infer_pad, _reference_pad, _pad_samples, accuracy=Accuracy.EXACT,
+        quantized=Quantized(stored=True), movement=Movement(keeps_values=True)
     ),
     OpDef(
         _DILATE, no_attrs, _infer_dilate, _reference_dilate, _dilate_samples,
-        accuracy=Accuracy.EXACT, takes_stored=True, keeps_values=True,
+        accuracy=Accuracy.EXACT, quantized=Quantized(stored=True),
+        movement=Movement(keeps_values=True)
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Quantized, Sample
 from tflgpu.ops.stablehlo_gather import told_shape
 
 _NAME = "STABLEHLO_RNG_BIT_GENERATOR"
@@ -147,5 +147,13 @@ def _samples() -> Sequence[Sample]:
 
 
 OPS = (
-    OpDef(_NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, takes_stored=True),
+    OpDef(
+        _NAME,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        quantized=Quantized(stored=True),
+    ),
 )

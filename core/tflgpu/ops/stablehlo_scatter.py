@@ -18,7 +18,7 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Contents, Fields, OpDef, Operand, Quantized, Sample
 from tflgpu.ops.stablehlo_gather import INDICES, check_axes, columns_of, rows_of
 from tflgpu.ops.stablehlo_window import MERGES, merge_of
 
@@ -167,7 +167,7 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.ACCUMULATE,
-        takes_stored=True,
-        indices=(1,),
+        quantized=Quantized(stored=True),
+        contents=Contents(indices=(1,)),
     ),
 )

@@ -19,7 +19,7 @@ from tflgpu.ir.budget import MAX_BYTES, bytes_of
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import const_integers, elements, integers, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Quantized, Sample
 from tflgpu.ops.elementwise import check_dtype, widen
 
 _STABLEHLO, _PLAIN = "STABLEHLO_REDUCE_WINDOW", "REDUCE_WINDOW"
@@ -293,10 +293,10 @@ def _plain_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         _STABLEHLO, _parse_stablehlo, _infer_stablehlo, _reference, _stablehlo_samples,
-        accuracy=Accuracy.ACCUMULATE, takes_stored=True,
+        accuracy=Accuracy.ACCUMULATE, quantized=Quantized(stored=True)
     ),
     OpDef(
         _PLAIN, _parse_plain, _infer_plain, _reference, _plain_samples,
-        accuracy=Accuracy.ACCUMULATE, takes_stored=True,
+        accuracy=Accuracy.ACCUMULATE, quantized=Quantized(stored=True)
     ),
 )  # fmt: skip

@@ -21,10 +21,10 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
-from tflgpu.ops.facets import Replacement
 from tflgpu.ops.fixed_functions import inverse_root
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.quantized import Replacement
 from tflgpu.ops.quantized_table import OP as TABLE
 from tflgpu.ops.quantized_table import QuantizedTable
 
@@ -43,7 +43,7 @@ Steps = Callable[[Node, Array, float, float], Array]
 def by_steps(
     stored: Steps, real: Callable[[Any, Array], Any], *, converts: bool = False, few: float = _FEW
 ) -> Callable[[Node], Union[Replacement, None]]:
-    """`OpDef.as_stored` of a function of one operand.
+    """`Quantized.results` of a function of one operand.
 
     Args:
         stored: What LiteRT makes of whole steps.

@@ -21,10 +21,10 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import Replacement
 from tflgpu.ops.fixed_functions import divide
 from tflgpu.ops.fixed_point import Multiplier, quantization_field
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.quantized import Replacement
 
 OP = "STORED_HARD_SWISH"
 #: Bits that operands are shifted to the left.
@@ -59,7 +59,7 @@ def _short(real: np.float32) -> Multiplier:
 
 
 def as_stored(node: Node) -> Replacement | None:
-    """`OpDef.as_stored` of HARD_SWISH."""
+    """`Quantized.results` of HARD_SWISH."""
     x, y = node.input(0), node.outputs[0]
     if x.dtype not in _BYTES or y.dtype is not x.dtype or x.quant is None or y.quant is None:
         return None

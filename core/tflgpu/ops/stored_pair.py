@@ -27,9 +27,9 @@ from tflgpu.ir.graph import Node
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Draw, Fields, OpDef, Sample
 from tflgpu.ops.elementwise import infer_broadcast
-from tflgpu.ops.facets import Replacement
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply, quantization_field
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.quantized import Replacement
 
 OP = "STORED_PAIR"
 _BYTES = frozenset({DType.I8, DType.U8})
@@ -130,7 +130,7 @@ def sum_numbers(a: np.float32, b: np.float32, y: np.float32, sign: int) -> tuple
 
 
 def of_sum(sign: int) -> Callable[[Node], Replacement | None]:
-    """`OpDef.as_stored` of ADD, or with a sign of -1 of SUB."""
+    """`Quantized.results` of ADD, or with a sign of -1 of SUB."""
 
     def as_stored(node: Node) -> Replacement | None:
         if _takes(node, _WORDS):
@@ -181,7 +181,7 @@ def _has_zero_points(node: Node) -> bool:
 
 
 def product(node: Node) -> Replacement | None:
-    """`OpDef.as_stored` of MUL."""
+    """`Quantized.results` of MUL."""
     if _takes(node, _WORDS):
         return _wide_product(node)
     if not _takes(node, _BYTES):
@@ -194,7 +194,7 @@ def product(node: Node) -> Replacement | None:
 
 
 def squared_difference(node: Node) -> Replacement | None:
-    """`OpDef.as_stored` of SQUARED_DIFFERENCE."""
+    """`Quantized.results` of SQUARED_DIFFERENCE."""
     if not _takes(node, _BYTES):
         return None
     a, b, y = (float(s) for s in _scales(node))
@@ -204,7 +204,7 @@ def squared_difference(node: Node) -> Replacement | None:
 
 
 def prelu(node: Node) -> Replacement | None:
-    """`OpDef.as_stored` of PRELU, whose slopes have 8 bits where the data have 16. Of slopes that
+    """`Quantized.results` of PRELU, whose slopes have 8 bits where the data have 16. Of slopes that
     have 16 as well LiteRT's kernel takes each byte for one, so that half of them are never read."""
     x, slope = node.input(0), node.input(1)
     if x.dtype not in _STORED or x.dtype is not node.outputs[0].dtype:

@@ -27,9 +27,9 @@ from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import PostOp, Replacement
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.quantized import PostOp, Replacement
 from tflgpu.ops.stored_sums import upper_half
 from tflgpu.ops.stored_total import OP as TOTAL
 from tflgpu.ops.stored_total import StoredTotal
@@ -63,7 +63,7 @@ class StoredProduct:
 
 
 def of_product(node: Node) -> Replacement | PostOp | None:
-    """`OpDef.as_stored` of REDUCE_PROD."""
+    """`Quantized.results` of REDUCE_PROD."""
     x, y = node.input(0), node.outputs[0]
     if x.dtype not in _STORED or x.dtype is not y.dtype or x.quant is None or y.quant is None:
         return None

@@ -34,9 +34,9 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import PostOp
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
+from tflgpu.ops.quantized import PostOp
 
 OP = "STORED_TOTAL"
 #: No total is larger.
@@ -79,7 +79,7 @@ def of_nothing(node: Node, first: Callable[[QuantizeAndDequantize], int]) -> Pos
 
 
 def of_mean(node: Node) -> PostOp | None:
-    """`OpDef.as_stored` of MEAN; of no elements a stored 0, with any zero point."""
+    """`Quantized.results` of MEAN; of no elements a stored 0, with any zero point."""
     x, y = node.input(0), node.outputs[0]
     if not x.elements and y.quant is not None:
         zero = y.quant.zero_point[0]
@@ -116,7 +116,7 @@ def _keeps_plane(node: Node) -> bool:
 
 
 def of_sum(node: Node) -> PostOp | None:
-    """`OpDef.as_stored` of SUM; of 16 bits TFLite rounds the true one."""
+    """`Quantized.results` of SUM; of 16 bits TFLite rounds the true one."""
     x, y = node.input(0), node.outputs[0]
     if x.dtype not in _BYTES or x.dtype is not y.dtype or not (x.quant and y.quant and y.elements):
         return None
@@ -136,7 +136,7 @@ def of_sum(node: Node) -> PostOp | None:
 
 
 def of_product(node: Node, depth: int) -> PostOp | None:
-    """`OpDef.as_stored` of products of two 8-bit operands, whose sums have ``depth`` of them.
+    """`Quantized.results` of products of two 8-bit operands, whose sums have ``depth`` of them.
     XNNPACK takes such where the second one has no zero point; of a sum half way between two steps
     it makes the even one."""
     x, w, y = node.input(0), node.input(1), node.outputs[0]

@@ -23,10 +23,10 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import Replacement
 from tflgpu.ops.fixed_functions import inverse_root
 from tflgpu.ops.fixed_point import multiply
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.quantized import Replacement
 
 OP = "STORED_UNIT"
 #: Steps of the result in 1.
@@ -50,7 +50,7 @@ class StoredUnit:
 
 
 def as_stored(node: Node) -> Replacement | None:
-    """`OpDef.as_stored` of L2_NORMALIZATION."""
+    """`Quantized.results` of L2_NORMALIZATION."""
     x, y = node.input(0), node.outputs[0]
     if x.dtype is not DType.U8 or y.dtype is not DType.U8 or x.quant is None or y.quant is None:
         return None

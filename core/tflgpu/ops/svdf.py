@@ -27,12 +27,26 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.activation import computable_activation
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.facets import Hybrid, OnTheFly, Rounding, Work
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Arithmetic,
+    Fields,
+    FileForm,
+    OnDevice,
+    OpDef,
+    Operand,
+    Quantized,
+    Sample,
+    State,
+)
+from tflgpu.ops.facets import Work
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.integer_scales import I8, I16, Scales, clamped, times
 from tflgpu.ops.products import check_bias, finish, floats, needed
 from tflgpu.ops.quantize_on_the_fly import rounding_of
+from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
 
 OP = "SVDF"
 INPUT, FEATURES, TIMES, BIAS, STATE = range(5)
@@ -172,12 +186,13 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.ACCUMULATE,
-        max_version=4,
-        stateful=True,
-        states=lambda attributes: (STATE,),
-        activation_field="activation",
-        work=_work,
-        hybrid=lambda node: Hybrid((OnTheFly((1,), node.attrs.rounding),)),
-        stored_where=lambda found: isinstance(found, Svdf) and found.stored is not None,
+        file=FileForm(max_version=4),
+        state=State(operands=lambda attributes: (STATE,)),
+        arithmetic=Arithmetic(activation_field="activation"),
+        device=OnDevice(work=_work),
+        quantized=Quantized(
+            hybrid=lambda node: Hybrid((OnTheFly((1,), node.attrs.rounding),)),
+            stored=lambda found: isinstance(found, Svdf) and found.stored is not None,
+        ),
     ),
 )

@@ -15,7 +15,18 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import Batched, Items, copies_first
 from tflgpu.ops.items import broadcast, first_size, lifted, next_axes, rows_of
 
@@ -150,17 +161,18 @@ def _batch_reverse(node: Node, items: Items) -> Batched | str:
 
 OPS = (
     OpDef(
-        "TILE", no_attrs, _infer_tile, _reference_tile, _tile_samples,
-        accuracy=Accuracy.EXACT, texts=True, max_version=3, keeps_values=True, copies=copies_first,
-        batch=_batch_tile,
+        "TILE", no_attrs, _infer_tile, _reference_tile, _tile_samples, accuracy=Accuracy.EXACT,
+        contents=Contents(texts=True), file=FileForm(max_version=3),
+        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_tile
     ),
     OpDef(
         "BROADCAST_TO", no_attrs, _infer_broadcast, _reference_broadcast, _broadcast_samples,
-        accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, copies=copies_first,
-        batch=_batch_broadcast,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=4),
+        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_broadcast
     ),
     OpDef(
         "REVERSE_V2", no_attrs, _infer_reverse, _reference_reverse, _reverse_samples,
-        accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, batch=_batch_reverse,
+        accuracy=Accuracy.EXACT, file=FileForm(max_version=4), movement=Movement(keeps_values=True),
+        batch=_batch_reverse
     ),
 )  # fmt: skip

@@ -11,7 +11,17 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import lifted, rows_of
 from tflgpu.ops.moves import Moves, reordered
@@ -100,8 +110,8 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.EXACT,
-        max_version=9,
-        moves=_moves,
+        file=FileForm(max_version=9),
+        movement=Movement(moves=_moves),
         batch=_batch,
     ),
 )

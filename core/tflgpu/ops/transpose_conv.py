@@ -24,11 +24,25 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.activation import fused_clamp
 from tflgpu.ops.axes import const_integers
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Arithmetic,
+    Fields,
+    FileForm,
+    OnDevice,
+    OpDef,
+    Operand,
+    Padding,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.digit_sums import of_filter
-from tflgpu.ops.facets import Batched, Filter, Hybrid, Items, OnTheFly, Rounding, Work
+from tflgpu.ops.facets import Batched, Filter, Items, Work
 from tflgpu.ops.items import each_row, first_size, rows_of
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
+from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
 
 CUSTOM = "Convolution2DTransposeBias"
 
@@ -345,14 +359,18 @@ def _left(node: Node) -> bool:
 
 OPS = (
     OpDef(
-        "TRANSPOSE_CONV", _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=5, activation_field="activation",
-        filter=ROLES["TRANSPOSE_CONV"], work=_work, batch=_batch, refit=_refit,
-        hybrid=_hybrid, in_digits=of_filter(ROLES["TRANSPOSE_CONV"], "activation", own=_left),
+        "TRANSPOSE_CONV", _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE,
+        file=FileForm(max_version=5, refit=_refit),
+        arithmetic=Arithmetic(activation_field="activation", filter=ROLES["TRANSPOSE_CONV"]),
+        device=OnDevice(work=_work), batch=_batch,
+        quantized=Quantized(
+            hybrid=_hybrid, digits=of_filter(ROLES["TRANSPOSE_CONV"], "activation", own=_left)
+        ),
     ),
     OpDef(
         CUSTOM, _parse_custom, _infer_custom, _reference_custom, _custom_samples,
-        accuracy=Accuracy.ACCUMULATE, is_custom=True, activation_field="activation",
-        filter=ROLES[CUSTOM], work=_work, batch=each_row(0),
+        accuracy=Accuracy.ACCUMULATE, is_custom=True,
+        arithmetic=Arithmetic(activation_field="activation", filter=ROLES[CUSTOM]),
+        device=OnDevice(work=_work), batch=each_row(0)
     ),
 )  # fmt: skip

@@ -14,7 +14,18 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import INDEX_TYPES, need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Contents,
+    FileForm,
+    Movement,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
 
 _NAME = "DYNAMIC_UPDATE_SLICE"
 
@@ -89,9 +100,8 @@ OPS = (
         _reference,
         _samples,
         accuracy=Accuracy.EXACT,
-        max_version=6,
-        keeps_values=True,
-        indices=(2,),
-        result_type=0,
+        file=FileForm(max_version=6, result_type=0),
+        movement=Movement(keeps_values=True),
+        contents=Contents(indices=(2,)),
     ),
 )

@@ -52,16 +52,16 @@ class PassContext:
     def affine_of(self, node: Node) -> Affine | None:
         """The arithmetic that a node does, before its activation, with a constant per channel."""
         op = self.op(node)
-        return None if op is None or op.affine is None else op.affine(node)
+        return None if op is None or op.arithmetic.affine is None else op.arithmetic.affine(node)
 
     def filter_of(self, node: Node | None) -> Filter | None:
         """Which operand of a node is what, where it has a filter."""
         op = None if node is None else self.op(node)
-        return None if op is None else op.filter
+        return None if op is None else op.arithmetic.filter
 
     def activation_node(self, activation: Activation) -> str | None:
         """The op that computes an activation, and nothing else."""
         if activation is Activation.NONE:
             return None
-        found = (op.name for op in self.ops.values() if op.computes is activation)
+        found = (op.name for op in self.ops.values() if op.arithmetic.computes is activation)
         return next(found, None)

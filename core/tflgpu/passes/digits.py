@@ -11,7 +11,7 @@ import numpy as np
 
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.digit_sums import exponents
-from tflgpu.ops.facets import InDigits
+from tflgpu.ops.quantized import InDigits
 from tflgpu.ops.stored_digit import OP as DIGIT
 from tflgpu.ops.stored_digit import StoredDigit
 from tflgpu.ops.stored_sums import OP as SUMS

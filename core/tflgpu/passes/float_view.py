@@ -20,7 +20,7 @@ Sums of products of 16-bit data, which f32 has no room for, are put together of 
 (`tflgpu.passes.digits`).
 
 Where a kernel of TFLite's makes something else of stored numbers than the rounded result, the op
-may know how, and makes it (`OpDef.as_stored`); nothing rounds it then:
+may know how, and makes it (`Quantized.results`); nothing rounds it then:
 
     i8 -> AVERAGE_POOL_2D -> i8     f32 -> AVERAGE_POOL_2D {stored}
 
@@ -42,7 +42,6 @@ from typing import Union
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.ir.rewrite import merged_origins
@@ -50,7 +49,16 @@ from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.convert import Dequantize, Quantize
-from tflgpu.ops.facets import Filter, PostOp, Replacement
+from tflgpu.ops.facets import Filter
+from tflgpu.ops.quantized import (
+    InDigits,
+    Numbers,
+    PostOp,
+    Replacement,
+    StoredTable,
+    is_quantized,
+    is_simple,
+)
 from tflgpu.ops.quantized_table import OP as TABLE
 from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.unknown import UnknownOp
@@ -59,7 +67,7 @@ from tflgpu.passes.digits import sum_digits
 from tflgpu.passes.hybrid_data import RoundedData, read_legacy_weights
 from tflgpu.passes.quantized_pairs import QuantizedPairs
 from tflgpu.passes.replacement import put_post_op, put_replacement
-from tflgpu.passes.scales import inferred, is_quantized, is_simple, one_scale, only_moves, range_of
+from tflgpu.passes.scales import inferred, one_scale, only_moves, range_of
 
 _WIDE = frozenset({DType.I32, DType.I64})
 
@@ -167,8 +175,8 @@ class _Viewing:
                 self._keep(node)  # f32 does not hold all numbers of 32 bits
             else:
                 self._quantize(node, source)
-        elif not (self._look_up(node) or self._sum_digits(node) or self._compute(node)):
-            self._keep(node)
+        else:
+            self._take_operator(node)
 
     # Conversions of the file
 
@@ -182,7 +190,7 @@ class _Viewing:
         self.graph.nodes.append(node)
 
     def _quantize(self, node: Node, source: Value) -> None:
-        (out,) = node.outputs
+        op, (out,) = self._ops.get(node.op), node.outputs
         if not is_quantized(source):
             self._twins.simulate(source, out, node.origins, even=self._in_integers is None)
             return
@@ -191,7 +199,7 @@ class _Viewing:
             self._twins.real[out.id] = x  # i8 and u8 forms of the same real numbers
             if (maker := self.graph.producer(x)) is not None:
                 maker.origins = merged_origins(maker, node)
-        elif self._computes_stored(self._ops.get(node.op), node, inputs) is True:
+        elif op is not None and self._computes_stored(op, node, inputs) is True:
             made = self._twins.real[out.id] = self._twins.new(out)
             node.inputs, node.outputs = inputs, [made]
             self.graph.nodes.append(node)
@@ -200,15 +208,26 @@ class _Viewing:
 
     # Operators
 
-    def _compute(self, node: Node) -> bool:
-        """Take a node over in floats; False, and no edit that lasts, where its op does not."""
+    def _take_operator(self, node: Node) -> None:
         op = self._ops.get(node.op)
-        if op is None or isinstance(node.attrs, UnknownOp) or op.on_stored(node.attrs):
-            return False
+        if op is None or isinstance(node.attrs, UnknownOp):
+            self._keep(node)
+            return
+        way = op.quantized.way(node)
+        if isinstance(way, StoredTable):
+            self._look_up(node, way)
+        elif isinstance(way, InDigits):
+            self._twins.real[node.outputs[0].id] = sum_digits(self._twins, node, way)
+            self.exact.update(node.origins)
+        elif way is Numbers.STORED or not self._compute(op, node):
+            self._keep(node)
+
+    def _compute(self, op: OpDef, node: Node) -> bool:
+        """Take a node over in floats; False, and no edit that lasts, where its op does not."""
         inputs = self._real_operands(op, node)
         if inputs is None:
             return False
-        if op.hybrid is not None and node.input(0).dtype is DType.F32:
+        if op.quantized.hybrid is not None and node.input(0).dtype is DType.F32:
             read_legacy_weights(self.graph, node, inputs)
         specs = inferred(op, node, inputs)
         wanted = [
@@ -221,12 +240,12 @@ class _Viewing:
         operands = [
             v
             for i, v in enumerate(node.inputs)
-            if v is not None and is_quantized(v) and i not in op.counts
+            if v is not None and is_quantized(v) and i not in op.contents.counts
         ]
         as_one = one_scale(op, node, operands)
         if as_one is not None:
             for i, v in enumerate(node.inputs):
-                if v is not None and is_quantized(v) and i not in op.counts:
+                if v is not None and is_quantized(v) and i not in op.contents.counts:
                     inputs[i] = self._twins.read_as(v, as_one)
         stored = self._computes_stored(op, node, inputs)
         results, rounded, moved = [], [], []
@@ -250,7 +269,7 @@ class _Viewing:
         self.graph.nodes.append(node)
         for raw, out in rounded:
             if not isinstance(stored, PostOp):
-                self._twins.simulate(raw, out, node.origins, even=op.filter is not None)
+                self._twins.simulate(raw, out, node.origins, even=op.arithmetic.filter is not None)
                 continue
             twin = self._twins.real[out.id] = self._twins.new(out)
             put_post_op(self.graph, node, raw, twin, stored)
@@ -261,20 +280,9 @@ class _Viewing:
             self._twins.stored.add(out.id)
         return True
 
-    def _computes_stored(
-        self, op: OpDef | None, node: Node, inputs: list[Value | None]
-    ) -> PostOp | bool:
+    def _computes_stored(self, op: OpDef, node: Node, inputs: list[Value | None]) -> PostOp | bool:
         """Let a node make the numbers that TFLite stores, or say what rounds them so."""
-        if op is None or op.as_stored is None:
-            return False
-        given = [v for v in node.inputs if v is not None and (v.quant or v.data is None)]
-        made = [v for v in node.outputs if is_quantized(v)]
-        if not all(is_quantized(v) for v in given) or not all(is_simple(v) for v in given + made):
-            return False
-        try:
-            found = op.as_stored(node)
-        except ModelError:  # its numbers are out of reach of whole ones
-            return False
+        found = op.quantized.results_of(node)
         if isinstance(found, PostOp):
             return found
         if isinstance(found, Replacement):
@@ -283,19 +291,13 @@ class _Viewing:
             node.attrs = found
         return found is not None
 
-    def _look_up(self, node: Node) -> bool:
-        """Take a node over as the table that TFLite's kernel goes by; False where there is none."""
-        op, x = self._ops.get(node.op), node.optional_input(0)
-        if op is None or op.int16_table is None or x is None or isinstance(node.attrs, UnknownOp):
-            return False
-        (out,) = node.outputs
-        if not all(v.dtype is DType.I16 and is_quantized(v) and is_simple(v) for v in (x, out)):
-            return False
-        if (table := op.int16_table(node)) is None:
-            return False
+    def _look_up(self, node: Node, table: StoredTable) -> None:
+        """Take a node over as the table that TFLite's kernel goes by."""
+        x, (out,) = node.input(0), node.outputs
         assert out.quant is not None
         (scale,), (zero_point,) = out.quant.scale, out.quant.zero_point
-        entries = self.graph.add_const(table.astype(np.int32) - zero_point, name=f"{x.name}/table")
+        steps = table.entries.astype(np.int32) - zero_point
+        entries = self.graph.add_const(steps, name=f"{x.name}/table")
         real = self._twins.make_real(x)
         self._twins.real[out.id] = self._twins.new(out)
         self.graph.add_node(
@@ -305,18 +307,6 @@ class _Viewing:
             [self._twins.real[out.id]],
             origins=node.origins,
         )
-        return True
-
-    def _sum_digits(self, node: Node) -> bool:
-        """Take a node over as sums of digits; False where its op does not."""
-        op = self._ops.get(node.op)
-        if op is None or op.in_digits is None or isinstance(node.attrs, UnknownOp):
-            return False
-        found = op.in_digits(node)
-        if found is not None:
-            self._twins.real[node.outputs[0].id] = sum_digits(self._twins, node, found)
-            self.exact.update(node.origins)
-        return found is not None
 
     def _stays_in_integers(self, node: Node) -> bool:
         """Let a node be computed on stored numbers; False where nothing computes it so, or numerics
@@ -324,8 +314,8 @@ class _Viewing:
         op = self._ops.get(node.op)
         if self._in_integers is None or op is None:
             return False
-        if op.on_stored(node.attrs):
-            if op.stored_where is not None:  # what others take they only move
+        if op.quantized.on_stored(node.attrs):
+            if callable(op.quantized.stored):  # what others take they only move
                 self.integers.update(node.origins)
             return False
         found = self._in_integers(node)
@@ -342,13 +332,14 @@ class _Viewing:
         one cannot be."""
         found: list[Value | None] = []
         for index, value in enumerate(node.inputs):
-            if op.filter and index == op.filter.bias and value and value.dtype in _WIDE:
-                real = self._real_bias(op.filter, node, value)
+            kind = op.arithmetic.filter
+            if kind and index == kind.bias and value and value.dtype in _WIDE:
+                real = self._real_bias(kind, node, value)
                 if real is None:
                     return None
                 found.append(real)
             elif value is not None and is_quantized(value):
-                if index in op.counts and value.data is not None:
+                if index in op.contents.counts and value.data is not None:
                     found.append(self.graph.add_const(value.data, name=value.name))
                     continue
                 if value.is_variable:

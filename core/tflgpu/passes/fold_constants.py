@@ -38,14 +38,16 @@ def run(graph: Graph, context: PassContext) -> int:
 
 
 def _may_fold(node: Node, definition: OpDef) -> bool:
-    if definition.stateful or not node.outputs:
+    if definition.state is not None or not node.outputs:
         return False
     # References see stored numbers without their scales; DEQUANTIZE has a pass of its own.
     if any(v is not None and v.quant is not None for v in (*node.inputs, *node.outputs)):
         return False
     if not all(v.dtype.has_numpy for v in node.outputs):
         return False
-    if not definition.shape_only and any(v is not None and not v.is_const for v in node.inputs):
+    if not definition.contents.shape_only and any(
+        v is not None and not v.is_const for v in node.inputs
+    ):
         return False
     read = sum(v.nbytes for v in node.inputs if v is not None and v.is_const)
     return sum(v.nbytes for v in node.outputs) <= max(_FREE_BYTES, 2 * read)
@@ -71,7 +73,7 @@ def _contents(value: Value | None) -> Array | None:
         return None
     if value.data is not None:
         return value.data
-    # Only the shape counts (`OpDef.shape_only`): broadcast from one element, so no memory.
+    # Only the shape counts (`Contents.shape_only`): broadcast from one element, so no memory.
     return np.broadcast_to(np.zeros((), value.dtype.numpy), value.shape)
 
 

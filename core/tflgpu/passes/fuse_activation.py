@@ -18,17 +18,17 @@ def run(graph: Graph, context: PassContext) -> int:
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         op = context.op(node)
-        if op is None or op.computes is Activation.NONE:
+        if op is None or op.arithmetic.computes is Activation.NONE:
             continue
         maker = rewriter.producer(node.input(0))
         made_by = None if maker is None else context.op(maker)
-        if maker is None or made_by is None or not made_by.activation_field:
+        if maker is None or made_by is None or not made_by.arithmetic.activation_field:
             continue
         if not context.is_linear(maker) or not (is_plain(maker) and is_plain(node)):
             continue
         if len(maker.outputs) != 1 or rewriter.sole_use(node.input(0)) is not node:
             continue
-        rewriter.evolve(maker, **{made_by.activation_field: op.computes})
+        rewriter.evolve(maker, **{made_by.arithmetic.activation_field: op.arithmetic.computes})
         rewriter.absorb(maker, node)
         rewriter.count()
     return rewriter.edits

@@ -30,7 +30,7 @@ def run(graph: Graph, context: PassContext) -> int:
             continue
         if len(maker.outputs) != 1 or rewriter.sole_use(source) is not node:
             continue
-        field = "" if context.is_linear(node) else context.ops[maker.op].activation_field
+        field = "" if context.is_linear(node) else context.ops[maker.op].arithmetic.activation_field
         if not field and not context.is_linear(node):
             continue  # the filter's op takes no activation
         old = maker.const(kind.weights)

@@ -9,11 +9,10 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import OpDef
-from tflgpu.ops.facets import OnTheFly
 from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY
 from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly
+from tflgpu.ops.quantized import OnTheFly, is_quantized
 from tflgpu.ops.reshape import ReshapeAttrs
-from tflgpu.passes.scales import is_quantized
 
 
 def read_legacy_weights(graph: Graph, node: Node, inputs: list[Value | None]) -> None:
@@ -38,12 +37,13 @@ class RoundedData:
 
     def put(self, op: OpDef, node: Node, inputs: list[Value | None]) -> None:
         """Put rounded data in the place of a hybrid node's, as TFLite's kernel rounds it."""
-        x = node.optional_input(0 if op.filter is None else op.filter.source)
-        if op.hybrid is None or x is None or x.dtype is not DType.F32:
+        x = node.optional_input(0 if op.arithmetic.filter is None else op.arithmetic.filter.source)
+        hybrid = op.quantized.hybrid
+        if hybrid is None or x is None or x.dtype is not DType.F32:
             return
         if not any(v is not None and is_quantized(v) for v in node.inputs):
             return
-        found = op.hybrid(node)
+        found = hybrid(node)
         if found.attributes is not None:
             node.attrs = found.attributes
         for how in found.data:

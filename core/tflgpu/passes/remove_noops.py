@@ -33,13 +33,13 @@ def run(graph: Graph, context: PassContext) -> int:
 def _copied_operand(node: Node, context: PassContext) -> int | None:
     """The operand whose elements are the result's, in row-major order; None where there is none."""
     op = context.op(node)
-    if op is None or op.stateful or len(node.outputs) != 1 or not context.is_linear(node):
+    if op is None or op.state is not None or len(node.outputs) != 1 or not context.is_linear(node):
         return None
-    moves = op.moves(node) if op.moves is not None else None
+    moves = op.movement.moves(node) if op.movement.moves is not None else None
     if moves is not None and moves.is_identity(node.input(moves.operand).shape):
         index = moves.operand
     else:
-        copied = op.copies(node) if op.copies is not None else None
+        copied = op.movement.copies(node) if op.movement.copies is not None else None
         if copied is None:
             return None
         index = copied
@@ -58,7 +58,7 @@ def _simplify(rewriter: Rewriter, context: PassContext, node: Node, index: int) 
         return  # a RESHAPE to [0] means a scalar
     before = rewriter.producer(source)
     view = None if before is None else context.op(before)
-    first = before is not None and view is not None and view.is_view
+    first = before is not None and view is not None and view.movement.is_view
     if before is not None and first and _copied_operand(before, context) == 0:
         # Where others read the first view's result it stays, for them.
         if rewriter.sole_use(source) is node:
@@ -71,9 +71,9 @@ def _simplify(rewriter: Rewriter, context: PassContext, node: Node, index: int) 
 def _name_transpose(rewriter: Rewriter, context: PassContext, node: Node) -> None:
     """An op that does what a TRANSPOSE does becomes one, so that it meets others and cancels."""
     op = context.op(node)
-    if op is None or op.moves is None or op.stateful or len(node.outputs) != 1:
+    if op is None or op.movement.moves is None or op.state is not None or len(node.outputs) != 1:
         return
-    moves = op.moves(node) if node.op != "TRANSPOSE" and context.is_linear(node) else None
+    moves = op.movement.moves(node) if node.op != "TRANSPOSE" and context.is_linear(node) else None
     if moves is None:
         return
     source, result = node.input(moves.operand), node.outputs[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.ops.facets import PostOp, Replacement
+from tflgpu.ops.quantized import PostOp, Replacement
 
 
 def put_replacement(

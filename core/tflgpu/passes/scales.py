@@ -4,31 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from tflgpu.errors import TflgpuError
-from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.ops.base import Activation, OpDef, Operand
-from tflgpu.ops.convert import is_divisor
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
-
-_STORED = frozenset({DType.I8, DType.U8, DType.I16})
-_F32_MAX = float(np.finfo(np.float32).max)
-
-
-def is_quantized(value: Value) -> bool:
-    """Whether a tensor holds 8- or 16-bit numbers that stand for real ones."""
-    return value.quant is not None and value.dtype in _STORED
-
-
-def is_simple(value: Value) -> bool:
-    """Whether a tensor has one scale, with which f32 can count its steps: neither 0 nor so small
-    that its inverse overflows, nor so large that the stored numbers do."""
-    if value.quant is None or value.quant.per_axis:
-        return False
-    (scale,), steps = value.quant.scale, range_of(value)
-    return is_divisor(scale) and scale * max(-steps.low, steps.high) < _F32_MAX
+from tflgpu.ops.quantized import is_quantized, is_simple
 
 
 def range_of(value: Value) -> QuantizeAndDequantize:
@@ -39,7 +19,11 @@ def range_of(value: Value) -> QuantizeAndDequantize:
 
 def only_moves(op: OpDef, node: Node, operands: Sequence[Value], out: Value) -> bool:
     """Whether a node only copies numbers, whose steps are the result's."""
-    if not op.keeps_values or not operands or op.activation_of(node) is not Activation.NONE:
+    if (
+        not op.movement.keeps_values
+        or not operands
+        or op.activation_of(node) is not Activation.NONE
+    ):
         return False
     return all(is_simple(v) and range_of(v) == range_of(out) for v in operands)
 
@@ -48,7 +32,7 @@ def one_scale(op: OpDef, node: Node, operands: Sequence[Value]) -> Value | None:
     """The result on whose scale TFLite's kernel takes all stored numbers to be, where the file says
     otherwise of one of them; None where it does not, or the kernel rescales."""
     results = [v for v in node.outputs if is_quantized(v)]
-    if not operands or not results or not (op.one_scale or results[0].dtype in op.one_scale_of):
+    if not operands or not results or not op.has_one_scale(results[0].dtype):
         return None
     involved = [*operands, *results]
     if not all(is_simple(v) and v.dtype is results[0].dtype for v in involved):

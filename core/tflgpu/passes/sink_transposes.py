@@ -224,13 +224,13 @@ def _reordered(
     """What a node becomes that works along other axes, where its operand 0 loses a TRANSPOSE and
     all other operands are constants; None where its op cannot."""
     op, (first, *others) = context.op(node), node.inputs
-    if op is None or op.reorder is None or first is None or id(first) not in transposed:
+    if op is None or op.movement.reorder is None or first is None or id(first) not in transposed:
         return None
     if len(node.outputs) != 1 or len(node.outputs[0].shape) != len(perm):
         return None
     if any(v is not None and not v.is_const for v in others):
         return None
-    return op.reorder(node, _inverse(perm))
+    return op.movement.reorder(node, _inverse(perm))
 
 
 def _inverse(perm: Perm) -> Perm:

@@ -7,41 +7,56 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from tflgpu.errors.blame import Refused
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
-from tflgpu.ops.base import Accuracy, Activation, Composed, OpDef
-from tflgpu.ops.facets import Filter, Integers, NarrowTypes
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arithmetic,
+    Composed,
+    Contents,
+    FileForm,
+    Movement,
+    OnDevice,
+    OpDef,
+    Quantized,
+    State,
+)
+from tflgpu.ops.facets import Filter, NarrowTypes
+from tflgpu.ops.quantized import Integers
 from tflgpu.passes.base import Pass
 
 RULES = (KernelRule, ElementwiseRule, GroupRule)
 
 #: What fields have to be, by type: names, whole numbers and functions.
 FIELDS: Mapping[type, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    OpDef: (("name",), ("max_version",), ("parse", "infer", "reference", "samples", "limits")),
+    OpDef: (("name",), (), ("parse", "infer", "reference", "samples")),
     Pass: (("name",), ("phase",), ("run",)),
     KernelRule: (("op", "name"), ("rank",), ("build", "accepts")),
     ElementwiseRule: (("op",), (), ("expr", "accepts")),
     GroupRule: (("op", "name"), ("rank",), ("match", "build")),
 }
 
-_FLAGS = (
-    "elementwise",
-    "is_custom",
-    "stateful",
-    "is_view",
-    "shape_only",
-    "keeps_values",
-    "takes_stored",
-    "texts",
-    "one_scale",
-)
-#: Functions of an op that it need not have.
-_FACETS = ("generate", "affine", "moves", "copies", "reorder", "work", "states", "at_run_time",
-           "int16_table", "stored_where", "as_stored", "in_digits", "hybrid", "batch",
-           "refit", "zeros_where")  # fmt: skip
-_POSITIONS = ("counts", "settings", "indices", "checked")
+#: Where the parts of an op's definition are that say what it need not say, and what each has to be.
+_FLAGS = ("is_custom", "contents.texts", "contents.shape_only", "movement.is_view",
+          "movement.keeps_values")  # fmt: skip
+_CHOICES = ("elementwise", "quantized.stored")
+_FUNCTIONS = ("generate", "batch", "file.refit", "file.at_run_time", "contents.zeros_where",
+              "device.work", "movement.moves", "movement.copies", "movement.reorder",
+              "arithmetic.affine", "quantized.table", "quantized.digits", "quantized.results",
+              "quantized.hybrid")  # fmt: skip
+_POSITIONS = ("contents.counts", "contents.settings", "contents.indices", "device.checked")
+_GROUPS: Mapping[str, type] = {
+    "file": FileForm,
+    "contents": Contents,
+    "device": OnDevice,
+    "movement": Movement,
+    "arithmetic": Arithmetic,
+    "quantized": Quantized,
+}
 
 
 def check(item: Any, what: str, fail: Callable[[str, str], None]) -> None:
@@ -84,43 +99,69 @@ def refuse_equal_rules(items: Iterable[Any]) -> None:
 
 
 def _check_op(op: OpDef, fail: Callable[[str, str], None]) -> None:
+    for name, kind in _GROUPS.items():
+        if not isinstance(getattr(op, name), kind):
+            fail(name, f"a {kind.__name__}")
+            return
     if not isinstance(op.accuracy, Accuracy):
         fail("accuracy", "an Accuracy")
-    if op.max_version < 1:
-        fail("max_version", "a version: 1 or more")
-    for field in _FACETS:
-        if getattr(op, field) is not None and not callable(getattr(op, field)):
+    version = op.file.max_version
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        fail("file.max_version", "a version: a whole number, 1 or more")
+    if not callable(op.device.limits):
+        fail("device.limits", "a function")
+    for field in _FUNCTIONS:
+        if _part(op, field) is not None and not callable(_part(op, field)):
             fail(field, "a function or None")
     for field in _FLAGS:
-        if not isinstance(getattr(op, field), bool):
+        if not isinstance(_part(op, field), bool):
             fail(field, "True or False")
+    for field in _CHOICES:
+        if not isinstance(_part(op, field), bool) and not callable(_part(op, field)):
+            fail(field, "True, False or a function")
     for field in _POSITIONS:
-        if not _are_positions(getattr(op, field)):
+        if not _are_positions(_part(op, field)):
             fail(field, "a tuple of positions of operands")
-    for field in ("activation_field", "positions"):
-        if not isinstance(getattr(op, field), str):
+    for field in ("arithmetic.activation_field", "contents.positions"):
+        if not isinstance(_part(op, field), str):
             fail(field, "the name of an attribute")
-    if not isinstance(op.computes, Activation):
-        fail("computes", "an Activation")
-    if not isinstance(op.held, NarrowTypes):
-        fail("held", "a NarrowTypes")
-    largest = op.largest_operand
+    if not isinstance(op.arithmetic.computes, Activation):
+        fail("arithmetic.computes", "an Activation")
+    if not isinstance(op.contents.held, NarrowTypes):
+        fail("contents.held", "a NarrowTypes")
+    largest = op.device.largest_operand
     if isinstance(largest, bool) or not isinstance(largest, (int, float)) or not largest > 0:
-        fail("largest_operand", "a positive number")
-    if not isinstance(op.composed, tuple) or not all(
-        isinstance(each, Composed) and callable(each.read) for each in op.composed
+        fail("device.largest_operand", "a positive number")
+    if not isinstance(op.file.composed, tuple) or not all(
+        isinstance(each, Composed) and callable(each.read) for each in op.file.composed
     ):
-        fail("composed", "a tuple of Composed, each with a function to read it")
-    if op.states is not None and not op.stateful:
-        fail("states", "None, as it must be of an op that is not stateful")
-    if op.integers is not None and not (
-        isinstance(op.integers, Integers)
-        and isinstance(op.integers.op, str)
-        and callable(op.integers.attributes)
-        and op.takes_stored
+        fail("file.composed", "a tuple of Composed, each with a function to read it")
+    state = op.state
+    if state is not None and (
+        not isinstance(state, State)
+        or (state.operands is not None and not callable(state.operands))
     ):
-        fail("integers", "an Integers of an op's name and a function, with takes_stored, or None")
+        fail("state", "a State of a function or None, or None")
+    scale = op.quantized.one_scale
+    if scale is not None and not isinstance(scale, (bool, frozenset)):
+        fail("quantized.one_scale", "True, False, a frozenset of types or None")
+    integers = op.quantized.integers
+    if integers is not None and not (
+        isinstance(integers, Integers)
+        and isinstance(integers.op, str)
+        and callable(integers.attributes)
+        and op.quantized.stored is True
+    ):
+        fail(
+            "quantized.integers",
+            "an Integers of an op's name and a function, with stored=True, or None",
+        )
     _check_filter(op, fail)
+
+
+def _part(op: OpDef, field: str) -> Any:
+    """A field of an op, or of a group of it: "batch", "movement.moves"."""
+    return attrgetter(field)(op)
 
 
 def _are_positions(found: object) -> bool:
@@ -130,17 +171,17 @@ def _are_positions(found: object) -> bool:
 
 
 def _check_filter(op: OpDef, fail: Callable[[str, str], None]) -> None:
-    kind = op.filter
+    kind = op.arithmetic.filter
     if kind is None:
         return
     if not isinstance(kind, Filter) or not isinstance(kind.pads, str):
-        fail("filter", "a Filter or None")
+        fail("arithmetic.filter", "a Filter or None")
         return
     positions = (kind.source, kind.weights, kind.bias, kind.out)
     if any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in positions):
-        fail("filter", "a Filter of positions")
+        fail("arithmetic.filter", "a Filter of positions")
     if any(f is not None and not callable(f) for f in (kind.spread, kind.zeros)):
-        fail("filter", "a Filter whose spread and zeros are functions or None")
+        fail("arithmetic.filter", "a Filter whose spread and zeros are functions or None")
 
 
 def _takes(function: Any, count: int) -> bool:

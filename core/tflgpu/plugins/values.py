@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,7 +72,7 @@ def _check(item: Any) -> None:
     what = f"{kind.__name__} {shown(getattr(item, 'name', getattr(item, 'op', '')))}"
 
     def fail(field: str, wanted: str) -> None:
-        raise Refused(f"{what}: {field} is {shown(getattr(item, field))}, not {wanted}")
+        raise Refused(f"{what}: {field} is {shown(attrgetter(field)(item))}, not {wanted}")
 
     if isinstance(item, BackendInfo) and item.api_version != API_VERSION:
         raise Refused(_other_version(item))

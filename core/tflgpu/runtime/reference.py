@@ -34,7 +34,7 @@ class _Call:
     def of(cls, node: Node, op: OpDef, frees: Sequence[int]) -> _Call:
         """Results are a node's outputs, then the new contents of its variables, and of a state that
         begins from a plain tensor."""
-        states = () if op.states is None else op.states(node.attrs)
+        states = op.states_of(node.attrs)
         kept = [
             v for i, v in enumerate(node.inputs) if v is not None and (v.is_variable or i in states)
         ]

@@ -147,7 +147,7 @@ def _texts(name: str, value: Any, classes: Classes) -> list[tuple[str, str]]:
 
 def op_text(op: OpDef) -> str:
     """What is to be said of an op besides its code."""
-    return f"{op.name} {op.max_version} {op.owner}".strip()
+    return f"{op.name} {op.file.max_version} {op.owner}".strip()
 
 
 def pass_text(item: Pass) -> str:

@@ -306,9 +306,9 @@ class _Building:
     def _refit(self, node: Node, definition: OpDef, operands: list[Operand | None]) -> None:
         """Replace what constants of the file say of shapes that are others here. What operators
         computed is as it should be, or LiteRT's kernels refuse it too."""
-        if definition.refit is None:
+        if definition.file.refit is None:
             return
-        for i, data in definition.refit(node.attrs, operands, self.resized).items():
+        for i, data in definition.file.refit(node.attrs, operands, self.resized).items():
             old = node.input(i)
             if old.id < len(self.info.tensors) and self.info.tensors[old.id].data is not None:
                 data.setflags(write=False)
@@ -425,7 +425,7 @@ def _placeholder(node: Node) -> Value | None:
 
 def _is_hosts(operator: OperatorInfo, definition: OpDef | None) -> bool:
     """Whether an interpreter runs an operator, where it is what its definition is of."""
-    is_known = not operator.is_custom if definition is None else definition.texts
+    is_known = not operator.is_custom if definition is None else definition.contents.texts
     return is_known and run_by_host(operator)
 
 
@@ -439,10 +439,10 @@ def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> st
     if definition is None:
         kind = "custom op" if operator.is_custom else "op"
         return f"{kind} {clipped(operator.name)} is not defined; a plugin can define it"
-    if operator.version > definition.max_version:
+    if operator.version > definition.file.max_version:
         return (
             f"version {operator.version} of {operator.name} is newer than "
-            f"{definition.max_version}, the newest understood"
+            f"{definition.file.max_version}, the newest understood"
         )
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.has_numpy:

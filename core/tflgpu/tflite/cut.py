@@ -21,9 +21,9 @@ from tflgpu.ir.graph import FileOptions, Node, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import Fields, OpDef
-from tflgpu.ops.convert import is_divisor
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
+from tflgpu.ops.quantized import is_divisor
 from tflgpu.ops.round_to_bf16 import OP as ROUNDING
 from tflgpu.ops.unknown import ForeignOp, unknown_reason
 from tflgpu.tflite.bodies import Bodies
@@ -146,7 +146,7 @@ def _candidates(node: Node, op: OpDef) -> Iterator[Options]:
         if hasattr(node.attrs, name):
             value = getattr(node.attrs, name)
             guessed[name] = value.value if isinstance(value, enum.Enum) else value
-    if _ACTIVATION in guessed and op.activation_field:
+    if _ACTIVATION in guessed and op.arithmetic.activation_field:
         guessed[_ACTIVATION] = activation.value
     yield Options(guessed)
 
@@ -241,10 +241,10 @@ class _Writing:
         want one."""
         operands = [self.tensor(v) for v in node.inputs]
         known = op is not None and unknown_reason(node.attrs) is None
-        for index in op.states(node.attrs) if op is not None and known and op.states else ():
+        for index in op.states_of(node.attrs) if op is not None and known else ():
             at = operands[index]  # LiteRT wants a variable, also where an operator makes it anew
             self.specs[at] = attrs.evolve(self.specs[at], is_variable=True)
-        bias = None if op is None or op.filter is None else op.filter.bias
+        bias = None if op is None or op.arithmetic.filter is None else op.arithmetic.filter.bias
         if bias == 2 and node.optional_input(bias) is None and node.input(0).dtype is DType.F32:
             channels = node.outputs[0].shape[-1]
             zeros = TensorSpec("no bias", (channels,), data=np.zeros(channels, np.float32))

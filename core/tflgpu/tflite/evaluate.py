@@ -29,11 +29,15 @@ def operands_of(node: Node) -> str:
 
 def evaluate(node: Node, definition: OpDef, where: str) -> bool:
     """Turn the results of a small operator of constants into constants, and so zeros."""
-    if definition.stateful or not node.outputs:
+    if definition.state is not None or not node.outputs:
         return False
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     is_known = all(v.shape_known for v in values)
-    if is_known and definition.zeros_where is not None and definition.zeros_where(node):
+    if (
+        is_known
+        and definition.contents.zeros_where is not None
+        and definition.contents.zeros_where(node)
+    ):
         for value in node.outputs:
             value.data = np.zeros(value.shape, value.dtype.numpy)
             value.data.setflags(write=False)
@@ -41,7 +45,7 @@ def evaluate(node: Node, definition: OpDef, where: str) -> bool:
     operands = _contents(node, definition)
     # References see stored numbers without their scales, so quantized tensors are left alone where
     # the contents matter.
-    seen = node.outputs if definition.shape_only else values
+    seen = node.outputs if definition.contents.shape_only else values
     if operands is None or any(v.quant is not None for v in seen):
         return False
     if not is_known:
@@ -69,7 +73,7 @@ def evaluate(node: Node, definition: OpDef, where: str) -> bool:
 
 def _contents(node: Node, definition: OpDef) -> Sequence[Array | None] | None:
     """The operands' contents as far as the result depends on them; None where not all known."""
-    if definition.shape_only:
+    if definition.contents.shape_only:
         # Broadcast from one element: takes no memory whatever the shape.
         return [
             None if v is None else np.broadcast_to(np.zeros((), v.dtype.numpy), v.shape)

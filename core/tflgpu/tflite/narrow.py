@@ -68,7 +68,7 @@ class Narrow:
                 return f"tensor {value.id} is {dtype.value}, which only ops that are defined take"
             if (
                 definition is not None
-                and definition.held is NarrowTypes.BITS
+                and definition.contents.held is NarrowTypes.BITS
                 and not self._as_it_is(node)
             ):
                 return f"{node.op} reads the bits of tensor {value.id}, which is {dtype.value}"
@@ -78,12 +78,16 @@ class Narrow:
             dtype = self._types.get(value.id)
             if dtype is None or dtype is DType.BF16 or self._as_it_is(node):
                 continue
-            if definition.keeps_values and self._all_are(
-                node, dtype, one_scale=definition.one_scale
+            if definition.movement.keeps_values and self._all_are(
+                node, dtype, one_scale=definition.has_one_scale(dtype.unpacked)
             ):
                 continue
             x = node.optional_input(0)
-            if definition.held is not NarrowTypes.CLAMPED or x is None or not x.dtype.is_float:
+            if (
+                definition.contents.held is not NarrowTypes.CLAMPED
+                or x is None
+                or not x.dtype.is_float
+            ):
                 return f"{node.op} has no result of {dtype.value}, as tensor {value.id} is"
         return None
 
@@ -117,8 +121,8 @@ class Narrow:
         """Whether all numbers of a node's results are numbers of operands of the same type."""
         if definition.activation_of(node) is not Activation.NONE:
             return False
-        return definition.keeps_values and self._all_are(
-            node, dtype, one_scale=definition.one_scale
+        return definition.movement.keeps_values and self._all_are(
+            node, dtype, one_scale=definition.has_one_scale(dtype.unpacked)
         )
 
     def _all_are(self, node: Node, dtype: DType, *, one_scale: bool) -> bool:

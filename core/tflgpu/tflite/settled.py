@@ -33,9 +33,9 @@ def settled_types(info: SubgraphInfo, ops: Mapping[str, OpDef]) -> Mapping[int, 
     found: dict[int, DType] = {}
     for operator in info.operators:
         definition = None if operator.is_custom else ops.get(operator.name)
-        if definition is None or definition.result_type is None:
+        if definition is None or definition.file.result_type is None:
             continue
-        made = _made(definition.result_type, operator, info.tensors, found)
+        made = _made(definition.file.result_type, operator, info.tensors, found)
         for i in operator.outputs:
             if made is not None and i >= 0 and _is_set(info.tensors[i]):
                 found[i] = made
@@ -92,7 +92,7 @@ def _retyped(tensor: TensorInfo, dtype: DType) -> TensorInfo:
 def _may_keep(operator: OperatorInfo, ops: Mapping[str, OpDef]) -> bool:
     """Whether an operator keeps state in an operand, or is one of which nothing is known."""
     definition = ops.get(operator.name)
-    return not run_by_host(operator) if definition is None else definition.stateful
+    return not run_by_host(operator) if definition is None else definition.state is not None
 
 
 def settled_model(model: ModelFile, ops: Mapping[str, OpDef]) -> ModelFile:

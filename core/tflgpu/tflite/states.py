@@ -42,9 +42,9 @@ def check_states(
             too.
     """
     variables = {i for i, v in enumerate(node.inputs) if v is not None and v.is_variable}
-    if definition.stateful and definition.states is None:
+    if definition.state is not None and definition.state.operands is None:
         return ()
-    states = definition.states(node.attrs) if definition.stateful and definition.states else ()
+    states = definition.states_of(node.attrs)
     begins = []
     for i in states:
         if i in variables:
@@ -61,7 +61,7 @@ def check_states(
                 "LiteRT refuses it too"
             )
         begins.append(value.id)
-    if definition.shape_only:
+    if definition.contents.shape_only:
         return ()  # the contents do not matter
     for i in sorted(variables - set(states)):
         value = node.input(i)

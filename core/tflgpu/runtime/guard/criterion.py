@@ -7,7 +7,7 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
-from tflgpu.passes.scales import is_quantized
+from tflgpu.ops.quantized import is_quantized
 
 
 @attrs.frozen

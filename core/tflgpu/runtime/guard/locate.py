@@ -184,5 +184,5 @@ class _Judge:
             seen.add(id(node))
             yield node
             op = self.ops.get(node.op)
-            if op is not None and op.keeps_values:
+            if op is not None and op.movement.keeps_values:
                 ahead += [v for v in node.inputs if v is not None]
