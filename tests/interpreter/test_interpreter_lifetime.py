@@ -18,7 +18,7 @@ from tflgpu.errors import DeviceError, StateError
 from tflgpu.interpreter import Interpreter
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.base import NoAttrs, OpDef, Operand, State, no_attrs
+from tflgpu.ops.base import NoAttrs, OpDef, Operand, Variables, no_attrs
 from tflgpu.plugins.hookspecs import hookimpl
 from tflgpu.plugins.registry import Registry
 from tflgpu.runtime.session import Session
@@ -244,7 +244,7 @@ class CounterPlugin:
     def tflgpu_register_ops(self) -> list[OpDef]:
         return [
             OpDef(
-                "Accumulate", no_attrs, _infer, _accumulate, list, is_custom=True, state=State()
+                "Accumulate", no_attrs, _infer, _accumulate, list, is_custom=True, state=Variables()
             )
         ]  # fmt: skip
 

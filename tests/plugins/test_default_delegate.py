@@ -19,7 +19,7 @@ from tflgpu.errors import DeviceError, OptionError, UnsupportedError
 from tflgpu.interpreter import OpResolverType
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import OpDef, State, TensorSpec, no_attrs
+from tflgpu.ops.base import OpDef, TensorSpec, Variables, no_attrs
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec
 from tflgpu.tflite.spec import TensorSpec as FileTensor
 from tflgpu.tflite.write import write_model
@@ -348,7 +348,7 @@ def test_state_counts_a_run_once_that_was_made_twice(monkeypatch: pytest.MonkeyP
         _accumulate,
         list,
         is_custom=True,
-        state=State(),
+        state=Variables(),
     )
     hooks = toys.hooks(dying("plans", after=2), register_ops=lambda: [accumulate])
     install(monkeypatch, hooks)

@@ -59,7 +59,9 @@ def test_all_reasons_are_given() -> None:
 @pytest.mark.parametrize("given", [None, ""])
 def test_no_answer(given: Any) -> None:
     ops = ops_with(toy(lambda made: given))
-    with pytest.raises(PluginError, match=r"toy-plugin.*ToyAdd: quantized.integers.attributes gave"):
+    with pytest.raises(
+        PluginError, match=r"toy-plugin.*ToyAdd: quantized.integers.attributes gave"
+    ):
         integer_node(node(), ops, lambda made: None)
 
 

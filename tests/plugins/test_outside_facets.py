@@ -13,7 +13,7 @@ import pytest
 from outside_ops import outside
 from tflgpu.errors import PluginError
 from tflgpu.ir.graph import Node
-from tflgpu.ops.base import Arg, Contents, OpDef, Quantized, Sample, State, no_attrs
+from tflgpu.ops.base import Arg, Contents, OpDef, Quantized, Sample, Variables, no_attrs
 from tflgpu.ops.quantized import Hybrid, InDigits, OnTheFly, Replacement, Rounding
 from tflgpu.plugins.registry import Registry
 from tflgpu.tflite.build import build_graph
@@ -35,7 +35,7 @@ def _quantized(**said: Any) -> OpDef:
 
 
 def _keeping(states: Any) -> OpDef:
-    return attrs.evolve(TWICE, state=State(states))
+    return attrs.evolve(TWICE, state=Variables(states))
 
 
 _DIGITS = InDigits(None, {0: 2}, 8, {}, 0, _raises, np.zeros(3, np.float32))

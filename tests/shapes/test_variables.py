@@ -442,12 +442,12 @@ def test_state_that_is_a_result_cannot_be_bound(device: int) -> None:
 
 def test_a_reference_that_gives_too_few_arrays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin's stateful operator need not say what its states are; its reference is counted."""
-    from tflgpu.ops.base import State
+    from tflgpu.ops.base import Variables
     from tflgpu.plugins.registry import registry
     from tflgpu.tflite import build as building
 
     ops = dict(registry().ops())
-    ops[SEQUENCE] = attrs.evolve(ops[SEQUENCE], state=State())
+    ops[SEQUENCE] = attrs.evolve(ops[SEQUENCE], state=Variables())
     build = building.build_graph
     monkeypatch.setattr(building, "build_graph", lambda m, i, _, *rest: build(m, i, ops, *rest))
     interpreter = Interpreter(model_content=write_model(lstm(variables=(2,))))

@@ -24,7 +24,7 @@ from tflgpu.ops.groups import (
     Movement,
     OnDevice,
     Reading,
-    State,
+    Variables,
 )
 from tflgpu.ops.items import elementwise
 from tflgpu.ops.operand import Operand
@@ -34,7 +34,7 @@ from tflgpu.ops.samples import Accuracy, Arg, Draw, Sample
 __all__ = [
     "Accuracy", "Activation", "Arg", "Arithmetic", "Composed", "Contents", "Draw", "Fields",
     "FileForm", "Infer", "Movement", "NoAttrs", "OnDevice", "OpDef", "Operand", "Padding",
-    "Quantized", "Reading", "Reference", "Sample", "State", "no_attrs",
+    "Quantized", "Reading", "Reference", "Sample", "Variables", "no_attrs",
 ]  # fmt: skip
 
 Infer = Callable[[Any, Sequence[Operand | None]], list[TensorSpec]]
@@ -94,7 +94,7 @@ class OpDef:
     movement: Movement = Movement()
     arithmetic: Arithmetic = Arithmetic()
     quantized: Quantized = Quantized()
-    state: State | None = None
+    state: Variables | None = None
     owner: str = attrs.field(default="", eq=False)
 
     def must_know(self, attributes: Any, operands: Sequence[Operand | None]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.base import Activation, OpDef, Operand, State
+from tflgpu.ops.base import Activation, OpDef, Operand, Variables
 from tflgpu.ops.facets import Batched, Filter, Pads, Reordered, Spread, Work
 from tflgpu.ops.moves import Moves
 from tflgpu.ops.quantized import Hybrid, InDigits, Integers, OnTheFly, Replacement, Rounding
@@ -104,7 +104,9 @@ def checked_groups(op: OpDef, owner: str, guarded: Guard) -> Mapping[str, Any]:
             hybrid=_hybrid(op.quantized.hybrid, guarded),
             integers=_integers(op.quantized.integers, guarded),
         ),
-        "state": None if state is None else State(plain("state.operands", state.operands, _states)),
+        "state": None
+        if state is None
+        else Variables(plain("state.operands", state.operands, _states)),
     }
 
 

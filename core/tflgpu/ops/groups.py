@@ -190,7 +190,7 @@ class Arithmetic:
 
 
 @frozen
-class State:
+class Variables:
     """What does the op keep between runs?
 
     Attributes:

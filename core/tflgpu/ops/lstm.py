@@ -17,7 +17,7 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.activation import computable_activation
-from tflgpu.ops.base import Fields, Operand, Quantized, State
+from tflgpu.ops.base import Fields, Operand, Quantized, Variables
 from tflgpu.ops.basic_lstm import BasicLstm, basic_lstm, infer_basic, run_basic
 from tflgpu.ops.cell_operands import (
     FORGET_GATE,
@@ -275,7 +275,7 @@ OPS = (
     attrs.evolve(
         _FULL,
         reference=_reference_lstm,
-        state=State(_states_of_lstm),
+        state=Variables(_states_of_lstm),
         quantized=Quantized(stored=_on_stored, hybrid=_hybrid_lstm),
     ),
     recurrent_op(

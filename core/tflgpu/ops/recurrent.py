@@ -23,7 +23,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, FileForm, OnDevice, OpDef, Operand, Quantized, State
+from tflgpu.ops.base import Accuracy, FileForm, OnDevice, OpDef, Operand, Quantized, Variables
 from tflgpu.ops.cell_operands import CellOperands, CellWeights
 from tflgpu.ops.cell_steps import Cell, CellStep, StoredCellStep
 from tflgpu.ops.facets import Work
@@ -98,7 +98,7 @@ def recurrent_op(
         name,
         reference=partial(run, name, ways),
         accuracy=Accuracy.ACCUMULATE,
-        state=State(operands=lambda attributes: tuple(i for way in ways for i in way.states)),
+        state=Variables(operands=lambda attributes: tuple(i for way in ways for i in way.states)),
         device=OnDevice(work=_work),
         file=FileForm(max_version=version),
         quantized=Quantized(stored=stored, hybrid=partial(hybrid, ways[0])),

@@ -39,7 +39,7 @@ from tflgpu.ops.base import (
     Operand,
     Quantized,
     Sample,
-    State,
+    Variables,
 )
 from tflgpu.ops.facets import Work
 from tflgpu.ops.fixed_point import Multiplier
@@ -187,7 +187,7 @@ OPS = (
         _samples,
         accuracy=Accuracy.ACCUMULATE,
         file=FileForm(max_version=4),
-        state=State(operands=lambda attributes: (STATE,)),
+        state=Variables(operands=lambda attributes: (STATE,)),
         arithmetic=Arithmetic(activation_field="activation"),
         device=OnDevice(work=_work),
         quantized=Quantized(

@@ -23,7 +23,7 @@ from tflgpu.ops.base import (
     OnDevice,
     OpDef,
     Quantized,
-    State,
+    Variables,
 )
 from tflgpu.ops.facets import Filter, NarrowTypes
 from tflgpu.ops.quantized import Integers
@@ -138,10 +138,10 @@ def _check_op(op: OpDef, fail: Callable[[str, str], None]) -> None:
         fail("file.composed", "a tuple of Composed, each with a function to read it")
     state = op.state
     if state is not None and (
-        not isinstance(state, State)
+        not isinstance(state, Variables)
         or (state.operands is not None and not callable(state.operands))
     ):
-        fail("state", "a State of a function or None, or None")
+        fail("state", "Variables of a function or None, or None")
     scale = op.quantized.one_scale
     if scale is not None and not isinstance(scale, (bool, frozenset)):
         fail("quantized.one_scale", "True, False, a frozenset of types or None")

@@ -26,7 +26,7 @@ from tflgpu.ops.base import (
     Quantized,
     Reading,
     Sample,
-    State,
+    Variables,
     no_attrs,
 )
 from tflgpu.ops.facets import Batched, Filter, Items, NarrowTypes, Pads, Reordered, Work, no_zeros
@@ -72,10 +72,10 @@ __all__ = [
     "Replacement",
     "Rounding",
     "Sample",
-    "State",
     "TensorSpec",
     "UnsupportedError",
     "Value",
+    "Variables",
     "Work",
     "no_attrs",
     "no_zeros",
