@@ -76,6 +76,7 @@ class Gatherer(Holder):
         self.free = deque(self._copies)
         self._open: Batch | None = None  # what is being gathered
         self._queue: deque[Request] = deque()  # empty where a copy is free, but for the leader
+        self._told: set[Batch] = set()  # what is over, while its callers and futures are told
         self._submits = not self._gathers  # whether runs go on by themselves, as far as is known
         self._leads = False  # whether a thread answers what is in the queue
         self._closed = False
@@ -93,6 +94,16 @@ class Gatherer(Holder):
         """How many runs there were, by the number of requests' items in them."""
         with self._lock:
             return dict(sorted(self._runs.items()))
+
+    @property
+    def is_in_a_future(self) -> bool:
+        """Whether this thread has the lock of a future (in a signal's handler). The pool's threads
+        may wait for that lock, so that it must not wait for them."""
+        requests = list(self._queue)
+        for batch in (*(each.batch for each in self._copies), *self._told):
+            requests += batch.requests if batch else ()
+        futures = [request.future for request in requests if request.future is not None]
+        return any(future._condition._is_owned() for future in futures)  # type: ignore[attr-defined]  # noqa: SLF001
 
     def submit(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Future[Results]:
         """Begin to answer a request.
@@ -213,7 +224,7 @@ class Gatherer(Holder):
         """The thread that runs a batch goes in the middle: what is left to do is done for the
         others."""
         if batch.over:
-            batch.tell()
+            self._tell(batch)
             return
         with self._lock:
             batch.runner = None
@@ -297,6 +308,7 @@ class Gatherer(Holder):
         """A copy is free; what is in the queue has come while all were busy."""
         mine = over.copy
         over.over = True
+        self._told.add(over)
         mine.batch = None
         self.free.append(mine)
         while self._queue and not self._leads:
@@ -354,7 +366,7 @@ class Gatherer(Holder):
                 self._attempt(batch, self._finish)
                 with self._lock:
                     self._give_back(batch)
-                batch.tell()
+                self._tell(batch)
             with self._lock:
                 batch = self._from_queue() if self._submits else None
                 if batch is not None:
@@ -385,7 +397,11 @@ class Gatherer(Holder):
                 self._last.append(self._size_for[min(batch.items, self._most)])
                 self._runs[batch.items] += 1
             self._give_back(batch)
+        self._tell(batch)
+
+    def _tell(self, batch: Batch) -> None:
         batch.tell()
+        self._told.discard(batch)
 
     def _attempt(self, batch: Batch, action: Callable[[Batch], None]) -> None:
         """What an action ends in is for the batch's callers, but for what a signal's handler raises
