@@ -34,7 +34,7 @@ from tflgpu.errors import BusyError, InputError, StateError
 from tflgpu.errors.blame import of_signal
 from tflgpu.interpreter.copy import copy
 from tflgpu.interpreter.model import Model, Results
-from tflgpu.interpreter.requests import Batch, Copy, Request, RequestChecks
+from tflgpu.interpreter.requests import Batch, Copy, Request, RequestChecks, refuse
 
 #: Batches that tell how large the next one will be.
 _LAST = 4
@@ -76,7 +76,6 @@ class Gatherer(Holder):
         self.free = deque(self._copies)
         self._open: Batch | None = None  # what is being gathered
         self._queue: deque[Request] = deque()  # empty where a copy is free, but for the leader
-        self._told: set[Batch] = set()  # what is over, while its callers and futures are told
         self._submits = not self._gathers  # whether runs go on by themselves, as far as is known
         self._leads = False  # whether a thread answers what is in the queue
         self._closed = False
@@ -99,11 +98,8 @@ class Gatherer(Holder):
     def is_in_a_future(self) -> bool:
         """Whether this thread has the lock of a future (in a signal's handler). The pool's threads
         may wait for that lock, so that it must not wait for them."""
-        requests = list(self._queue)
-        for batch in (*(each.batch for each in self._copies), *self._told):
-            requests += batch.requests if batch else ()
-        futures = [request.future for request in requests if request.future is not None]
-        return any(future._condition._is_owned() for future in futures)  # type: ignore[attr-defined]  # noqa: SLF001
+        requests = [*self._queue, *(r for each in self._copies for r in each.requests())]
+        return any(request.has_lock for request in requests)
 
     def submit(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Future[Results]:
         """Begin to answer a request.
@@ -163,7 +159,7 @@ class Gatherer(Holder):
             refused, self._queue, self._open = list(self._queue), deque(), None
             for each in self._copies:
                 each.notify()
-        _refuse(refused)
+        refuse(refused)
 
     def close(self) -> None:
         """Refuse what was not begun, and wait for the runs that are under way."""
@@ -224,7 +220,7 @@ class Gatherer(Holder):
         """The thread that runs a batch goes in the middle: what is left to do is done for the
         others."""
         if batch.over:
-            self._tell(batch)
+            batch.tell()
             return
         with self._lock:
             batch.runner = None
@@ -308,7 +304,7 @@ class Gatherer(Holder):
         """A copy is free; what is in the queue has come while all were busy."""
         mine = over.copy
         over.over = True
-        self._told.add(over)
+        mine.told.add(over)
         mine.batch = None
         self.free.append(mine)
         while self._queue and not self._leads:
@@ -349,7 +345,7 @@ class Gatherer(Holder):
                     self._run(batch)
                 del batch
         if mine.batch is not None:
-            _refuse(mine.batch.requests)
+            refuse(mine.batch.requests)
             mine.batch.tell()
 
     def _lead(self, batch: Batch | None) -> None:
@@ -366,7 +362,7 @@ class Gatherer(Holder):
                 self._attempt(batch, self._finish)
                 with self._lock:
                     self._give_back(batch)
-                self._tell(batch)
+                batch.tell()
             with self._lock:
                 batch = self._from_queue() if self._submits else None
                 if batch is not None:
@@ -397,11 +393,7 @@ class Gatherer(Holder):
                 self._last.append(self._size_for[min(batch.items, self._most)])
                 self._runs[batch.items] += 1
             self._give_back(batch)
-        self._tell(batch)
-
-    def _tell(self, batch: Batch) -> None:
         batch.tell()
-        self._told.discard(batch)
 
     def _attempt(self, batch: Batch, action: Callable[[Batch], None]) -> None:
         """What an action ends in is for the batch's callers, but for what a signal's handler raises
@@ -455,11 +447,3 @@ class Gatherer(Holder):
                     request.found = Results(found, self._names)
                 except InputError as error:
                     request.fail(error, shared=False)
-
-
-def _refuse(requests: Sequence[Request]) -> None:
-    for request in requests:
-        request.begin()
-        request.error = StateError("this pool is closed")
-        if request.batch is None and not request.left:
-            request.tell()
