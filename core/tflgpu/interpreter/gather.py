@@ -169,8 +169,7 @@ class Gatherer(Holder):
                 self._idle.wait()
 
     def join(self) -> None:
-        """Wait for the threads, which have nothing left to run; one of them does not wait for
-        others."""
+        """Wait for the threads, which have nothing left to run; one of them waits for none."""
         if threading.current_thread() not in self._threads:
             for thread in self._threads:
                 thread.join()
