@@ -24,7 +24,7 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 from tflgpu.runtime import trials
 from tflgpu.runtime.opening import compiled_on
-from tflgpu.runtime.running import Running
+from tflgpu.runtime.run_policy import Running
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 

@@ -11,7 +11,7 @@ from tflgpu.contract.device import DeviceInfo, NodeRun
 from tflgpu.errors import DeviceError
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.lowering.reason import KnownLate, Unsupported
+from tflgpu.lowering.reason import NeedsConstant, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp
 from tflgpu.options import OpResolverType
@@ -89,7 +89,7 @@ class LiteRTDevice(BaseNodeDevice):
                 free = [v for v in node.inputs if v is not None and v.data is None]
                 # Sizes and counts, of which it tells the shape where they are constants.
                 told = any(v.dtype.is_int and v.quant is None for v in free)
-                return KnownLate(refused) if told else Unsupported(refused)
+                return NeedsConstant(refused) if told else Unsupported(refused)
             specs.append(TensorSpec(shape, value.dtype))
         return specs
 

@@ -10,7 +10,7 @@ from tflgpu.compiler.fuse import Group
 from tflgpu.compiler.parts import states_of
 from tflgpu.errors import KernelError, PluginError
 from tflgpu.errors.blame import Failed, Refused, attempt
-from tflgpu.ir.asked import Unedited, answered
+from tflgpu.ir.edit_guard import EditGuard, answered
 from tflgpu.ir.graph import Value
 from tflgpu.language.check import check
 from tflgpu.language.tree import Kernel
@@ -42,7 +42,7 @@ def build_group(group: Group, low: Lowering) -> None:
     if not involved:
         head.build(low)
         return
-    before = Unedited()
+    before = EditGuard()
     for node in group.nodes:
         before.add(node)
     failed = answered(before, attempt(head.build, low))

@@ -35,7 +35,7 @@ _OPERAND_COST = 16
 
 
 @attrs.frozen(eq=False)
-class Matched:
+class GroupMatch:
     """Nodes that one rule makes together: those before the last one, and the rule."""
 
     before: tuple[Node, ...]
@@ -104,7 +104,7 @@ def group_nodes(
     site_of: Callable[[Node], Site],
     *,
     fuse: bool = True,
-    matched: Mapping[int, Matched] | None = None,
+    matched: Mapping[int, GroupMatch] | None = None,
 ) -> list[Group]:
     """Group ``nodes`` (in topological order); ``rules`` by ``id(node)``, and ``matched`` by that of
     a group's last node. Only nodes of one precision run as one kernel.

@@ -23,7 +23,7 @@ from tflgpu.errors import (
 )
 from tflgpu.errors.blame import of_signal
 from tflgpu.flow.cut import Known
-from tflgpu.flow.drawn import Draws
+from tflgpu.flow.random_numbers import Draws
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
@@ -33,7 +33,7 @@ from tflgpu.ops.unknown import UnknownOp
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_subgraph
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
-from tflgpu.tflite.told import tensor_fields
+from tflgpu.tflite.tensor_fields import tensor_fields
 
 #: The most elements of an operand that shapes are compiled for.
 _FEW = 64

@@ -30,7 +30,7 @@ from tflgpu.flow.operators import (
 )
 from tflgpu.flow.program import Program, Shared
 from tflgpu.flow.steps import Env, Given, HostStep, Told
-from tflgpu.flow.store import Handle, Held, Store
+from tflgpu.flow.store import DeviceVariable, Handle, Store
 from tflgpu.flow.tables import Fill, Find, MakeTable, Size
 from tflgpu.flow.texts import plan_texts
 from tflgpu.ir.dtypes import DType
@@ -253,7 +253,7 @@ class Assign:
     def __call__(self, env: Env) -> None:
         """Keep a copy, where no piece has it already."""
         value = env[self.value]
-        if not isinstance(value, Held):
+        if not isinstance(value, DeviceVariable):
             self.store.assign(self.handle, value)
         elif value.handle != self.handle:
             self.store.assign(self.handle, value.array())

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.flow.held import Keep, contents, lent
-from tflgpu.flow.store import Handle, Held, State, States, Store
+from tflgpu.flow.device_variables import PieceVariable, contents, lent
+from tflgpu.flow.store import DeviceVariable, Handle, State, States, Store
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.runtime.session import Session
@@ -102,7 +102,7 @@ class KeepingPiece(Piece):
         graph: Graph,
         open_session: Callable[[Graph, Sequence[tuple[int, int]]], Session],
         states: States,
-        keeps: Sequence[Keep],
+        keeps: Sequence[PieceVariable],
         store: Store,
     ) -> None:
         pairs = [(k.made, k.read) for k in keeps]
@@ -135,7 +135,7 @@ class KeepingPiece(Piece):
         return session
 
     @property
-    def keeps(self) -> Sequence[Keep]:
+    def keeps(self) -> Sequence[PieceVariable]:
         """The variables that it keeps, once it is prepared."""
         return self._keeps
 
@@ -175,7 +175,7 @@ class KeepingPiece(Piece):
 
     # What a store asks of an owner
 
-    def held(self, handle: Handle) -> Held:
+    def held(self, handle: Handle) -> DeviceVariable:
         """As `Owner.held`."""
         assert self._session is not None
         return lent(self, handle, self._session.arrays[self._reads[handle]])

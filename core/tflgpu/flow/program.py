@@ -15,13 +15,13 @@ import attrs
 
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.flow.cut import Cut, Known, check_order, cut
-from tflgpu.flow.drawn import Draws
+from tflgpu.flow.device_variables import NOTHING, contents, keepable
 from tflgpu.flow.dynamic import Dynamic
 from tflgpu.flow.forward import forwarded
-from tflgpu.flow.held import NOTHING, contents, keepable
 from tflgpu.flow.list_items import with_items_written
 from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE
 from tflgpu.flow.pieces import KeepingPiece, Piece
+from tflgpu.flow.random_numbers import Draws
 from tflgpu.flow.steps import Compiling, Env, Given, HostStep, Repeats, Step, Told, key_of, told
 from tflgpu.flow.store import Handle, Store
 from tflgpu.ir.brief import quoted

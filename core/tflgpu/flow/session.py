@@ -21,7 +21,7 @@ from tflgpu.flow.operators import ASSIGN, CALL_ONCE, READ, VAR_HANDLE, called, h
 from tflgpu.flow.pieces import KeepingPiece, Piece
 from tflgpu.flow.program import Program, Shared
 from tflgpu.flow.steps import Repeats
-from tflgpu.flow.store import Handle, Held, Store
+from tflgpu.flow.store import DeviceVariable, Handle, Store
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
@@ -182,7 +182,7 @@ class FlowSession(Session):
         try:
             env = self._program.run_all(self._inputs)
             for i in self._info.outputs:
-                if isinstance(env.get(i), Held):
+                if isinstance(env.get(i), DeviceVariable):
                     env[i] = env[i].array()
         except BaseException as error:
             self._store.restore(before)

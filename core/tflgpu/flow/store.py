@@ -53,8 +53,8 @@ class Entries:
 
 
 @frozen(eq=False)
-class Held:
-    """What a variable holds, where it is on a device.
+class DeviceVariable:
+    """A variable whose contents are on a device.
 
     Attributes:
         handle: The variable.
@@ -70,10 +70,10 @@ class Held:
 
 
 class Owner(Protocol):
-    """Who has what some variables hold."""
+    """A piece that keeps the contents of some variables on a device."""
 
-    def held(self, handle: Handle) -> Held:
-        """Where it is."""
+    def held(self, handle: Handle) -> DeviceVariable:
+        """The variable, as it is on the device now."""
         ...
 
     def begin(self) -> None:
@@ -166,7 +166,7 @@ class Store:
         self._owners.pop(handle, None)
         self._lost.pop(handle, None)
 
-    def peek(self, handle: Handle, dtype: DType) -> Array | Held:
+    def peek(self, handle: Handle, dtype: DType) -> Array | DeviceVariable:
         """As `read`, but where a device has it, only where it is."""
         owner = self._owners.get(handle)
         held = None if owner is None else owner.held(handle)

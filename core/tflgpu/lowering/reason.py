@@ -65,9 +65,9 @@ class Unsupported:
 
 
 @frozen
-class KnownLate(Unsupported):
-    """A "no" that would be a yes if what its operands hold were known before the model runs: shapes
-    of results follow from that."""
+class NeedsConstant(Unsupported):
+    """A "no" because an operand is no constant: the shapes of the results follow from its
+    contents."""
 
 
 class PluginFault(str):

@@ -12,7 +12,7 @@ from typing import Union
 import attrs
 
 from tflgpu.errors.blame import Failed, shown
-from tflgpu.ir.asked import ask
+from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_BUFFERS
 from tflgpu.language.builder import Builder
@@ -20,7 +20,7 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.precision import Precision
-from tflgpu.lowering.reason import KnownLate, PluginFault, Unsupported
+from tflgpu.lowering.reason import PluginFault, Unsupported
 from tflgpu.lowering.storage import IntegerStorage
 
 # What a rule and its callers may say no with is also found here.
@@ -29,7 +29,6 @@ __all__ = [
     "ElementwiseRule",
     "GroupRule",
     "KernelRule",
-    "KnownLate",
     "Maker",
     "PluginFault",
     "RowReduction",

@@ -12,8 +12,8 @@ import attrs
 import numpy as np
 
 from tflgpu.errors.blame import Failed, Refused, shown
-from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node
 from tflgpu.ops.affine import Affine
 from tflgpu.ops.base import Activation, OpDef

@@ -38,7 +38,7 @@ class Scales:
 
     @classmethod
     def of_fields(cls, fields: Fields) -> Scales:
-        """What a node's tensors told (`tflgpu.tflite.told`)."""
+        """What a node's tensors told (`tflgpu.tflite.tensor_fields`)."""
         return cls(
             fields.op,
             tuple(fields.get("operand_types") or ()),

@@ -83,7 +83,7 @@ def from_environment(environ: Mapping[str, str], known: Known) -> dict[str, Any]
 
 
 @frozen
-class Gathered:
+class OptionValues:
     """Values from all sources, and for errors where those came from that the caller did not
     give."""
 
@@ -96,7 +96,7 @@ class Gathered:
         return OptionError(f"{error} ({listed})") if listed else error
 
 
-def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known) -> Gathered:
+def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known) -> OptionValues:
     """What the caller gives; then what the environment says, then the file that
     ``TFLGPU_OPTIONS_FILE`` names.
 
@@ -120,4 +120,4 @@ def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known)
             below.pop(name, None)
     sources = {**dict.fromkeys(below, path), **{name: variable(name) for name in around}}
     others = {name: source for name, source in sources.items() if name not in given}
-    return Gathered({**below, **around, **given}, others)
+    return OptionValues({**below, **around, **given}, others)

@@ -26,7 +26,7 @@ from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
 from tflgpu.errors import DeviceError, KernelError, OptionError, PluginError
 from tflgpu.errors.blame import Failed, attempt, shown
-from tflgpu.ir.asked import ask
+from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.generator import ShaderGenerator

@@ -24,7 +24,7 @@ from tflgpu.ir.graph import Value
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.plugins.registry import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
-from tflgpu.runtime.running import Running
+from tflgpu.runtime.run_policy import RunPolicy
 from tflgpu.runtime.session import Session, Step, make_variables
 from tflgpu.runtime.state import StateBuffers, too_large
 from tflgpu.values import frozen
@@ -63,7 +63,7 @@ class Loader:
     cpu: CpuSide
     guard_bands: bool
     may_fall_back: bool
-    running: Running = Running()
+    running: RunPolicy = RunPolicy()
     whole: bool = False
     progress: Progress | None = None
 

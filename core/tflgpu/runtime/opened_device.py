@@ -30,7 +30,7 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry, registry
 from tflgpu.runtime.loading import Loader
-from tflgpu.runtime.running import Running
+from tflgpu.runtime.run_policy import RunPolicy
 from tflgpu.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class OpenedDevice(Holder):
             cpu or self.cpu,
             self.options.guard_bands,
             self.may_fall_back,
-            Running.of(self.options),
+            RunPolicy.of(self.options),
             progress=self._progress,
         )
 

@@ -28,7 +28,7 @@ _PREFIXES = (*(f"{room.__name__}." for room in _ROOMS), _START)
 
 
 @frozen(eq=False, slots=False)
-class KnownClass:
+class SavedClass:
     """A class as a file has it.
 
     Attributes:
@@ -76,18 +76,18 @@ class Classes:
         self._rooms = (*_PREFIXES, *rooms)
         self._kinds = {name_of(kind): kind for kind in brought}
         self._missing: set[str] = set()
-        self._known: dict[type[Any], KnownClass] = {}
+        self._known: dict[type[Any], SavedClass] = {}
         self._later = later
         self.checks = Checks(_Names(self._kinds))
 
-    def of(self, kind: type[Any]) -> KnownClass | None:
+    def of(self, kind: type[Any]) -> SavedClass | None:
         """What is known of a class; None where it is no attrs class of the table."""
         found = self._known.get(kind)
         if found is None and attrs.has(kind) and self.kind(name_of(kind)) is kind:
             found = self._known[kind] = _known(kind, self.checks)
         return found
 
-    def named(self, name: str) -> KnownClass | None:
+    def named(self, name: str) -> SavedClass | None:
         """The same by a file's name for it."""
         kind = self.kind(name)
         return None if kind is None else self.of(kind)
@@ -192,7 +192,7 @@ def _is_ours(value: object) -> TypeGuard[type[Any]]:
     return isinstance(value, type) and (attrs.has(value) or issubclass(value, enum.Enum))
 
 
-def _known(kind: type[Any], checks: Checks) -> KnownClass:
+def _known(kind: type[Any], checks: Checks) -> SavedClass:
     fields = [field for field in attrs.fields(kind) if field.init]
     make: Callable[..., Any] = kind
     if any(field.kw_only for field in fields):
@@ -205,4 +205,4 @@ def _known(kind: type[Any], checks: Checks) -> KnownClass:
     # __eq__ of an expression compares nothing.)
     plain = vars(object)
     by_value = not any(getattr(kind, n) is plain[n] for n in ("__setattr__", "__hash__"))
-    return KnownClass(kind, name_of(kind), tuple(f.name for f in fields), make, by_value, checks)
+    return SavedClass(kind, name_of(kind), tuple(f.name for f in fields), make, by_value, checks)

@@ -29,7 +29,7 @@ from tflgpu.ops.unknown import ForeignOp, unknown_reason
 from tflgpu.tflite.bodies import Bodies
 from tflgpu.tflite.schema import BUILTIN_CODES, default_fields, options_of
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, PackedOptions, TensorSpec
-from tflgpu.tflite.told import tensor_fields
+from tflgpu.tflite.tensor_fields import tensor_fields
 from tflgpu.tflite.write import write_model
 
 _STEPS = 1 << 16

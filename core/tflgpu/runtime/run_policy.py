@@ -1,4 +1,4 @@
-"""How recordings of a device are run: waited for, repeated, tried out."""
+"""How a recording runs: how its end is awaited, how often it is repeated, and its timeout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tflgpu.options import DelegateOptions, InferencePreference, OnError, WaitTy
 from tflgpu.values import frozen
 
 
-class Spinning:
+class PolledRun:
     """A run that is waited for by asking again and again."""
 
     def __init__(self, pending: Pending) -> None:
@@ -35,8 +35,8 @@ class Spinning:
 
 
 @frozen
-class Running:
-    """How options have recordings run.
+class RunPolicy:
+    """The options that decide how a recording runs.
 
     Attributes:
         wait: How the end of a run is waited for.
@@ -54,7 +54,7 @@ class Running:
     state_may_leave: bool = True
 
     @classmethod
-    def of(cls, options: DelegateOptions) -> Running:
+    def of(cls, options: DelegateOptions) -> RunPolicy:
         """The settings that delegate options ask for."""
         is_single = options.inference_preference is InferencePreference.FAST_SINGLE_ANSWER
         return cls(
@@ -66,13 +66,13 @@ class Running:
         )
 
     def of_recording(self, recording: Recording) -> Callable[[], None]:
-        """What runs a recording, to its end.
+        """A function that runs a recording to its end.
 
         The repeated runs read the same inputs, so that the outputs are those of one.
         """
 
         def spin() -> None:
-            Spinning(recording.submit()).wait()
+            PolledRun(recording.submit()).wait()
 
         def in_time() -> None:
             pending = recording.submit()
@@ -95,7 +95,7 @@ class Running:
         if self.loops > 1 or self.timeout is not None:
             return None
         if self.wait is WaitType.ACTIVE:
-            return lambda: Spinning(recording.submit())
+            return lambda: PolledRun(recording.submit())
         return recording.submit
 
     def finish(self, recording: Recording, pending: Pending) -> None:
