@@ -38,7 +38,7 @@ class LiteRTDevice(BaseNodeDevice):
         self.settings = Settings(threads, resolver)
 
     def register_custom_ops(self, registerers: Sequence[Any]) -> None:
-        """As `tflgpu.contract.device.CustomOps`."""
+        """Use these registerers for every model that is loaded from now on."""
         settings = attrs.evolve(self.settings, registerers=tuple(registerers))
         try_registerers(settings)
         self.settings = settings
@@ -63,8 +63,8 @@ class LiteRTDevice(BaseNodeDevice):
         return None
 
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
-        """What LiteRT makes of a node that nobody here defines, asked of LiteRT itself: a shape in
-        the file may be a placeholder."""
+        """Types and shapes of the results of a node that tflgpu does not define, by LiteRT's
+        interpreter: a shape in the file may be a placeholder."""
         reason = quirk_of_loops(node)
         if reason is not None:
             return Unsupported(reason)

@@ -57,19 +57,19 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
         self._waits: list[Callable[[], None]] = []
 
     def run(self) -> None:
-        """As `BaseRecording.run`, when those are done who share a buffer that it is bound to."""
+        """Run, after other APIs are done with the shared buffers that it is bound to."""
         for wait in self._waits:
             wait()
         super().run()
 
     def submit(self) -> Pending:
-        """As `BaseRecording.submit`, likewise."""
+        """Submit a run, after waiting as `run` does."""
         for wait in self._waits:
             wait()
         return super().submit()
 
     def profile(self) -> Sequence[DispatchTime]:
-        """As `BaseRecording.profile`, likewise."""
+        """Time each dispatch, after waiting as `run` does."""
         for wait in self._waits:
             wait()
         return super().profile()

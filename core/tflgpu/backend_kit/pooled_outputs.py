@@ -38,7 +38,7 @@ class PooledOutputs(OutputSet, Generic[B]):
         self._pool = pool
 
     def release(self) -> None:
-        """Free the memory, as soon as nobody holds any of it."""
+        """Free the memory as soon as no lent array lies in it."""
         super().release()
         if self._pool is not None:
             self._pool.release()

@@ -43,7 +43,7 @@ _pass_on: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0
 
 def wait_until(done: Callable[[], bool], timeout: float = math.inf) -> bool:
     """Return once ``done()`` is true: True; or after ``timeout`` seconds: False. ``done`` asks the
-    device; whatever it raises ends the wait."""
+    device; an exception of it ends the wait."""
     start = time.perf_counter()
     while not done():
         waited = time.perf_counter() - start

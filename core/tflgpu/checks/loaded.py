@@ -32,7 +32,7 @@ class CheckedLender(CheckedRecording):
         self._turns: list[tuple[Array, ...]] = []
 
     def close(self) -> None:
-        """As `CheckedRecording.close`."""
+        """Close the recording and drop the outputs that were looked at."""
         self._turns = []
         super().close()
 

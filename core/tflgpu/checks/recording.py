@@ -23,7 +23,7 @@ from tflgpu.lowering.reason import Unsupported
 
 
 class CheckedRecording:
-    """A `Recording` around another's. Whatever it has besides is the other's."""
+    """A `Recording` around a plugin's recording; attributes that it lacks are the plugin's."""
 
     def __init__(
         self,

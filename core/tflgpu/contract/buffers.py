@@ -1,4 +1,4 @@
-"""Memory of a device that is nobody's input or output until a recording is bound to it.
+"""Memory of a device that recordings can be bound to, as an input or an output.
 
 With it results stay on the device between recordings, and memory that something else made (host
 memory, a buffer of the same API) is used without a copy.
@@ -68,7 +68,7 @@ class SharedBuffer(Protocol):
     """A `Buffer` of memory that another API may use at the same time, by a file descriptor.
 
     Attributes:
-        wait: As `BaseBuffer.wait`: whoever shares it sets it.
+        wait: As `BaseBuffer.wait`; set by the API that shares the memory.
         uuid: Of the device that has it.
         allocated: Bytes of the memory, of which the buffer is the beginning.
     """

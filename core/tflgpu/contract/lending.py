@@ -31,7 +31,7 @@ class Lender(Protocol):
         ...
 
     def settle(self) -> None:
-        """Let `outputs` be memory that nobody was lent, with the results of the last run.
+        """Give `outputs` memory that is not lent, with the results of the last run.
 
         Raises:
             StateError: the recording is closed.

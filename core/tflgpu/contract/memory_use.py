@@ -74,6 +74,6 @@ class CountsMemory(Protocol):
         ...
 
     def limit_memory(self, nbytes: int | None) -> None:
-        """Refuse from now on, by a `MemoryLimitError`, whatever would take more than that in all;
-        None is any number."""
+        """From now on refuse, by a `MemoryLimitError`, allocations that would bring the sum over
+        ``nbytes``; None sets no limit."""
         ...

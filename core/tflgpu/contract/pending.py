@@ -58,9 +58,9 @@ class Submission:
         self.end: bool | str | None = None
 
     def done(self) -> bool:
-        """As `Pending.done`."""
+        """Always True."""
         return self._ask(self)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As `Pending.wait`."""
+        """True, at once; raises what the run raised."""
         return self._wait(self, timeout)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class _Package(ModuleType):
     def __call__(self) -> list[DeviceState]:
-        """As `tflgpu.devices.device_states.devices`."""
+        """The devices and their states (`tflgpu.devices.device_states`)."""
         from tflgpu.devices.device_states import devices  # it opens devices, which few ask for
 
         return devices()

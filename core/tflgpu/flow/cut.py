@@ -19,7 +19,7 @@ from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
 @attrs.define
 class Known:
-    """What is known at some point of a run of a subgraph, whatever its contents.
+    """Facts about a subgraph at one point of a run that hold for any contents of its tensors.
 
     Attributes:
         shapes: Of tensors that have been made, the inputs among them.
@@ -84,7 +84,7 @@ def cut(
 
     Raises:
         ModelError: they do not work out at these shapes.
-        UnsupportedError: nobody runs one of them, whatever the shapes; lists all such.
+        UnsupportedError: no backend runs some of them at any shapes; the message lists all.
     """
     ahead = [o for o in info.operators if o.index not in known.done]
     compiled = [o for o in ahead if not run_by_host(o)]

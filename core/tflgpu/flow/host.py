@@ -75,7 +75,7 @@ class HostOperators:
         info: SubgraphInfo,
         given: Sequence[Told],
     ) -> HostStep:
-        """As `tflgpu.flow.program.Host.plan`."""
+        """The step that runs an operator whose operands are known."""
         inputs, outputs = operator.inputs, operator.outputs
         if operator.is_custom:
             return plan_texts(shared, known, operator, info, given)
@@ -129,7 +129,7 @@ def _results_of_all(bodies: Sequence[Program], given: Sequence[Told]) -> tuple[T
 
     Raises:
         ModelError: no side works out at these shapes.
-        UnsupportedError: nobody runs an operator of one.
+        UnsupportedError: no backend runs an operator of a branch.
     """
     told: list[Sequence[Told]] = []
     failed: list[ModelError] = []

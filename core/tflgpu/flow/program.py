@@ -55,7 +55,7 @@ class Shared:
         keeping: As ``open``, and keeps results that are inputs of the next run, where that can be.
         main: The subgraph whose runs are an interpreter's: only there variables are kept by pieces.
         joined: What sessions of those go through.
-        foreign: Who is asked for operators that nobody here defines.
+        foreign: The CPU backend that runs operators that tflgpu does not define.
         warn: Takes what is wrong with the file but does no harm.
         host: Plans the operators that the host runs.
         keep_all: Whether all that is computed is kept.

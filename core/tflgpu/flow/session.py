@@ -151,7 +151,7 @@ class FlowSession(Session):
 
     @property
     def is_broken(self) -> bool:
-        """As `Session.is_broken`, of any piece."""
+        """Whether a run of any piece failed, so that the session must be opened again."""
         # Asked before every run: what came to its end broke nothing.
         if self._was_broken or self.complete:
             return self._was_broken

@@ -98,7 +98,7 @@ class State:
     at_rest: int
 
     def begin_anew(self) -> None:
-        """As before the first run."""
+        """Reset the tensor to the value that it has before the first run."""
         self.array[...] = self.at_rest
 
 
@@ -122,9 +122,8 @@ _ANEW = "reset_all_variables() lets it begin anew"
 
 
 class Store:
-    """Variables by name. Arrays in it are replaced, never written to, so that whoever read one
-    before an assignment keeps what was there. What a variable holds may be with an owner, on a
-    device."""
+    """Variables by name. An assignment replaces an array and never writes into it, so that an array
+    that was read before keeps its contents. A piece may keep a variable on a device (`Owner`)."""
 
     def __init__(self) -> None:
         self._states: dict[int, States] = {}
@@ -135,7 +134,7 @@ class Store:
         self._lost: dict[Handle, str] = {}
 
     def read(self, handle: Handle, dtype: DType) -> Array:
-        """What was assigned last.
+        """The contents that were assigned last.
 
         Raises:
             StateError: nothing was, or it is of another type; or a device has it no more.
@@ -159,7 +158,7 @@ class Store:
         return array
 
     def assign(self, handle: Handle, array: Array) -> None:
-        """Keep a copy, of whatever shape."""
+        """Store a copy of ``array``, which may have any shape."""
         kept = np.array(array)
         kept.setflags(write=False)
         self._arrays[handle] = kept
@@ -167,23 +166,23 @@ class Store:
         self._lost.pop(handle, None)
 
     def peek(self, handle: Handle, dtype: DType) -> Array | DeviceVariable:
-        """As `read`, but where a device has it, only where it is."""
+        """As `read`, but of a variable on a device only its location."""
         owner = self._owners.get(handle)
         held = None if owner is None else owner.held(handle)
         return self.read(handle, dtype) if held is None or held.dtype != dtype.numpy else held
 
     def owned(self, handle: Handle, owner: Owner) -> None:
-        """That somebody has what a variable holds from now on."""
+        """Record that ``owner`` holds a variable from now on."""
         self._owners[handle] = owner
         self._arrays.pop(handle, None)
         self._lost.pop(handle, None)
 
     def is_owner(self, handle: Handle, owner: Owner) -> bool:
-        """Whether that is who has it."""
+        """Whether ``owner`` holds this variable."""
         return self._owners.get(handle) is owner
 
     def give_back(self, owner: Owner) -> None:
-        """An owner ends: what it has comes here, or is lost."""
+        """Copy an owner's variables to the host before it closes; those that fail are lost."""
         for handle in [h for h, o in self._owners.items() if o is owner]:
             array = attempt(owner.held(handle).array)
             if isinstance(array, Failed):

@@ -45,7 +45,7 @@ class HostGraph:
         tensors: By index.
         operators: By LiteRT's index of the node, in order of execution. Other delegates' nodes are
             among them.
-        unreadable: Why an operator stays with LiteRT whatever it is, by index of the node.
+        unreadable: Why an operator cannot be read and stays with LiteRT, by index of the node.
         open_shapes: Tensors whose shape the model leaves open, inputs among them.
     """
 

@@ -86,7 +86,7 @@ def threads_of(count: Any) -> int | None:
 
 
 def timeout_of(timeout: Any) -> float | None:
-    """Seconds to wait, None for no limit, which is also what nobody lives to see.
+    """Seconds to wait; None for no limit, which very large numbers mean too.
 
     Raises:
         ArgumentError: neither a number nor None.

@@ -142,8 +142,8 @@ class Bound:
 
 
 class Bindings:
-    """Of one subgraph. They outlive a session, and hold for the next: what is bound stays bound
-    until it is unbound, whatever becomes of the session.
+    """The bound inputs and outputs of one subgraph. They outlive a session: the next session is
+    bound to the same memory, until it is unbound.
 
     Attributes:
         traffic: What runs and reading have copied between host and device.
@@ -234,7 +234,7 @@ class Bindings:
             self._bound[index] = made
 
     def check_inputs(self) -> None:
-        """As `Bound.check_open`, of every input, before a run."""
+        """Check before a run that no bound input was closed."""
         for bound in self._bound.values():
             if bound.port.is_input:
                 bound.check_open()
@@ -256,7 +256,8 @@ class Bindings:
         """For `Interpreter.tensor`, likewise: host memory with what a bound tensor has.
 
         Raises:
-            StateError, DeviceError: as `contents`; or it is an input, which nobody would read.
+            StateError, DeviceError: as `contents`; or it is an input, whose view a run would not
+                read.
         """
         bound = self._bound.get(index)
         if bound is None:

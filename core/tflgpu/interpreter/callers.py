@@ -251,7 +251,7 @@ def _close_all(opened: list[Any]) -> None:
 
 
 def _some(given: Sequence[T]) -> list[T]:
-    """As a list, which is not empty."""
+    """The devices as a list that is not empty."""
     found = list(given)
     if not found:
         raise OptionError("a pool has at least one device")

@@ -76,7 +76,7 @@ class GpuDelegate(Closable, OfProcess):
 
     @property
     def options(self) -> DelegateOptions:
-        """As they were given."""
+        """The options that the delegate was made with."""
         return self.provider.options
 
     @property

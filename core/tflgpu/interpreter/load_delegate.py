@@ -46,7 +46,7 @@ def load_delegate(library: str = "tflgpu", options: Mapping[str, object] | None 
 
         delegate = tflgpu.load_delegate("tflgpu", {"backend": "opencl", "precision": "f16"})
 
-    Whatever is wrong is a ``ValueError``, as there, which scripts take for "no such delegate".
+    Every failure is a ``ValueError``, as there; scripts take it for "no such delegate".
 
     Raises:
         OptionError, DelegateError: as `Delegate`.

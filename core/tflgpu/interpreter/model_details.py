@@ -107,7 +107,7 @@ class ModelDetails:
 
     @property
     def experimental_compress_quantization_zero_points(self) -> bool:
-        """As the constructor was given it."""
+        """The constructor's argument of this name."""
         with self._busy:
             return self._compress
 

@@ -76,7 +76,7 @@ class OpenedSubgraph:
 
     @property
     def has_views(self) -> bool:
-        """Whether somebody holds a view of a tensor."""
+        """Whether a view of a tensor is alive."""
         return self._memory is not None and bool(self._memory.leases)
 
     @property
@@ -114,11 +114,11 @@ class OpenedSubgraph:
         return {} if self._memory is None else self._memory.session.variables
 
     def begin(self) -> Pending | None:
-        """As `Recovery.submit`."""
+        """Submit a run, as `on_error` says for failures; None where runs are not submitted."""
         return self._recovery.submit(self._ready().session, self._again)
 
     def finish(self, pending: Pending, timeout: float | None) -> bool:
-        """As `Recovery.finish`."""
+        """Wait for a run and recover from its failure; False after ``timeout`` seconds."""
         assert self._memory is not None
         return self._recovery.finish(self._memory.session, pending, self._again, timeout)
 
@@ -154,12 +154,12 @@ class OpenedSubgraph:
         return self._open_again(self._memory).session
 
     def _open_in_child(self, old: SessionMemory) -> SessionMemory:
-        """After a fork, a session in the place of one on a device that nobody asked for. State is
+        """After a fork, open a session in the place of one on a device that tflgpu chose. State is
         kept in host memory and comes along. Inputs and results may lie in memory of the device,
         which a child does not have.
 
         Raises:
-            StateError: somebody asked for the device.
+            StateError: the caller chose the device.
         """
         if not self._is_default:
             old.session.check_inherited(_DEVICE)

@@ -3,7 +3,7 @@
     run -> DeviceError -> RAISE: the error. The next run is recorded anew.
                           CPU:   the same inputs and state on the CPU, which goes on from then on.
                           RETRY: recorded anew, and run once more; then the error, or the CPU where
-                                 nobody asked for the device.
+                                 tflgpu chose the device.
 
 Inputs stay where they were set. State is kept from before the run, since a part that had run may
 have changed it. What a session is recorded anew on is the device as it is, or, where that is lost,

@@ -96,7 +96,7 @@ def at_rest(dtype: DType, quant: Quantization | None) -> int:
 
 @frozen(eq=False)
 class FileOptions:
-    """What a model file says of an operator besides its tensors, for whoever writes it again.
+    """An operator's options in a model file, kept so that it can be written again.
 
     Attributes:
         name: Its builtin name or custom code.
@@ -108,8 +108,8 @@ class FileOptions:
         gap: Why the operator cannot be written again from these; empty where it can.
         intermediates: Tensors by which a recurrent operator is told scales of what it computes on
             the way; None for an absent one.
-        place: The file, and where the operator's table is in it, for whoever can read what these
-            lack; None where there is no gap, or nobody can.
+        place: The file, and where the operator's table is in it, for backends that can read fields
+        that tflgpu cannot; None where no field is missing.
         composites: The composites that the operator is part of, the outermost first; mostly none.
     """
 
@@ -129,8 +129,7 @@ class Node:
     """One operation. ``attrs`` is the frozen attribute value of its op definition.
 
     ``origins`` are the operator indices in the model file that this node stands for: one after
-    reading, several once passes have fused nodes, so that reports can speak of the file's
-    operators whatever the passes did.
+    reading, several once passes have fused nodes, so that reports can name the file's operators.
 
     ``source`` is what the file said of the operator; None for a node that no file has. Passes may
     have changed ``op`` and ``attrs`` since.

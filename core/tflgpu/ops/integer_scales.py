@@ -108,7 +108,7 @@ class Scales:
 
 
 def clamped(x: Array, bounds: tuple[int, int]) -> Array:
-    """As so many bits hold it."""
+    """``x``, limited to the smallest and largest number that ``bounds`` gives."""
     return np.asarray(np.clip(x, *bounds))
 
 

@@ -74,7 +74,7 @@ class Entry:
 
         Raises:
             ValueError: it names nothing that could be imported.
-            Exception: whatever importing it raises.
+            Exception: importing it raises.
         """
         found = _VALUE.match(self.value)
         if found is None:

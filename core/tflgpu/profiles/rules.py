@@ -177,7 +177,7 @@ class RuleTable:
         rules: By op; custom ops by their custom code.
         dropped: Ops that are refused, with a reason of their own.
         max_rank: Of tensors that are not constant.
-        types: Of tensors that are not constant, whatever the op.
+        types: Of tensors that are not constant, for every op.
         quantized_types: The same where quantized models are allowed.
         activations: Fused activations that are known, by their code in the file format.
         half_constants: The op whose 16-bit constants are read as they are; "" for none.

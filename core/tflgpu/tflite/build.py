@@ -430,7 +430,7 @@ def _is_hosts(operator: OperatorInfo, definition: OpDef | None) -> bool:
 
 
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
-    """Why the operator is beyond tflgpu whatever its options; None where it is not."""
+    """Why tflgpu cannot run the operator with any options; None where it can."""
     if _is_hosts(operator, definition):
         what = "control flow and variables" if operator.name in RUN_BY_HOST else "texts (strings)"
         return f"{what} are the interpreter's own"

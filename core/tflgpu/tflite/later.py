@@ -1,8 +1,8 @@
-"""A model whose file was read before, and is read again only where somebody asks.
+"""A model file that was checked before: each part is read at its first use.
 
-Reading checks every table, which for a large model takes longer than opening it from what was kept
-of it. Of a file that passed once, byte for byte, only what is asked for is read: what the inputs
-and outputs are, as a rule. It is checked like everything that is read.
+Reading checks every table, which for a large model takes longer than opening its saved start. Of a
+file that passed once, byte for byte, only the parts that are used are read and checked: as a rule
+the inputs and outputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tflgpu.tflite.operators import Limits, check_indices
 
 
 class Whole:
-    """All of a file, read by whoever asks first. ``read`` reads it."""
+    """All of a file, read at the first use by ``read``."""
 
     def __init__(self, read: Callable[[], ModelFile]) -> None:
         self._read = read
@@ -79,32 +79,32 @@ class LaterModel(ModelFile):
 
     @property
     def version(self) -> int:
-        """As `ModelFile`; and so on."""
+        """The version of the file format."""
         return self.whole.version
 
     @property
     def description(self) -> str:
-        """As `ModelFile`."""
+        """The file's description."""
         return self.whole.description
 
     @property
     def operator_codes(self) -> tuple[OperatorCode, ...]:
-        """As `ModelFile`."""
+        """The operators that the file uses."""
         return self.whole.operator_codes
 
     @property
     def metadata(self) -> Mapping[str, memoryview]:
-        """As `ModelFile`."""
+        """The file's metadata, by name."""
         return self.whole.metadata
 
     @property
     def subgraphs(self) -> tuple[SubgraphInfo, ...]:
-        """As `ModelFile`."""
+        """The subgraphs, whose tensors are read one by one."""
         return self._subgraphs
 
     @property
     def signatures(self) -> tuple[SignatureInfo, ...]:
-        """As `ModelFile`."""
+        """The signatures."""
         return self._signatures
 
 
@@ -147,7 +147,7 @@ class LaterSubgraph(SubgraphInfo):
 
     @property
     def operators(self) -> tuple[OperatorInfo, ...]:
-        """As `SubgraphInfo`."""
+        """All operators, read together at the first use."""
         return self.whole.operators
 
 

@@ -31,7 +31,7 @@ def _package() -> Any:
 
 
 class _Later(Mapping[K, V]):
-    """A mapping that is made when somebody first looks into it."""
+    """A mapping that is made at its first use."""
 
     def __init__(self, make: Callable[[], dict[K, V]]) -> None:
         self._found = functools.cache(make)
