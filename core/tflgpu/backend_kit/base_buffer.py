@@ -1,4 +1,4 @@
-"""What buffers of every API have in common, for backends that want it; and bytes of host memory."""
+"""The base of buffers for every API, and helpers for bytes of host memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What devices have in common, for backends that want it: a lock, an end, what they refuse, and
-what was loaded on them."""
+"""The base of devices: the lock, closing, refused uses, and what was loaded on the device."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What a recording keeps in memory where every buffer is an allocation of its own (OpenCL, WebGPU):
-constants, inputs and outputs, and buffers that regions of the arena are parts of; or, with guard
-bands, a fenced buffer for each of them."""
+"""A recording's memory where every buffer is an allocation of its own (OpenCL, WebGPU): constants,
+inputs, outputs, and the arena's buffers; with guard bands, a fenced buffer for each region."""
 
 from __future__ import annotations
 

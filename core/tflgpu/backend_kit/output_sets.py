@@ -1,4 +1,5 @@
-"""Sets of output memory that recordings lend (`tflgpu.contract.lending`), to build backends on."""
+"""Sets of output memory, from which a recording lends results without a copy
+(`tflgpu.contract.lending`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work on several threads that is over when the call is, even where a signal ends the call.
+"""Work on several threads that has ended when the call returns, even where a signal ends it.
 
 What runs are a driver's compilers. A thread that still compiles while its device is being closed
 crashes the process, so an interrupted call waits for what has begun and starts nothing more.

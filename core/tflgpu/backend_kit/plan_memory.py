@@ -1,5 +1,4 @@
-"""What the memory of a plan has in common, for backends that want it: which region a dispatch is
-bound to, and guard bands around regions."""
+"""The base of a plan's memory: which region a dispatch is bound to, and guard bands."""
 
 from __future__ import annotations
 

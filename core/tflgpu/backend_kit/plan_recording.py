@@ -1,5 +1,4 @@
-"""What recordings of plans have in common, for backends that want it: memory, the names of their
-dispatches, and runs between guard bands."""
+"""The base of recordings of plans: memory, names of dispatches, and runs with guard bands."""
 
 from __future__ import annotations
 

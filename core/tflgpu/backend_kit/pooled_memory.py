@@ -1,4 +1,4 @@
-"""What a recording keeps in pools of memory: an arena, constants, inputs and outputs.
+"""A recording's memory in pools: an arena, constants, inputs and outputs.
 
 With memory of its own the device has copies of inputs and outputs, and the host's arrays lie in
 mapped memory beside. Where host and device share memory, the arrays are what kernels read and

@@ -1,5 +1,4 @@
-"""Where a run of recorded commands leaves its outputs for the host, in pools of memory: each set of
-arrays has commands of its own."""
+"""Outputs in pooled memory: each set of output arrays has recorded commands of its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What recordings have in common, for backends that want it: a lock, an end, a failure that lasts,
-and outputs that can be lent."""
+"""The base of recordings: the lock, closing, a lasting failure, and outputs that can be lent."""
 
 from __future__ import annotations
 

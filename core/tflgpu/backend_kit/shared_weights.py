@@ -1,4 +1,4 @@
-"""Constants of plans, of which a device keeps one copy however many recordings read it.
+"""Constants that recordings of a device share: one copy for all that read it.
 
 Two interpreters of one model, the copies of a `tflgpu.Pool` and a model at several input shapes
 have weights with the same contents. They are known by what they contain, bit for bit, and by

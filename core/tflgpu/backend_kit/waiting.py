@@ -1,4 +1,4 @@
-"""Waiting for a device so that signals get through, Ctrl-C above all.
+"""Waiting for a device without blocking signals such as Ctrl-C.
 
 Python handles a signal between two of its own steps, and a driver's blocking wait is a single one,
 however long the device computes. So a device is asked whether it is done. At first other threads

@@ -1,5 +1,5 @@
-"""Which entries of a cache drivers are reading at this moment, so that it is known later what a
-process was reading when it died.
+"""Marks the cache entries that drivers are reading, so that after a crash the entry that was being
+read is known and dropped.
 
 A driver that is handed a bad binary may not refuse it but end the process, and would do so at each
 start. So a mark is a small locked file that names entries, made before a driver reads them and

@@ -1,5 +1,4 @@
-"""What is in a cache folder besides compiled models: a folder for each store, with `DiskCache`
-files."""
+"""The stores in a cache folder besides compiled models: a folder each, with `DiskCache` files."""
 
 from __future__ import annotations
 

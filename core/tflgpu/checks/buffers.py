@@ -1,4 +1,4 @@
-"""Buffers, of which nothing is believed (see `tflgpu.checks.device`)."""
+"""Checks what a backend's buffers return (see `tflgpu.checks.device`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend's device, of which nothing is believed.
+"""Checks what a backend's device returns, when it is opened and when plans are loaded.
 
 What it returns is looked at (counts, shapes, types, finite times), and what it raises is made an
 error of ours, a `DeviceError` that names the backend and the plugin that brought it. All that can

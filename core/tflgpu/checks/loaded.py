@@ -1,5 +1,4 @@
-"""What was loaded, checked (see `tflgpu.checks.device`): a recording, or one that lends its
-outputs."""
+"""Checks what a device's `load` returned: a recording, or one that lends its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording, of which nothing is believed (see `tflgpu.checks.device`)."""
+"""Checks what a recording returns (see `tflgpu.checks.device`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tflgpu cache`: what is kept on disk, compiled models and what other stores have."""
+"""`tflgpu cache`: lists and clears what is kept on disk: compiled models and the other stores."""
 
 from __future__ import annotations
 

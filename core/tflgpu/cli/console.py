@@ -1,4 +1,4 @@
-"""Where the commands write: results to stdout, progress and warnings to stderr."""
+"""The console: results go to stdout, progress and warnings to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tflgpu devices`: what there is, what is missing, and what would be used."""
+"""`tflgpu devices`: the devices, what is missing for others, and which one would be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tflgpu inspect`: what is in a model, and where each operator would run."""
+"""`tflgpu inspect`: a model's operators, and where each would run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that bring what is missing: ones that can be pasted and work."""
+"""The command that installs a missing package, ready to paste."""
 
 from __future__ import annotations
 

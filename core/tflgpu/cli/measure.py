@@ -1,4 +1,4 @@
-"""Timing a model, and comparing what it gives with what others give."""
+"""Times a model, and compares its results with those of other runtimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a model from the command line: which backend, which device, which precision."""
+"""Opens a model for a command: the backend, the device and the precision."""
 
 from __future__ import annotations
 

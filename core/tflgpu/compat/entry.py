@@ -1,4 +1,4 @@
-"""One entry of the device database: which devices it is about, and what it says of them."""
+"""One entry of the device database: the devices that it matches, and the facts that it states."""
 
 from __future__ import annotations
 

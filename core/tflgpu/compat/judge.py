@@ -1,4 +1,4 @@
-"""What the entries of the database say, together, of one device."""
+"""All facts that the database states about one device."""
 
 from __future__ import annotations
 

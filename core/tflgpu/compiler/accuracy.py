@@ -1,4 +1,4 @@
-"""What an accuracy guard found, for a report."""
+"""The findings of an accuracy guard, for a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group's kernels, written by its rules; those of plugins are looked at before they are used."""
+"""The kernels of a group, written by its rule; a plugin's kernels are checked first."""
 
 from __future__ import annotations
 

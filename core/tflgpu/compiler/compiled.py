@@ -1,4 +1,4 @@
-"""What a graph becomes: parts, each with the plan that a device loads or its nodes.
+"""`Compiled`: parts of a graph, each with the plan that a device loads or with its nodes.
 
 `tflgpu.compiler.compile` makes it, with the whole compiler; reading one from a file does without.
 """

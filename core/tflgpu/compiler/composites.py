@@ -1,4 +1,4 @@
-"""The operators of a composite become one node again, of an op that computes them as one.
+"""Replaces the operators of a composite by one node of an op that computes them together.
 
 The reader writes composites out (`tflgpu.tflite.inline`). Where an op says that it knows a
 composite's name (`OpDef.composed`), understands its attributes and operands, and the device takes

@@ -1,4 +1,4 @@
-"""Which constants are equal, bit for bit.
+"""Finds constants that are equal, bit for bit.
 
 A digest of small ones, and of large ones a sample, tells what may be equal; only then are large
 ones compared as a whole. So it costs little to ask where nothing is.

@@ -1,4 +1,4 @@
-"""Which parts of a graph do not pay: those that would take longer on the device than on the CPU.
+"""Parts of a graph that would take longer on the device than on the CPU.
 
 Giving up a part does not only move its nodes: the parts of the CPU around it become one, and what
 went to the device and back stays where it is. So whole divisions are compared: all that the device

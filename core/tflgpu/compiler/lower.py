@@ -1,4 +1,4 @@
-"""A partition becomes a plan: rules chosen, nodes grouped, layouts set, memory assigned."""
+"""Makes a plan of a part: chooses rules, groups nodes, sets layouts, assigns memory."""
 
 from __future__ import annotations
 

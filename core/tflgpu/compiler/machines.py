@@ -1,4 +1,4 @@
-"""What runs nodes, as a few figures: of a device, and of the CPU beside it."""
+"""A device, and the CPU beside it, as a few figures that times are estimated from."""
 
 from __future__ import annotations
 

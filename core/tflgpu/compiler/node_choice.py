@@ -1,4 +1,4 @@
-"""Which operators may go to a device at all, by the user's options alone.
+"""Which operators the user's options allow on a device.
 
 Operators are told by the file's numbers and names, so that they are looked up before passes change
 the graph. A node that stands for several operators stays on the CPU if one of them does.

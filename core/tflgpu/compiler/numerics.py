@@ -1,4 +1,4 @@
-"""On what a quantized operator is computed: real numbers, or the whole numbers that are stored.
+"""Chooses for each quantized operator whether it computes on real numbers or on stored ones.
 
 Which of the two an operator gets is `tflgpu.compiler.stored_numbers`.
 """

@@ -1,4 +1,4 @@
-"""What is to go to the device."""
+"""`PartitionBy`: whether every operator that can goes to the device, or only where it is faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went where, and why not: the answer to "was my model delegated?".
+"""`DelegationReport`: which operators run where, and why not elsewhere.
 
 `report_of` makes a report of a compiled graph; `report_json`, `report_table` and `report_html` show
 it.

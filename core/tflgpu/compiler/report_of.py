@@ -1,4 +1,4 @@
-"""A compiled graph becomes a `DelegationReport`, and what is known later is put into it."""
+"""Makes a `DelegationReport` of a compiled graph, and adds what is known later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of a report that people read: what became of which operators, and the time it takes."""
+"""The rows of a report for people: operators, where they run, why, and estimated times."""
 
 from __future__ import annotations
 

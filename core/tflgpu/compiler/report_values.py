@@ -1,4 +1,4 @@
-"""The values in a report: what became of each operator, and of each part."""
+"""The values in a report: one for each operator and one for each part."""
 
 from __future__ import annotations
 

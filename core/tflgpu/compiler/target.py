@@ -1,4 +1,4 @@
-"""What a graph is compiled for."""
+"""`Target`: what a graph is compiled for: device, rules, options and time model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long nodes take, on the device and on the CPU: estimates, from a few figures of each.
+"""Estimates how long nodes take on the device and on the CPU, from a few figures of each.
 
 A run of nodes takes
 

@@ -1,5 +1,4 @@
-"""What a device may have besides: the code that it prints of kernels, for files of compiled
-models."""
+"""Optional for a device: to give and to take the code of kernels, for files of compiled models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs that change hands instead of being copied.
+"""Optional for a recording: outputs that are handed to the caller instead of being copied.
 
 A copy of a large output takes longer than computing it: DeepLab's 5.5 MB take 0.4 ms on the host
 of an H200 and the network 0.4 ms on the GPU. A recording that can write its outputs to one of

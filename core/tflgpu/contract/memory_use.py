@@ -1,4 +1,4 @@
-"""How many bytes a device has taken, for what, and how many it may take."""
+"""How many bytes a device has allocated, for what, and the limit on them."""
 
 from __future__ import annotations
 

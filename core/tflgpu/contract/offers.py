@@ -1,4 +1,4 @@
-"""Whether a device, a recording or a buffer has what a protocol names.
+"""`offers`: whether a device, a recording or a buffer implements an optional protocol.
 
 Devices and recordings are wrapped in objects that check results and forward all other attributes
 (`tflgpu.checks.device`). Up to Python 3.11 `isinstance` with a protocol asks the object, which

@@ -1,4 +1,4 @@
-"""Which devices there are, which one is taken, and why.
+"""Which devices there are, which one is used, and why.
 
 `choose` finds the best, by the database, by a short measurement (`measure`) and by what earlier
 ones said (`measured_times`); `targets` says what is compiled for it; `device_list` is the public

@@ -1,4 +1,4 @@
-"""The devices that were looked at, and why each was chosen or not."""
+"""The devices that were considered, and why each was chosen or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CPU side: what runs the operators that the device does not.
+"""The CPU side: the backend that runs the operators that the device does not.
 
 Order of say: `DelegateOptions.cpu_backend`, then ``TFLGPU_CPU_BACKEND``, then the ranks of the
 backends that offer themselves (`BackendInfo.cpu_rank`): LiteRT's kernels where they are installed,

@@ -1,4 +1,4 @@
-"""The figures by which the time of nodes is estimated, measured on a device or on the CPU side.
+"""Measures the figures of a device or of the CPU side from which times are estimated.
 
 Six small graphs are run, each of ops that show one figure more than the others. They are compiled
 as models are, so that what is measured are the kernels that models get.

@@ -1,4 +1,4 @@
-"""The target that a device makes, with what plugins and options add to it."""
+"""The `Target` of a device, with the additions of plugins and options."""
 
 from __future__ import annotations
 

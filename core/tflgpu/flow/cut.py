@@ -1,4 +1,4 @@
-"""What of a subgraph can be compiled now, by what is known of its tensors."""
+"""Cuts the part out of a subgraph that can be compiled with the shapes known so far."""
 
 from __future__ import annotations
 

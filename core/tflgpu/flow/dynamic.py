@@ -1,4 +1,4 @@
-"""An operator whose results have shapes that depend on what its operands hold.
+"""An operator whose results have shapes that depend on its operands' contents.
 
 Where these are a few whole numbers (the paddings of PAD, the multiples of TILE), the rest of the
 subgraph is compiled for them, as if the file had them. Otherwise, and where they are never the same

@@ -1,4 +1,4 @@
-"""The operators that the host runs between compiled pieces: which they are, and which subgraphs."""
+"""The operators that the host runs between compiled pieces, and the subgraphs that they run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The session of a model that no single recording runs: what an interpreter has in a session's
-place."""
+"""`FlowSession`: the session of a model that no single graph can hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a planned subgraph consists of: steps, and what is handed from one to the next."""
+"""The steps of a planned subgraph, and the values that one step hands to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What outlives a run: resource variables, tables, and which subgraphs have had their one run.
+"""State that outlives a run: resource variables, tables, and which subgraphs have been run once.
 
 An interpreter has one store. All its subgraphs share it, as LiteRT's do, and neither a resize nor
 an allocation touches it.

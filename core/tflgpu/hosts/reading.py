@@ -1,4 +1,4 @@
-"""What LiteRT hands a delegate, as the file reader's plain values: tensors and operators.
+"""Reads the tensors and operators that LiteRT hands to a delegate into plain values.
 
 The context of a running interpreter is read once, while it asks the delegate what it wants. The
 values go the same way as those of a file: `build_subgraph`, and `OpDef.parse` with TFLite's names.

@@ -1,4 +1,4 @@
-"""What an interpreter's arguments may be, checked as TFLite's would be or in clearer words."""
+"""Checks an interpreter's arguments, with TFLite's messages or clearer ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What inputs and outputs of an interpreter are bound to, from session to session."""
+"""The memory that inputs and outputs of an interpreter are bound to; it outlives a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs in memory of the caller's: the methods of `Interpreter` that bind them."""
+"""The methods of `Interpreter` that bind inputs and outputs to the caller's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA's driver, as far as it takes to read and write memory that another API shares.
+"""The part of CUDA's driver API that reads and writes memory shared by another API.
 
 The library is called by ctypes, so that no package for CUDA is needed, and is only looked for when
 a buffer is shared with CUDA. Sources: CUDA Driver API, "External Resource Interoperability",

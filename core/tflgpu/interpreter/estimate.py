@@ -1,4 +1,4 @@
-"""`estimate`: what a model takes of a device's memory, without preparing it."""
+"""`estimate`: how much memory of a device a model would use, without preparing it."""
 
 from __future__ import annotations
 

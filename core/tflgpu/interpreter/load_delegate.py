@@ -1,4 +1,4 @@
-"""Delegates by name, as scripts for TensorFlow Lite ask for them."""
+"""`load_delegate`: a delegate by its name, as scripts for TensorFlow Lite load it."""
 
 from __future__ import annotations
 

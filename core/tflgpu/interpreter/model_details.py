@@ -1,4 +1,4 @@
-"""What an interpreter says of its model: tensors, operators and signatures, as TFLite's does."""
+"""An interpreter's details of its model: tensors, operators and signatures, as in TFLite."""
 
 from __future__ import annotations
 

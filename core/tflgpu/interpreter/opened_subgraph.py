@@ -1,5 +1,5 @@
-"""What runs one subgraph of a model while it is in use: a session, opened for the shapes of its
-inputs, and replaced where a fork, an error or a signal has left it of no use."""
+"""A subgraph in use: its session for the current input shapes, replaced after a fork, a failed run
+or a signal."""
 
 from __future__ import annotations
 

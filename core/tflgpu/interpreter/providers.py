@@ -1,4 +1,4 @@
-"""Which provider an interpreter has: its delegate's, the CPU alone, or the shared default one."""
+"""The provider of an interpreter: its delegate's, the CPU alone, or the shared default one."""
 
 from __future__ import annotations
 

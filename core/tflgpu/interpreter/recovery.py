@@ -1,4 +1,4 @@
-"""A run that failed on the device: what follows, as the option ``on_error`` says.
+"""What follows a run that failed on the device, by the option ``on_error``.
 
     run -> DeviceError -> RAISE: the error. The next run is recorded anew.
                           CPU:   the same inputs and state on the CPU, which goes on from then on.

@@ -1,4 +1,4 @@
-"""What a `Pool` is asked, and what is run together: requests, and batches of them."""
+"""Requests to a `Pool`, and the batches in which they run."""
 
 from __future__ import annotations
 

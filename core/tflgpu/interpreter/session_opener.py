@@ -1,4 +1,4 @@
-"""How an interpreter's subgraphs become sessions: as one graph, or by way of `tflgpu.flow`."""
+"""Opens the sessions of an interpreter's subgraphs: as one graph, or by `tflgpu.flow`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of a session's arrays, handed to users, and when the session may end.
+"""Views of a session's arrays that users hold; the session is closed after the last one is gone.
 
 A view that a user holds points into memory that the session owns, some of it mapped from a
 device. A `Lease` is the base object of every such view, so that it is known whether there are

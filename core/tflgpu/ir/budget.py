@@ -1,4 +1,4 @@
-"""What a file may ask for before a run: one budget, one error.
+"""Limits the work that a file may cause before a run: one budget, one error.
 
 A file of a few bytes can ask for any amount of work: values that share one another, subgraphs that
 run subgraphs, loops, constants that are computed from constants. Every such piece of work spends

@@ -1,4 +1,4 @@
-"""The graph every stage works on, from the reader to the plan: values, nodes, one graph.
+"""The graph that every stage from the reader to the plan works on: nodes and values.
 
 A graph holds its nodes in topological order. A `Value` is produced by at most one node; its
 id is unique in the graph and, for values that come from a model file, equals the tensor index

@@ -1,4 +1,4 @@
-"""What kernels of sums of stored i8 numbers share: what a tap sees, and what finishes a sum."""
+"""Shared by kernels of sums of stored i8 numbers: reading a tap, and finishing a sum."""
 
 from __future__ import annotations
 

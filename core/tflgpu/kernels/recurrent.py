@@ -1,5 +1,5 @@
-"""What recurrent kernels share: sums over the inputs of all steps at once, and a team that goes
-through time; of real numbers in f32, of stored ones in i32.
+"""Shared by recurrent kernels: sums over the inputs of all steps at once, and a team that goes
+through time; real numbers in f32, stored ones in i32.
 
 Only what depends on the step before has to wait for it. So the inputs of all steps are multiplied
 first, by as many invocations as there are sums; then one workgroup a row of the batch goes through

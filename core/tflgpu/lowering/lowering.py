@@ -1,4 +1,4 @@
-"""From a node to dispatches: what a kernel generator is given, and what it leaves behind.
+"""`Lowering`: what a kernel generator gets for a node, and the dispatches that it makes.
 
 A backend-neutral generator is a function ``build(low: Lowering) -> None`` registered in a
 `KernelRule`. It asks for views, writes a kernel with a `Builder`, and calls `dispatch`.

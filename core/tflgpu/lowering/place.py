@@ -1,4 +1,4 @@
-"""Where the vectors of a tensor are stored when the next op only moves them.
+"""Where a store puts the vectors of a tensor when the next op only moves them.
 
     [1, tokens, 32] -> RESHAPE [1, tokens, 4, 8] -> TRANSPOSE [1, 4, tokens, 8]
 

@@ -1,4 +1,4 @@
-"""What float tensors are stored and computed in.
+"""Precisions: the types in which float tensors are stored and computed.
 
 A module of its own, since options name it: a start from a saved model imports nothing else of how
 kernels are made.

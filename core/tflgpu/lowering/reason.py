@@ -1,4 +1,4 @@
-"""Why an operator does not run on the device: a sentence, and for programs one word beside it.
+"""Reasons why an operator does not run on the device: a sentence, and a code for programs.
 
 Code that refuses a node imports this and nothing else of the kernels' machinery.
 """

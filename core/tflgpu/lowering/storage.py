@@ -1,4 +1,4 @@
-"""How whole numbers and booleans lie on a device.
+"""How a device stores whole numbers and booleans.
 
 Kernels compute on them as i32 in any case: a load widens what is stored in 8 bits. So what a tensor
 is stored as is a policy, and no generator has to know it.

@@ -1,4 +1,4 @@
-"""What was measured: the constants by which kernels are chosen, cut and submitted, by device.
+"""Measured constants, by device, by which kernels are chosen, cut and submitted.
 
 All of them were fitted on one GPU, an NVIDIA H200, and stand for every other device until that one
 is measured too, but for what would cost much time where it is wrong (`UNMEASURED`). No

@@ -1,5 +1,4 @@
-"""A plugin's facets (`ops.facets`): what they answer is looked at before anything is built on
-it."""
+"""Checks the answers of a plugin's facets (`ops.facets`) before they are used."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The scales of an operator that computes on stored numbers by all of its tensors', those among
-them that a file only gives to say a scale of what is computed on the way (its intermediates)."""
+"""The scales of an operator that computes on stored numbers, from all of its tensors and from
+intermediates, which a file has only to give the scale of a value in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Options that contradict each other, and values that cannot be had. Each error says what to do."""
+"""Refuses options that contradict each other and values that are impossible, and says what to
+do."""
 
 from __future__ import annotations
 

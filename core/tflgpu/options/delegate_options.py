@@ -1,5 +1,5 @@
-"""`DelegateOptions`: what a user may ask of the GPU delegate, and the ways in which that is said.
-`tflgpu.options.option_list` has the options."""
+"""`DelegateOptions`: the values of all options (`tflgpu.options.option_list`), and the ways to give
+them."""
 
 from __future__ import annotations
 

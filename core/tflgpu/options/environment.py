@@ -1,4 +1,4 @@
-"""Options from environment variables, and what else begins with TFLGPU_.
+"""Options from environment variables, and all other variables that begin with TFLGPU_.
 
 A variable of the name of no option and of nothing else is a mistake that would go unnoticed, so it
 is warned of, once.

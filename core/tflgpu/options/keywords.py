@@ -1,5 +1,4 @@
-"""The options as keywords, for type checkers: with it they know a mistyped one, and a mistyped
-word.
+"""The options as typed keywords, so that type checkers find a mistyped name or word.
 
 Words are taken in any case; type checkers know those in capitals, as enumerations have them, and in
 small letters. Where words come from elsewhere, `DelegateOptions.from_text` takes any text. What an

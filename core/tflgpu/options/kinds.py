@@ -1,4 +1,4 @@
-"""Kinds of options: what a value may be given as, from Python and as text.
+"""Kinds of options: the values that each takes, from Python and as text.
 
 Every error names the option, or the environment variable or flag that set it, and says what it
 would take.

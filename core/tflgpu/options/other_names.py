@@ -1,4 +1,4 @@
-"""Names that TFLite's delegates have for what another option says, and names that are refused.
+"""Option names of TFLite's delegates that stand for another option here, or are refused.
 
 `canonical` turns what was given, by any of the names, into values of the options themselves. Two
 names for one thing may both be given where they agree.

@@ -1,4 +1,4 @@
-"""TFLite's rules for inference priorities (`api.cc`), and what follows from them."""
+"""TFLite's rules for inference priorities (`api.cc`): defaults, precision and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks of attention: which fit the scores that they are added to, and in what form."""
+"""Masks of attention: whether one fits the scores that it is added to, and its form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the whole numbers of a bias mean, where a convolution or product is quantized."""
+"""The scale of a quantized bias, in a convolution or a product."""
 
 from __future__ import annotations
 

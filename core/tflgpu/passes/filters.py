@@ -1,5 +1,4 @@
-"""Nodes with a constant filter, seen by their channels: what passes that fold into weights
-share."""
+"""Nodes with a constant filter, seen by channels: shared by passes that fold into weights."""
 
 from __future__ import annotations
 

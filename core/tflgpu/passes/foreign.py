@@ -1,4 +1,4 @@
-"""What a plugin's pass did to a graph, found by looking: nothing that it says is relied upon."""
+"""Checks the graph after a plugin's pass, without relying on what the pass reports."""
 
 from __future__ import annotations
 

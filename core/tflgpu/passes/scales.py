@@ -1,4 +1,5 @@
-"""What the scales of quantized tensors say of them, and of the nodes between them."""
+"""Facts that follow from the scales of quantized tensors: which nodes round, and which only
+move."""
 
 from __future__ import annotations
 

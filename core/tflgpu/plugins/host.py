@@ -1,4 +1,4 @@
-"""The private plugin manager: plugins are taken one by one, asked, and left out when they fail.
+"""The private plugin manager: loads plugins one by one, calls their hooks, drops those that fail.
 
 A plugin of which anything is wrong is left out as a whole: what it had given before it failed must
 not be used either, so everything that was collected is filtered once more (`PluginHost.usable`).

@@ -1,4 +1,4 @@
-"""What plugins bring for the compiler, ops, passes and kernel rules, held against what it must be.
+"""Checks the ops, passes and kernel rules that plugins bring.
 
 By itself, since their classes take long to import, and most plugins bring none of them.
 """

@@ -1,4 +1,4 @@
-"""Plugins: found, loaded one by one, and asked. A broken one is reported; the host goes on.
+"""`Registry`: everything that the loaded plugins bring, and reports of those that failed.
 
 The plugin manager is private (`tflgpu.plugins.host`). All other code uses a `Registry`: the values
 that plugins registered, and the few hooks that are called later. Plugins are loaded in the order of

@@ -1,4 +1,4 @@
-"""`check`: what would be delegated on a device that is not here, or by another delegate."""
+"""`check`: which operators of a model a device that is not here, or another delegate, would run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the original delegates that are more than a number in a table.
+"""Rules of other delegates that are more than a number in a table, as functions.
 
 Each takes an operator and gives the reason why it is refused, or "". Sources: LiteRT,
 ``tflite/tools/versioning/gpu_compatibility.cc`` and

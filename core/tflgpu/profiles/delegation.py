@@ -1,5 +1,4 @@
-"""What a delegate of others makes of a file: which operators it takes, in which parts, and why not
-the rest.
+"""How another delegate divides a file: the operators that it takes, its parts, and its refusals.
 
 As LiteRT does it (``tflite/delegates/utils.cc``, ``tflite/graph_info.cc``, August 2026): each
 operator is asked for, the operators are divided into subsets of one side each, always taking all

@@ -1,4 +1,4 @@
-"""A profile: a target that need not be here."""
+"""`Profile`: a target without its device."""
 
 from __future__ import annotations
 

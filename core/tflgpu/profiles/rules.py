@@ -1,6 +1,5 @@
-"""What another delegate takes, by rules that are data: `delegates.toml` has a rule for each op, by
-the names of the file format, and what holds for all of them. What tflgpu itself knows of ops stands
-in `tflgpu.ops`.
+"""The rules of another delegate, as data: `delegates.toml` has a rule for each op, by the names of
+the file format, and general rules. The ops themselves are defined in `tflgpu.ops`.
 
 A rule's keys are what it checks (`CHECKS`, in this order, and those named in ``checks``), and
 

@@ -1,4 +1,4 @@
-"""The shipped profiles, by name: `devices.toml` and `delegates.toml`, read."""
+"""Reads the shipped profiles, `devices.toml` and `delegates.toml`, by name."""
 
 from __future__ import annotations
 

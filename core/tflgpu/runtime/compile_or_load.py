@@ -1,4 +1,4 @@
-"""What a source becomes on a device: read from what is kept of it, or compiled now and kept.
+"""The compiled form of a source: loaded from memory, a file or a folder, or compiled and kept.
 
     memory      a kernel that a device has ready is not compiled again
                 (`tflgpu.backend_kit.kernel_cache`)

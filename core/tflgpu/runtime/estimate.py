@@ -1,4 +1,4 @@
-"""What a compiled graph would take of a device's memory, before anything of it is loaded."""
+"""Estimates how much of a device's memory a compiled graph would use, without loading it."""
 
 from __future__ import annotations
 

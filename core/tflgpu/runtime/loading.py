@@ -1,4 +1,4 @@
-"""A compiled graph is loaded: a recording for each part, and a session that runs them in order."""
+"""Loads a compiled graph: a recording for each part, and a session that runs them in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The device that options ask for, opened: what it makes of graphs, opening it anew, its end."""
+"""An opened device with its options: compiles and loads graphs, renews a lost device, and
+closes."""
 
 from __future__ import annotations
 

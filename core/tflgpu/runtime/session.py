@@ -1,4 +1,4 @@
-"""A graph, ready to run: recordings in order, and the host arrays between them.
+"""`Session`: recordings in order, and the host arrays between them.
 
 Every recording (a device's, or the references') owns host arrays for its edges. A session ties
 them together so that a tensor has one home: graph inputs are written where the first recording

@@ -1,5 +1,4 @@
-"""The state of a session: arrays in host memory, and what keeps some of it on a device
-meanwhile."""
+"""The state of a session: host arrays, and the recordings that keep some of it on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a value is what an annotation says, asked of what a file gives for a field.
+"""Checks that a value which a file gives for a field fits the field's annotation.
 
 A file whose digest is right has what tflgpu wrote. This is for files that were made otherwise: what
 is of a wrong type is refused where it is read, and not found by a driver later.

@@ -1,4 +1,4 @@
-"""The classes that a saved model may have values of: attrs classes and enums of some rooms.
+"""The classes whose values a saved model may hold: attrs classes and enums of some rooms.
 
 A file names a class and its fields. Only what stands in this table is made, by the fields that it
 has now; so a class may gain fields without a word here, and a file of before is refused.

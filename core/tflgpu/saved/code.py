@@ -1,4 +1,4 @@
-"""Kernels' code, from a device to a file and back. A device that keeps none prints anew."""
+"""Code of kernels, from a device to a file and back; a device without `KeepsCode` prints again."""
 
 from __future__ import annotations
 

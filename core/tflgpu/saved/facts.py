@@ -1,4 +1,4 @@
-"""Which code there is: versions, and digests of all sources.
+"""Facts about the code that compiles: versions, and digests of all sources.
 
 A version alone is not enough, since it stays the same while the code is being edited; nor is the
 time of a file, since one version is installed at many times.

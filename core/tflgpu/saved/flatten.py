@@ -1,4 +1,4 @@
-"""Values become records: each once, after those that it is made of, by a stack of its own.
+"""Turns values into records: each value once, after those that it refers to, without recursion.
 
 Nothing here recurses: expressions of kernels may be thousands deep.
 """

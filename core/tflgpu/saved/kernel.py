@@ -1,4 +1,4 @@
-"""A kernel that was read: its statements are read from the file at their first use.
+"""A kernel from a file, whose statements are read at their first use.
 
 A device that has the code of a kernel already needs its name, workgroup and buffers only; the
 statements are most of what there is to read.

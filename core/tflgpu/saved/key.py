@@ -1,4 +1,4 @@
-"""Everything that a compiled graph depends on, as texts with names: the key of a saved model.
+"""The key of a saved model: all that a compiled graph depends on, as named texts.
 
 Two keys are the same only if compiling would give the same, but for what measured times decide:
 which parts pay. That stays as it was saved. What differs can be told from the names.

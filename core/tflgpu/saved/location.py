@@ -1,5 +1,4 @@
-"""Where compiled graphs come from: a file that was asked for, a folder that keeps them, or the
-compiler."""
+"""Where compiled graphs are looked up: a given file, a folder, or the compiler."""
 
 from __future__ import annotations
 

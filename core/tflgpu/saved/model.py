@@ -1,4 +1,4 @@
-"""A compiled graph as a file, and back."""
+"""Writes a compiled graph to a file, and reads it."""
 
 from __future__ import annotations
 

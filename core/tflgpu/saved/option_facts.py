@@ -1,4 +1,4 @@
-"""A delegate's options, and what plugins have registered, as facts of a key.
+"""Facts for a key about a delegate's options and the registered plugins.
 
 With a graph at hand the key asks the target that it is compiled for. Making that takes importing
 every op, pass and rule. What decides it is less: options, the device, versions of code, and what

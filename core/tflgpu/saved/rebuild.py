@@ -1,4 +1,4 @@
-"""Records become values: one after another, each from those before it.
+"""Turns records into values, each from records before it.
 
 No record can name a later one or itself, so that nothing is part of itself and nothing recurses;
 and a file of n words makes at most n values. Only classes of the table are made, by their own

@@ -1,4 +1,5 @@
-"""Where a graph comes from: a file's bytes, one of its subgraphs, and the shapes of its inputs.
+"""`Source`: a file's bytes, one of its subgraphs, and the shapes of its inputs; the graph on
+demand.
 
 Together they say what the graph is before it is built, so that a compiled model can be found
 without building it.

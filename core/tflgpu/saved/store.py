@@ -1,4 +1,4 @@
-"""A folder of saved models: what was compiled once is read the next time.
+"""A folder of saved models: a model that was compiled once is read the next time.
 
 A cache: a damaged or outdated file is dropped, and made anew. A file's name is a digest of its key,
 and the key in it is compared as well. Two processes that want the same model compile it once. The

@@ -1,5 +1,5 @@
-"""Subgraphs that an operator runs (the branches of IF, the body of WHILE): which operators do, and
-how such a subgraph is taken along to a model of its own."""
+"""Subgraphs that an operator runs (branches of IF, the body of WHILE), and how a model of its own
+takes them along."""
 
 from __future__ import annotations
 

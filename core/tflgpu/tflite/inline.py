@@ -1,4 +1,4 @@
-"""Composites replaced by what they are made of.
+"""Replaces composites by the operators of their decomposition.
 
 A `STABLEHLO_COMPOSITE` is a name and attributes for a subgraph of operators, its decomposition. A
 delegate may know the name; running the operators of the decomposition instead is right by

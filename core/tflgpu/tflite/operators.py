@@ -1,4 +1,4 @@
-"""Operators: which they are, what they read and write, and their options."""
+"""Reads operators: which op, its tensors, and its options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensors an operator keeps its state in, and that a file has variables there.
+"""Finds the tensors that hold an operator's state, which must be variables in the file.
 
 A variable that an operator makes anew in every run is a plain result, from which the states of
 another may begin: decoders begin so.

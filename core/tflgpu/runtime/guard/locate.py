@@ -1,4 +1,4 @@
-"""Which nodes are to blame for results that are off.
+"""Finds the nodes that make results wrong.
 
 Every node is computed on the device by itself, from the CPU's operands. Two questions are asked of
 its result, with `Off` as the measure and the guard's tolerance as the limit (or a part of it, and

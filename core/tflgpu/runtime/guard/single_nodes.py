@@ -1,4 +1,4 @@
-"""A graph taken apart: every node of the device by itself, with operands that the host gives it.
+"""Runs every node of a graph by itself on the device, with operands from the host.
 
     x -> SQUARE -> s -> SUM -> y        x' -> SQUARE -> s"        s' -> SUM -> y"
 
