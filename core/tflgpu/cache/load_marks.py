@@ -60,8 +60,9 @@ def marked(folder: Path, kind: Kind, keys: Sequence[str]) -> Iterator[bool]:
 
 
 def deaths(folder: Path) -> Iterator[Death]:
-    """What processes were reading when they died. Each is forgotten when the next is asked for:
-    another process that looks at the same time must not miss it before its entries are dropped."""
+    """The deaths of processes that were reading entries. Each is forgotten when the next is asked
+    for: another process that looks at the same time must not miss it before its entries are
+    dropped."""
     if not folder.is_dir() or not usable(folder):
         return
     for path in _marks(folder):

@@ -28,7 +28,7 @@ class Stored:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it, "" where nothing is."""
+        """Why the file is not a whole entry, "" where it is."""
         return file_fault(self.path)
 
 

@@ -16,7 +16,7 @@ _WARM_UP = 3
 
 
 class Runner(Protocol):
-    """What tflgpu's interpreter and LiteRT's have in common."""
+    """The methods that tflgpu's interpreter and LiteRT's share."""
 
     def get_input_details(self) -> Sequence[Mapping[str, Any]]:
         """Name, index, shape and type of each input."""

@@ -55,7 +55,7 @@ def build_group(group: Group, low: Lowering) -> None:
 
 
 def _check_built(group: Group, low: Lowering) -> None:
-    """That every result is written, by kernels that are whole."""
+    """Check that kernels are complete and that every result is written."""
     if not low.dispatches:
         raise Refused("it dispatched no kernel")
     written: set[int] = set()
@@ -106,8 +106,9 @@ def _check_built(group: Group, low: Lowering) -> None:
 
 
 def _check_order(item: Dispatch, unmade: Collection[int], filled: set[object]) -> None:
-    """That a kernel reads nothing before a kernel has written it. ``unmade`` are the tensors that
-    the group makes; ``filled`` what was written of these and of temporaries, to which this adds."""
+    """Check that a kernel reads nothing before a kernel has written it. ``unmade`` are the tensors
+    that the group makes; ``filled`` what was written of these and of temporaries, to which this
+    adds."""
     written: set[object] = set()
     read: dict[object, str] = {}
     for buffer, binding in zip(item.kernel.buffers, item.bindings, strict=True):

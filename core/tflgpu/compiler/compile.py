@@ -184,7 +184,7 @@ def _request(
 
 
 def _moves(node: Node, target: Target, rules: Mapping[int, KernelRule]) -> Moves | None:
-    """What a node does that only moves elements; None also where a plugin's kernel does it."""
+    """How a node moves elements; None where it computes, or a plugin's kernel moves them."""
     moves = target.ops[node.op].moves
     if moves is None or rules[id(node)].owner or not target.pass_context.is_linear(node):
         return None

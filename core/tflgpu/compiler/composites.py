@@ -32,8 +32,8 @@ Kept = Mapping[tuple[int, ...], str]
 
 @attrs.frozen(eq=False)
 class CompositeNodes:
-    """What became of a graph's composites: a report of each, and the tensors that those give for
-    which one node stands now."""
+    """The composites of a graph: a report of each, and the results of those that one node computes
+    now."""
 
     reports: tuple[CompositeReport, ...] = ()
     outputs: frozenset[tuple[int, ...]] = frozenset()

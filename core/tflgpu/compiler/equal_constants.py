@@ -30,7 +30,7 @@ def flat(array: Array) -> Bytes:
 
 
 def key_of(array: Array) -> Key:
-    """What equal constants have in common, and few others."""
+    """A key that equal constants share, and that few others have."""
     data = flat(array)
     if data.nbytes <= _SMALL:
         return data.nbytes, hashlib.sha256(data.data).digest(), True

@@ -248,8 +248,8 @@ def buffers_of(group: Group, nodes: Sequence[Node]) -> int:
 
 
 class _Costs:
-    """What elementwise nodes cost in a store; nodes that differ in their operands only are
-    looked at once."""
+    """Costs of elementwise nodes in a store; nodes that differ in their operands only are looked at
+    once."""
 
     def __init__(self) -> None:
         self._known: dict[object, int] = {}
@@ -268,7 +268,7 @@ class _Costs:
 
 
 def _cost(node: Node, rule: ElementwiseRule) -> int:
-    """What the expression costs. One of a plugin's that fails is too dear to join anything: what
+    """The cost of an expression. One of a plugin's that fails is too dear to join anything: what
     is wrong with it is said where its own kernel is built."""
     if not rule.owner:
         return _measured(node, rule)

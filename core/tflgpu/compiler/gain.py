@@ -113,7 +113,7 @@ def _loss(clock: _Clock, line: Sequence[_Run], at: int) -> float:
 
 
 def _merged(clock: _Clock, line: Sequence[_Run]) -> list[_Run]:
-    """The same with neighbours of one side as one."""
+    """The parts with neighbours of one side joined."""
     found: list[_Run] = []
     for run in line:
         if found and found[-1].delegated == run.delegated:

@@ -18,7 +18,7 @@ NodeName = Union[int, str]
 
 @frozen
 class NodeChoice:
-    """What was said.
+    """The operators that the user's options allow on the device, or forbid.
 
     Attributes:
         first, last: Operators outside of this range stay on the CPU; ``last`` is in it, and None
@@ -44,7 +44,7 @@ class NodeChoice:
         }
 
     def unmatched(self, graph: Graph) -> list[str]:
-        """What of the names is in no operator of a graph, in sentences."""
+        """The names in the options that no operator of a graph has, in sentences."""
         return [
             f"{option} names {name!r}, and no operator has this index, no op this name, and no "
             "tensor that one makes"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Numerics(enum.Enum):
-    """What quantized operators are computed on.
+    """The numbers on which quantized operators are computed.
 
     FLOAT: real numbers, each result rounded and clamped to what its tensor can store. Close to
     TFLite's kernels, which differ from each other by a step here and there.

@@ -233,7 +233,7 @@ def _part(
 
 
 def _reads(nodes: Sequence[Node]) -> list[Value]:
-    """What nodes read, each once, without constants and variables."""
+    """The values that nodes read, each once, without constants and variables."""
     read = {
         id(v): v
         for node in nodes

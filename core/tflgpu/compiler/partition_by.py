@@ -6,7 +6,7 @@ import enum
 
 
 class PartitionBy(enum.Enum):
-    """What goes to the device of all that it can run."""
+    """Which of the operators that a device can run go there."""
 
     #: What is estimated to be faster there than on the CPU, with the way there and back.
     GAIN = "gain"

@@ -125,7 +125,7 @@ class DelegationReport:
 
     @property
     def _cpu(self) -> str:
-        """What runs the operators on the CPU, where it is the same for all."""
+        """The CPU side of all operators on the CPU, where it is the same for all."""
         names = {r.runs_on for r in self.refusals}
         name = names.pop() if len(names) == 1 else ""
         return f" by {name}" if name else ""

@@ -54,7 +54,7 @@ def rows(report: DelegationReport, *, every: bool = False) -> list[ReportRow]:
 
 
 def notes(report: DelegationReport) -> Iterator[str]:
-    """What is to be said below the lines."""
+    """Notes that stand below the rows."""
     if report.partitioning:
         yield f"partitioning: {report.partitioning} ({report.partitioning_reason})"
     if report.partitions > 1:

@@ -72,7 +72,7 @@ class CompositeReport:
 
 @frozen
 class OperatorReport:
-    """What became of one operator of the file.
+    """The place of one operator of the file.
 
     Attributes:
         node: Its index in the model file.

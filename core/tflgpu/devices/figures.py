@@ -147,7 +147,7 @@ class _Maker:
         return self._chain("RELU", length, shape, {})
 
     def pools(self, length: int, shape: tuple[int, ...]) -> Graph:
-        """Of nodes that compute next to nothing and that no kernel joins."""
+        """A graph of nodes that compute next to nothing and that no kernel joins."""
         window = {"filter_height": 2, "filter_width": 2, "padding": 0}
         return self._chain("MAX_POOL_2D", length, shape, {**_STRIDES, **window})
 

@@ -15,7 +15,7 @@ _LOG = logging.getLogger("tflgpu")
 
 
 class User(Protocol):
-    """What has recordings on a device."""
+    """A provider with recordings on a device."""
 
     @property
     def is_closed(self) -> bool:

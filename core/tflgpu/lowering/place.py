@@ -38,7 +38,8 @@ class VectorPlace:
 
     @property
     def cost(self) -> int:
-        """What it costs a kernel, in additions: two operations and a sum for each axis."""
+        """The cost of the index arithmetic, in additions: two operations and a sum for each
+        axis."""
         return 4 * (len(self.sizes) + 2)
 
     def of(self, k: Builder, outer: Expr, slice_: Expr) -> tuple[Expr, Expr]:

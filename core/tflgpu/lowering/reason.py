@@ -13,7 +13,7 @@ from tflgpu.values import frozen
 
 
 class ReasonCode(enum.Enum):
-    """What kind of reason it is. The values are what `DelegationReport.to_json` writes; they stay
+    """The kind of a reason. The values are what `DelegationReport.to_json` writes; they stay
     as they are, and new kinds get new ones."""
 
     #: No kernel and no plugin knows this operator.

@@ -62,7 +62,7 @@ class Site:
 
 @attrs.frozen
 class RowReduction:
-    """What a node makes of each row of operand 0: one number, merged of all in the row.
+    """A node that makes one number of each row of operand 0, merged of all in the row.
 
     Attributes:
         merge: Of two numbers, in f32; their order must not matter but for rounding.
@@ -164,7 +164,7 @@ class GroupRule:
         return f"group rule {self.name} for {self.op}"
 
     def as_kernel_rule(self) -> KernelRule:
-        """What makes the kernels, once the nodes are known."""
+        """The rule that makes the kernels, once the nodes are known."""
         return KernelRule(
             self.op, self.name, self.build, rank=self.rank, fuses=self.fuses, owner=self.owner
         )

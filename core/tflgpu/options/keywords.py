@@ -92,7 +92,7 @@ Guard = Union[AccuracyGuard, Mapping[str, object], bool, int, str, None]
 
 
 class OptionKeywords(TypedDict, total=False):
-    """What `DelegateOptions` and `GpuDelegate` take."""
+    """The keywords of `DelegateOptions` and `GpuDelegate`."""
 
     backend: str | None
     device: int | str | None

@@ -91,13 +91,13 @@ class OptionValues:
     sources: Mapping[str, str]
 
     def explain(self, error: OptionError) -> OptionError:
-        """The same error, with the sources."""
+        """The error with the sources of values that the caller did not give."""
         listed = ", ".join(f"{name} is from {source}" for name, source in self.sources.items())
         return OptionError(f"{error} ({listed})") if listed else error
 
 
 def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known) -> OptionValues:
-    """What the caller gives; then what the environment says, then the file that
+    """Merge the caller's options, then those of the environment, then those of the file that
     ``TFLGPU_OPTIONS_FILE`` names.
 
     ``backend``, ``device`` and ``cpu_backend`` are left out where a variable has them: it is looked

@@ -210,7 +210,7 @@ class _Matching:
     # Back from the softmax
 
     def _scores(self, value: Value) -> Iterator[_Scores]:
-        """What its operand may be, every way to read it."""
+        """Every way to read a SOFTMAX's operand as scores."""
         yield from self._scaled(value, (), value.shape)
         for one in self._added(value):
             for found in self._scaled(one.scores, one.nodes, value.shape):
@@ -426,7 +426,7 @@ class _Matching:
         return ReshapedValue(few, None, (*shape[:heads], groups, *shape[heads + 1 :]))
 
     def _before(self, value: Value, order: tuple[int, ...]) -> Value | None:
-        """What was transposed in this order."""
+        """The operand of the TRANSPOSE in this order that makes ``value``; None where none does."""
         node = self._rewriter.producer(value, "TRANSPOSE")
         return node.input(0) if node is not None and _order(node) == order else None
 

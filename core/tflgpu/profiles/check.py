@@ -35,7 +35,7 @@ _ALIGNMENT = 256
 
 @attrs.frozen(eq=False)
 class ProfileResult:
-    """What a profile makes of a model.
+    """How a profile would divide a model.
 
     Attributes:
         report: For people and programs.
@@ -52,7 +52,7 @@ class ProfileResult:
 def check(
     model: Source | ModelFile, profile: str | Profile, options: DelegateOptions | None = None
 ) -> DelegationReport:
-    """What would be delegated of a model, and why the rest would not; no device is opened.
+    """Which operators of a model would be delegated, and why not the others; no device is opened.
 
         report = tflgpu.check("model.tflite", "adreno-740")
         print(report)

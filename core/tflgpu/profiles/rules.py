@@ -170,7 +170,7 @@ _OTHER_KEYS = frozenset(
 
 @attrs.frozen(kw_only=True, eq=False)
 class RuleTable:
-    """What a delegate takes.
+    """The operators that a delegate takes.
 
     Attributes:
         rules: By op; custom ops by their custom code.
@@ -215,13 +215,13 @@ class RuleTable:
         return next(filter(None, answers), "") or self._general(rule, operator, quantized)
 
     def flaws(self, operator: FileOperator) -> list[str]:
-        """What goes wrong with an operator that is taken."""
+        """The defects that a delegate has with an operator that it takes."""
         rule = self.rules[operator.info.name]
         found = [text for field, text in rule.get("flawed", {}).items() if operator.number(field)]
         return [rule["flaw"], *found] if "flaw" in rule else found
 
     def _general(self, rule: Rule, operator: FileOperator, quantized: bool) -> str:
-        """What is asked of every op."""
+        """The first of the general rules that refuses an operator."""
         code = int(operator.number("fused_activation_function"))
         if rule.get("activation") and code not in self.activations:
             return f"its fused activation (code {code}) is not known"
