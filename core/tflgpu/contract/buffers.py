@@ -50,8 +50,8 @@ class Buffer(Protocol):
         ...
 
     def export(self) -> object:
-        """What the API calls a buffer (OpenCL's ``pyopencl.Buffer``, wgpu's ``GPUBuffer``, ...),
-        over the same memory; or an `Unsupported` with the reason why it cannot be had.
+        """The API's own object for a buffer (OpenCL's ``pyopencl.Buffer``, wgpu's ``GPUBuffer``,
+        ...) over the same memory; or an `Unsupported` with the reason why there is none.
 
         Raises:
             StateError: the buffer or its device is closed.
@@ -88,7 +88,7 @@ class SharedBuffer(Protocol):
 
 
 class SharesMemory(Protocol):
-    """What a `tflgpu.contract.device.Device` may have besides."""
+    """Optional for a `tflgpu.contract.device.Device`: memory that another API can use."""
 
     def allocate_shared(self, nbytes: int) -> Any:
         """A `SharedBuffer`, all zeros; or an `Unsupported` with the reason why there is none.

@@ -16,7 +16,7 @@ class KeepsCode(Protocol):
     """
 
     def code_of(self, kernel: Kernel) -> bytes:
-        """What it hands to the driver for a kernel of a plan that is loaded without guard bands.
+        """The code that the driver gets for a kernel of a plan that is loaded without guard bands.
 
         Raises:
             KernelError: the kernel needs what the device lacks.

@@ -14,7 +14,7 @@ from tflgpu.ir.dtypes import Array
 
 
 class Lender(Protocol):
-    """What a `tflgpu.contract.device.Recording` may have besides.
+    """Optional for a `tflgpu.contract.device.Recording`: outputs without a copy.
 
     `Recording.outputs` stay at one address until something was lent. After that they are to be
     asked for anew, after every run and every call here.

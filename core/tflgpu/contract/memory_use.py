@@ -10,7 +10,7 @@ from tflgpu.values import frozen
 
 
 class Use(Enum):
-    """What memory is for."""
+    """The purpose of an allocation."""
 
     ARENA = "arena"
     WEIGHTS = "weights"
@@ -57,15 +57,15 @@ class MemoryUse:
 
 
 class CountsMemory(Protocol):
-    """What a `tflgpu.contract.device.Device` may have besides."""
+    """Optional for a `tflgpu.contract.device.Device`: an account of its memory."""
 
     @property
     def memory(self) -> MemoryUse:
-        """What it has taken at the moment, for all that is loaded and allocated on it."""
+        """Bytes that are allocated now, for everything on the device."""
         ...
 
     def footprint(self, plan: Plan) -> MemoryUse:
-        """What loading a plan takes on a device that has nothing else, without guard bands. Nothing
+        """Bytes that loading a plan would allocate on an empty device, without guard bands. Nothing
         is compiled or allocated.
 
         Raises:

@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 class Failed:
-    """What was thrown, as a value."""
+    """An exception, as a value."""
 
     __slots__ = ("error",)
 
@@ -46,7 +46,7 @@ def describe(error: BaseException) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an error says, for a line of a report: drivers and compilers say it in many."""
+    """An error's message as one line, for reports."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _LINE else f"{text[: _LINE - 3]}..."
 
@@ -62,7 +62,7 @@ def shown(value: object) -> str:
 
 
 def attempt(action: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What ``action`` gives, or `Failed`.
+    """The result of ``action``, or `Failed`.
 
     ``sys.exit`` must not end the host, and the panics of some native extensions derive from
     nothing but BaseException, so that everything is caught but Ctrl-C and what handlers of other

@@ -54,7 +54,7 @@ class Known:
 
 @attrs.frozen(eq=False)
 class Cut:
-    """What `cut` found.
+    """The result of `cut`.
 
     Attributes:
         graph: What can be compiled; None where nothing can.
@@ -80,7 +80,7 @@ def cut(
     warn: Callable[[str], object],
     foreign: Foreign | None,
 ) -> Cut:
-    """What can be compiled of the operators that are not done.
+    """The operators of a subgraph that can be compiled now, as a graph.
 
     Raises:
         ModelError: they do not work out at these shapes.
@@ -193,7 +193,8 @@ def _part(
 
 
 def check_order(info: SubgraphInfo) -> None:
-    """That operators come after those whose results they read, and that nothing is made twice.
+    """Check that operators come after those whose results they read, and that each tensor has one
+    maker.
 
     Raises:
         ModelError: they do not.

@@ -143,7 +143,7 @@ def _keep(info: SubgraphInfo, handle: Handle, uses: list[OperatorInfo]) -> Piece
 
 
 def contents(what: Any) -> Any:
-    """What is handed on between steps, with a `DeviceVariable` as the array that it stands for.
+    """A value between two steps, with a `DeviceVariable` as the array that it stands for.
 
     Raises:
         StateError, DeviceError: as `DeviceVariable.array`.

@@ -90,7 +90,8 @@ class Dynamic:
         return cls(node, operator, info, ops, open_plain, few if others else (), draws)
 
     def key(self, env: dict[int, Any], *, can_promote: bool) -> Any:
-        """What decides what follows. Where that is not the contents of operands, the operator runs.
+        """The values that the rest of the plan depends on: the operands' contents, or the results
+        after a run. Where that is not the contents of operands, the operator runs.
 
         Raises:
             ModelError: it does not work out.

@@ -122,7 +122,7 @@ class HostOperators:
 
 
 def _results_of_all(bodies: Sequence[Program], given: Sequence[Told]) -> tuple[Told, ...]:
-    """What a branch gives, as far as all of its sides agree. Compiles them.
+    """The results of a branch, as far as all of its sides agree. Compiles them.
 
     A side that does not work out at these shapes may be one that is never taken at them: guarding
     against such shapes is what many branches are for. Running it says what is wrong.
@@ -179,7 +179,7 @@ def _handles(given: Sequence[Told], operator: OperatorInfo, kind: str = "variabl
 
 
 def _check_one(where: str, shape: Told, what: str = "bool") -> None:
-    """That what decides is one element, as far as that is known.
+    """Check that the deciding tensor has one element, as far as its shape is known.
 
     Raises:
         ModelError: it is not.
@@ -207,7 +207,7 @@ def _chosen(where: str, index: Given, count: int) -> int:
 
 
 def _kept(given: Given) -> Given:
-    """What no later run of a subgraph changes."""
+    """A copy of an array, which no later run of a subgraph changes; a handle itself."""
     return np.array(given) if isinstance(given, np.ndarray) else given
 
 

@@ -39,11 +39,11 @@ class Piece:
 
     @property
     def session(self) -> Session | None:
-        """What runs it; None before that was needed."""
+        """The session that runs the piece; None before `prepare`."""
         return self._session
 
     def prepare(self) -> Session:
-        """What runs it, opened where it is not.
+        """The session that runs the piece, opened at the first call.
 
         Raises:
             DeviceError, UnsupportedError: as who opens it.

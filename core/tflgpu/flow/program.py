@@ -43,7 +43,7 @@ _LOOKING = frozenset({VAR_HANDLE, READ, CALL_ONCE})
 
 @attrs.frozen(eq=False)
 class Shared:
-    """What all programs of a model share.
+    """Values that all programs of a model share.
 
     Attributes:
         model: The file.
@@ -80,7 +80,7 @@ class Shared:
     programs: dict[int, Program] = attrs.Factory(dict)
 
     def program(self, number: int) -> Program:
-        """That of a subgraph."""
+        """The program of a subgraph."""
         found = self.programs.get(number)
         if found is None:
             found = self.programs[number] = Program(self, number)

@@ -22,7 +22,7 @@ from tflgpu.values import frozen
 
 @frozen
 class Handle:
-    """What a resource tensor holds: the name of a variable or of a table, the same in every
+    """The contents of a resource tensor: the name of a variable or of a table, the same in every
     subgraph.
 
     Attributes:
@@ -108,7 +108,7 @@ States = dict[int, State]
 
 @frozen(eq=False)
 class Snapshot:
-    """What `Store.restore` brings back."""
+    """A state of the store that `Store.restore` brings back."""
 
     arrays: dict[Handle, Array]
     called: frozenset[int]
@@ -192,11 +192,11 @@ class Store:
                 self.assign(handle, array)
 
     def make_table(self, handle: Handle, key: DType, value: DType) -> None:
-        """That there is a table; of the types that it was first made with."""
+        """Make a table, with the types of its first use."""
         self._tables.setdefault(handle, Entries(key, value))
 
     def table(self, handle: Handle, key: DType, value: DType) -> Entries:
-        """What was made by this name.
+        """The table of this name.
 
         Raises:
             StateError: it has other types.
@@ -245,8 +245,8 @@ class Store:
         return True
 
     def reset(self) -> None:
-        """As after loading: nothing assigned, nothing called. Tables keep what they have, as
-        LiteRT's."""
+        """Reset to the state after loading: nothing assigned, nothing called. Tables keep what they
+        have, as LiteRT's."""
         self._arrays.clear()
         self._owners.clear()
         self._lost.clear()
@@ -256,7 +256,7 @@ class Store:
                 state.begin_anew()
 
     def snapshot(self) -> Snapshot:
-        """What `restore` brings back."""
+        """The state that `restore` brings back."""
         copies = {
             number: {i: (state, state.array.copy()) for i, state in found.items()}
             for number, found in self._states.items()

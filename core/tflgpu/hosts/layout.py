@@ -42,7 +42,7 @@ _lock = free_in_child()
 
 
 def check_layout(runtime: Runtime) -> None:
-    """That a runtime's structs are those known here; tried once, then remembered.
+    """Check that a runtime's structs are as declared here; done once, then remembered.
 
     Raises:
         UnsupportedError: they are not.
@@ -60,7 +60,7 @@ def check_layout(runtime: Runtime) -> None:
 
 
 def _try(runtime: Runtime) -> str | None:
-    """What is wrong with a runtime; None where nothing is."""
+    """What is wrong with a runtime's structs; None where they are as declared."""
     if not was_tried(runtime):
         wrong = _try_elsewhere(runtime)
         if wrong is not None:

@@ -40,7 +40,7 @@ class Port:
 
 @define(eq=False)
 class Bound:
-    """What a tensor is bound to.
+    """A tensor's binding.
 
     Attributes:
         port: The tensor.
@@ -157,7 +157,7 @@ class Bindings:
         self._bound: dict[int, Bound] = {}
 
     def get(self, index: int) -> Bound | None:
-        """What a tensor is bound to."""
+        """A tensor's binding, if it has one."""
         return self._bound.get(index)
 
     @property

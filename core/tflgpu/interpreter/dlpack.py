@@ -90,7 +90,7 @@ class Seen:
 
     @property
     def nbytes(self) -> int:
-        """What the elements take."""
+        """Bytes of all elements."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 

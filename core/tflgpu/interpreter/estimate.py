@@ -25,7 +25,7 @@ def estimate(
     shapes: Mapping[int, Sequence[int]] | None = None,
     **options: Unpack[OptionKeywords],
 ) -> Estimate:
-    """What a model would take of a device's memory, and how many kernels a run would launch. It is
+    """How much memory of a device a model would use, and how many kernels a run would launch. It is
     compiled to plans; no kernel is built, and nothing is allocated.
 
         print(tflgpu.estimate("mobilenet.tflite", backend="vulkan").memory)

@@ -55,7 +55,7 @@ def load_delegate(library: str = "tflgpu", options: Mapping[str, object] | None 
 
 
 def delegate_library() -> str:
-    """What to give to LiteRT's own ``load_delegate``: the path of a library, in this process only.
+    """The path of a library for LiteRT's own ``load_delegate``, valid in this process only.
 
         from ai_edge_litert.interpreter import Interpreter, load_delegate
 

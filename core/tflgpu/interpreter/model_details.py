@@ -66,7 +66,7 @@ class ModelDetails:
             return found
 
     def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> TensorDetails:
-        """What `get_tensor_details` has of one tensor.
+        """One tensor's dictionary in `get_tensor_details`.
 
         Raises:
             InputError: no such tensor or subgraph, or one of a type that NumPy lacks.
@@ -89,7 +89,7 @@ class ModelDetails:
             return [operator_details(o, info.tensors) for o in info.operators]
 
     def _get_op_details(self, op_index: int) -> dict[str, Any]:
-        """What `_get_ops_details` has of one operator.
+        """One operator's dictionary in `_get_ops_details`.
 
         Raises:
             InputError: no such operator.

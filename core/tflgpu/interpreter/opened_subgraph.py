@@ -228,7 +228,7 @@ class OpenedSubgraph:
 
     @property
     def session(self) -> Session | None:
-        """What runs it, if it has been allocated."""
+        """The session, if it has been allocated."""
         return None if self._memory is None else self._memory.session
 
     def ready_to_bind(self, what: str = "") -> Session | None:

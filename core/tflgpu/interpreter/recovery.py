@@ -113,7 +113,7 @@ class Recovery:
             self._before = {key: array.copy() for key, array in session.at_hand.items()}
 
     def failed(self, session: Session, error: DeviceError, again: Again) -> None:
-        """What follows an error: returns where the run was made again.
+        """Recover from an error of a run; returns where the run was repeated.
 
         Raises:
             DeviceError: that error, or what came of trying again.

@@ -71,7 +71,7 @@ class Request:
             self.error = error if isinstance(mine, Failed) else mine
 
     def results(self) -> Results:
-        """What came of it.
+        """The results of the request, or its error.
 
         Raises:
             InputError, DeviceError, StateError: its run ended in that.

@@ -17,7 +17,7 @@ from tflgpu.runtime.session import Session
 
 
 class Lease:
-    """What a view's ``base`` is; dies with the last view (or slice of one)."""
+    """The ``base`` of a view; dies with the last view (or slice of one)."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_array", "_memory")
 

@@ -95,7 +95,7 @@ def bytes_of(shape: Sequence[int], dtype: DType) -> int:
 
 
 def check_size(shape: Sequence[int], dtype: DType, what: str, most: int = MAX_BYTES) -> None:
-    """That a tensor can be allocated, in ``most`` bytes; ``what`` names it.
+    """Check that a tensor can be allocated, in ``most`` bytes; ``what`` names it.
 
     Raises:
         ModelError: it has a negative size.

@@ -41,8 +41,8 @@ class EditGuard:
 
 
 def ask(question: Callable[..., Any], node: Node, /, *args: Any, **kwargs: Any) -> Any:
-    """What a plugin's function answers about a node, or `Failed`: also where it edited the node,
-    which is as it was again."""
+    """The answer of a plugin's function about a node, or `Failed`; edits of the node are undone,
+    and count as a failure."""
     before = EditGuard()
     before.add(node)
     return answered(before, attempt(question, *args, **kwargs))

@@ -68,7 +68,7 @@ class Value:
 
     @property
     def at_rest(self) -> int:
-        """What a state tensor holds before the first run."""
+        """The value of a state tensor before the first run."""
         return at_rest(self.dtype, self.quant)
 
     @property
@@ -87,8 +87,8 @@ class Value:
 
 
 def at_rest(dtype: DType, quant: Quantization | None) -> int:
-    """What a state tensor holds before the first run, and when variables are reset: 0; of i8, as in
-    LiteRT, the stored number that stands for 0."""
+    """The value of a state tensor before the first run, and after a reset of variables: 0; of i8,
+    as in LiteRT, the stored number that stands for 0."""
     if dtype is not DType.I8 or quant is None or quant.per_axis:
         return 0
     return (quant.zero_point[0] + 128) % 256 - 128

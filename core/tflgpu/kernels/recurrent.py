@@ -101,8 +101,8 @@ class InputProduct:
 
 @attrs.frozen(eq=False)
 class Factors:
-    """What makes of sums of stored numbers those of the next step: what is added first, for each
-    gate [units], and a multiplier for each."""
+    """How sums of stored numbers become those of the next step: a number to add, for each gate
+    [units], and a multiplier for each."""
 
     offsets: Sequence[Array]
     multipliers: Sequence[Multiplier]

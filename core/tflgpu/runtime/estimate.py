@@ -58,7 +58,7 @@ class Estimate:
 
 
 def estimate_of(compiled: Compiled, device: Device, precision: str) -> Estimate:
-    """What loading a compiled graph on a device that runs kernels takes, if that has nothing else.
+    """How much memory loading a compiled graph would use on an empty device that runs kernels.
 
     Raises:
         StateError: the device is closed.

@@ -230,7 +230,7 @@ class Loader:
     def _keeper(
         self, part: Part, recording: Recording, homes: dict[int, Array]
     ) -> StateBuffers | None:
-        """What keeps the state of a part that has some; None for others."""
+        """The `StateBuffers` of a part with state; None for others."""
         device, plan = self.device, part.plan
         # A device of nodes has state itself.
         if isinstance(device, NodeDevice) or plan is None or not homes:

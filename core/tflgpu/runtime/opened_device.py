@@ -133,7 +133,7 @@ class OpenedDevice(Holder):
         return on_device(report, info.backend, info.name, self.precision.value, choice)
 
     def target(self) -> Target:
-        """What to compile for. The device must be there."""
+        """The target to compile for. The device must be there."""
         # Not at the top: a start from a kept model compiles nothing.
         from tflgpu.devices.targets import target_on
         from tflgpu.runtime.timing import time_model
@@ -154,7 +154,7 @@ class OpenedDevice(Holder):
         return attrs.evolve(target, by_gain=True, times=self._times)
 
     def noted(self, compiled: Compiled) -> Compiled:
-        """What was compiled; kernel rules that broke meanwhile are left out from now on."""
+        """The compiled graph; kernel rules that failed while compiling are left out from now on."""
         for rule, reason in compiled.broken_rules.items():
             _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
             self.broken_rules[rule] = reason
@@ -194,7 +194,7 @@ class OpenedDevice(Holder):
             self._renewal.replace(self._device, session, self._open)
 
     def check_open(self) -> None:
-        """That it can be used.
+        """Check that the device can be used.
 
         Raises:
             StateError: closed, or opened before a fork.

@@ -251,7 +251,7 @@ class Session(Stateful, Holder):
         return step.submit()
 
     def finish(self) -> None:
-        """What follows when all parts of a run are over."""
+        """Copy results and commit state when all parts of a run are over."""
         self._running = None
         while self._moving:
             self._look_up_outputs(self._moving.popitem()[1])

@@ -34,7 +34,7 @@ _MISSING = object()
 
 
 class _Local(dict[str, Any]):
-    """What a class's annotations name that neither its module nor Python has."""
+    """Names that a class's annotations use and that neither its module nor Python has."""
 
     def __init__(self, kind: type[Any], names: Mapping[str, Any]) -> None:
         super().__init__()

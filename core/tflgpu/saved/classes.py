@@ -81,14 +81,14 @@ class Classes:
         self.checks = Checks(_Names(self._kinds))
 
     def of(self, kind: type[Any]) -> SavedClass | None:
-        """What is known of a class; None where it is no attrs class of the table."""
+        """How files hold a class; None where it is no attrs class of the table."""
         found = self._known.get(kind)
         if found is None and attrs.has(kind) and self.kind(name_of(kind)) is kind:
             found = self._known[kind] = _known(kind, self.checks)
         return found
 
     def named(self, name: str) -> SavedClass | None:
-        """The same by a file's name for it."""
+        """How files hold the class of this name."""
         kind = self.kind(name)
         return None if kind is None else self.of(kind)
 
@@ -122,8 +122,8 @@ class Classes:
 
 
 class _Names(dict[str, Any]):
-    """What annotations may name that their module has only for type checkers: any class of the
-    rooms."""
+    """Names that a module imports for type checkers only, so that annotations can use any class of
+    the rooms."""
 
     def __init__(self, brought: Mapping[str, type[Any]]) -> None:
         super().__init__({kind.__name__: kind for kind in brought.values() if attrs.has(kind)})
@@ -141,7 +141,7 @@ class _Names(dict[str, Any]):
 
 
 def name_of(kind: type) -> str:
-    """What a file calls a class."""
+    """The name of a class in files."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -154,8 +154,7 @@ def classes_for(graph: Graph, *, as_read: bool = False) -> Classes:
 
 
 def classes_of_file(graph: Callable[[], Graph]) -> Classes:
-    """The same for a graph that is only asked for where a file names a class that is not
-    shipped."""
+    """The classes for a graph that is built only where a file names a class that is not shipped."""
     return Classes(later=lambda: classes_for(graph()))
 
 

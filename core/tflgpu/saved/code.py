@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def code_by(device: object) -> CodeOf | None:
-    """What gives a device's code of kernels. A kernel that it cannot print has none, and is refused
-    when it is loaded."""
+    """A function that gives a device's code of a kernel. A kernel that it cannot print has none,
+    and is refused when it is loaded."""
     if not offers(device, KeepsCode):
         return None
 

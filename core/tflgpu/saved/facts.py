@@ -27,7 +27,7 @@ from tflgpu.saved.stamps import stamp
 
 
 def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) -> Facts:
-    """What a compiled graph depends on besides graph and target.
+    """All that a compiled graph depends on besides graph and target.
 
     Raises:
         SavedModelError: the sources of a plugin are not to be found, so that their changes would go

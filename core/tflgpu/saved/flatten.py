@@ -40,7 +40,7 @@ class Flat:
 
 @attrs.define(eq=False)
 class _Tables:
-    """What all records of a file share: its other vectors."""
+    """The vectors of texts and numbers that all records of a file share."""
 
     texts: dict[str, int] = attrs.Factory(dict)
     integers: list[int] = attrs.Factory(list)
@@ -194,7 +194,7 @@ class Flattener:
         self._kept.append(item)
 
     def _parts(self, item: Any) -> list[Any]:
-        """What a value is made of, but for what its own record has."""
+        """The values that a value consists of, without those that its record holds itself."""
         kind = type(item)
         if kind in (tuple, list):
             return list(item)

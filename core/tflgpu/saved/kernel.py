@@ -32,7 +32,7 @@ class SavedKernel(Kernel):
     _statements: tuple[Stmt, ...] | None
 
     def __init__(self, given: dict[str, Any], read: ReadsBody, code: bytes | None) -> None:
-        """Of the other fields, and what reads the body."""
+        """A kernel with these other fields, whose body ``read`` gives."""
         for name, value in (*given.items(), ("code", code), ("_read", read), ("_statements", None)):
             object.__setattr__(self, name, value)  # kernels are frozen
 
@@ -50,5 +50,5 @@ class SavedKernel(Kernel):
         return found
 
     def read_by(self, read: ReadsBody) -> None:
-        """What gives the statements that are not in the file."""
+        """Set the function that gives the statements, which are not in the file."""
         object.__setattr__(self, "_read", read)

@@ -31,7 +31,7 @@ _SHOWN = 4  # differences that a message has
 
 @attrs.frozen  # every start compares or shows some
 class Key:
-    """What a file is for."""
+    """The facts that a saved model is valid for."""
 
     facts: Facts
 
@@ -44,7 +44,7 @@ class Key:
         return name_start(digest) + name[len(name_start(digest)) :]
 
     def differences(self, other: Key) -> tuple[str, ...]:
-        """What an ``other`` one has instead, one line each; none where the two are the same."""
+        """The facts in which ``other`` differs, one line each."""
         mine, theirs = dict(self.facts), dict(other.facts)
         if len(mine) < len(self.facts) or len(theirs) < len(other.facts):
             return () if self == other else ("facts that are said twice",)
@@ -72,7 +72,7 @@ class Key:
 
 
 def name_start(digest: str) -> str:
-    """What names begin with that are of a model's file."""
+    """The beginning of the file names of one model's saved forms."""
     return digest[:16]
 
 
@@ -146,17 +146,17 @@ def _texts(name: str, value: Any, classes: Classes) -> list[tuple[str, str]]:
 
 
 def op_text(op: OpDef) -> str:
-    """What is to be said of an op besides its code."""
+    """An op in a key, without its code."""
     return f"{op.name} {op.max_version} {op.owner}".strip()
 
 
 def pass_text(item: Pass) -> str:
-    """What is to be said of a pass."""
+    """A pass in a key."""
     return f"{item.phase} {item.name} {item.owner}".strip()
 
 
 def rule_text(rule: Rule) -> str:
-    """What is to be said of a kernel rule."""
+    """A kernel rule in a key."""
     from tflgpu.lowering.rule import ElementwiseRule  # most starts have no rule to tell of
 
     if isinstance(rule, ElementwiseRule):

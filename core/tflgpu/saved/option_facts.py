@@ -29,7 +29,8 @@ def facts_of_options(options: DelegateOptions) -> Facts:
 
 
 def facts_of_registry(known: Registry, backend: str) -> Facts:
-    """What plugins have registered for a backend, in the order in which it is asked."""
+    """Facts about a backend's ops, passes and rules of plugins, in the order in which they
+    apply."""
     said = {
         "ops": sorted(map(op_text, known.own_ops.values())),
         "passes": [pass_text(each) for each in known.passes()],

@@ -16,7 +16,7 @@ from tflgpu.values import frozen
 
 @frozen(eq=False)
 class Start:
-    """What becomes of a model's file.
+    """The compiled form of a model's file, without its graph.
 
     Attributes:
         compiled: The compiled graph.

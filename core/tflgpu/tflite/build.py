@@ -375,7 +375,7 @@ class _Building:
         return value
 
     def _is(self, value: Value) -> str:
-        """What a tensor that an operator must not write is."""
+        """Describes a tensor that an operator must not write."""
         if value in self.graph.inputs:
             return "an input of the model"
         if self.info.tensors[value.id].data is not None:

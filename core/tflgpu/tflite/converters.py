@@ -59,7 +59,7 @@ class FromSomething(Protocol):
         ...
 
     def steps(self, shape: Shape) -> list[Step]:
-        """What makes the tensor of it, at least one step."""
+        """The operators that make the model's tensor from the caller's, at least one."""
         ...
 
 
@@ -67,7 +67,7 @@ class ToSomething(Protocol):
     """A converter for an output of the model."""
 
     def steps(self, shape: Shape) -> list[Step]:
-        """What is made of a tensor of ``shape``, at least one step."""
+        """The operators that make the caller's result from a tensor of ``shape``, at least one."""
         ...
 
 

@@ -94,7 +94,7 @@ class FlatFile:
         return position + _OFFSET, count
 
     def require(self, position: int, size: int, where: str) -> None:
-        """That ``size`` bytes from ``position`` are within the file.
+        """Check that ``size`` bytes from ``position`` are within the file.
 
         Raises:
             ModelError: they are not.

@@ -58,7 +58,7 @@ class LaterModel(ModelFile):
         subgraphs: tuple[LaterSubgraph, ...],
         signatures: tuple[SignatureInfo, ...],
     ) -> None:
-        """Of a file's bytes; ``whole`` has all of it."""
+        """A model in these bytes; ``whole`` reads all of it."""
         given = {
             "content": data,
             "_whole": whole,
@@ -123,8 +123,7 @@ class LaterSubgraph(SubgraphInfo):
         subgraphs: int,
         tensor: Callable[[Table, int, int, bool], TensorInfo],
     ) -> None:
-        """Of a subgraph's table; ``tensor`` reads a tensor's, which is the i-th of so many, and an
-        input or not."""
+        """A subgraph by its table; ``tensor(table, index, count, is_input)`` reads one tensor."""
         limits = Limits(number, table.count("tensors"), subgraphs)
         inputs, outputs = table.numbers("inputs"), table.numbers("outputs")
         check_indices(inputs, f"{table.where}: input", limits)

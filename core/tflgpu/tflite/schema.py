@@ -240,7 +240,7 @@ def options_of(builtin: str) -> OptionsRef | None:
 
 
 def default_fields(table: str) -> dict[str, Any]:
-    """What every field of an options table reads as when it is not in the file.
+    """The value of every field of an options table that the file leaves out.
 
     A scalar reads as the schema's default, a vector as ``()``, a string as ``""``.
     """

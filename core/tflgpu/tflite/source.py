@@ -15,7 +15,7 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 def name_of(source: Source) -> str:
-    """What to call the source in messages."""
+    """The name of a source in messages."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return f"model of {memoryview(source).nbytes:,} bytes in memory"
     return os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else "model"

@@ -102,7 +102,7 @@ def _operator_code(name: str, code: int, version: int) -> Record:
 
 
 class _Writer:
-    """What subgraphs share: buffers and operator codes, in the order they were first used."""
+    """The buffers and operator codes that subgraphs share, in the order of their first use."""
 
     def __init__(self) -> None:
         # Buffer 0 is always empty: the one of tensors without a constant.

@@ -49,7 +49,7 @@ class Workshop:
 
     @property
     def side(self) -> CpuSide:
-        """What runs what the CPU runs."""
+        """The CPU side of the guard."""
         return self.loader.cpu
 
     def reference(self) -> Session:
