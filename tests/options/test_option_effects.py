@@ -24,7 +24,7 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 from tflgpu.runtime import trials
 from tflgpu.runtime.opening import compiled_on
-from tflgpu.runtime.run_policy import RunPolicy
+from tflgpu.runtime.running import Running
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
@@ -310,11 +310,11 @@ def test_active_waiting_asks_until_it_is_over() -> None:
 
     recording: Any = SimpleNamespace(submit=Pending, run=lambda: asked.append("run"))
     options = DelegateOptions(wait_type="active", invoke_loop_times=2)
-    active = attrs.evolve(RunPolicy.of(options), loops=1)
+    active = attrs.evolve(Running.of(options), loops=1)
     active.of_recording(recording)()
     assert asked == ["done", "done", "done", "wait"]
     asked.clear()
-    RunPolicy.of(DelegateOptions(invoke_loop_times=2)).of_recording(recording)()
+    Running.of(DelegateOptions(invoke_loop_times=2)).of_recording(recording)()
     assert asked == ["run", "run"]
 
 

@@ -1,4 +1,5 @@
-"""The base of recordings of plans: memory, names of dispatches, and runs with guard bands."""
+"""What recordings of plans have in common, for backends that want it: memory, the names of their
+dispatches, and runs between guard bands."""
 
 from __future__ import annotations
 
@@ -56,19 +57,19 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
         self._waits: list[Callable[[], None]] = []
 
     def run(self) -> None:
-        """Run, after other APIs are done with the shared buffers that it is bound to."""
+        """As `BaseRecording.run`, when those are done who share a buffer that it is bound to."""
         for wait in self._waits:
             wait()
         super().run()
 
     def submit(self) -> Pending:
-        """Submit a run, after waiting as `run` does."""
+        """As `BaseRecording.submit`, likewise."""
         for wait in self._waits:
             wait()
         return super().submit()
 
     def profile(self) -> Sequence[DispatchTime]:
-        """Time each dispatch, after waiting as `run` does."""
+        """As `BaseRecording.profile`, likewise."""
         for wait in self._waits:
             wait()
         return super().profile()

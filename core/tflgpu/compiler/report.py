@@ -1,4 +1,4 @@
-"""`DelegationReport`: which operators run where, and why not elsewhere.
+"""What went where, and why not: the answer to "was my model delegated?".
 
 `report_of` makes a report of a compiled graph; `report_json`, `report_table` and `report_html` show
 it.
@@ -125,7 +125,7 @@ class DelegationReport:
 
     @property
     def _cpu(self) -> str:
-        """The CPU side of all operators on the CPU, where it is the same for all."""
+        """What runs the operators on the CPU, where it is the same for all."""
         names = {r.runs_on for r in self.refusals}
         name = names.pop() if len(names) == 1 else ""
         return f" by {name}" if name else ""

@@ -1,4 +1,4 @@
-"""The rows of a report for people: operators, where they run, why, and estimated times."""
+"""The lines of a report that people read: what became of which operators, and the time it takes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rows(report: DelegationReport, *, every: bool = False) -> list[ReportRow]:
 
 
 def notes(report: DelegationReport) -> Iterator[str]:
-    """Notes that stand below the rows."""
+    """What is to be said below the lines."""
     if report.partitioning:
         yield f"partitioning: {report.partitioning} ({report.partitioning_reason})"
     if report.partitions > 1:

@@ -1,4 +1,4 @@
-"""The values in a report: one for each operator and one for each part."""
+"""The values in a report: what became of each operator, and of each part."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CompositeReport:
 
 @frozen
 class OperatorReport:
-    """The place of one operator of the file.
+    """What became of one operator of the file.
 
     Attributes:
         node: Its index in the model file.

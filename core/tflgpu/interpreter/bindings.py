@@ -1,4 +1,4 @@
-"""The memory that inputs and outputs of an interpreter are bound to; it outlives a session."""
+"""What inputs and outputs of an interpreter are bound to, from session to session."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Port:
 
 @define(eq=False)
 class Bound:
-    """A tensor's binding.
+    """What a tensor is bound to.
 
     Attributes:
         port: The tensor.
@@ -142,8 +142,8 @@ class Bound:
 
 
 class Bindings:
-    """The bound inputs and outputs of one subgraph. They outlive a session: the next session is
-    bound to the same memory, until it is unbound.
+    """Of one subgraph. They outlive a session, and hold for the next: what is bound stays bound
+    until it is unbound, whatever becomes of the session.
 
     Attributes:
         traffic: What runs and reading have copied between host and device.
@@ -157,7 +157,7 @@ class Bindings:
         self._bound: dict[int, Bound] = {}
 
     def get(self, index: int) -> Bound | None:
-        """A tensor's binding, if it has one."""
+        """What a tensor is bound to."""
         return self._bound.get(index)
 
     @property
@@ -234,7 +234,7 @@ class Bindings:
             self._bound[index] = made
 
     def check_inputs(self) -> None:
-        """Check before a run that no bound input was closed."""
+        """As `Bound.check_open`, of every input, before a run."""
         for bound in self._bound.values():
             if bound.port.is_input:
                 bound.check_open()
@@ -256,8 +256,7 @@ class Bindings:
         """For `Interpreter.tensor`, likewise: host memory with what a bound tensor has.
 
         Raises:
-            StateError, DeviceError: as `contents`; or it is an input, whose view a run would not
-                read.
+            StateError, DeviceError: as `contents`; or it is an input, which nobody would read.
         """
         bound = self._bound.get(index)
         if bound is None:

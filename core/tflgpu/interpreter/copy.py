@@ -1,4 +1,5 @@
-"""Copies of host arrays: large ones by several threads, small ones while holding Python's lock.
+"""Copies of host arrays: large ones by several threads, small ones without letting go of the
+interpreter lock.
 
 NumPy lets go of that lock while it copies more than 500 elements. Where other threads want it,
 getting it back takes longer than a small copy does. Large ones gain: on an H200's host, reading

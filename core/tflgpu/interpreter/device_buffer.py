@@ -71,7 +71,7 @@ class DeviceBuffer(Closable):
         return found
 
     def reshaped(self, shape: Sequence[int]) -> DeviceBuffer:
-        """The same memory with another shape of as many elements.
+        """The same memory as a tensor of another shape, with as many elements.
 
         Raises:
             InputError: another number of elements.
@@ -88,8 +88,8 @@ class DeviceBuffer(Closable):
         return DeviceBuffer(self.buffer, wanted, self.dtype)
 
     def export(self) -> Any:
-        """The API's own object for the same memory: a ``pyopencl.Buffer``, a wgpu ``GPUBuffer``,
-        the handles of a ``VkBuffer``.
+        """What the device's API calls it, over the same memory: a ``pyopencl.Buffer``, a wgpu
+        ``GPUBuffer``, the handles of a ``VkBuffer``.
 
         Raises:
             UnsupportedError: the backend does not hand it out; says why.

@@ -94,7 +94,7 @@ def recognised(source: Any) -> Given:
 
 
 def _loaded(module: str, name: str) -> Any:
-    """A class of a package, None where that is not imported."""
+    """A class of a package, None where nobody has imported that."""
     return getattr(sys.modules.get(module), name, None)
 
 
@@ -145,7 +145,7 @@ def _dlpack(source: Any) -> Given:
 
 
 def _cuda(source: Any, kind: str) -> Given:
-    """A tensor of CUDA: the whole of a buffer of ``allocate_cuda``."""
+    """A tensor of CUDA: a whole buffer of ``allocate_cuda``, by whatever name."""
     # Not to be waited for: a run waits for all of CUDA's work.
     capsule = attempt(partial(source.__dlpack__, stream=-1))
     if isinstance(capsule, Failed):

@@ -1,4 +1,4 @@
-"""An interpreter's details of its model: tensors, operators and signatures, as in TFLite."""
+"""What an interpreter says of its model: tensors, operators and signatures, as TFLite's does."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ModelDetails:
             return found
 
     def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> TensorDetails:
-        """One tensor's dictionary in `get_tensor_details`.
+        """What `get_tensor_details` has of one tensor.
 
         Raises:
             InputError: no such tensor or subgraph, or one of a type that NumPy lacks.
@@ -89,7 +89,7 @@ class ModelDetails:
             return [operator_details(o, info.tensors) for o in info.operators]
 
     def _get_op_details(self, op_index: int) -> dict[str, Any]:
-        """One operator's dictionary in `_get_ops_details`.
+        """What `_get_ops_details` has of one operator.
 
         Raises:
             InputError: no such operator.
@@ -107,7 +107,7 @@ class ModelDetails:
 
     @property
     def experimental_compress_quantization_zero_points(self) -> bool:
-        """The constructor's argument of this name."""
+        """As the constructor was given it."""
         with self._busy:
             return self._compress
 

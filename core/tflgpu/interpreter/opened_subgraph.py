@@ -1,5 +1,5 @@
-"""A subgraph in use: its session for the current input shapes, replaced after a fork, a failed run
-or a signal."""
+"""What runs one subgraph of a model while it is in use: a session, opened for the shapes of its
+inputs, and replaced where a fork, an error or a signal has left it of no use."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class OpenedSubgraph:
 
     @property
     def has_views(self) -> bool:
-        """Whether a view of a tensor is alive."""
+        """Whether somebody holds a view of a tensor."""
         return self._memory is not None and bool(self._memory.leases)
 
     @property
@@ -114,11 +114,11 @@ class OpenedSubgraph:
         return {} if self._memory is None else self._memory.session.variables
 
     def begin(self) -> Pending | None:
-        """Submit a run, as `on_error` says for failures; None where runs are not submitted."""
+        """As `Recovery.submit`."""
         return self._recovery.submit(self._ready().session, self._again)
 
     def finish(self, pending: Pending, timeout: float | None) -> bool:
-        """Wait for a run and recover from its failure; False after ``timeout`` seconds."""
+        """As `Recovery.finish`."""
         assert self._memory is not None
         return self._recovery.finish(self._memory.session, pending, self._again, timeout)
 
@@ -154,12 +154,12 @@ class OpenedSubgraph:
         return self._open_again(self._memory).session
 
     def _open_in_child(self, old: SessionMemory) -> SessionMemory:
-        """After a fork, open a session in the place of one on a device that tflgpu chose. State is
+        """After a fork, a session in the place of one on a device that nobody asked for. State is
         kept in host memory and comes along. Inputs and results may lie in memory of the device,
         which a child does not have.
 
         Raises:
-            StateError: the caller chose the device.
+            StateError: somebody asked for the device.
         """
         if not self._is_default:
             old.session.check_inherited(_DEVICE)
@@ -228,7 +228,7 @@ class OpenedSubgraph:
 
     @property
     def session(self) -> Session | None:
-        """The session, if it has been allocated."""
+        """What runs it, if it has been allocated."""
         return None if self._memory is None else self._memory.session
 
     def ready_to_bind(self, what: str = "") -> Session | None:

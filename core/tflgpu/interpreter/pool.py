@@ -1,4 +1,4 @@
-"""Memory of large results, used again once the results were dropped.
+"""Memory of large results, used again once nobody holds them.
 
 A fresh array of some megabytes costs more than filling it: the system hands out its pages one
 fault at a time. A caller that reads an output, uses it and drops it gets the same memory again.

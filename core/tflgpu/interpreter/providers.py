@@ -1,4 +1,4 @@
-"""The provider of an interpreter: its delegate's, the CPU alone, or the shared default one."""
+"""Which provider an interpreter has: its delegate's, the CPU alone, or the shared default one."""
 
 from __future__ import annotations
 

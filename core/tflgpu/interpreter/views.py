@@ -1,4 +1,4 @@
-"""Views of a session's arrays that users hold; the session is closed after the last one is gone.
+"""Views of a session's arrays, handed to users, and when the session may end.
 
 A view that a user holds points into memory that the session owns, some of it mapped from a
 device. A `Lease` is the base object of every such view, so that it is known whether there are
@@ -17,7 +17,7 @@ from tflgpu.runtime.session import Session
 
 
 class Lease:
-    """The ``base`` of a view; dies with the last view (or slice of one)."""
+    """What a view's ``base`` is; dies with the last view (or slice of one)."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_array", "_memory")
 

@@ -1,7 +1,7 @@
 """The kernel language: GPU kernels as typed trees, built, checked, interpreted and printed.
 
-The names are loaded when they are first used, so that naming a type or holding a printed kernel
-imports neither builder nor interpreter.
+The names are loaded when they are first used: whoever only has to name a type, or to hold a kernel
+that was printed before, needs neither builder nor interpreter.
 """
 
 from __future__ import annotations

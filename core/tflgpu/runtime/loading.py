@@ -1,4 +1,4 @@
-"""Loads a compiled graph: a recording for each part, and a session that runs them in order."""
+"""A compiled graph is loaded: a recording for each part, and a session that runs them in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tflgpu.ir.graph import Value
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.plugins.registry import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
-from tflgpu.runtime.run_policy import RunPolicy
+from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session, Step, make_variables
 from tflgpu.runtime.state import StateBuffers, too_large
 from tflgpu.values import frozen
@@ -63,7 +63,7 @@ class Loader:
     cpu: CpuSide
     guard_bands: bool
     may_fall_back: bool
-    running: RunPolicy = RunPolicy()
+    running: Running = Running()
     whole: bool = False
     progress: Progress | None = None
 
@@ -230,7 +230,7 @@ class Loader:
     def _keeper(
         self, part: Part, recording: Recording, homes: dict[int, Array]
     ) -> StateBuffers | None:
-        """The `StateBuffers` of a part with state; None for others."""
+        """What keeps the state of a part that has some; None for others."""
         device, plan = self.device, part.plan
         # A device of nodes has state itself.
         if isinstance(device, NodeDevice) or plan is None or not homes:

@@ -1,5 +1,4 @@
-"""An opened device with its options: compiles and loads graphs, renews a lost device, and
-closes."""
+"""The device that options ask for, opened: what it makes of graphs, opening it anew, its end."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry, registry
 from tflgpu.runtime.loading import Loader
-from tflgpu.runtime.run_policy import RunPolicy
+from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class OpenedDevice(Holder):
         return on_device(report, info.backend, info.name, self.precision.value, choice)
 
     def target(self) -> Target:
-        """The target to compile for. The device must be there."""
+        """What to compile for. The device must be there."""
         # Not at the top: a start from a kept model compiles nothing.
         from tflgpu.devices.targets import target_on
         from tflgpu.runtime.timing import time_model
@@ -154,7 +153,7 @@ class OpenedDevice(Holder):
         return attrs.evolve(target, by_gain=True, times=self._times)
 
     def noted(self, compiled: Compiled) -> Compiled:
-        """The compiled graph; kernel rules that failed while compiling are left out from now on."""
+        """What was compiled; kernel rules that broke meanwhile are left out from now on."""
         for rule, reason in compiled.broken_rules.items():
             _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
             self.broken_rules[rule] = reason
@@ -169,7 +168,7 @@ class OpenedDevice(Holder):
             cpu or self.cpu,
             self.options.guard_bands,
             self.may_fall_back,
-            RunPolicy.of(self.options),
+            Running.of(self.options),
             progress=self._progress,
         )
 
@@ -194,7 +193,7 @@ class OpenedDevice(Holder):
             self._renewal.replace(self._device, session, self._open)
 
     def check_open(self) -> None:
-        """Check that the device can be used.
+        """That it can be used.
 
         Raises:
             StateError: closed, or opened before a fork.

@@ -1,4 +1,4 @@
-"""The key of a saved model: all that a compiled graph depends on, as named texts.
+"""Everything that a compiled graph depends on, as texts with names: the key of a saved model.
 
 Two keys are the same only if compiling would give the same, but for what measured times decide:
 which parts pay. That stays as it was saved. What differs can be told from the names.
@@ -31,7 +31,7 @@ _SHOWN = 4  # differences that a message has
 
 @attrs.frozen  # every start compares or shows some
 class Key:
-    """The facts that a saved model is valid for."""
+    """What a file is for."""
 
     facts: Facts
 
@@ -44,7 +44,7 @@ class Key:
         return name_start(digest) + name[len(name_start(digest)) :]
 
     def differences(self, other: Key) -> tuple[str, ...]:
-        """The facts in which ``other`` differs, one line each."""
+        """What an ``other`` one has instead, one line each; none where the two are the same."""
         mine, theirs = dict(self.facts), dict(other.facts)
         if len(mine) < len(self.facts) or len(theirs) < len(other.facts):
             return () if self == other else ("facts that are said twice",)
@@ -72,7 +72,7 @@ class Key:
 
 
 def name_start(digest: str) -> str:
-    """The beginning of the file names of one model's saved forms."""
+    """What names begin with that are of a model's file."""
     return digest[:16]
 
 
@@ -146,17 +146,17 @@ def _texts(name: str, value: Any, classes: Classes) -> list[tuple[str, str]]:
 
 
 def op_text(op: OpDef) -> str:
-    """An op in a key, without its code."""
+    """What is to be said of an op besides its code."""
     return f"{op.name} {op.max_version} {op.owner}".strip()
 
 
 def pass_text(item: Pass) -> str:
-    """A pass in a key."""
+    """What is to be said of a pass."""
     return f"{item.phase} {item.name} {item.owner}".strip()
 
 
 def rule_text(rule: Rule) -> str:
-    """A kernel rule in a key."""
+    """What is to be said of a kernel rule."""
     from tflgpu.lowering.rule import ElementwiseRule  # most starts have no rule to tell of
 
     if isinstance(rule, ElementwiseRule):

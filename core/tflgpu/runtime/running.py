@@ -1,4 +1,4 @@
-"""How a recording runs: how its end is awaited, how often it is repeated, and its timeout."""
+"""How recordings of a device are run: waited for, repeated, tried out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tflgpu.options import DelegateOptions, InferencePreference, OnError, WaitTy
 from tflgpu.values import frozen
 
 
-class PolledRun:
+class Spinning:
     """A run that is waited for by asking again and again."""
 
     def __init__(self, pending: Pending) -> None:
@@ -35,8 +35,8 @@ class PolledRun:
 
 
 @frozen
-class RunPolicy:
-    """The options that decide how a recording runs.
+class Running:
+    """How options have recordings run.
 
     Attributes:
         wait: How the end of a run is waited for.
@@ -54,7 +54,7 @@ class RunPolicy:
     state_may_leave: bool = True
 
     @classmethod
-    def of(cls, options: DelegateOptions) -> RunPolicy:
+    def of(cls, options: DelegateOptions) -> Running:
         """The settings that delegate options ask for."""
         is_single = options.inference_preference is InferencePreference.FAST_SINGLE_ANSWER
         return cls(
@@ -66,13 +66,13 @@ class RunPolicy:
         )
 
     def of_recording(self, recording: Recording) -> Callable[[], None]:
-        """A function that runs a recording to its end.
+        """What runs a recording, to its end.
 
         The repeated runs read the same inputs, so that the outputs are those of one.
         """
 
         def spin() -> None:
-            PolledRun(recording.submit()).wait()
+            Spinning(recording.submit()).wait()
 
         def in_time() -> None:
             pending = recording.submit()
@@ -95,7 +95,7 @@ class RunPolicy:
         if self.loops > 1 or self.timeout is not None:
             return None
         if self.wait is WaitType.ACTIVE:
-            return lambda: PolledRun(recording.submit())
+            return lambda: Spinning(recording.submit())
         return recording.submit
 
     def finish(self, recording: Recording, pending: Pending) -> None:
