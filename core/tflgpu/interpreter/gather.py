@@ -1,4 +1,4 @@
-"""Requests of many callers, and the copies of a model that answer them: what a `Pool` does.
+"""Gathers requests of many callers for copies of a model that answer them: the work of a `Pool`.
 
     call -> a batch in a copy that is free: its caller copies its rows there
                 -> full: the caller runs it

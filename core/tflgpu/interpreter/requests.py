@@ -1,4 +1,4 @@
-"""What a `Pool` is asked, and what is run together: requests, and batches of them."""
+"""Requests to a `Pool`, and the batches in which they run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Request:
             self.error = error if isinstance(mine, Failed) else mine
 
     def results(self) -> Results:
-        """What came of it.
+        """The results of the request, or its error.
 
         Raises:
             InputError, DeviceError, StateError: its run ended in that.

@@ -43,7 +43,7 @@ class Owners:
 
     @classmethod
     def of(cls, name: str, size: int, order: str) -> Owners:
-        """Nobody has touched anything."""
+        """An empty record: no element was read or written."""
         nobody = np.full(size, _NOBODY, np.int32)
         return cls(name, nobody, nobody.copy(), order)
 

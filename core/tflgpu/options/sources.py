@@ -89,7 +89,7 @@ def from_environment(environ: Mapping[str, str], known: Known) -> dict[str, Any]
 
 
 @frozen
-class Gathered:
+class OptionValues:
     """Values from all sources, and for errors where those came from that the caller did not
     give."""
 
@@ -97,13 +97,13 @@ class Gathered:
     sources: Mapping[str, str]
 
     def explain(self, error: OptionError) -> OptionError:
-        """The same error, with the sources."""
+        """The error with the sources of values that the caller did not give."""
         listed = ", ".join(f"{name} is from {source}" for name, source in self.sources.items())
         return OptionError(f"{error} ({listed})") if listed else error
 
 
-def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known) -> Gathered:
-    """What the caller gives; then what the environment says, then the file that
+def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known) -> OptionValues:
+    """Merge the caller's options, then those of the environment, then those of the file that
     ``TFLGPU_OPTIONS_FILE`` names.
 
     ``backend``, ``device`` and ``cpu_backend`` are left out where a variable has them: it is looked
@@ -126,4 +126,4 @@ def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known)
             below.pop(name, None)
     sources = {**dict.fromkeys(below, path), **{name: variable(name) for name in around}}
     others = {name: source for name, source in sources.items() if name not in given}
-    return Gathered({**below, **around, **given}, others)
+    return OptionValues({**below, **around, **given}, others)
