@@ -21,7 +21,7 @@ from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.plugins.registry import registry
 from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.recording import CpuRefRecording

@@ -8,8 +8,10 @@ from contextlib import ExitStack
 import attrs
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Buffer, Builder, Kernel, Shared
+from tflgpu.language.buffers import Buffer, Shared
+from tflgpu.language.builder import Builder
 from tflgpu.language.check import check
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.tree import (
     Assign,
     Barrier,

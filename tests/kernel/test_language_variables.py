@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Buffer, Builder, Expr, Variable, interpret
+from tflgpu.language.buffers import Buffer
+from tflgpu.language.builder import Builder
+from tflgpu.language.expressions import Expr
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.tree import Binary, Let
 from tflgpu.language.types import F32, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.view import WriteView
 

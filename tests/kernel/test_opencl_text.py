@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from kernel_programs import PROGRAMS, ProgramCase, reserved_names, shared_subexpressions
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Expr, Kernel
-from tflgpu.language.tree import Buffer
+from tflgpu.language.buffers import Buffer
+from tflgpu.language.builder import Builder
+from tflgpu.language.expressions import Expr
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import F16, F32, Scalar, Type
 from tflgpu.language.words import is_reserved
 from tflgpu_opencl.dialect import OpenCLDialect

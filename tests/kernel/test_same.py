@@ -9,8 +9,9 @@ import weakref
 import attrs
 import pytest
 from kernel_programs import PROGRAMS
-from tflgpu.language import Buffer, Kernel, Shared
+from tflgpu.language.buffers import Buffer, Shared
 from tflgpu.language.builder import Builder
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.same import same, sketch
 from tflgpu.language.tree import (
     Assign,

@@ -15,10 +15,11 @@ from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import KernelError
 from tflgpu.ir.graph import Value
+from tflgpu.language.buffers import Buffer
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.same import same
-from tflgpu.language.tree import Buffer, Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.bodies import KernelBodies, key_of
 from tflgpu.lowering.layout import Layout, LayoutKind

@@ -14,7 +14,7 @@ from tflgpu.errors import CompileError, DeviceError, TflgpuError
 from tflgpu.language.caps import DeviceCaps
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Buffer
+    from tflgpu.language.buffers import Buffer
 
 #: Bytes of a plan's constants, inputs and outputs, by what refers to them.
 _Sizes = Mapping[type, Sequence[int]]

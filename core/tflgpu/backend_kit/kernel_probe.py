@@ -15,11 +15,12 @@ from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
 from tflgpu.language.interpreter import interpret
-from tflgpu.language.matrix import SUBGROUP, TILE, MatrixRole
-from tflgpu.language.types import F16x4, F32x4, Scalar
+from tflgpu.language.matrix import SUBGROUP, MatrixRole
+from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Buffer, Kernel
+    from tflgpu.language.buffers import Buffer
+from tflgpu.language.kernel import Kernel
 
 _LOG = logging.getLogger("tflgpu")
 _DTYPES = {Scalar.F16: DType.F16, Scalar.F32: DType.F32}

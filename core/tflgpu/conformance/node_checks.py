@@ -39,10 +39,11 @@ from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.language.buffers import Buffer
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
-from tflgpu.language.tree import Buffer, Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar, Size3
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32

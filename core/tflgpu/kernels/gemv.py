@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from tflgpu.kernels.gemm import MatrixProduct, Problem
 from tflgpu.kernels.team import Teams
+from tflgpu.language.buffers import Buffer
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Buffer
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.tuning import tuning_of

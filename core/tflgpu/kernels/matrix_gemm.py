@@ -29,9 +29,9 @@ from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.matrix import TILE, Matrix, MatrixRole
+from tflgpu.language.matrix import Matrix, MatrixRole
 from tflgpu.language.tree import Buffer, Expr, Shared
-from tflgpu.language.types import F16x4, F32x4, Scalar
+from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision

@@ -22,15 +22,12 @@ import enum
 from typing import Union
 
 from tflgpu.language.tree import Expr, Kernel, Shared, Stmt
-from tflgpu.language.types import Scalar
+from tflgpu.language.types import ROW_ALIGNMENT, TILE, Scalar
 from tflgpu.language.walk import statements
 from tflgpu.values import frozen
 
-#: Rows and columns of a tile, and invocations that hold one.
-TILE = 16
+#: Invocations that hold a tile.
 SUBGROUP = 32
-#: Bytes that the beginning of every row in memory is a multiple of.
-ROW_ALIGNMENT = 16
 
 
 class MatrixRole(enum.Enum):

@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
+from tflgpu.language.buffers import Buffer, Shared
 from tflgpu.language.frame import Index
-from tflgpu.language.matrix import ROW_ALIGNMENT, TILE
-from tflgpu.language.tree import Buffer, Shared
-from tflgpu.language.types import Scalar
+from tflgpu.language.types import ROW_ALIGNMENT, TILE, Scalar
 from tflgpu.values import define
 
 _NOBODY, _SEVERAL = -1, -2

@@ -38,7 +38,7 @@ from tflgpu.plugins.sources import GROUP, Plugin, PluginFailure, installed_plugi
 from tflgpu.plugins.values import plugin_ops, wrong_allowances, wrong_probe
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
     from tflgpu.lowering.rule import Rule, Site
     from tflgpu.ops.base import OpDef
     from tflgpu.passes.base import Pass
