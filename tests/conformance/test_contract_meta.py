@@ -12,9 +12,8 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.compiler.plan import Plan
-from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.contract import device_checks
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import DeviceUnderTest, NotApplicable
 from tflgpu.contract.device import DeviceInfo, DispatchTime, NodeRun, Recording
 from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.contract.pending import FINISHED, Pending

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 import attrs
 
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.generate import generate, source_of
 from tflgpu.conformance.op_checks import Question, ask, judge
 from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.run import Tensors
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import TflgpuError
 from tflgpu.lowering.precision import Precision

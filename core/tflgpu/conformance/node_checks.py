@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO, Ref
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.memory_nodes import HALVES, KERNELS, SIGNED, move, move_data
 from tflgpu.conformance.node_table import (
     COUNT,
@@ -35,7 +34,7 @@ from tflgpu.conformance.special_table import (
     wrong_results,
 )
 from tflgpu.conformance.subgroup_nodes import subgroup_checks
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
