@@ -19,7 +19,7 @@ from tflgpu.language.matrix import SUBGROUP, MatrixRole
 from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
 
 if TYPE_CHECKING:
-    from tflgpu.language.buffers import Buffer
+    from tflgpu.language.buffers import KernelBuffer
 from tflgpu.language.kernel import Kernel
 
 _LOG = logging.getLogger("tflgpu")
@@ -62,7 +62,7 @@ def _runs_right(device: Device, kernel: Kernel, operands: Array, count: int) -> 
         return False
 
 
-def _io(buffer: Buffer, count: int) -> PlannedIO:
+def _io(buffer: KernelBuffer, count: int) -> PlannedIO:
     nbytes = count * buffer.scalar.itemsize
     return PlannedIO(buffer.name, (count,), _DTYPES[buffer.scalar], nbytes)
 

@@ -38,7 +38,7 @@ from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Out
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.language.buffers import Buffer
+from tflgpu.language.buffers import KernelBuffer
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
@@ -168,7 +168,7 @@ def kernel_plan(kernel: Kernel, groups: Size3, arrays: Sequence[Array], alignmen
     return plan(dispatches, inputs, outputs, alignment=alignment)
 
 
-def _copy(buffer: Buffer, count: int) -> Kernel:
+def _copy(buffer: KernelBuffer, count: int) -> Kernel:
     k = Builder("copy", (32, 1, 1))
     src = k.buffer("src", buffer.scalar, 1, "read")
     dst = k.buffer("dst", buffer.scalar, 1, "write")

@@ -7,7 +7,7 @@ from tflgpu.values import frozen
 
 
 @frozen
-class Buffer:
+class KernelBuffer:
     """A kernel's buffer parameter: elements of ``width`` lanes of ``scalar``."""
 
     name: str
@@ -23,7 +23,7 @@ class Buffer:
 
 
 @frozen
-class Shared:
+class SharedArray:
     """An array of ``count`` elements shared by a workgroup; contents start undefined."""
 
     name: str

@@ -21,7 +21,7 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.author import refused
-from tflgpu.language.buffers import Buffer, Shared
+from tflgpu.language.buffers import KernelBuffer, SharedArray
 from tflgpu.language.evaluate import binary, call, constant, convert
 from tflgpu.language.hints import Hints
 from tflgpu.language.types import I32, Scalar, Type
@@ -389,7 +389,7 @@ class Load(Expr):
     reads: ClassVar[bool] = True
     keeps_lanes: ClassVar[bool] = True
     type: Type
-    buffer: Buffer
+    buffer: KernelBuffer
     index: Expr
     scalar: bool = False
 
@@ -401,5 +401,5 @@ class SharedLoad(Expr):
     reads: ClassVar[bool] = True
     keeps_lanes: ClassVar[bool] = True
     type: Type
-    array: Shared
+    array: SharedArray
     index: Expr

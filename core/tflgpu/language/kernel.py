@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.language.buffers import Buffer, Shared
+from tflgpu.language.buffers import KernelBuffer, SharedArray
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Kernel:
 
     name: str
     workgroup: tuple[int, int, int]
-    buffers: tuple[Buffer, ...]
-    shared: tuple[Shared, ...]
+    buffers: tuple[KernelBuffer, ...]
+    shared: tuple[SharedArray, ...]
     body: tuple[Stmt, ...]
 
     @property

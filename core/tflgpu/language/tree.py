@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.language.buffers import Buffer, Shared
+from tflgpu.language.buffers import KernelBuffer, SharedArray
 from tflgpu.language.expressions import (
     ARITHMETIC,
     BITWISE,
@@ -55,7 +55,6 @@ __all__ = [
     "Binary",
     "Bitcast",
     "Break",
-    "Buffer",
     "Builtin",
     "Call",
     "Cast",
@@ -64,6 +63,7 @@ __all__ = [
     "For",
     "If",
     "Kernel",
+    "KernelBuffer",
     "Lane",
     "Let",
     "Load",
@@ -72,7 +72,7 @@ __all__ = [
     "Operand",
     "Return",
     "Select",
-    "Shared",
+    "SharedArray",
     "SharedLoad",
     "SharedStore",
     "Splat",
@@ -128,7 +128,7 @@ class Store(Stmt):
     a storage-only integer buffer must be in its range.
     """
 
-    buffer: Buffer
+    buffer: KernelBuffer
     index: Expr
     value: Expr
     scalar: bool = False
@@ -154,7 +154,7 @@ class Store(Stmt):
 class SharedStore(Stmt):
     """Write element ``index`` of a shared array."""
 
-    array: Shared
+    array: SharedArray
     index: Expr
     value: Expr
 
