@@ -18,7 +18,7 @@ _FIELDS = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in (
 
 
 class Unedited:
-    """What nodes were like before somebody was asked about them."""
+    """What nodes were like before a plugin's function was called with them."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[Node | Value, tuple[Any, ...]]] = {}

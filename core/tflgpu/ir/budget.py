@@ -1,9 +1,9 @@
 """What a file may ask for before a run: one budget, one error.
 
 A file of a few bytes can ask for any amount of work: values that share one another, subgraphs that
-run subgraphs, loops, constants that are computed from constants. Whatever does such work spends
-from a `Budget` first, and a file that asks for more than any model needs is refused. A run has no
-budget: it takes as long as it takes, and Ctrl-C ends it.
+run subgraphs, loops, constants that are computed from constants. Such work is paid
+for from a `Budget` first, and a file that asks for more than any model needs is refused. A run has
+no budget: it takes as long as it takes, and Ctrl-C ends it.
 """
 
 from __future__ import annotations

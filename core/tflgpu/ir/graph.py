@@ -96,7 +96,7 @@ def at_rest(dtype: DType, quant: Quantization | None) -> int:
 
 @frozen(eq=False)
 class FileOptions:
-    """What a model file says of an operator besides its tensors, for whoever writes it again.
+    """What a model file says of an operator besides its tensors, so that it can be written again.
 
     Attributes:
         name: Its builtin name or custom code.
@@ -108,8 +108,8 @@ class FileOptions:
         gap: Why the operator cannot be written again from these; empty where it can.
         intermediates: Tensors by which a recurrent operator is told scales of what it computes on
             the way; None for an absent one.
-        place: The file, and where the operator's table is in it, for whoever can read what these
-            lack; None where there is no gap, or nobody can.
+        place: The file, and where the operator's table is in it, to read
+            there what these lack; None where they lack nothing, or it cannot be read.
         composites: The composites that the operator is part of, the outermost first; mostly none.
     """
 
@@ -130,7 +130,7 @@ class Node:
 
     ``origins`` are the operator indices in the model file that this node stands for: one after
     reading, several once passes have fused nodes, so that reports can speak of the file's
-    operators whatever the passes did.
+    operators after all passes.
 
     ``source`` is what the file said of the operator; None for a node that no file has. Passes may
     have changed ``op`` and ``attrs`` since.

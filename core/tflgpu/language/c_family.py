@@ -2,7 +2,7 @@
 types, numbers, choices, and f16.
 
 Devices without arithmetic of f16 load and store it all the same. There an f16 value is only moved
-about, and is held as the f32 that it equals; whatever would compute with it is refused.
+about, and is held as the f32 that it equals; arithmetic on it is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shader generators: what makes program text of kernels, by the name of the language.
 
-Plugins register them (`tflgpu_register_generators`), the shipped backends those of their APIs, so
-that whoever writes another backend for an API, or only wants to see a kernel, finds its printer.
+Plugins register them (`tflgpu_register_generators`), the shipped backends those of their APIs. So
+another backend for the same API can use a printer, and a tool can show a kernel.
 """
 
 from __future__ import annotations

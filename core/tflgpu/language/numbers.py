@@ -24,7 +24,7 @@ def never_nan(expr: Expr) -> bool:
 
 
 def is_same(a: Expr, b: Expr) -> bool:
-    """Whether both are one value, whatever it is."""
+    """Whether two expressions certainly have the same value."""
     if isinstance(a, Splat) and isinstance(b, Splat):
         return is_same(a.operand, b.operand)
     if isinstance(a, Name) and isinstance(b, Name):

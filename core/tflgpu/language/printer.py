@@ -1,8 +1,8 @@
 """The base of the printers of C-like shading languages (OpenCL C, WGSL).
 
 `Printer` walks a kernel and lays out statements, names, precedence and shared sub-expressions,
-which these languages have in common; whatever a language spells its own way is one small
-method that a dialect overrides. The method for a class of nodes has its name (`load`,
+which these languages have in common; each thing that a language spells its own way is
+one small method, which a dialect overrides. The method for a class of nodes has its name (`load`,
 `shared_load`) and gets the node and the code of its operands. The text depends on nothing but the
 kernel, so it can key a cache.
 """

@@ -108,7 +108,7 @@ class Scales:
 
 
 def clamped(x: Array, bounds: tuple[int, int]) -> Array:
-    """As so many bits hold it."""
+    """Limited to the bounds of a number of so many bits."""
     return np.asarray(np.clip(x, *bounds))
 
 
