@@ -1,4 +1,4 @@
-"""A plugin's op: its functions are called so that what they raise or give wrong has its name."""
+"""Calls a plugin's op so that its errors and wrong results name the plugin."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ class FileForm:
         max_version: Highest TFLite op version understood.
         composed: Which composites of a file it computes as one.
         result_type: The type of all results, where TFLite's kernel gives it to them whatever the
-            file says (`tflgpu.tflite.settled`): a type, the position of the operand that has it, or
-            the name of the option that says it; None: the file has to say the type that the op
-            makes.
+            file says (`tflgpu.tflite.result_types`): a type, the position of the operand that has
+            it, or the name of the option that says it; None: the file has to say the type that the
+            op makes.
         refit: Attributes, operands and whether inputs of the model have other shapes than the
             file's -> new contents for constants of the file, by position, that say what those
             shapes decide.
