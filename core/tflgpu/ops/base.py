@@ -201,9 +201,9 @@ class OpDef:
         positions: The attribute that holds the type of all results, which are positions in an
             operand: i64 or i32. "" = there is none.
         result_type: The type of all results, where TFLite's kernel sets it and the file's
-            type does not count (`tflgpu.tflite.settled`): a type, the position of the operand that has it, or
-            the name of the option that says it; None: the file has to say the type that the op
-            makes.
+            type does not count (`tflgpu.tflite.settled`): a type, the position of the operand that
+            has it, or the name of the option that says it; None: the file has to say the type that
+            the op makes.
         checked: Positions of operands of whole numbers, some of which the reference refuses while
             the model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
