@@ -50,7 +50,7 @@ class Entry:
     name: str | None = None
 
     def make_kernel(self, native: Native | None) -> Any:
-        """A kernel object that nobody else has."""
+        """A new kernel object, which is not shared."""
         name = self.name or _names(self.program)
         return RawKernel(native, self.program, name) if native else cl.Kernel(self.program, name)
 

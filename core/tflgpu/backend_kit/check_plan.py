@@ -1,4 +1,4 @@
-"""Whether a plan fits together and fits a device, asked by every backend before it loads one.
+"""Checks that a plan is consistent and fits a device; every backend asks before it loads one.
 
 Drivers check little of it: some crash, some compute with what lies beside a buffer.
 """

@@ -1,4 +1,4 @@
-"""What an API compiled of kernels, kept for models to come: for backends that want it."""
+"""A cache in memory of the programs that an API compiled from kernels."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whether a device runs what its driver does not promise: a small kernel, run and compared with the
-language's definition of it."""
+"""Runs a small kernel to find out whether a device does something that its driver does not promise,
+and compares the result with the interpreter's."""
 
 from __future__ import annotations
 

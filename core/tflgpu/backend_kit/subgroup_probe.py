@@ -1,4 +1,4 @@
-"""How many neighbours a device really shuffles values among: two small kernels that say so.
+"""Measures among how many neighbours a device really shuffles values, by two small kernels.
 
 No API promises which invocations of a workgroup are neighbours in a subgroup. Nearly all devices
 fill subgroups in the order of the local ids; here is asked whether this one does, in a workgroup

@@ -1,4 +1,4 @@
-"""Places for tensors that share arenas, from their lifetimes: one arena, or several where one
+"""Offsets for tensors that share arenas, from their lifetimes: one arena, or several where one
 would be larger than the device's largest buffer.
 
 Two greedy strategies, as in the literature on memory planning for inference (Pisarchyk and Lee,

@@ -1,4 +1,4 @@
-"""A plan: the kernels of a part, what each is bound to, and the memory they share."""
+"""A plan: the kernels of a part, the buffers each is bound to, and the memory that they share."""
 
 from __future__ import annotations
 

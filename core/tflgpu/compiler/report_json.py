@@ -1,4 +1,4 @@
-"""A report as plain values and as JSON, for other programs. docs/report.md says what they mean."""
+"""A report as plain values and as JSON, for other programs; docs/report.md describes the fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a device is, and whether it computes right: a small plan, run on it for a moment.
+"""Runs a small plan on a device, to measure its speed and to check that its results are right.
 
 The plan is the work of a small network at batch 1: a row of dependent pointwise convolutions
 with an input and an output on the host, so that launching, waiting and copying count as they do

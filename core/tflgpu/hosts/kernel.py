@@ -1,4 +1,4 @@
-"""A subset of LiteRT's nodes as it runs: copy in, run the session, copy out."""
+"""A subset of LiteRT's nodes as one kernel: copy in, run the session, copy out."""
 
 from __future__ import annotations
 

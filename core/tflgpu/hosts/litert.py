@@ -1,4 +1,4 @@
-"""LiteRT as the host of a `GpuDelegate`: what it is asked, and what it took, graph by graph."""
+"""LiteRT as the host of a `GpuDelegate`: its calls, and which nodes the delegate took."""
 
 from __future__ import annotations
 

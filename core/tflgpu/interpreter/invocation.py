@@ -108,7 +108,7 @@ class Invocation:
 
 
 class _Run:
-    """What is under way, in one of two ways."""
+    """A run in flight, submitted or in a thread."""
 
     def __init__(self, pending: Pending | None, future: Future[None] | None) -> None:
         self._pending, self._future = pending, future

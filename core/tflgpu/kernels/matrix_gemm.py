@@ -46,7 +46,7 @@ _SMALLEST_NORMAL = 2.0**-14  # of f16
 
 @attrs.frozen
 class Operands:
-    """What is multiplied: f16 values that an input is made of (1 or 2), and those of the
+    """The operands of a product: f16 values that an input is made of (1 or 2), and those of the
     weights, as in `Problem`."""
 
     inputs: int

@@ -67,7 +67,7 @@ class MatrixTile:
 
     @property
     def out_pitch(self) -> int:
-        """The same of the result, in f32 vectors."""
+        """The pitch of the result, in f32 vectors."""
         return self.slices + 1
 
     def shared_bytes(self, inputs: int, weights: int) -> int:

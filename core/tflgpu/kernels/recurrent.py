@@ -1,5 +1,5 @@
-"""What recurrent kernels share: sums over the inputs of all steps at once, and a team that goes
-through time; of real numbers in f32, of stored ones in i32.
+"""Shared by recurrent kernels: sums over the inputs of all steps at once, and a team that goes
+through time; real numbers in f32, stored ones in i32.
 
 Only what depends on the step before has to wait for it. So the inputs of all steps are multiplied
 first, by as many invocations as there are sums; then one workgroup a row of the batch goes through
@@ -101,8 +101,8 @@ class InputProduct:
 
 @attrs.frozen(eq=False)
 class Factors:
-    """What makes of sums of stored numbers those of the next step: what is added first, for each
-    gate [units], and a multiplier for each."""
+    """How sums of stored numbers become those of the next step: a number to add, for each gate
+    [units], and a multiplier for each."""
 
     offsets: Sequence[Array]
     multipliers: Sequence[Multiplier]

@@ -34,7 +34,7 @@ class RowStep:
 
     @property
     def result(self) -> Value:
-        """What it makes."""
+        """The node's result."""
         return self.node.outputs[0]
 
 

@@ -1,7 +1,5 @@
-"""Workgroups in which a team of invocations shares each result, and how a team merges what its
-members found: neighbours in a subgroup by shuffles, where the device has them, all others through
-shared memory.
-"""
+"""Workgroups in which a team of invocations shares each result, and merges its members' findings:
+by shuffles within a subgroup, else through shared memory."""
 
 from __future__ import annotations
 

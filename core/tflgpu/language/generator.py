@@ -1,7 +1,7 @@
-"""Shader generators: what makes program text of kernels, by the name of the language.
+"""Shader generators: functions that print kernels as program text, by the name of the language.
 
-Plugins register them (`tflgpu_register_generators`), the shipped backends those of their APIs. So
-another backend for the same API can use a printer, and a tool can show a kernel.
+Plugins register them (`tflgpu_register_generators`), the shipped backends those of their APIs, so
+that another backend of an API, and `tflgpu shader`, find its printer.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Owners:
 
     @classmethod
     def of(cls, name: str, size: int, order: str) -> Owners:
-        """Of an array that no invocation has touched."""
+        """An empty record: no element was read or written."""
         nobody = np.full(size, _NOBODY, np.int32)
         return cls(name, nobody, nobody.copy(), order)
 

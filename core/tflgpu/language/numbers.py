@@ -24,7 +24,7 @@ def never_nan(expr: Expr) -> bool:
 
 
 def is_same(a: Expr, b: Expr) -> bool:
-    """Whether two expressions certainly have the same value."""
+    """Whether two expressions are one object, one variable, or vectors of the same one."""
     if isinstance(a, Splat) and isinstance(b, Splat):
         return is_same(a.operand, b.operand)
     if isinstance(a, Name) and isinstance(b, Name):

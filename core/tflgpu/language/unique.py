@@ -1,4 +1,4 @@
-"""Equal kernels are one object, so that checking, printing and compiling a kernel are done once.
+"""Equal kernels are one object, so that each is checked, printed and compiled once.
 
 A network repeats its blocks: MobileNet v2 has 55 dispatches and 33 different kernels. The builder
 asks here for each kernel that it has finished; who checks, prints or compiles kernels goes by

@@ -1,4 +1,4 @@
-"""From a node to dispatches: what a kernel generator is given, and what it leaves behind.
+"""`Lowering`: what a kernel generator gets for a node, and the dispatches that it makes.
 
 A backend-neutral generator is a function ``build(low: Lowering) -> None`` registered in a
 `KernelRule`. It asks for views, writes a kernel with a `Builder`, and calls `dispatch`.
@@ -45,8 +45,8 @@ class Constant:
 
 @attrs.frozen
 class NewState:
-    """What a variable holds after the run. What it held before is the variable itself, so that a
-    kernel may read the one in any order while it writes the other."""
+    """The contents of a variable after the run. What it held before is the variable itself, so that
+    a kernel may read the one in any order while it writes the other."""
 
     variable: Value
 
@@ -298,8 +298,8 @@ class Lowering:
         return tuple(links)
 
     def _link(self, k: Builder, fused: FusedNode, made: Sequence[int]) -> Link:
-        """What a node makes of what the chain made before, ``made`` in this order, and of
-        others."""
+        """Apply a node's expression to the results of the chain so far, ``made`` in this order, and
+        to other operands."""
         node = fused.node
         given = [v for v in node.inputs if v is not None]
         # A view, or the place in the chain of what is at hand.
@@ -335,7 +335,8 @@ def storage_of(
     caps: DeviceCaps,
     integers: IntegerStorage = IntegerStorage.WORDS,
 ) -> Scalar:
-    """What a tensor is stored as inside a partition: floats by precision, the rest by policy."""
+    """The type in which a tensor is stored inside a partition: floats by precision, others by
+    policy."""
     if value.dtype.is_float:
         return precision.storage(value.elements, caps)
     return integers.inside(value.dtype, caps)

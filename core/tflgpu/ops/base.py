@@ -200,10 +200,10 @@ class OpDef:
             that 32 do not hold does what any other one outside does.
         positions: The attribute that holds the type of all results, which are positions in an
             operand: i64 or i32. "" = there is none.
-        result_type: The type of all results, where TFLite's kernel sets it and the file's
-            type does not count (`tflgpu.tflite.settled`): a type, the position of the operand that
-            has it, or the name of the option that says it; None: the file has to say the type that
-            the op makes.
+        result_type: The type of all results, where TFLite's kernel gives it to them whatever the
+            file says (`tflgpu.tflite.result_types`): a type, the position of the operand that has
+            it, or the name of the option that says it; None: the file has to say the type that the
+            op makes.
         checked: Positions of operands of whole numbers, some of which the reference refuses while
             the model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.

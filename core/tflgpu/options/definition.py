@@ -1,4 +1,4 @@
-"""What an option is: one line of `tflgpu.options.option_list`, from which everything else is made.
+"""`Option`: one line of `tflgpu.options.option_list`, from which everything else is made.
 
 Keywords, dictionaries, TOML, environment variables, text, flags of the command line and the table
 in docs/options.md all go by these.

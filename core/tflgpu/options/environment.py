@@ -1,4 +1,4 @@
-"""Options from environment variables, and what else begins with TFLGPU_.
+"""Options from environment variables, and all other variables that begin with TFLGPU_.
 
 A variable of the name of no option and of nothing else is a mistake that would go unnoticed, so it
 is warned of, once.
@@ -41,7 +41,7 @@ _warned: set[str] = set()
 
 
 def environment_options(environ: Mapping[str, str], known: Mapping[str, Option]) -> dict[str, Any]:
-    """What the environment says of options, by name. Empty variables say nothing.
+    """The options that environment variables set, by name. Empty variables say nothing.
 
     Raises:
         OptionError: a value that its option does not take, or two that contradict each other; names

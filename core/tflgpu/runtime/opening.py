@@ -161,7 +161,7 @@ def declined(graph: Graph, provider: Provider) -> Sequence[Declined]:
 
 
 def compiled_on(graph: Graph, provider: Provider) -> Compiled:
-    """What a graph becomes on a provider's device, without loading it.
+    """The compiled form of a graph on a provider's device, without loading it.
 
     Raises:
         StateError, PluginError, GraphError: as `open_graph`.

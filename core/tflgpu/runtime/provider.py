@@ -101,7 +101,8 @@ class Provider:
 
     @property
     def on_error(self) -> OnError:
-        """What follows an error in a run."""
+        """What follows a failed run: the option ``on_error``; by default the CPU where the device
+        is tflgpu's own choice, else the error."""
         if self.opened is None:
             return OnError.RAISE  # of the CPU's
         if self.options.on_error is not None:
@@ -232,7 +233,7 @@ def _forget(forgotten: _Shared | None) -> None:
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
-    """What may change the choice of a device."""
+    """The environment variables that may change the choice of a device."""
     return tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith("TFLGPU_")))
 
 

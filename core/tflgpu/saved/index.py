@@ -41,7 +41,7 @@ _WHERE = "the index of a saved model"
 
 @frozen(eq=False)
 class Index:
-    """What a file holds but for its arrays; ``saved.fbs`` says what each field is."""
+    """The contents of a file without its arrays; ``saved.fbs`` describes each field."""
 
     texts: tuple[str, ...]
     integers: Sequence[int]

@@ -1,4 +1,4 @@
-"""A folder of saved models: what was compiled once is read the next time.
+"""A folder of saved models: a model that was compiled once is read the next time.
 
 A cache: a damaged or outdated file is dropped, and made anew. A file's name is a digest of its key,
 and the key in it is compared as well. Two processes that want the same model compile it once. The
@@ -63,7 +63,7 @@ def open_or_compile(
     code_of: CodeOf | None = None,
     limit: int = LIMIT,
 ) -> Compiled:
-    """What a graph becomes: read from a folder if it is there, else compiled, and kept there.
+    """The compiled form of a graph: read from a folder, or compiled and kept there.
 
     Args:
         graph: As it was read; it is not changed.
@@ -109,7 +109,7 @@ def open_or_make(
     write: Callable[[Path, T], None],
     limit: int = LIMIT,
 ) -> T:
-    """What a folder has of a key, or what is made and kept there.
+    """The value that a folder has for a key, or a new one, which is kept there.
 
     Raises:
         The errors of ``make``. Those of ``read`` and ``write`` are logged.
@@ -176,8 +176,7 @@ def entries(folder: Path) -> list[SavedFile]:
 
 
 def fault(path: Path) -> str:
-    """What is wrong with a file, "" where nothing is: its digest is right, and its name is that of
-    its key."""
+    """Why a file cannot be used; "" where its digest is right and its name is that of its key."""
     try:
         _, key = checked(path)
     except SavedModelError as error:

@@ -1,4 +1,4 @@
-"""The tables that say what a model's tensors are, as data.
+"""Tables of a model's tensors, as data of the schema.
 
 `tflgpu.tflite.schema` knows all tables by asking the `tflite` package, hundreds of modules which
 take longer to import than a kept model takes to start. Looking up what its inputs and outputs are

@@ -17,7 +17,7 @@ Default = int | float | bool | None
 
 
 class Kind(enum.Enum):
-    """What a field of a table holds."""
+    """The contents of a table's field."""
 
     SCALAR = "scalar"
     STRING = "string"

@@ -31,7 +31,7 @@ def _package() -> Any:
 
 
 class _Later(Mapping[K, V]):
-    """A mapping that is made when somebody first looks into it."""
+    """A mapping that is made at its first use."""
 
     def __init__(self, make: Callable[[], dict[K, V]]) -> None:
         self._found = functools.cache(make)
@@ -240,7 +240,7 @@ def options_of(builtin: str) -> OptionsRef | None:
 
 
 def default_fields(table: str) -> dict[str, Any]:
-    """What every field of an options table reads as when it is not in the file.
+    """The value of every field of an options table that the file leaves out.
 
     A scalar reads as the schema's default, a vector as ``()``, a string as ``""``.
     """
