@@ -10,7 +10,7 @@ from tflgpu.backend_kit.kernel_device import KernelDevice
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.errors import CompileError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_opencl import devices

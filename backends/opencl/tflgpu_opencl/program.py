@@ -15,7 +15,7 @@ import pyopencl as cl
 from tflgpu.backend_kit.joined_kernels import Joined, JoinedKernels, Opening
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.errors import CompileError, DeviceError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 
 from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import failure

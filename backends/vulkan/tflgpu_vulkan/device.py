@@ -13,7 +13,7 @@ from tflgpu.backend_kit.pooled_memory import PooledMemory
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan
 from tflgpu.errors import DeviceError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_vulkan.blocks import Block, Region

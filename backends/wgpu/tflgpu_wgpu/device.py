@@ -9,7 +9,7 @@ import attrs
 from tflgpu.backend_kit.account import Ledger
 from tflgpu.backend_kit.kernel_device import KernelDevice
 from tflgpu.compiler.plan import Plan, PlannedDispatch
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.tuning import tuning_of
 

@@ -28,7 +28,7 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.reason import Unsupported
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 
 class BaseDevice(Holder):

@@ -19,7 +19,7 @@ from tflgpu.errors import CompileError, DeviceError
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 
 @frozen

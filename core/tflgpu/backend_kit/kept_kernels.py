@@ -12,7 +12,7 @@ from tflgpu.backend_kit.parallel import in_parallel
 from tflgpu.cache.disk_cache import DiskCache, cache_key
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 P = TypeVar("P")
 

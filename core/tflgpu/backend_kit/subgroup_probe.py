@@ -23,7 +23,7 @@ from tflgpu.language.subgroup import LARGEST
 from tflgpu.language.types import Scalar, Size3
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 _LOG = logging.getLogger("tflgpu")
 _COUNT, _GROUPS = 64, 3  # invocations of a workgroup, and workgroups

@@ -41,7 +41,7 @@ from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.unknown import unknown_reason
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
     from tflgpu.ops.base import OpDef
 
 _NODE_DEVICE = ("info", "caps", "supports", "load_nodes", "close")

@@ -13,7 +13,7 @@ from tflgpu.errors.blame import Failed, Refused, attempt
 from tflgpu.ir.edit_guard import EditGuard, answered
 from tflgpu.ir.graph import Value
 from tflgpu.language.check import check
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.lowering import Constant, Dispatch, Lowering, NewState, Temp
 
 

@@ -26,7 +26,7 @@ from tflgpu.lowering.reason import Unsupported
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
     from tflgpu.ops.base import OpDef
 
 API_VERSION = 2

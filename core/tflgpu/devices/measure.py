@@ -30,7 +30,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.types import Scalar
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 _PIXELS, _CHANNELS, _LAYERS = 1024, 64, 8
 _SLICES = _CHANNELS // 4

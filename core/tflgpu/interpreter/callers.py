@@ -197,8 +197,13 @@ class Pool(Closable, OfProcess):
         """Refuse calls from now on, those that wait for a copy among them, wait for those that are
         being served, and release everything; twice is harmless. Inside of a call of the same thread
         (by a signal's handler, or by a future's callback) it returns at once, and takes effect at
-        the end of that call."""
-        if not self._watch.inherited:
+        the end of that call; a handler that comes in a method of one of its futures may leave it to
+        a thread."""
+        if self._watch.inherited:
+            return
+        if self._gather.is_in_a_future:
+            threading.Thread(target=self.close, name="tflgpu-pool-close").start()
+        else:
             self._gather.refuse()
             super().close()
 

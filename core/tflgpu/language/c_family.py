@@ -22,7 +22,7 @@ from tflgpu.language.matrix import (
 from tflgpu.language.needs import Features
 from tflgpu.language.overflow import made_of_data
 from tflgpu.language.printer import Printer
-from tflgpu.language.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, Shared, Unary
+from tflgpu.language.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, SharedArray, Unary
 from tflgpu.language.types import Scalar, Type, type_of
 
 NAMES = {
@@ -97,7 +97,7 @@ class CPrinter(Printer):
         """One of vectors, between f16 and f32."""
         raise NotImplementedError
 
-    def shared_pointer(self, array: Shared, element: Scalar, index: str) -> str:
+    def shared_pointer(self, array: SharedArray, element: Scalar, index: str) -> str:
         """A pointer to an element of a shared array, seen as one of single lanes."""
         raise NotImplementedError
 

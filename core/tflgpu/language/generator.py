@@ -13,7 +13,7 @@ from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.language.caps import DeviceCaps
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 
 @frozen

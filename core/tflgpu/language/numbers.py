@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 import math
 
-from tflgpu.language.tree import Binary, Cast, Const, Expr, Name, Splat
+from tflgpu.language.expressions import Binary, Cast, Const, Expr, Name, Splat
 
 
 def never_nan(expr: Expr) -> bool:

@@ -44,7 +44,7 @@ from tflgpu.language.tree import (
     Name,
     Return,
     Select,
-    Shared,
+    SharedArray,
     SharedLoad,
     SharedStore,
     Splat,
@@ -199,7 +199,7 @@ class Printer(NodeWriter):
         it."""
         return self.function_of(self.type_name(target), x)
 
-    def declare_shared(self, array: Shared) -> str:
+    def declare_shared(self, array: SharedArray) -> str:
         """Declare a shared array inside the kernel; "" where `open_kernel` does it."""
         return ""
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import weakref
 
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.same import same, sketch
-from tflgpu.language.tree import Kernel
 
 
 class _Content:

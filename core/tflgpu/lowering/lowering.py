@@ -18,7 +18,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.tree import Buffer, Expr, Kernel
+from tflgpu.language.tree import Expr, Kernel, KernelBuffer
 from tflgpu.language.types import Scalar, Size3
 from tflgpu.lowering.bodies import KernelBodies
 from tflgpu.lowering.layout import Layout, LayoutKind
@@ -216,7 +216,7 @@ class Lowering:
         *,
         width: int = 4,
         scalar: Scalar | None = None,
-    ) -> Buffer:
+    ) -> KernelBuffer:
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
         as ``scalar`` (default: `Precision.weight_storage`)."""
         scalar = scalar or self.precision.weight_storage(data, self.caps)
@@ -268,7 +268,9 @@ class Lowering:
 
     # Inside
 
-    def _bind(self, k: Builder, name: str, layout: Layout, access: str, binding: Binding) -> Buffer:
+    def _bind(
+        self, k: Builder, name: str, layout: Layout, access: str, binding: Binding
+    ) -> KernelBuffer:
         width = 4 if layout.is_vector else 1
         buffer = k.buffer(name, layout.storage, width, access)
         self._bindings[id(k)].append(binding)

@@ -157,7 +157,7 @@ class OpDef:
             the samples, which is enough where operands of any size fit together.
         filter: Which operand is what, where the op sums products of data with a filter.
         activation_field: The attribute that holds a fused `Activation`, applied to the one result.
-            The op computes all of them but SIGN_BIT, whatever of them a file can ask for.
+            The op computes all of them that a file can ask for but SIGN_BIT.
         computes: The activation that the op itself is, of operand 0.
         affine: Node -> ``scale * x + shift`` per channel, which it computes before any fused
             activation; None where it does not.

@@ -24,6 +24,8 @@ Known = Mapping[str, Option]
 
 #: Bytes of a file of options, which is a page of text.
 _MOST = 1 << 20
+#: Dots in a line of it: the time that a key of many parts takes grows with their square.
+_MOST_DOTS = 100
 
 
 def from_dict(options: Mapping[str, object], known: Known) -> dict[str, Any]:
@@ -57,7 +59,11 @@ def from_toml(
             Path(path).is_file() and Path(path).stat().st_size <= _MOST
         ):
             raise OptionError(f"{who}it is no file of at most {_MOST >> 20} MiB")
-        content: Any = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+            more = f"a line has more than {_MOST_DOTS} dots"
+            raise OptionError(f"{who}it is no TOML file: {more}")
+        content: Any = tomllib.loads(text)
     except OSError as error:
         raise OptionError(f"{who}{error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or nested too deep

@@ -33,12 +33,13 @@ from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.registry import LaterOps, builtin_ops
 from tflgpu.options import CPU, DelegateOptions
+from tflgpu.options.definition import closest
 from tflgpu.plugins.host import PluginHost
 from tflgpu.plugins.sources import GROUP, Plugin, PluginFailure, installed_plugins
 from tflgpu.plugins.values import plugin_ops, wrong_allowances, wrong_probe
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
     from tflgpu.lowering.rule import Rule, Site
     from tflgpu.ops.base import OpDef
     from tflgpu.passes.base import Pass
@@ -300,12 +301,10 @@ class Registry(Holder):
         info = self.backends.get(backend)
         if info is not None:
             return info
-        import difflib  # only who misspells a name pays for it
-
-        close = difflib.get_close_matches(str(backend).lower(), self.backends, 1)
+        close = closest(str(backend).lower(), self.backends)
         text = f"there is no backend {shown(backend)}; known: {', '.join(self.backends) or 'none'}"
         if close:
-            text += f"; did you mean {close[0]}?"
+            text += f"; did you mean {close}?"
         if self._host.failures:
             text += "; not usable: " + "; ".join(str(f) for f in self._host.failures)
         raise DeviceError(text)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tflgpu.compiler import compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice
@@ -144,7 +145,4 @@ def _facts(opened: OpenedDevice, device: Device) -> Facts:
 
 
 def _compiled(opened: OpenedDevice, source: Source) -> Compiled:
-    # Not at the top: a start from a kept model compiles nothing.
-    from tflgpu.compiler.compile import compile as compile_graph
-
     return opened.noted(compile_graph(source.graph, opened.target()))

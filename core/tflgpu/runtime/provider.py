@@ -33,12 +33,12 @@ from tflgpu.errors.blame import of_signal
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions, OnError
 from tflgpu.plugins.registry import registry
+from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.saved.location import SavedLocation
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
-    from tflgpu.runtime.opened_device import OpenedDevice
     from tflgpu.runtime.session import Session
 
 _LOG = logging.getLogger("tflgpu")
@@ -135,8 +135,6 @@ def device_provider(
     Raises:
         DeviceError, OptionError: as `OpenedDevice`.
     """
-    from tflgpu.runtime.opened_device import OpenedDevice  # a model on the CPU alone needs none
-
     opened = OpenedDevice(options, progress=progress)
     return _on(opened, keeping)
 
@@ -157,8 +155,6 @@ def shared_provider(options: DelegateOptions) -> Provider:
     Raises:
         TflgpuError: opening it failed, and ``allow_fallback`` is off.
     """
-    from tflgpu.runtime.opened_device import OpenedDevice
-
     key = (registry(), options, _environment())
     try:
         with _opening:

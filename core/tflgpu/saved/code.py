@@ -11,7 +11,7 @@ from tflgpu.errors.blame import attempt
 from tflgpu.saved.kernel import CodeOf, SavedKernel
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 
 def code_by(device: object) -> CodeOf | None:

@@ -18,7 +18,7 @@ import numpy as np
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.tree import LANGUAGE_VERSION
+from tflgpu.language.kernel import LANGUAGE_VERSION
 from tflgpu.plugins.hookspecs import PROJECT
 from tflgpu.plugins.installed import version
 from tflgpu.plugins.sources import Plugin

@@ -15,7 +15,7 @@ import numpy as np
 
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.saved import records
 from tflgpu.saved.checks import told
 from tflgpu.saved.classes import Classes, SavedClass, name_of

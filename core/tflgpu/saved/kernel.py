@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias, Union
 
-from tflgpu.language.tree import Kernel, Stmt
+from tflgpu.language.kernel import Kernel, Stmt
 
 #: The code that a device printed of a kernel; None where it keeps none.
 CodeOf = Callable[[Kernel], Union[bytes, None]]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from tflgpu.cache.disk_cache import cache_folder
+from tflgpu.compiler import compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import SavedModelError
@@ -123,10 +124,6 @@ class SavedLocation:
             SavedModelError: the saved model is not this one for this device.
             PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
         """
-        from tflgpu.compiler.compile import (
-            compile as compile_graph,  # a start that is kept needs none
-        )
-
         facts = partial(device_facts, device, plugins)
         if self.saved is not None:
             if isinstance(device, NodeDevice):

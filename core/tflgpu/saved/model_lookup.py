@@ -20,7 +20,7 @@ from tflgpu.saved.source import Source
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel, Stmt
+    from tflgpu.language.kernel import Kernel, Stmt
 
 
 class ModelLookup(Protocol):

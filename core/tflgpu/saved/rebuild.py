@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tflgpu.errors import SavedModelError, TflgpuError
 from tflgpu.errors.blame import shown
-from tflgpu.language.tree import Kernel, Stmt
+from tflgpu.language.kernel import Kernel, Stmt
 from tflgpu.saved import records
 from tflgpu.saved.checks import told
 from tflgpu.saved.classes import Classes, SavedClass

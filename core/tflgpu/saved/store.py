@@ -21,6 +21,7 @@ from tflgpu.cache.age import age_of
 from tflgpu.cache.disk_cache import cache_folder, cache_key
 from tflgpu.cache.file_lock import exclusive
 from tflgpu.cache.whole_file import is_lack
+from tflgpu.compiler import compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
@@ -78,7 +79,6 @@ def open_or_compile(
         PluginError, GraphError: as `tflgpu.compiler.compile.compile`. What goes wrong with files is
             logged.
     """
-    from tflgpu.compiler.compile import compile as compile_graph
 
     def made() -> Compiled:
         return compile_graph(graph, target)

@@ -16,7 +16,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.budget import Budget
 from tflgpu.ir.dtypes import Array
-from tflgpu.tflite.layouts import Field, Kind, Layout
+from tflgpu.tflite.layouts import Field, Kind, TableLayout
 from tflgpu.tflite.schema import layout
 from tflgpu.tflite.sniff import NOT_FLAT
 
@@ -57,7 +57,7 @@ class FlatFile:
         """The root table."""
         return self.table(self._offset(0, f"{where}: root table"), where, layout(table))
 
-    def table(self, position: int, where: str, fields: Layout) -> Table:
+    def table(self, position: int, where: str, fields: TableLayout) -> Table:
         """The table at an absolute position.
 
         Raises:
@@ -121,7 +121,13 @@ class Table:
     __slots__ = ("_file", "_layout", "_length", "_position", "_vtable", "where")
 
     def __init__(
-        self, file: FlatFile, position: int, vtable: int, length: int, where: str, fields: Layout
+        self,
+        file: FlatFile,
+        position: int,
+        vtable: int,
+        length: int,
+        where: str,
+        fields: TableLayout,
     ) -> None:
         self._file = file
         self._position = position

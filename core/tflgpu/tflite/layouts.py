@@ -48,7 +48,7 @@ class Field:
 
 
 @frozen
-class Layout:
+class TableLayout:
     """The fields of one table, by name, in slot order."""
 
     name: str

@@ -18,7 +18,7 @@ import numpy as np
 from attrs import frozen
 
 from tflgpu.tflite.common_tables import COMMON
-from tflgpu.tflite.layouts import Default, Field, Kind, Layout
+from tflgpu.tflite.layouts import Default, Field, Kind, TableLayout
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -109,7 +109,7 @@ _ADDED = {
 
 
 @functools.cache
-def layout(table: str) -> Layout:
+def layout(table: str) -> TableLayout:
     """The layout of the table with this schema name, e.g. "Conv2DOptions".
 
     Raises:
@@ -118,12 +118,12 @@ def layout(table: str) -> Layout:
     if table in COMMON:
         return COMMON[table]
     if table in _BY_HAND:
-        return Layout(table, {f.name: f for f in _BY_HAND[table]})
+        return TableLayout(table, {f.name: f for f in _BY_HAND[table]})
     cls = getattr(_package(), table, None)
     if cls is None or not hasattr(cls, "Init"):
         raise KeyError(f"the TFLite schema has no table {table}")
     fields = {f.name: f for f in (*_ADDED.get(table, ()), *reflect(cls))}
-    return Layout(table, dict(sorted(fields.items(), key=lambda item: item[1].slot)))
+    return TableLayout(table, dict(sorted(fields.items(), key=lambda item: item[1].slot)))
 
 
 def reflect(cls: Any) -> list[Field]:
