@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tflgpu.language import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu_opencl.dialect import OpenCLDialect
 
 Array = npt.NDArray[Any]

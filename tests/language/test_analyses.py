@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tflgpu.language import Builder
+from tflgpu.language.builder import Builder
 from tflgpu.language.constants import constant_values
 from tflgpu.language.rounding import is_rounded, rounded_names
 from tflgpu.language.signs import not_negative

@@ -8,8 +8,10 @@ from contextlib import ExitStack
 import attrs
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Buffer, Builder, Kernel, Shared
+from tflgpu.language.buffers import KernelBuffer, SharedArray
+from tflgpu.language.builder import Builder
 from tflgpu.language.check import check
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.tree import (
     Assign,
     Barrier,
@@ -28,9 +30,9 @@ from tflgpu.language.tree import (
 )
 from tflgpu.language.types import BOOL, F16, F32, I32, F32x4, Scalar, Type
 
-SRC = Buffer("src", Scalar.F32, 1, "read")
-DST = Buffer("dst", Scalar.F32, 1, "write")
-TILE = Shared("tile", F32, 4)
+SRC = KernelBuffer("src", Scalar.F32, 1, "read")
+DST = KernelBuffer("dst", Scalar.F32, 1, "write")
+TILE = SharedArray("tile", F32, 4)
 ZERO, ONE = Const(I32, 0), Const(F32, 1.0)
 
 
@@ -46,13 +48,19 @@ def kernel(*body: Stmt, **changes: object) -> Kernel:
         (kernel(workgroup=(4, 1)), "needs three sizes of at least 1"),
         (kernel(workgroup=(64, 32, 1)), "more than 1024 invocations"),
         (kernel(buffers=(SRC,)), "no buffer is written"),
-        (kernel(buffers=(DST, Buffer("b", Scalar.F32, 3, "read"))), "buffer b has 3 lanes"),
-        (kernel(buffers=(DST, Buffer("b", Scalar.F32, 1, "rw"))), "unknown access 'rw'"),
-        (kernel(buffers=(DST, Buffer("b", Scalar.BOOL, 1, "read"))), "buffer b of booleans"),
+        (
+            kernel(buffers=(DST, KernelBuffer("b", Scalar.F32, 3, "read"))),
+            "buffer b has 3 lanes",
+        ),
+        (kernel(buffers=(DST, KernelBuffer("b", Scalar.F32, 1, "rw"))), "unknown access 'rw'"),
+        (
+            kernel(buffers=(DST, KernelBuffer("b", Scalar.BOOL, 1, "read"))),
+            "buffer b of booleans",
+        ),
         (kernel(buffers=(DST, DST)), "dst is defined twice"),
-        (kernel(shared=(Shared("dst", F32, 1),)), "dst is defined twice"),
-        (kernel(shared=(Shared("t", F32, 0),)), "shared array t is empty"),
-        (kernel(shared=(Shared("t", Type(Scalar.I8), 1),)), "shared array t of i8: use i32"),
+        (kernel(shared=(SharedArray("dst", F32, 1),)), "dst is defined twice"),
+        (kernel(shared=(SharedArray("t", F32, 0),)), "shared array t is empty"),
+        (kernel(shared=(SharedArray("t", Type(Scalar.I8), 1),)), "shared array t of i8: use i32"),
         (kernel(Let("src", ONE)), "src is defined twice"),
         (kernel(Let("a", ONE), Var("a", ONE)), "a is defined twice"),
         (kernel(Let("i", ONE), For(Name(I32, "i"), ZERO, ZERO, 1, ())), "i is defined twice"),
@@ -66,9 +74,15 @@ def kernel(*body: Stmt, **changes: object) -> Kernel:
         (kernel(Store(DST, ZERO, Const(F16, 1.0))), "f16 stored in dst of f32"),
         (kernel(Store(attrs.evolve(DST, name="o"), ZERO, ONE)), "store to o, which is not"),
         (kernel(Let("a", Load(F32, DST, ZERO))), "load from dst, which is not a readable buffer"),
-        (kernel(SharedStore(Shared("t", F32, 4), ZERO, ONE)), "array t, which is not one of it"),
+        (
+            kernel(SharedStore(SharedArray("t", F32, 4), ZERO, ONE)),
+            "array t, which is not one of it",
+        ),
         (kernel(SharedStore(TILE, ZERO, ZERO)), "i32 stored in tile of f32"),
-        (kernel(Let("a", SharedLoad(F32, Shared("t", F32, 4), ZERO))), "load from shared array t"),
+        (
+            kernel(Let("a", SharedLoad(F32, SharedArray("t", F32, 4), ZERO))),
+            "load from shared array t",
+        ),
         (kernel(If(ZERO, ())), "an if on i32"),
         (kernel(For(Name(I32, "i"), ZERO, ZERO, 0, ())), "bounds are i32 and the step is at least"),
         (kernel(For(Name(I32, "i"), ONE, ZERO, 1, ())), "bounds are i32"),
@@ -90,13 +104,13 @@ def test_a_name_ends_with_its_block() -> None:
 
 @pytest.mark.parametrize(
     "stop",
-    [Name(I32, "n", True), SharedLoad(I32, Shared("n_shared", I32, 1), ZERO)],
+    [Name(I32, "n", True), SharedLoad(I32, SharedArray("n_shared", I32, 1), ZERO)],
     ids=["variable", "shared"],
 )
 def test_a_loops_bound_does_not_change_while_it_runs(stop: Name | SharedLoad) -> None:
     change = Assign(Name(I32, "n", True), ZERO)
     loop = For(Name(I32, "i"), ZERO, stop, 1, (change,))
-    bad = kernel(Var("n", ZERO), loop, shared=(Shared("n_shared", I32, 1),))
+    bad = kernel(Var("n", ZERO), loop, shared=(SharedArray("n_shared", I32, 1),))
     with pytest.raises(KernelError, match="the bound of loop i may change while it runs"):
         check(bad)
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.language import Builder, interpret
+from tflgpu.language.builder import Builder
 from tflgpu.language.definitions import DEFINED, definition
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.tree import Name
 from tflgpu.language.types import F32, Scalar
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.language import Builder, interpret
+from tflgpu.language.builder import Builder
 from tflgpu.language.evaluate import binary, convert
 from tflgpu.language.exact import EXACT, exact
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.tree import Name
 from tflgpu.language.types import Scalar, Type
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.language import Builder, evaluate, interpret
+from tflgpu.language import evaluate
+from tflgpu.language.builder import Builder
 from tflgpu.language.guards import GUARDS, guard
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.tree import Name
 from tflgpu.language.types import Scalar, Type
 

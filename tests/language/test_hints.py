@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Expr, interpret
+from tflgpu.language.builder import Builder
+from tflgpu.language.expressions import Expr
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.tree import Cast, Name
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, F32x4, Scalar, Type
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from kernel_cases import GROUPS, build_table, expected, result_of, table, table_arrays, ulps
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, interpret
+from tflgpu.language.builder import Builder
 from tflgpu.language.functions import FUNCTIONS
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.types import F16, F32, F32x4, Scalar, Type
 
 VALUES = [Scalar.F32, Scalar.F16, Scalar.I32, Scalar.U32]

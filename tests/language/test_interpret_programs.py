@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from kernel_programs import PROGRAMS, ProgramCase
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, interpret
+from tflgpu.language.builder import Builder
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.types import Scalar
 
 

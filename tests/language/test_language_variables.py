@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Buffer, Builder, Expr, Variable, interpret
+from tflgpu.language.buffers import KernelBuffer
+from tflgpu.language.builder import Builder
+from tflgpu.language.expressions import Expr
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.tree import Binary, Let
 from tflgpu.language.types import F32, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.view import WriteView
 
@@ -33,8 +37,8 @@ class Case:
 
     def __init__(self) -> None:
         self.k = Builder("case", (1, 1, 1))
-        self.dst: Buffer = self.k.buffer("dst", Scalar.F32, 1, "write")
-        self.src: Buffer = self.k.buffer("src", Scalar.F32, 1, "read")
+        self.dst: KernelBuffer = self.k.buffer("dst", Scalar.F32, 1, "write")
+        self.src: KernelBuffer = self.k.buffer("src", Scalar.F32, 1, "read")
         #: No line of its own.
         self.out = partial(self.k.store, self.dst)
         self.x: Variable = self.k.var(self.k.f32(3.0), "x")

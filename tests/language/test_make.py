@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder
+from tflgpu.language.builder import Builder
 from tflgpu.language.make import binary, call, cast, select, splat, wrap
 from tflgpu.language.tree import Binary, Cast, Const, Expr, Lane, Name, Splat
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, F32x4, I32x4, Scalar, Type

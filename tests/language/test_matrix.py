@@ -15,8 +15,10 @@ import numpy.typing as npt
 import pytest
 from cl_runner import ClRunner
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.interpreter import interpret
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.matrix import (
     Matrix,
     MatrixLoad,

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Kernel
+from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.needs import Features, check_needs, needs_of
 from tflgpu.language.types import F16, Scalar
 from tflgpu_opencl.dialect import OpenCLDialect

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.language import Builder, Expr, Kernel, expressions, interpret, matrix, subgroup, tree
+from tflgpu.language import expressions, matrix, subgroup, tree
+from tflgpu.language.builder import Builder
+from tflgpu.language.expressions import Expr
+from tflgpu.language.interpreter import interpret
+from tflgpu.language.invocations import Invocations
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.needs import needs_of
 from tflgpu.language.node_writer import method_name
-from tflgpu.language.running import Running
 from tflgpu.language.tree import For, If, Stmt
 from tflgpu.language.types import Scalar, Type
 from tflgpu_opencl.dialect import OpenCLDialect, _OpenCLPrinter
@@ -52,7 +56,7 @@ class Meet(Stmt):
         """A workgroup of one."""
         return "nobody to meet" if kernel.workgroup == (1, 1, 1) else None
 
-    def run(self, here: Running, *values: Array) -> None:
+    def run(self, here: Invocations, *values: Array) -> None:
         """Count."""
         assert here.arrived("a meeting").all()
         here.frame.declare(self.ident, np.bincount(here.group)[here.group].astype(np.int32))

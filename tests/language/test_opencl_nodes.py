@@ -8,7 +8,8 @@ import pytest
 from cl_runner import ClRunner
 from tflgpu.conformance.memory_nodes import move, move_data
 from tflgpu.conformance.node_table import GROUPS, build_table, result_of, table, table_arrays
-from tflgpu.language import Builder, interpret
+from tflgpu.language.builder import Builder
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.types import Scalar
 from tflgpu_opencl.dialect import OpenCLDialect
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from kernel_programs import PROGRAMS, ProgramCase, reserved_names, shared_subexpressions
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Expr, Kernel
-from tflgpu.language.tree import Buffer
+from tflgpu.language.buffers import KernelBuffer
+from tflgpu.language.builder import Builder
+from tflgpu.language.expressions import Expr
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import F16, F32, Scalar, Type
 from tflgpu.language.words import is_reserved
 from tflgpu_opencl.dialect import OpenCLDialect
@@ -375,7 +377,7 @@ def test_access_decides_const() -> None:
 
 def test_f16_literal_is_the_number_it_rounds_to() -> None:
     k = Builder("k", (1, 1, 1))
-    dst: Buffer = k.buffer("dst", Scalar.F16, 1, "write")
+    dst: KernelBuffer = k.buffer("dst", Scalar.F16, 1, "write")
     k.store(dst, 0, k.const(0.1, F16))
     k.store(dst, 1, k.const(1e9, F16))
     assert "vstore_half_rte(0.099975586f, 0, dst);" in NO_F16.source(k.build())

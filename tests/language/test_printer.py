@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder
+from tflgpu.language.builder import Builder
 from tflgpu.language.c_family import CPrinter
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.needs import Features
-from tflgpu.language.tree import Kernel
 from tflgpu.language.types import Scalar
 
 

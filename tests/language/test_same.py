@@ -9,8 +9,9 @@ import weakref
 import attrs
 import pytest
 from kernel_programs import PROGRAMS
-from tflgpu.language import Buffer, Kernel, Shared
+from tflgpu.language.buffers import KernelBuffer, SharedArray
 from tflgpu.language.builder import Builder
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.same import same, sketch
 from tflgpu.language.tree import (
     Assign,
@@ -40,9 +41,9 @@ from tflgpu.language.tree import (
 )  # fmt: skip
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, F32x4, Scalar
 
-SRC = Buffer("src", Scalar.F32, 4, "read")
-DST = Buffer("dst", Scalar.F32, 4, "write")
-TILE = Shared("tile", F32, 4)
+SRC = KernelBuffer("src", Scalar.F32, 4, "read")
+DST = KernelBuffer("dst", Scalar.F32, 4, "write")
+TILE = SharedArray("tile", F32, 4)
 ZERO, ONE, X = Const(I32, 0), Const(F32, 1.0), Name(F32, "x")
 
 

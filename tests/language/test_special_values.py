@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder
+from tflgpu.language.builder import Builder
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.make import binary, call, cast
 from tflgpu.language.tree import Call, Const, Expr, Name, Unary

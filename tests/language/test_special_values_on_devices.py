@@ -11,7 +11,7 @@ import pytest
 from tflgpu.conformance.node_checks import run_kernel
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device
-from tflgpu.language import Builder
+from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.plugins.registry import registry

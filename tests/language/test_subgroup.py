@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pytest
 from cl_runner import ClRunner
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.interpreter import interpret
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.same import same
 from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, largest_group
 from tflgpu.language.tree import Const, Name

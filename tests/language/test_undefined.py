@@ -8,7 +8,9 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.builder import Builder
+from tflgpu.language.interpreter import interpret
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.tree import Barrier, Stmt
 from tflgpu.language.tree import Kernel as Tree
 from tflgpu.language.types import I32, F32x4, Scalar, Type

@@ -1,7 +1,7 @@
-"""Questions that plugins are asked about nodes: whether they would run one, what they know of it.
+"""Undoes edits that a plugin's function makes to a node while it answers a question about it.
 
-Only graph passes edit graphs. A plugin that edits a node when it is asked about it would have the
-model compute something else, in silence; so that is found, and taken back.
+Only graph passes may edit graphs. A rule or an operator of a plugin that edited a node when asked
+whether it supports the node would silently change what the model computes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tflgpu.ir.graph import Node, Value
 _FIELDS = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in (Node, Value)}
 
 
-class Unedited:
-    """What nodes were like before somebody was asked about them."""
+class EditGuard:
+    """Nodes as they were before a plugin was called."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[Node | Value, tuple[Any, ...]]] = {}
@@ -30,7 +30,7 @@ class Unedited:
                 self._before[id(item)] = item, _state(item)
 
     def restore(self) -> str:
-        """Take back what was edited: what that was, "" where it is nothing."""
+        """Undo all edits. Returns a label of the first node or tensor that was edited, or ""."""
         edited = ""
         for item, before in self._before.values():
             if attempt(lambda item=item, before=before: _same(_state(item), before)) is not True:
@@ -41,14 +41,14 @@ class Unedited:
 
 
 def ask(question: Callable[..., Any], node: Node, /, *args: Any, **kwargs: Any) -> Any:
-    """What a plugin's function answers about a node, or `Failed`: also where it edited the node,
-    which is as it was again."""
-    before = Unedited()
+    """The answer of a plugin's function about a node, or `Failed`; edits of the node are undone,
+    and count as a failure."""
+    before = EditGuard()
     before.add(node)
     return answered(before, attempt(question, *args, **kwargs))
 
 
-def answered(before: Unedited, answer: Any) -> Any:
+def answered(before: EditGuard, answer: Any) -> Any:
     """The answer, or `Failed` where nodes were edited meanwhile."""
     edited = before.restore()
     if edited and not isinstance(answer, Failed):
@@ -57,7 +57,7 @@ def answered(before: Unedited, answer: Any) -> Any:
 
 
 def _state(item: Node | Value) -> tuple[Any, ...]:
-    """Its fields; of a list what is in it."""
+    """The fields of a node or value, lists as tuples."""
     found = (getattr(item, name, None) for name in _FIELDS[type(item)])
     return tuple(tuple(each) if isinstance(each, list) else each for each in found)
 

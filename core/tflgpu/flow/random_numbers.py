@@ -1,11 +1,11 @@
-"""Random numbers of as many, or of a shape, as a run tells: RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL,
-MULTINOMIAL.
+"""Random numbers whose count or shape is known only at run time: RANDOM_UNIFORM,
+RANDOM_STANDARD_NORMAL, MULTINOMIAL.
 
-LiteRT's kernels draw them from a generator of the operator's own, which goes on from run to run
-whatever shape is asked for. One that was compiled for each shape would begin anew with each, and
-give some numbers twice. So the host draws these, from the same generator: Philox 4x32-10 (Salmon et
-al., "Parallel random numbers: as easy as 1, 2, 3", 2011) by the seeds of the file, where both of
-these are 0 by other ones.
+In LiteRT each operator has a generator that goes on from run to run, also when the shape changes.
+Kernels that are compiled for each shape would start again with each, and repeat numbers. So the
+host draws these numbers, from the same generator: Philox 4x32-10 (Salmon et al., "Parallel random
+numbers: as easy as 1, 2, 3", 2011) by the seeds of the file, where both of these are 0 by other
+ones.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.frame import Frame, Index, spread
 from tflgpu.language.memory import BufferMemory, SharedMemory
-from tflgpu.language.tree import Kernel
+from tflgpu.language.types import Size3
 from tflgpu.values import frozen
 
 # Names that no kernel can have, for what every invocation knows of itself.
@@ -19,18 +19,18 @@ WHO, GROUP = "#who", "#group"
 
 
 @frozen(eq=False)
-class Running:
+class Invocations:
     """The invocations that get to a statement, and what they see.
 
     Attributes:
-        kernel: The kernel.
+        workgroup: The kernel's workgroup: invocations along each axis.
         frame: The invocations, and what names stand for.
         memory: The buffers by name.
         shared: The shared arrays of the batch's workgroups by name.
         groups: How many workgroups the batch has.
     """
 
-    kernel: Kernel
+    workgroup: Size3
     frame: Frame
     memory: Mapping[str, BufferMemory]
     shared: Mapping[str, SharedMemory]
@@ -56,7 +56,7 @@ class Running:
         Raises:
             KernelError: of some only a part is; it says at what.
         """
-        size = int(np.prod(self.kernel.workgroup))
+        size = int(np.prod(self.workgroup))
         here = np.bincount(self.group, minlength=self.groups)
         if ((here != 0) & (here != size)).any():
             raise KernelError(f"{what} was reached by a part of a workgroup")

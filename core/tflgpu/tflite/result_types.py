@@ -1,8 +1,8 @@
-"""What LiteRT makes of tensors of which the file says something else.
+"""Types of results that TFLite's kernels set themselves, where the file says another.
 
-Some of TFLite's kernels give their results a type when they are prepared, whatever type the file
-gives these tensors: EQUAL bool, ADD that of its operands. So what the file says is replaced, like a
-stale shape, before a graph is made: the tensors are of that type for whatever reads them, too.
+Some of TFLite's kernels set the type of their results when they are prepared: EQUAL makes bool, ADD
+the type of its operands. The reader replaces the file's type before it builds a graph, as it does
+with a stale shape, so that every reader of the tensor sees the type that LiteRT would use.
 
 An input of the model that is also marked as a variable, and that no operator keeps its state in, is
 an input like any other.
@@ -25,7 +25,7 @@ _POSITIONS = (DType.I32, DType.I64)
 _SCALED = frozenset({DType.I8, DType.U8, DType.I16})
 
 
-def settled_types(info: SubgraphInfo, ops: Mapping[str, OpDef]) -> Mapping[int, DType]:
+def result_types(info: SubgraphInfo, ops: Mapping[str, OpDef]) -> Mapping[int, DType]:
     """The types of tensors that operators set, by the tensor's index.
 
     Variables and constants keep theirs: an operator that writes one is refused elsewhere.
@@ -68,7 +68,7 @@ def settled(info: SubgraphInfo, ops: Mapping[str, OpDef]) -> SubgraphInfo:
 
     A scale of the file stays where the new type has use for one.
     """
-    types = settled_types(info, ops)
+    types = result_types(info, ops)
     changed = {
         i: _retyped(info.tensors[i], dtype)
         for i, dtype in types.items()

@@ -13,7 +13,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.settled import settled_model
+from tflgpu.tflite.result_types import settled_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

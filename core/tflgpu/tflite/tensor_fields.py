@@ -1,4 +1,4 @@
-"""What an op is told besides its options: by its tensors, and by a subgraph that it runs."""
+"""Attributes that an op takes from its tensors and from a subgraph that it runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from tflgpu.ir.quant import Quantization
 
 
 def tensor_fields(node: Node) -> dict[str, object]:
-    """What an op is told by its tensors and by a subgraph that it runs, and not by its options (see
-    `ops.convert`, `ops.stablehlo_window`, `ops.integer_scales`)."""
+    """Types, scales and shapes of a node's tensors, and the operator of its subgraph, as fields
+    that `OpDef.parse` gets beside the options (for example `ops.convert` reads them)."""
     source = node.optional_input(0)
     result = node.outputs[0] if node.outputs else None
     return {

@@ -2,11 +2,11 @@
 
     READ_VARIABLE -> x, from a run's beginning        y -> ASSIGN_VARIABLE, at its end
 
-Where compiled operators alone read x and make y, the piece that they are in keeps the variable, as
-sessions keep state tensors (`tflgpu.runtime.state`), and what is handed on between the steps of a
-run is a `Held`: where the variable is. Whoever wants its contents (a result of the model, another
-signature, a piece for other shapes) has them read, and an assignment from elsewhere lets the piece
-begin with that.
+Where compiled operators alone read x and make y, the piece that they are in keeps the variable on
+the device, as sessions keep state tensors (`tflgpu.runtime.state`). The other steps of a run get a
+`DeviceVariable`, which copies the contents to the host when they are needed: for a result of the
+model, another signature, or a piece for other shapes. An assignment from elsewhere is uploaded
+before the piece runs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tflgpu.flow.operators import (
     handle_of,
     keeps_state,
 )
-from tflgpu.flow.store import Handle, Held
+from tflgpu.flow.store import DeviceVariable, Handle
 from tflgpu.ir.dtypes import Array
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
 
 @attrs.frozen
-class Keep:
+class PieceVariable:
     """A variable that a piece may keep.
 
     Attributes:
@@ -49,8 +49,8 @@ class Keep:
 
 
 @attrs.frozen
-class Keepable:
-    """The variables of a subgraph, looked at before anything is compiled.
+class VariablePlan:
+    """Which variables of a subgraph may stay on the device, decided before anything is compiled.
 
     Attributes:
         keeps: Those that a piece may keep, by the tensor that is read.
@@ -59,15 +59,15 @@ class Keepable:
         why: Why the others stay in host memory.
     """
 
-    keeps: dict[int, Keep]
+    keeps: dict[int, PieceVariable]
     lazy: frozenset[int]
     why: dict[Handle, str]
 
 
-NOTHING = Keepable({}, frozenset(), {})
+NOTHING = VariablePlan({}, frozenset(), {})
 
 
-def keepable(info: SubgraphInfo, subgraphs: tuple[SubgraphInfo, ...]) -> Keepable:
+def keepable(info: SubgraphInfo, subgraphs: tuple[SubgraphInfo, ...]) -> VariablePlan:
     """Look at a subgraph's operators, in the order of the file."""
     handles: dict[int, Handle] = {}
     uses: dict[Handle, list[OperatorInfo]] = {}
@@ -90,7 +90,7 @@ def keepable(info: SubgraphInfo, subgraphs: tuple[SubgraphInfo, ...]) -> Keepabl
             why.update((handle, f"{where} takes it") for handle in taken)
             if keeps_state(subgraphs, called(operator)):
                 everywhere = f"{where} runs subgraphs that use variables"
-    keeps: dict[int, Keep] = {}
+    keeps: dict[int, PieceVariable] = {}
     lazy: set[int] = set()
     for handle, operators in uses.items():
         reason = everywhere or why.get(handle)
@@ -100,10 +100,10 @@ def keepable(info: SubgraphInfo, subgraphs: tuple[SubgraphInfo, ...]) -> Keepabl
         else:
             keeps[found.read] = found
             lazy |= {o.outputs[0] for o in operators if o.name == READ}
-    return Keepable(keeps, frozenset(lazy), why)
+    return VariablePlan(keeps, frozenset(lazy), why)
 
 
-def _keep(info: SubgraphInfo, handle: Handle, uses: list[OperatorInfo]) -> Keep | str:
+def _keep(info: SubgraphInfo, handle: Handle, uses: list[OperatorInfo]) -> PieceVariable | str:
     """One variable, by the operators that read it and assign to it, in order; or why not."""
     assigned = [o for o in uses if o.name == ASSIGN]
     if not assigned:
@@ -139,30 +139,30 @@ def _keep(info: SubgraphInfo, handle: Handle, uses: list[OperatorInfo]) -> Keep 
     for operator in (*takers[read[0]], *takers[made]):
         if run_by_host(operator) and operator is not assign:
             return f"operator {operator.index} ({operator.name}), which the host runs, takes it"
-    return Keep(handle, read[0], made, frozenset(o.index for o in takers[read[0]]))
+    return PieceVariable(handle, read[0], made, frozenset(o.index for o in takers[read[0]]))
 
 
 def contents(what: Any) -> Any:
-    """What is handed on between steps, with a `Held` as the array that it stands for.
+    """A value between two steps, with a `DeviceVariable` as the array that it stands for.
 
     Raises:
-        StateError, DeviceError: as `Held.array`.
+        StateError, DeviceError: as `DeviceVariable.array`.
     """
-    return what.array() if isinstance(what, Held) else what
+    return what.array() if isinstance(what, DeviceVariable) else what
 
 
-class Keeping(Protocol):
-    """What `Lent` asks of a piece."""
+class VariableOwner(Protocol):
+    """A piece that keeps variables."""
 
     count: int
 
     def peek(self, handle: Handle) -> Array:
-        """A copy of what it keeps."""
+        """A copy of a variable's contents."""
         ...
 
 
-def lent(owner: Keeping, handle: Handle, like: Array) -> Held:
-    """A `Held` of what a piece keeps now, in the form of an array."""
+def lent(owner: VariableOwner, handle: Handle, like: Array) -> DeviceVariable:
+    """The contents that a piece keeps now, as a `DeviceVariable` with the form of ``like``."""
     at = owner.count
 
     def read() -> Array:
@@ -170,4 +170,4 @@ def lent(owner: Keeping, handle: Handle, like: Array) -> Held:
             raise StateError(f"{handle} has changed since it was read; this is a defect of tflgpu")
         return owner.peek(handle)
 
-    return Held(handle, like.shape, like.dtype, read)
+    return DeviceVariable(handle, like.shape, like.dtype, read)

@@ -1,4 +1,4 @@
-"""An operator of a file among its tensors, as a delegate sees it while it decides."""
+"""An operator of a file with its tensors, which the rules of a profile judge."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo, TensorInfo
 
 
 @attrs.frozen(eq=False, slots=False)
-class Around:
-    """A subgraph, with who reads what, and which constants stand behind others.
+class FileSubgraph:
+    """A subgraph of a file, with the readers of each tensor and its 16-bit constants.
 
     Attributes:
-        subgraph: Its operators and tensors.
-        half: By the result of an operator that only makes f32 of a 16-bit constant: that constant.
-            A delegate reads it in the place of the result.
-        halving: Those operators, by index.
+        info: Its operators and tensors.
+        half: The 16-bit constants that a delegate reads in the place of f32 tensors that operators
+            make of them, by the index of the f32 tensor.
+        halving: The operators that make these f32 tensors, by index.
     """
 
-    subgraph: SubgraphInfo
+    info: SubgraphInfo
     half: Mapping[int, int]
     halving: frozenset[int]
 
     @classmethod
-    def of(cls, subgraph: SubgraphInfo, half_constants: str) -> Around:
+    def of(cls, subgraph: SubgraphInfo, half_constants: str) -> FileSubgraph:
         """``half_constants`` names the op that makes f32 of 16-bit constants; "" for none."""
         half: dict[int, int] = {}
         halving = set()
@@ -42,37 +42,37 @@ class Around:
 
     @cached_property
     def readers(self) -> Mapping[int, Sequence[OperatorInfo]]:
-        """Who reads a tensor, by its index."""
+        """The operators that read a tensor, by its index."""
         found: dict[int, list[OperatorInfo]] = {}
-        for op in self.subgraph.operators:
+        for op in self.info.operators:
             for index in set(op.inputs):
                 found.setdefault(index, []).append(op)
         return found
 
 
 @attrs.frozen(eq=False, slots=False)
-class Seen:
-    """One operator.
+class FileOperator:
+    """One operator, with its operands and results.
 
     Attributes:
-        op: As the file has it.
-        around: Where it stands.
+        info: As the file has it.
+        subgraph: Its subgraph.
     """
 
-    op: OperatorInfo
-    around: Around
+    info: OperatorInfo
+    subgraph: FileSubgraph
 
     @cached_property
     def inputs(self) -> tuple[TensorInfo | None, ...]:
         """Its operands, None for an absent one; 16-bit constants in the place of what is made of
         them."""
-        tensors, half = self.around.subgraph.tensors, self.around.half
-        return tuple(None if i < 0 else tensors[half.get(i, i)] for i in self.op.inputs)
+        tensors, half = self.subgraph.info.tensors, self.subgraph.half
+        return tuple(None if i < 0 else tensors[half.get(i, i)] for i in self.info.inputs)
 
     @cached_property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """Its results."""
-        return tuple(self.around.subgraph.tensors[i] for i in self.op.outputs)
+        return tuple(self.subgraph.info.tensors[i] for i in self.info.outputs)
 
     @cached_property
     def runtime(self) -> tuple[TensorInfo, ...]:
@@ -91,7 +91,7 @@ class Seen:
     def number(self, field: str) -> float:
         """An option that is a number or a truth value; 0 where the operator has none of the
         name."""
-        value = self.op.fields.get(field, 0)
+        value = self.info.fields.get(field, 0)
         return value if isinstance(value, (int, float)) else 0
 
 
