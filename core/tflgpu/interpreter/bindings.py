@@ -15,7 +15,7 @@ from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
-from tflgpu.runtime.places import Traffic
+from tflgpu.runtime.loaded_part import Traffic
 from tflgpu.runtime.session import Session
 from tflgpu.values import define, frozen
 
@@ -146,6 +146,7 @@ class Bindings:
     until it is unbound, whatever becomes of the session.
 
     Attributes:
+        bound: What tensors are bound to, by index.
         traffic: What runs and reading have copied between host and device.
         leaves_outputs: Whether outputs that are bound are only read when that is asked for
             (`Interpreter.set_allow_buffer_handle_output`).
@@ -154,21 +155,7 @@ class Bindings:
     def __init__(self) -> None:
         self.traffic = Traffic()
         self.leaves_outputs = False
-        self._bound: dict[int, Bound] = {}
-
-    def get(self, index: int) -> Bound | None:
-        """What a tensor is bound to."""
-        return self._bound.get(index)
-
-    @property
-    def any(self) -> bool:
-        """Whether a tensor is bound."""
-        return bool(self._bound)
-
-    @property
-    def all(self) -> tuple[int, ...]:
-        """The tensors that are bound."""
-        return tuple(self._bound)
+        self.bound: dict[int, Bound] = {}
 
     def bind(self, session: Session, port: Port, given: Given) -> None:
         """Bind a tensor; what it was bound to before it is not any more.
@@ -181,7 +168,7 @@ class Bindings:
         """
         self._check_apart(port, given)
         made = self._placed(session, port, given)
-        old, self._bound[port.index] = self._bound.get(port.index), made
+        old, self.bound[port.index] = self.bound.get(port.index), made
         if old is not None and old.buffer is not made.buffer:
             old.close()
 
@@ -194,7 +181,7 @@ class Bindings:
             StateError: what it is bound to is closed, so that its contents are not there.
             DeviceError: the device failed.
         """
-        bound, lost = self._bound.get(index), ""
+        bound, lost = self.bound.get(index), ""
         if bound is None:
             return lost
         if session is not None and session.is_broken:
@@ -210,7 +197,7 @@ class Bindings:
             session.put(index, None)
             session.settle()  # what was lent is not for these contents
             np.copyto(session.arrays[index], contents)
-        del self._bound[index]
+        del self.bound[index]
         bound.close()
         return lost
 
@@ -221,7 +208,7 @@ class Bindings:
             As `bind`: of another shape, or on another device, what was bound may not fit.
         """
         session.traffic = self.traffic
-        for index, bound in list(self._bound.items()):
+        for index, bound in list(self.bound.items()):
             try:
                 made = self._placed(session, bound.port, bound.given)
             except TflgpuError as error:
@@ -231,11 +218,11 @@ class Bindings:
                 ) from error
             if made.buffer is not bound.buffer:
                 bound.close()
-            self._bound[index] = made
+            self.bound[index] = made
 
     def check_inputs(self) -> None:
         """As `Bound.check_open`, of every input, before a run."""
-        for bound in self._bound.values():
+        for bound in self.bound.values():
             if bound.port.is_input:
                 bound.check_open()
 
@@ -246,7 +233,7 @@ class Bindings:
             StateError: reading was ruled out, or what it is bound to is closed.
             DeviceError: the device failed.
         """
-        bound = self._bound.get(index)
+        bound = self.bound.get(index)
         if bound is None:
             return None
         held = self._held(bound)
@@ -258,7 +245,7 @@ class Bindings:
         Raises:
             StateError, DeviceError: as `contents`; or it is an input, which nobody would read.
         """
-        bound = self._bound.get(index)
+        bound = self.bound.get(index)
         if bound is None:
             return None
         if bound.given.array is not None:
@@ -275,8 +262,8 @@ class Bindings:
 
     def close(self) -> None:
         """Let go of everything."""
-        while self._bound:
-            self._bound.popitem()[1].close()
+        while self.bound:
+            self.bound.popitem()[1].close()
 
     # Inside
 
@@ -296,13 +283,13 @@ class Bindings:
     def _check_apart(self, port: Port, given: Given) -> None:
         """No run may write host memory that another tensor is bound to: an input would be another
         one in the next run. (Buffers of the device know their memory themselves.)"""
-        old = self._bound.get(port.index)
+        old = self.bound.get(port.index)
         if old is not None and old.port.is_input is not port.is_input:
             raise UnsupportedError(
                 f"{port.told} is input and output, which is one tensor, bound as {old.port.told} "
                 "already: what is bound serves as both; unbind it first to bind something else"
             )
-        for index, other in self._bound.items():
+        for index, other in self.bound.items():
             theirs = other.given.array
             if index == port.index or given.array is None or theirs is None:
                 continue

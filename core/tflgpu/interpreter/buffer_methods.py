@@ -95,7 +95,7 @@ class BufferMethods:
         """
         with self._busy:
             main = self._main
-            ports = main.bindings.all if which is None else (self._either(which).index,)
+            ports = tuple(main.bindings.bound) if which is None else (self._either(which).index,)
             main.unbind(ports)
 
     def allocate_buffer(self, which: int | str) -> DeviceBuffer:
@@ -228,14 +228,11 @@ class BufferMethods:
         with self._busy:
             main = self._main
             main.array(tensor_index)
-            bound = main.bindings.get(as_index(tensor_index))
+            bound = main.bindings.bound.get(as_index(tensor_index))
             if bound is not None and bound.given.array is None:
                 bound.ensure()
 
     # Inside
-
-    def _check_views(self) -> None:
-        raise NotImplementedError
 
     def _check_outputs_free(self) -> None:
         """Before a run whose outputs go to memory of its own.
@@ -243,17 +240,15 @@ class BufferMethods:
         Raises:
             StateError: an output is bound to memory, which would keep what it has.
         """
-        bindings = self._main.bindings
-        for index in bindings.all if bindings.any else ():
-            bound = bindings.get(index)
-            if bound is not None and not bound.port.is_input:
+        for bound in self._main.bindings.bound.values():
+            if not bound.port.is_input:
                 raise StateError(
                     f"{bound.port.told} is bound to {bound.given.kind}, which invoke_async does "
                     "not write: its runs have results of their own; unbind it, or call invoke"
                 )
 
     def _bind(self, port: Port, given: Given) -> None:
-        self._check_views()
+        self._main.check_views()
         session = self._main.ready_to_bind(port.told)
         assert session is not None
         self._main.bindings.bind(session, port, given)

@@ -32,7 +32,7 @@ from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.backend_kit.waiting import manner
 from tflgpu.errors import BusyError, InputError, StateError
 from tflgpu.errors.blame import of_signal
-from tflgpu.interpreter.copy import copy
+from tflgpu.interpreter.copies import copy
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.interpreter.requests import Batch, Copy, Request, RequestChecks
 
