@@ -20,7 +20,7 @@ from tflgpu.errors import (
     UnsupportedError,
 )
 from tflgpu.interpreter import dlpack
-from tflgpu.interpreter.dlpack import Seen
+from tflgpu.interpreter.dlpack import DlpackTensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 import interpreter_models as models
@@ -216,7 +216,7 @@ def test_a_cuda_tensor_is_refused_with_the_reason(reference: Any, opened: Open) 
     class OfCuda(Packed):
         def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
             assert stream == -1
-            return dlpack.capsule(Seen((2, 0), 4096, SHAPE, np.dtype(np.float32)), self)
+            return dlpack.capsule(DlpackTensor((2, 0), 4096, SHAPE, np.dtype(np.float32)), self)
 
     with pytest.raises(UnsupportedError, match=r"memory of CUDA.*allocate_cuda.*allocate_buffer"):
         one.bind_input(0, OfCuda(X, (2, 0)))

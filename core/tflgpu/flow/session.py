@@ -19,9 +19,9 @@ from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import ASSIGN, CALL_ONCE, READ, VAR_HANDLE, called, handle_of, reached
 from tflgpu.flow.pieces import KeepingPiece, Piece
-from tflgpu.flow.program import Program, Shared
+from tflgpu.flow.program import FlowContext, Program
 from tflgpu.flow.steps import Repeats
-from tflgpu.flow.store import Handle, Held, Store
+from tflgpu.flow.store import Handle, Held, VariableStore
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
@@ -97,7 +97,7 @@ class FlowSession(Session):
         shapes: Mapping[int, Shape],
         ops: Mapping[str, OpDef],
         openers: Openers,
-        store: Store,
+        store: VariableStore,
         foreign: Foreign | None,
         *,
         preserve_all: bool = False,
@@ -120,7 +120,7 @@ class FlowSession(Session):
         self._info = info
         self._model = model
         self._pieces = _Pieces()
-        self._shared = Shared(
+        self._shared = FlowContext(
             model,
             ops,
             store,

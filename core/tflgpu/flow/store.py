@@ -108,7 +108,7 @@ States = dict[int, State]
 
 @frozen(eq=False)
 class Snapshot:
-    """What `Store.restore` brings back."""
+    """What `VariableStore.restore` brings back."""
 
     arrays: dict[Handle, Array]
     called: frozenset[int]
@@ -121,7 +121,7 @@ class Snapshot:
 _ANEW = "reset_all_variables() lets it begin anew"
 
 
-class Store:
+class VariableStore:
     """Variables by name. Arrays in it are replaced, never written to, so that whoever read one
     before an assignment keeps what was there. What a variable holds may be with an owner, on a
     device."""
