@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,6 +40,23 @@ os.environ.setdefault("TFLGPU_DEFAULT_DELEGATE", "0")
 # Where a test's toy is a GPU, or this machine has one, what goes there must not hang on a measured
 # time. What pays is asked where it is said (`partitioning="gain"`).
 os.environ.setdefault("TFLGPU_PARTITIONING", "all")
+
+
+#: What `pytest -m quick` runs: reader, graph, passes, partition, compiler and language, one level
+#: of conformance on the kernel interpreter, and the interpreter, where a test has no driver, no
+#: process and no real model to wait for.
+QUICK = re.compile(
+    r"tests/(tflite|passes|options|compiler|cpu_ref|language|core)/"
+    r"|tests/conformance/test_suite\.py::test_conformance\[cpu_ref:1/2/.*/f32/edge\]"
+    r"|tests/interpreter/test_(model|interpreter_mistakes|buffers|interpreter_edges)\.py"
+)
+_DRIVERS = re.compile(r"opencl|vulkan|wgpu|pocl|hostile|budget|fuzz|one_compiler|type_checkers")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if QUICK.match(item.nodeid) and not _DRIVERS.search(item.nodeid):
+            item.add_marker(pytest.mark.quick)
 
 
 def pytest_collection_finish() -> None:

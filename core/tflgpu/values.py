@@ -25,7 +25,7 @@ _made: dict[type[Any], dict[str, Any]] = {}
 
 
 def _real(cls: type[Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """What attrs makes of a class's fields: methods that look at nothing else."""
+    """The methods that attrs makes for a class with these fields."""
     fields = {
         a.name: attrs.field(default=None, eq=a.eq_key or a.eq, hash=a.hash, repr=a.repr)
         for a in attrs.fields(cls)
@@ -54,7 +54,8 @@ def _later(name: str, home: list[type[Any]], names: tuple[str, ...]) -> Any:
 
 
 def _class(maker: Any, is_frozen: bool, cls: type[Any] | None = None, /, **options: Any) -> Any:
-    """As the decorator ``maker`` of attrs makes it, but for the methods that can wait."""
+    """The class that attrs' decorator ``maker`` makes, with methods that are made at their first
+    use."""
     if cls is None:
         return partial(_class, maker, is_frozen, **options)
     own = vars(cls)

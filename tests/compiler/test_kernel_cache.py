@@ -13,7 +13,7 @@ from tflgpu.backend_kit.kernel_cache import KernelCache, OwnedKernels
 from tflgpu.backend_kit.kernel_probe import computes_in_half, runs_matrix_tiles
 from tflgpu.conformance.plans import affine
 from tflgpu.errors import CompileError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 
 
 class Texts(KernelCache[int, str, list[str]]):

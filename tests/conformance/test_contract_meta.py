@@ -12,16 +12,15 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.compiler.plan import Plan
-from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.contract import device_checks
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import DeviceUnderTest, NotApplicable
 from tflgpu.contract.device import DeviceInfo, DispatchTime, NodeRun, Recording
 from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.plugins.registry import registry
 from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.recording import CpuRefRecording

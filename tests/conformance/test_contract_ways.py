@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.contract import device_checks
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable
 from tflgpu.contract.device import Device
 from tflgpu.plugins.registry import registry
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tflgpu.conformance.check import Check
 from tflgpu.conformance.report import Report
 from tflgpu.conformance.suite import CheckResult
 from tflgpu.conformance.summary import summary
+from tflgpu.conformance.target import Check
 from tflgpu.contract.device import DeviceInfo
 
 ROOT = Path(__file__).parents[2]

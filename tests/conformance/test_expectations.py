@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.expectations import Expectation, match_expectations, read_expectations
 from tflgpu.conformance.report import Report
 from tflgpu.conformance.suite import CheckResult, Suite
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable
 from tflgpu.contract.allowances import Allowances
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.lowering.rule import Unsupported

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.conformance.check import Check
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.special_table import special_cases, special_operands
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest
 from tflgpu.language import evaluate
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.tree import COMPARE

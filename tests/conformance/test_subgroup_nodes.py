@@ -8,9 +8,8 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.node_checks import node_checks
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable
 from tflgpu.language.subgroup import SubgroupShuffleXor
 from tflgpu.plugins.registry import registry
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.contract.submissions import _signal_after, _Stop, submission_checks
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import DeviceUnderTest, NotApplicable
 from tflgpu.contract.pending import FINISHED
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.plugins.registry import registry

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.conformance.check import Check
 from tflgpu.conformance.suite import Suite
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest
 from tflgpu.plugins.registry import registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

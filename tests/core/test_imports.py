@@ -19,7 +19,8 @@ UNUSED = (
     *("tflgpu.kernels.", "tflgpu.passes.", "tflgpu.ops.base", "tflgpu.ops.facets",
     "tflgpu.plugins.ops"),
     *("tflgpu.lowering.lowering", "tflgpu.lowering.rule", "tflgpu.lowering.tuning"),
-    *("tflgpu.language.builder", "tflgpu.language.make", "tflgpu.language.matrix"),
+    *("tflgpu.language.builder", "tflgpu.language.make", "tflgpu.language.matrix",
+    "tflgpu.language.expressions", "tflgpu.language.tree"),
     *("tflgpu.language.interpreter", "tflgpu.compiler.partition.", "tflgpu.compiler.target"),
     *("tflgpu.tflite.build", "tflgpu.runtime.reference", "pyopencl", "wgpu", "cffi",
     "ai_edge_litert"),
@@ -47,25 +48,8 @@ def test_importing_brings_what_a_start_uses() -> None:
     assert sum(f"{name}.".startswith("tflgpu.") for name in loaded) <= MOST
 
 
-def test_names_of_the_language_come_when_they_are_used() -> None:
-    """Whichever of its modules was imported before."""
-    code = (
-        "import tflgpu.language.interpreter as module\n"
-        "from tflgpu import language\n"
-        "from tflgpu.language import Builder, Kernel, interpret\n"
-        "assert interpret is module.interpret and callable(interpret)\n"
-        "assert {*language.__all__} <= {*dir(language)}\n"
-        "assert all(getattr(language, name) for name in language.__all__)\n"
-        "try:\n"
-        "    language.nothing\n"
-        "except AttributeError as error:\n"
-        "    print(error)\n"
-    )
-    assert "has no attribute 'nothing'" in printed(code)
-
-
 def test_operators_build_trees_before_any_builder_was_made() -> None:
-    """What puts them together is imported by the first of them."""
+    """The tree brings what puts operands together."""
     code = (
         "from tflgpu.language.tree import Binary, Const\n"
         "from tflgpu.language.types import F32\n"

@@ -1,4 +1,8 @@
-"""Imports go downward, the core knows no backend, and files stay short. Read, not imported."""
+"""Imports go downward, the core knows no backend, and files stay short. Read, not imported.
+
+An import of a module of the core counts wherever it stands: in a function, under `TYPE_CHECKING`,
+and as the module's name in a string, which something imports by `import_module`.
+"""
 
 from __future__ import annotations
 
@@ -108,6 +112,16 @@ def _imports(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
                 yield from _imports(handler.body)
 
 
+def every_import(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and module of the core, of imports wherever they stand, and of names in strings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from _imports([node])
+        elif isinstance(node, ast.Constant) and node.value in MODULES.keys() - {"tflgpu."}:
+            yield node.lineno, node.value
+
+
 def core_imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and name below `tflgpu` of what a file imports from the core."""
     for line, name in imports(path):
@@ -120,12 +134,14 @@ def test_imports_go_downward(path: Path) -> None:
     module = module_of(path)
     own = level_of(module)
     assert own is not None, f"tflgpu.{module} has no room; add it to ROOMS"
-    for line, name in core_imports(path):
-        level = level_of(name)
+    for line, name in every_import(path):
+        if not name.startswith("tflgpu."):
+            continue
+        level = level_of(name.removeprefix("tflgpu."))
         if level is None:
             # `from tflgpu import GpuDelegate`: a name of the package, above every layer.
             level = LEVEL[""]
-        assert level <= own, f"{path.relative_to(ROOT)}:{line} imports tflgpu.{name} from above"
+        assert level <= own, f"{path.relative_to(ROOT)}:{line} imports {name} from above"
 
 
 def test_every_room_is_there() -> None:
@@ -141,6 +157,12 @@ def test_the_rooms_are_listed_in_their_order() -> None:
     assert len(names) > 25
     assert names == sorted(names, key=LEVEL.__getitem__)
     assert set(ROOMS) - set(names) == {""}
+
+
+IMPORTED = {
+    module: {name for _, name in every_import(path) if name in MODULES and name != module}
+    for module, path in MODULES.items()
+}
 
 
 def circles(imported: Mapping[str, set[str]]) -> list[list[str]]:
@@ -162,12 +184,42 @@ def circles(imported: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def test_no_modules_import_each_other() -> None:
-    imported = {
-        module: {name for _, name in imports(path) if name in MODULES}
-        for module, path in MODULES.items()
-    }
-    assert sum(map(len, imported.values())) > 500
-    assert circles(imported) == []
+    assert sum(map(len, IMPORTED.values())) > 500
+    assert circles(IMPORTED) == []
+
+
+def floors(imported: Mapping[str, set[str]]) -> dict[str, int]:
+    """How many rooms are below each other: 1 for a room that imports from none."""
+    found: dict[str, int] = {}
+
+    def floor(room: str) -> int:
+        if room not in found:
+            found[room] = 1 + max((floor(r) for r in imported[room]), default=0)
+        return found[room]
+
+    for room in imported:
+        floor(room)
+    return found
+
+
+def test_the_house_is_low() -> None:
+    """Rooms stand on few floors, and few modules of the core stand in no room."""
+    rooms: dict[str, set[str]] = {}
+    for module, names in IMPORTED.items():
+        own = _room(module)
+        rooms.setdefault(own, set()).update({_room(name) for name in names} - {own})
+    assert circles(rooms) == []
+    assert 10 < max(floors(rooms).values()) <= 16
+    loose = {path.stem for path in CORE.glob("*.py")} - {"__init__", "__main__"}
+    assert len(loose) <= 3, loose
+
+
+def _room(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def test_floors_are_counted() -> None:
+    assert floors({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": 3, "b": 2, "c": 1}
 
 
 def test_circles_are_found() -> None:

@@ -23,7 +23,7 @@ from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import CompileError, DeviceError, StateError
 from tflgpu.ir.dtypes import DType
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.hookspecs import hookimpl

@@ -1,35 +1,36 @@
-"""A page of docs/: its programs, what it says that they print, and a way to run them."""
+"""A page of the documentation: its programs, what it says that they print, and a run of one."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 _VERSION = re.compile(r"\d+\.\d+\.\d+\)")
+_PRINTS = re.compile(r"```\s+prints\s+(?:```\n(.*?)\n```|`([^`]*)`)", re.DOTALL)
 
 
 class Page:
-    """One page, by its name without the suffix."""
+    """One page, by its path from the root."""
 
-    def __init__(self, name: str) -> None:
-        self.text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.text = (ROOT / path).read_text(encoding="utf-8")
         self.programs: list[str] = re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
 
-    def after(self, program: str) -> str:
-        """The page from a program's end on."""
-        _, rest = self.text.split(program)
-        return rest.removeprefix("```")
-
-    def promised(self, program: str) -> str | None:
+    def promised(self, number: int) -> str | None:
         """What the page says that a program prints, on one line and without versions; None where it
         says nothing."""
-        found = re.match(r"\s+prints `([^`]*)`", self.after(program))
-        return None if found is None else one_line(found[1])
+        found = _PRINTS.match(self.text.split(self.programs[number])[1])
+        return None if found is None else one_line(found[1] or found[2])
+
+    def run(self, number: int, capsys: pytest.CaptureFixture[str]) -> str:
+        """What a program prints, as one line."""
+        exec(compile(self.programs[number], self.path, "exec"), {"__name__": "__main__"})
+        return one_line(capsys.readouterr().out)
 
 
 def one_line(text: str) -> str:
@@ -40,14 +41,3 @@ def one_line(text: str) -> str:
 def put_model(folder: Path) -> None:
     """The model that pages call "model.tflite": seven operators."""
     shutil.copy(ROOT / "core/tflgpu/demo/digits.tflite", folder / "model.tflite")
-
-
-def printed(program: str, folder: Path, **variables: str) -> str:
-    """What a program prints that runs in a folder with a model."""
-    put_model(folder)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()

@@ -28,10 +28,11 @@ MODEL = ROOT / "core/tflgpu/demo/digits.tflite"
 CLIENTS = 24
 
 
-@pytest.fixture(params=[1, 8], ids=["one", "batches"])
-def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.syspath_prepend(ROOT / "examples")
-    import server
+@pytest.fixture(scope="module", params=[1, 8], ids=["one", "batches"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "examples")
+        import server
 
     several = {"batch": request.param, "sizes": [request.param]}
     with tflgpu.Pool(MODEL, size=2, **several) as pool, server.serve(pool, "127.0.0.1", 0) as made:

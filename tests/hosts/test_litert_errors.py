@@ -20,7 +20,7 @@ import pytest
 import tflgpu
 from host_models import chain, host, litert, plain, run
 from tflgpu.hosts import callbacks
-from tflgpu.hosts.kernel import DelegateKernel
+from tflgpu.hosts.kernel import SubsetKernel
 from tflgpu.hosts.litert import LiteRtHost
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
@@ -57,7 +57,7 @@ def test_an_exception_in_init(delegate: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_exception_in_prepare(delegate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DelegateKernel, "prepare", broken)
+    monkeypatch.setattr(SubsetKernel, "prepare", broken)
     with pytest.raises(RuntimeError, match=SAYS):
         host(MODEL, delegate)
     gc.collect()
@@ -66,7 +66,7 @@ def test_an_exception_in_prepare(delegate: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_an_exception_in_invoke(delegate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = host(MODEL, delegate)
-    monkeypatch.setattr(DelegateKernel, "invoke", broken)
+    monkeypatch.setattr(SubsetKernel, "invoke", broken)
     with pytest.raises(RuntimeError, match=SAYS):
         run(interpreter, X)
     monkeypatch.undo()
@@ -78,7 +78,7 @@ def test_an_exception_in_free(
 ) -> None:
     """LiteRT's function for it has no way to say so; the log does."""
     interpreter = host(MODEL, delegate)
-    monkeypatch.setattr(DelegateKernel, "close", broken)
+    monkeypatch.setattr(SubsetKernel, "close", broken)
     with caplog.at_level(logging.ERROR, "tflgpu"):
         del interpreter
     assert "could not be released" in caplog.text
@@ -92,7 +92,7 @@ def test_ctrl_c_in_a_run_is_asked_again(delegate: Any, monkeypatch: pytest.Monke
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(DelegateKernel, "invoke", interrupted)
+    monkeypatch.setattr(SubsetKernel, "invoke", interrupted)
     # A shell lets what it starts in the background ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -117,7 +117,7 @@ def test_a_long_message_is_cut(delegate: Any, monkeypatch: pytest.MonkeyPatch) -
         raise tflgpu.DeviceError("é" * 5000)
 
     interpreter = host(MODEL, delegate)
-    monkeypatch.setattr(DelegateKernel, "invoke", long)
+    monkeypatch.setattr(SubsetKernel, "invoke", long)
     with pytest.raises(RuntimeError, match="tflgpu: éééé"):
         interpreter.invoke()
 
@@ -139,7 +139,7 @@ def test_a_run_that_ended_in_the_middle() -> None:
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
         interpreter = host(MODEL, delegate)
         run(interpreter, X)
-        (kernel,) = [k for k, _ in callbacks._kernels.values() if isinstance(k, DelegateKernel)]
+        (kernel,) = [k for k, _ in callbacks._kernels.values() if isinstance(k, SubsetKernel)]
         session = kernel._session
         session._running = session.parts[0]
         assert session.is_broken

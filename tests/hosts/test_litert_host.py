@@ -15,7 +15,7 @@ from host_models import chain, host, plain, run, samples_model
 from tflgpu.conformance.samples import materialize
 from tflgpu.hosts import callbacks
 from tflgpu.hosts.cdef import DYNAMIC
-from tflgpu.hosts.kernel import DelegateKernel
+from tflgpu.hosts.kernel import SubsetKernel
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
@@ -294,7 +294,7 @@ def test_weights_that_two_subsets_and_litert_read(delegate: Any) -> None:
     model = write_model(ModelSpec(tensors, operators, (0,), (7,)))
     interpreter = host(model, delegate)
     report = delegate.reports[-1]
-    kernels = [k for k, _ in callbacks._kernels.values() if isinstance(k, DelegateKernel)]
+    kernels = [k for k, _ in callbacks._kernels.values() if isinstance(k, SubsetKernel)]
     edges = sorted((k._info.inputs, k._info.outputs) for k in kernels)
     del kernels
     x = numbers((4, 3))
@@ -331,7 +331,7 @@ def test_quantized_operators_can_be_kept_out() -> None:
 def test_an_input_gets_a_fixed_shape_after_an_open_one(delegate: Any) -> None:
     """Outputs were made dynamic and have no memory; then their shapes are known after all."""
     interpreter = host(chain("ABS", "NEG"), delegate)
-    (kernel,) = [k for k, _ in callbacks._kernels.values() if isinstance(k, DelegateKernel)]
+    (kernel,) = [k for k, _ in callbacks._kernels.values() if isinstance(k, SubsetKernel)]
     made_ready = kernel.prepare
 
     def open_first(context: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 import tflgpu
 from host_models import chain, host, plain, run
 from tflgpu.hosts import callbacks
-from tflgpu.hosts.kernel import DelegateKernel
+from tflgpu.hosts.kernel import SubsetKernel
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -35,8 +35,8 @@ def of_tensor(interpreter: Any, index: int) -> int:
     return address(interpreter.tensor(index)())
 
 
-def only_kernel() -> DelegateKernel:
-    (found,) = [k for k, _ in callbacks._kernels.values() if isinstance(k, DelegateKernel)]
+def only_kernel() -> SubsetKernel:
+    (found,) = [k for k, _ in callbacks._kernels.values() if isinstance(k, SubsetKernel)]
     return found
 
 
@@ -60,7 +60,7 @@ def test_a_part_is(delegate: Any, place: int) -> None:
     assert len(delegate.reports[-1].refusals) == 1
     np.testing.assert_allclose(run(inside, X), run(plain(model), X), rtol=1e-5)
     for kernel, _ in callbacks._kernels.values():
-        assert isinstance(kernel, DelegateKernel)
+        assert isinstance(kernel, SubsetKernel)
         for index in (*kernel._info.inputs, *kernel._info.outputs):
             assert of_tensor(inside, index) != address(kernel._session.arrays[index])
 

@@ -339,6 +339,30 @@ def a_futures_callback(lab: Lab) -> None:
         check_closed(lambda m=made: m(X))  # type: ignore[misc]
 
 
+def a_futures_lock(lab: Lab) -> None:
+    """A handler may come in the middle of a future's method. Threads of the pool wait for its lock:
+    before its run, after it, or where it is refused."""
+    for options in ({}, {"batch": 2, "deadline": 0.0}, {"batch": 2, "deadline": 30.0}):
+        made, begin = lab.pool(**options), threading.Event()
+
+        def wait(begin: Any = begin) -> None:
+            begin.wait(LIMIT / 2)
+
+        first = made.submit(X if options else Input(wait))
+        futures = [first, made.submit(X)]
+        for future in futures:
+            future._condition.acquire()
+        begin.set()
+        made.close()
+        for future in futures:
+            future._condition.release()
+        for future in futures:
+            with suppress(tflgpu.StateError):  # it had not begun
+                np.testing.assert_allclose(future.result(LIMIT)[0], Y, rtol=1e-5)
+        made.close()
+        check_closed(lambda m=made: m(X))  # type: ignore[misc]
+
+
 def callbacks_at_once(lab: Lab) -> None:
     """Of several futures, beside a thread that closes the pool as well."""
     for options in ({}, {"batch": 2, "deadline": 0.0}):
@@ -410,7 +434,7 @@ CASES: dict[str, Callable[[Lab], None]] = {
     **{f"{m.__name__} called": lambda lab, m=m: a_signal(lab, m, closes=False) for m in MAKERS},  # type: ignore[misc]
     **{f.__name__: f for f in (
         inputs_that_close, inputs_that_call, inputs_that_wait_for_another_thread,
-        a_futures_callback, callbacks_at_once, progress, an_operator,
+        a_futures_callback, a_futures_lock, callbacks_at_once, progress, an_operator,
     )},
 }  # fmt: skip
 

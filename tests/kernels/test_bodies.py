@@ -15,10 +15,11 @@ from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import KernelError
 from tflgpu.ir.graph import Value
+from tflgpu.language.buffers import KernelBuffer
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.same import same
-from tflgpu.language.tree import Buffer, Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.bodies import KernelBodies, key_of
 from tflgpu.lowering.layout import Layout, LayoutKind
@@ -103,22 +104,22 @@ def test_of_what_nobody_knows_whether_it_is_the_same(value: object) -> None:
     assert _key(value) is None
 
 
-def _begun(bodies: KernelBodies, width: int = 4) -> tuple[Builder, Buffer]:
+def _begun(bodies: KernelBodies, width: int = 4) -> tuple[Builder, KernelBuffer]:
     k = Builder("k", (64, 1, 1))
     return k, k.buffer("dst", Scalar.F32, width, "write")
 
 
-def _fill(k: Builder, dst: Buffer, value: float) -> None:
+def _fill(k: Builder, dst: KernelBuffer, value: float) -> None:
     k.store(dst, k.global_id(0), k.f32(value, dst.width))
 
 
 def test_a_body_is_written_once() -> None:
     bodies, calls = KernelBodies(), []
 
-    def write(k: Builder, dst: Buffer, value: float) -> None:
+    def write(k: Builder, dst: KernelBuffer, value: float) -> None:
         _fill(k, dst, value)
 
-    def counted(k: Builder, dst: Buffer, value: float) -> None:
+    def counted(k: Builder, dst: KernelBuffer, value: float) -> None:
         calls.append(value)  # a list of which nobody knows who else changes it
         _fill(k, dst, value)
 
@@ -151,7 +152,7 @@ def test_a_function_that_changes_what_it_was_given_writes_again() -> None:
     class Counter:
         count: int = 0
 
-    def write(k: Builder, dst: Buffer, counter: Counter) -> None:
+    def write(k: Builder, dst: KernelBuffer, counter: Counter) -> None:
         counter.count += 1
         _fill(k, dst, float(counter.count))
 
@@ -239,5 +240,5 @@ def test_a_kernel_ends_with_its_body() -> None:
         low.dispatch(k, (1, 1, 1))
 
 
-def _one(k: Builder, dst: Buffer) -> None:
+def _one(k: Builder, dst: KernelBuffer) -> None:
     _fill(k, dst, 1.0)

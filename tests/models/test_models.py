@@ -54,12 +54,15 @@ MODELS = (
 )
 LIMITS = {"f32": 1e-5, "f32_f16": 1e-2}
 
-#: Where devices compute on the CPU, a test takes up to half a minute. So OpenCL runs every model
-#: but the slowest in F32, and the rest is a choice; TFLGPU_TEST_EVERYTHING=1 runs all, on a machine
-#: with a GPU.
+#: Where devices compute on the CPU, a test takes up to half a minute. So each model but the slowest
+#: is run once, the smallest by tests/hosts too, and OpenCL has most; TFLGPU_TEST_EVERYTHING=1 runs
+#: all, on a machine with a GPU.
 EVERYTHING = bool(os.environ.get("TFLGPU_TEST_EVERYTHING"))
-SLOWEST = "mp_pose_landmark_full_f16"
 QUICK = {
+    ("opencl", "f32", "mobilenet_v2_1.0_224_f32"),
+    ("opencl", "f32", "posenet_mobilenet_v1_100_257_f32"),
+    ("opencl", "f32", "ssd_mobilenet_v2_oidv4_fp16"),
+    ("opencl", "f32", "style_transfer_f16_384"),
     ("opencl", "f32_f16", "deeplabv3_257_mv_gpu"),
     ("vulkan", "f32_f16", "mobilenet_v1_0.25_224_float"),
     ("wgpu", "f32", "mobilenet_v1_1.0_224_f32"),
@@ -70,9 +73,7 @@ RUNS = [
     for backend in ("opencl", "vulkan", "wgpu")
     for precision in LIMITS
     for model in MODELS
-    if EVERYTHING
-    or ((backend, precision) == ("opencl", "f32") and model.name != SLOWEST)
-    or (backend, precision, model.name) in QUICK
+    if EVERYTHING or (backend, precision, model.name) in QUICK
 ]
 #: 64-bit arithmetic for the reference takes most of the time here.
 F16_QUICK = {("vulkan", "mobilenet_v1_0.25_224_float")}

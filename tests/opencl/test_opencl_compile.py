@@ -12,7 +12,7 @@ import pytest
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, Ref
 from tflgpu.conformance.plans import affine, biased, dispatch, io, plan
 from tflgpu.errors import CompileError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 
 
 def two_bodies() -> Plan:

@@ -11,7 +11,7 @@ from tflgpu.backend_kit.joined_kernels import join, pieces
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan
 from tflgpu.conformance.plans import affine, dispatch, io, plan
 from tflgpu.errors import CompileError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 
 pytest.importorskip("pyopencl", reason="pip install tflgpu[opencl]")
 from tflgpu_opencl.prelude import _HELPERS, prelude

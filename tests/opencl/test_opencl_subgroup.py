@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Kernel
+from tflgpu.language.builder import Builder
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 
 cl = pytest.importorskip("pyopencl", reason="pip install tflgpu[opencl]")

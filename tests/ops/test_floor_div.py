@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.kernels.binary import _floor_div, _floor_mod
-from tflgpu.language import Builder, evaluate, interpret
+from tflgpu.language import evaluate
+from tflgpu.language.builder import Builder
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.types import Scalar
 
 _ROWS = 6144

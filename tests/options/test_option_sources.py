@@ -84,8 +84,12 @@ def test_a_file_of_options_has_an_end() -> None:
     assert "OptionError: /dev/zero: it is no file" in done.stderr
 
 
-def test_options_that_are_nested_too_deep(tmp_path: Path) -> None:
-    path = toml(tmp_path, f"exclude = {'[' * 100_000}{']' * 100_000}")
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "text", [f"exclude = {'[' * 100_000}{']' * 100_000}", f"{'a.' * 100_000}b = 1"]
+)
+def test_options_that_are_nested_too_deep(text: str, tmp_path: Path) -> None:
+    path = toml(tmp_path, text)
     with pytest.raises(OptionError, match=r"options\.toml: it is no TOML file"):
         DelegateOptions.from_toml(path)
 

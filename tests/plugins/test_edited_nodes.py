@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.errors.blame import Failed
-from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import DType
+from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node, Value
 from tflgpu.lowering.rule import GroupRule, KernelRule
 from third_party_toys import WANTED, PlanToy, hooks, install, run

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.ir.dtypes import DType
+from tflgpu.profiles.file_operator import FileOperator, FileSubgraph
 from tflgpu.profiles.rules import RuleTable
-from tflgpu.profiles.seen import Around, Seen
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo, TensorInfo
 
 
@@ -78,5 +78,5 @@ def answer(
         *operators, tensors=[*present, *outputs, *([T(1)] if reader else [])], fields=fields,
         version=version, custom=custom,
     )  # fmt: skip
-    around = Around.of(made, rules.half_constants)
-    return rules.refusal(Seen(made.operators[0], around), quantized=quantized)
+    subgraph = FileSubgraph.of(made, rules.half_constants)
+    return rules.refusal(FileOperator(made.operators[0], subgraph), quantized=quantized)

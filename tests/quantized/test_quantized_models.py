@@ -1,10 +1,10 @@
 """Real quantized models against LiteRT, on the CPU and wholly on a device.
 
 No two engines round a quantized network alike: each op may differ by a step, and a whole model
-drifts. How far is far is therefore measured, not chosen: over the same 20 inputs, LiteRT's own
+drifts. How far is far is therefore measured, not chosen: over the same inputs, LiteRT's own
 XNNPACK kernels are compared with its builtin ones, in steps of each output, and ours may be no
 further from XNNPACK's than the builtin ones are (root mean square). Measured on these inputs, ours
-is between 0.4 and 0.8 of that far.
+is between 0.4 and 0.95 of that far.
 """
 
 from __future__ import annotations
@@ -26,14 +26,11 @@ from tflgpu.tflite.write import write_model
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
-#: Steps that differ anywhere grow through a network as noise does: of 20 inputs the distance
-#: between two kernel sets is a fifth more or less by chance.
-INPUTS = 60
-#: Of these the classes are compared. Of noise, two classes may be a step apart.
+#: Inputs of which classes are compared. Of noise, two classes may be a step apart.
 CLASSIFIED = 20
 WHERE = ("cpu", "opencl")
-#: PoCL compiles each of these for half a minute, so that on a device it is one; all of
-#: them where there is time (TFLGPU_TEST_EVERYTHING=1).
+#: PoCL compiles each of these for half a minute, so that on a device it is one, on photographs; all
+#: of them, on all images, where there is time (TFLGPU_TEST_EVERYTHING=1).
 QUICK = ("mobilenet_v2_1.0_224_ptq_int8",)
 #: How many times further than XNNPACK from the reference kernels ours may be, on photographs.
 FACTOR = 1.5
@@ -53,11 +50,17 @@ def heads(content: bytes) -> bytes:
 
 @attrs.frozen
 class Model:
-    """A model; ``classes`` where its output is scores of classes; ``cut`` makes the file."""
+    """A model; ``classes`` where its output is scores of classes; ``cut`` makes the file.
+
+    Steps that differ anywhere grow through a network as noise does, so the distance between two
+    kernel sets is a fifth more or less by chance over 20 inputs. A model whose distance is near
+    the limit takes more.
+    """
 
     name: str
     classes: bool = False
     cut: Callable[[bytes], bytes] | None = None
+    inputs: int = 20
 
     def content(self, path: Path) -> bytes:
         """What is run."""
@@ -66,17 +69,17 @@ class Model:
 
 MODELS = (
     Model("mobilenet_v1_1.0_224_quant_embedding", classes=True),
-    Model("mobilenet_v2_1.0_224_ptq_int8", classes=True),
+    Model("mobilenet_v2_1.0_224_ptq_int8", classes=True, inputs=60),
     Model("posenet_mobilenet_v1_100_257_int8_float_io"),
     Model("ssd_mobilenet_v1_coco_quant", cut=heads),
 )
 
 
-def images(shape: Sequence[int], dtype: Any) -> Iterator[Array]:
+def images(shape: Sequence[int], dtype: Any, count: int) -> Iterator[Array]:
     """Noise and smooth patterns, in turn, of values from 0 to 255."""
     rng = np.random.default_rng(5)
     y, x = np.mgrid[0 : shape[1], 0 : shape[2]][..., None]
-    for number in range(INPUTS):
+    for number in range(count):
         if number % 2:
             pitch, phase = rng.uniform(2, 40, (2, shape[3])), rng.uniform(0, 6, (2, shape[3]))
             waves = np.sin(y / pitch[0] + phase[0]) * np.sin(x / pitch[1] + phase[1])
@@ -86,7 +89,7 @@ def images(shape: Sequence[int], dtype: Any) -> Iterator[Array]:
         yield (image * 255).astype(dtype)
 
 
-def photographs(shape: Sequence[int], dtype: Any) -> Iterator[Array]:
+def photographs(shape: Sequence[int], dtype: Any, _: int) -> Iterator[Array]:
     """scikit-learn's two, each whole and in four quarters; floats are -1 to 1."""
     datasets = pytest.importorskip("sklearn.datasets", reason="pip install tflgpu[examples]")
     pictures = pytest.importorskip("PIL.Image", reason="pip install tflgpu[image]")
@@ -104,14 +107,12 @@ def photographs(shape: Sequence[int], dtype: Any) -> Iterator[Array]:
                 yield bytes_
 
 
-def run_all(
-    interpreter: Any, draw: Callable[[Sequence[int], Any], Iterator[Array]] = images
-) -> list[list[Array]]:
+def run_all(interpreter: Any, count: int, draw: Callable[..., Any] = images) -> list[list[Array]]:
     """For every image, every output."""
     interpreter.allocate_tensors()
     (image,) = interpreter.get_input_details()
     found = []
-    for data in draw(image["shape"], image["dtype"]):
+    for data in draw(image["shape"], image["dtype"], count):
         interpreter.set_tensor(image["index"], data)
         interpreter.invoke()
         outputs = interpreter.get_output_details()
@@ -120,11 +121,11 @@ def run_all(
 
 
 @functools.cache
-def litert_twice(content: bytes) -> tuple[list[list[Array]], list[list[Array]]]:
+def litert_twice(content: bytes, count: int) -> tuple[list[list[Array]], list[list[Array]]]:
     """What XNNPACK's and the builtin kernels compute."""
     xnnpack = litert.Interpreter(model_content=content)
     builtin = litert.Interpreter(model_content=content, experimental_op_resolver_type=BUILTIN)
-    return run_all(xnnpack), run_all(builtin)
+    return run_all(xnnpack, count), run_all(builtin, count)
 
 
 def steps_of(content: bytes) -> list[float]:
@@ -149,14 +150,14 @@ def drift(a: list[list[Array]], b: list[list[Array]], output: int, step: float) 
 
 
 def ours(
-    content: bytes, where: str, require_backend: Callable[[str], Any]
+    content: bytes, count: int, where: str, require_backend: Callable[[str], Any]
 ) -> tuple[list[list[Array]], tflgpu.DelegationReport]:
     delegates = []
     if where != "cpu":
         require_backend(where)
         delegates = [tflgpu.GpuDelegate(backend=where, precision="f32")]
     with tflgpu.Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
-        found = run_all(interpreter), interpreter.report
+        found = run_all(interpreter, count), interpreter.report
     for delegate in delegates:
         delegate.close()
     return found
@@ -164,7 +165,7 @@ def ours(
 
 @pytest.mark.parametrize(
     ("model", "where"),
-    [(m, w) for m in MODELS for w in WHERE if w == "cpu" or m.name in QUICK or EVERYTHING],
+    [(m, w) for m in MODELS for w in WHERE if w == "cpu" or EVERYTHING],
     ids=lambda v: getattr(v, "name", v),
 )
 def test_no_further_from_litert_than_its_own_engines_are(
@@ -174,9 +175,9 @@ def test_no_further_from_litert_than_its_own_engines_are(
     model_path: Callable[[str], Path],
 ) -> None:
     content = model.content(model_path(model.name))
-    got, report = ours(content, where, require_backend)
+    got, report = ours(content, model.inputs, where, require_backend)
     assert where == "cpu" or report.fully_delegated, str(report)
-    xnnpack, builtin = litert_twice(content)
+    xnnpack, builtin = litert_twice(content, model.inputs)
     for mine, theirs in zip(got[0], xnnpack[0], strict=True):
         assert mine.dtype == theirs.dtype and mine.shape == theirs.shape
     for output, step in enumerate(steps_of(content)):
@@ -201,17 +202,17 @@ def test_photographs_in_both_hosts(
     content = model.content(model_path(model.name))
     kernels = litert.OpResolverType.BUILTIN_REF
     plain = litert.Interpreter(model_content=content, experimental_op_resolver_type=kernels)
-    reference = run_all(plain, photographs)
-    xnnpack = run_all(litert.Interpreter(model_content=content), photographs)
+    reference = run_all(plain, 0, photographs)
+    xnnpack = run_all(litert.Interpreter(model_content=content), 0, photographs)
     with tflgpu.GpuDelegate(backend="opencl", precision="f32") as delegate:
         delegates = [delegate]
         with tflgpu.Interpreter(
             model_content=content, experimental_delegates=delegates
         ) as interpreter:
-            ours = run_all(interpreter, photographs)
+            ours = run_all(interpreter, 0, photographs)
             assert interpreter.report.fully_delegated
         inside = litert.Interpreter(model_content=content, experimental_delegates=delegates)
-        hosted = run_all(inside, photographs)
+        hosted = run_all(inside, 0, photographs)
         assert delegate.reports[-1].fully_delegated
         del inside
     for output in range(len(reference[0])):
@@ -227,8 +228,8 @@ def test_the_detector_runs_to_its_end(
     where: str, require_backend: Callable[[str], Any], model_path: Callable[[str], Path]
 ) -> None:
     content = model_path("ssd_mobilenet_v1_coco_quant").read_bytes()
-    got, report = ours(content, where, require_backend)
-    xnnpack, builtin = litert_twice(content)
+    got, report = ours(content, CLASSIFIED, where, require_backend)
+    xnnpack, builtin = litert_twice(content, CLASSIFIED)
     if where != "cpu":
         assert [(r.node, r.op) for r in report.refusals] == [(63, POSTPROCESS)]
         assert report.delegated_nodes == report.total_nodes - 1 == 63
@@ -287,7 +288,7 @@ def test_dynamic_range_weights(
         each.allocate_tensors()
     assert not delegates or interpreter.report.fully_delegated
     rng = np.random.default_rng(2)
-    for _ in range(INPUTS):
+    for _ in range(CLASSIFIED):
         for detail in truth.get_input_details():
             data = rng.normal(size=detail["shape"]).astype(np.float32)
             for each in (truth, interpreter):

@@ -22,7 +22,7 @@ from tflgpu.conformance.plans import affine
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.contract.memory_use import Use
 from tflgpu.errors import DeviceError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 
 
 class TestListing:

@@ -20,7 +20,7 @@ from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Plan, 
 from tflgpu.conformance.plans import affine, chain, chain_expected, dispatch, io, plan
 from tflgpu.contract.memory_use import Use
 from tflgpu.errors import DeviceError
-from tflgpu.language import interpret
+from tflgpu.language.interpreter import interpret
 
 Array = np.ndarray[Any, Any]
 

@@ -25,7 +25,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.same import same
-from tflgpu.language.tree import Binary, Buffer, Const, Expr, Kernel, Store
+from tflgpu.language.tree import Binary, Const, Expr, Kernel, KernelBuffer, Store
 from tflgpu.language.types import F32, I32, Scalar
 from tflgpu.language.walk import walk
 from tflgpu.lowering.lowering import Precision
@@ -98,7 +98,7 @@ def deep(levels: int) -> Compiled:
     total: Expr = Const(F32, 0.0)
     for i in range(levels):
         total = Binary(F32, "add", total, Const(F32, float(i)))
-    out = Buffer("out", Scalar.F32, 1, "write")
+    out = KernelBuffer("out", Scalar.F32, 1, "write")
     kernel = Kernel("deep", (1, 1, 1), (out,), (), (Store(out, Const(I32, 0), total),))
     dispatch = PlannedDispatch(kernel, (1, 1, 1), (OutputRef(0),), "deep")
     plan = Plan((), 64, (), (), (PlannedIO("y", (1,), DType.F32, 4),), (dispatch,))

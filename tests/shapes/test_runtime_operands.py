@@ -107,14 +107,17 @@ def delegate(request: pytest.FixtureRequest, require_backend: object) -> Iterato
 
 @pytest.mark.parametrize(("op", "sample", "at"), list(_cases()))
 def test_an_operand_given_at_run_time_is_honoured_or_refused(
-    op: OpDef, sample: Sample, at: int, delegate: GpuDelegate | None
-) -> None:
+    op: OpDef, sample: Sample, at: int, delegate: GpuDelegate | None,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
     case = materialize(op, sample)
     # What the file says of the result's shape must not matter, whether right, open or wrong.
     for placeholder in ("right", "open", "operand", "other"):
         for computed in (False, True):
             if computed and placeholder != "operand":
                 continue  # the same for all; one is enough
+            if request.node.callspec.params["delegate"] == "opencl" and not computed:
+                continue  # what a file says is read before there is a device
             content = model(case, at, placeholder, computed=computed)
             try:
                 outputs = run(case, at, content, delegate)

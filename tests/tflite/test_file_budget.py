@@ -3,6 +3,7 @@ needs."""
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,17 @@ def test_options_whose_values_share_one_another() -> None:
         read_map(Fields("Op", {}, options))
     with pytest.raises(ModelError, match="are list, not a map"):
         read_map(Fields("Op", {}, _laughs(0)))
+
+
+@pytest.mark.timeout(60)
+def test_options_whose_keys_are_one_long_text() -> None:
+    text, count = b"k" * (8 << 20) + bytes(4), 16000
+    end = len(text) + 4
+    keys = b"".join(struct.pack("<I", end + 4 * i) for i in range(count))
+    values = struct.pack("<III", 4 * count, 4, count) + bytes(4 * count) + bytes([6] * count)
+    options = text + struct.pack("<I", count) + keys + values
+    with pytest.raises(BudgetError, match=r"Op: the custom options: the file asks for more than"):
+        read_map(Fields("Op", {}, options + struct.pack("<I", 5 * count) + bytes([38, 4])))
 
 
 def test_options_that_are_read() -> None:
@@ -131,6 +143,17 @@ def test_work_is_counted_where_operators_are_built() -> None:
     finally:
         budget._current.reset(token)
     build_graph(model, 0, builtin_ops())  # no budget: a run's
+
+
+def test_values_of_options_are_counted_with_the_files() -> None:
+    options = Fields("Op", {}, write_map({"a": [1, 2], "b": 3}))
+    token = budget._current.set(Budget(nodes=7, rounds=0, nbytes=0))
+    try:
+        read_map(options)
+        with pytest.raises(BudgetError, match=r"Op: the custom options: .* more than 7 op"):
+            read_map(options)
+    finally:
+        budget._current.reset(token)
 
 
 def test_constants_are_folded_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

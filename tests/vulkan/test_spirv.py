@@ -15,8 +15,9 @@ from tflgpu.conformance.node_table import build_table, table
 from tflgpu.conformance.programs import PROGRAMS
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Kernel
+from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import F16, F32x4, Scalar, Type
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import OpDef

@@ -24,7 +24,9 @@ from tflgpu.conformance.node_table import (
     table_arrays,
     ulps,
 )
-from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.builder import Builder
+from tflgpu.language.interpreter import interpret
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32

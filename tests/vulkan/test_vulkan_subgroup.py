@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from test_spirv import _dispatched
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Kernel
+from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.subgroup import largest_group
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Precision

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tflgpu.compiler.plan import InputRef, Plan, PlannedDispatch, PlannedIO
 from tflgpu.ir.dtypes import DType
-from tflgpu.language import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu_vulkan.device import VulkanDevice
 
 Array = npt.NDArray[Any]

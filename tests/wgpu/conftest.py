@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 # Kernels that several backends' tests run.
-sys.path.append(str(Path(__file__).parents[1] / "kernel"))
+sys.path.append(str(Path(__file__).parents[1] / "language"))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef
 from tflgpu.conformance.plans import add, affine, biased, chain, chain_expected, dispatch, io, plan
 from tflgpu.errors import CompileError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 
 
 def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:

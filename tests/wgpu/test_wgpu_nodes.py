@@ -25,8 +25,10 @@ from kernel_cases import (
 )
 from kernel_programs import PROGRAMS, ProgramCase
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, interpret, make
+from tflgpu.language import make
+from tflgpu.language.builder import Builder
 from tflgpu.language.defining import lines_of_function
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.types import Scalar, Type
 from tflgpu_wgpu.dialect import WgslDialect, _WgslPrinter
 

@@ -18,7 +18,7 @@ from tflgpu.conformance.special_table import (
     special_cases,
     wrong_results,
 )
-from tflgpu.language import Builder
+from tflgpu.language.builder import Builder
 from tflgpu.language.types import Scalar
 from tflgpu_wgpu.dialect import WgslDialect
 

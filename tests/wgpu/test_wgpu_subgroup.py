@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.language import Builder, Kernel
+from tflgpu.language.builder import Builder
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 
 NVIDIA, AMD, INTEL, APPLE, MESA = 0x10DE, 0x1002, 0x8086, 0x106B, 0x10005

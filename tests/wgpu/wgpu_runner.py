@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tflgpu.language import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu_wgpu.adapters import find_adapters, open_adapter
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.pipelines import Compiler, Way

@@ -14,8 +14,8 @@ from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.errors import CompileError, DeviceError, KernelError
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.check import check
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.subgroup import LARGEST
-from tflgpu.language.tree import Kernel
 from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_cpu_ref.dump import dump

@@ -9,17 +9,17 @@ import attrs
 from tflgpu.language.tree import (
     Assign,
     Binary,
-    Buffer,
     Builtin,
     Const,
     Expr,
     For,
     If,
     Kernel,
+    KernelBuffer,
     Let,
     Load,
     Name,
-    Shared,
+    SharedArray,
     Stmt,
     Store,
     Var,
@@ -93,4 +93,4 @@ def _field(value: Any, depth: int) -> str:
         return _text(value, depth)
     if isinstance(value, tuple):
         return ", ".join(_field(v, depth) for v in value)
-    return value.name if isinstance(value, (Buffer, Shared)) else str(value)
+    return value.name if isinstance(value, (KernelBuffer, SharedArray)) else str(value)

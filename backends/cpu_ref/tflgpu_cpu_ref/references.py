@@ -31,7 +31,7 @@ class ReferenceDevice(BaseNodeDevice):
         self.caps = DeviceCaps(f16_storage=False)
 
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
-        """Whatever has a reference runs."""
+        """None for every op that has a reference."""
         return reference_support(node, ops)
 
     def _load_nodes(self, run: NodeRun) -> ReferenceRecording:

@@ -11,7 +11,7 @@ from tflgpu.contract.device import DeviceInfo, NodeRun
 from tflgpu.errors import DeviceError
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.lowering.reason import KnownLate, Unsupported
+from tflgpu.lowering.reason import NeedsConstant, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp
 from tflgpu.options import OpResolverType
@@ -38,7 +38,7 @@ class LiteRTDevice(BaseNodeDevice):
         self.settings = Settings(threads, resolver)
 
     def register_custom_ops(self, registerers: Sequence[Any]) -> None:
-        """As `tflgpu.contract.device.CustomOps`."""
+        """Use these registerers for every model that is loaded from now on."""
         settings = attrs.evolve(self.settings, registerers=tuple(registerers))
         try_registerers(settings)
         self.settings = settings
@@ -63,8 +63,8 @@ class LiteRTDevice(BaseNodeDevice):
         return None
 
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
-        """What LiteRT makes of a node that nobody here defines, asked of LiteRT itself: a shape in
-        the file may be a placeholder."""
+        """Types and shapes of the results of a node that tflgpu does not define, by LiteRT's
+        interpreter: a shape in the file may be a placeholder."""
         reason = quirk_of_loops(node)
         if reason is not None:
             return Unsupported(reason)
@@ -89,7 +89,7 @@ class LiteRTDevice(BaseNodeDevice):
                 free = [v for v in node.inputs if v is not None and v.data is None]
                 # Sizes and counts, of which it tells the shape where they are constants.
                 told = any(v.dtype.is_int and v.quant is None for v in free)
-                return KnownLate(refused) if told else Unsupported(refused)
+                return NeedsConstant(refused) if told else Unsupported(refused)
             specs.append(TensorSpec(shape, value.dtype))
         return specs
 

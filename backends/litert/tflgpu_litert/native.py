@@ -63,8 +63,8 @@ class Opened:
     model: SmallModel
 
     def view(self, value_id: int) -> Callable[[], Array]:
-        """A function that gives a tensor's memory. What it gives must not be kept: LiteRT may not
-        run while somebody holds it."""
+        """A function that gives a tensor's memory. The caller must drop it before the next run,
+        which LiteRT refuses while a view is alive."""
         found: Callable[[], Array] = self.interpreter.tensor(self.model.tensors[value_id])
         return found
 

@@ -66,7 +66,7 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
     """Why LiteRT must not be given a node that it would take; None where nothing is known.
 
     Args:
-        node: A node. One that nobody here defines is LiteRT's to judge.
+        node: A node. One that tflgpu does not define is not judged here.
         ops: Op definitions by name.
         edge: Ids of the values that others see, of a part that is loaded; None for all.
     """

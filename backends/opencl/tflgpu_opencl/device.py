@@ -10,7 +10,7 @@ from tflgpu.backend_kit.kernel_device import KernelDevice
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.errors import CompileError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_opencl import devices
@@ -87,11 +87,11 @@ class OpenCLDevice(KernelDevice[Memory]):
         return self._dialect.source(kernel)
 
     def code_of(self, kernel: Kernel) -> bytes:
-        """As `tflgpu.contract.kept_code.KeepsCode`."""
+        """The OpenCL C text of a kernel, for files of compiled models."""
         return self._kernels.code(kernel, self._dialect).encode()
 
     def use_code(self, kernel: Kernel, code: bytes) -> None:
-        """As `tflgpu.contract.kept_code.KeepsCode`."""
+        """Use OpenCL C text from a file instead of printing the kernel."""
         self._kernels.use(kernel, self._dialect, code.decode())
 
     # Inside

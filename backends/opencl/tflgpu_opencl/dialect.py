@@ -96,20 +96,20 @@ class _OpenCLPrinter(CPrinter):
             lines.append(f"    {pointer}* restrict {self.names[buffer.name]}{end}")
         return lines
 
-    def shared_pointer(self, array: tree.Shared, element: Scalar, index: str) -> str:
+    def shared_pointer(self, array: tree.SharedArray, element: Scalar, index: str) -> str:
         kind = f"__local {'const ' * (element is Scalar.F16)}{NAMES[element]}*"
         return f"({kind}){self.names[array.name]} + {index}"
 
-    def _pointer(self, buffer: tree.Buffer, element: str) -> str:
+    def _pointer(self, buffer: tree.KernelBuffer, element: str) -> str:
         return f"__global {'const ' if buffer.access == 'read' else ''}{element}"
 
-    def _element(self, buffer: tree.Buffer) -> str:
+    def _element(self, buffer: tree.KernelBuffer) -> str:
         if buffer.scalar is Scalar.F16 and not self.has.f16_arithmetic:
             return "half"
         self.uses_half = self.uses_half or buffer.scalar is Scalar.F16
         return NAMES[buffer.scalar] + (str(buffer.width) if buffer.width > 1 else "")
 
-    def declare_shared(self, array: tree.Shared) -> str:
+    def declare_shared(self, array: tree.SharedArray) -> str:
         aligned = " __attribute__((aligned(16)))" if self.needs.matrices else ""
         kind, name = self.type_name(array.type), self.names[array.name]
         return f"__local {kind} {name}[{array.count}]{aligned};"
@@ -272,7 +272,7 @@ class _OpenCLPrinter(CPrinter):
             value = Code(text, UNARY)
         return f"{self._base(buffer, stmt.scalar)}[{index.text}] = {value.text};"
 
-    def _base(self, buffer: tree.Buffer, scalar: bool) -> str:
+    def _base(self, buffer: tree.KernelBuffer, scalar: bool) -> str:
         """What to index: the buffer, or the buffer as an array of lanes."""
         name = self.names[buffer.name]
         return f"(({self._pointer(buffer, NAMES[buffer.scalar])}*){name})" if scalar else name
@@ -283,7 +283,7 @@ class _OpenCLPrinter(CPrinter):
         fn = "vload_half" if width == 1 else f"vloada_half{width}"
         return Code(f"{fn}({index.text}, {self._half_pointer(expr.buffer)})")
 
-    def _half_pointer(self, buffer: tree.Buffer) -> str:
+    def _half_pointer(self, buffer: tree.KernelBuffer) -> str:
         name = self.names[buffer.name]
         if self._element(buffer) == "half":
             return name

@@ -36,8 +36,8 @@ def finish(queue: Any, what: str, *, is_short: bool = False) -> None:
 
 
 class Marker:
-    """The end of what a queue was given so far, for whoever comes back to it; the device is told to
-    begin."""
+    """The end of the commands that a queue has now, to be asked for later. The device starts on
+    them."""
 
     def __init__(self, queue: Any, what: str) -> None:
         """Put it there.

@@ -42,7 +42,7 @@ _NAMES = (
 
 @attrs.frozen
 class Native:
-    """The functions. Objects are pyopencl's; whoever keeps a call must keep them alive."""
+    """The functions. Objects are pyopencl's; a caller that keeps a call must keep them alive."""
 
     _nd_range: Any
     _write: Any

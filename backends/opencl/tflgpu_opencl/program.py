@@ -15,7 +15,7 @@ import pyopencl as cl
 from tflgpu.backend_kit.joined_kernels import Joined, JoinedKernels, Opening
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.errors import CompileError, DeviceError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 
 from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import failure
@@ -50,7 +50,7 @@ class Entry:
     name: str | None = None
 
     def make_kernel(self, native: Native | None) -> Any:
-        """A kernel object that nobody else has."""
+        """A new kernel object, which is not shared."""
         name = self.name or _names(self.program)
         return RawKernel(native, self.program, name) if native else cl.Kernel(self.program, name)
 

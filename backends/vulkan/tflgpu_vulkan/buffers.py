@@ -22,9 +22,9 @@ from tflgpu_vulkan.heaps import VulkanHeaps
 
 @attrs.frozen
 class VulkanHandles:
-    """A part of a ``VkBuffer``, for whoever calls Vulkan on the same ``VkDevice``; the handles are
-    those of the package ``vulkan``. One that is imported has the usages storage buffer, transfer
-    source and transfer destination, and memory bound.
+    """A part of a ``VkBuffer``, for callers that use Vulkan on the same ``VkDevice``; the handles
+    are those of the package ``vulkan``. One that is imported has the usages storage buffer,
+    transfer source and transfer destination, and memory bound.
 
     Attributes:
         device: The ``VkDevice``.
@@ -41,13 +41,13 @@ class VulkanHandles:
 
 @attrs.frozen(eq=False)
 class _Foreign:
-    """A block that somebody else made."""
+    """A block of an imported buffer."""
 
     buffer: Any
 
 
 class VulkanBuffer(PooledBuffer[Block]):
-    """A `Buffer`: a region of a pool of its own, of somebody else's buffer, or of host memory."""
+    """A `Buffer`: a region of a pool of its own, of an imported buffer, or of host memory."""
 
     _heaps: VulkanHeaps
 

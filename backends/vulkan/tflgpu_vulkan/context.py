@@ -33,8 +33,8 @@ _USUAL_QUEUES = 3
 class Context(Counted):
     """A logical device with a few queues, or as many as the environment asks for.
 
-    A recording keeps to one queue; they take them in turn. What two recordings do has no order but
-    that of whoever waits for one before the other begins.
+    A recording keeps to one queue; they take them in turn. Two recordings run in no order, unless
+    the caller waits for one before the other begins.
 
     It is destroyed when it is closed and nothing uses its memory any more: arrays that someone
     still holds keep it.
@@ -66,7 +66,7 @@ class Context(Counted):
         self._spin = _SPIN if self.info.is_gpu else 0.0
 
     def next_queue(self) -> Any:
-        """The queue of whoever comes next."""
+        """The queue for the next recording, in turn."""
         with self._queue_lock:
             return next(self._turns)
 

@@ -13,7 +13,7 @@ from tflgpu.backend_kit.pooled_memory import PooledMemory
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan
 from tflgpu.errors import DeviceError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_vulkan.blocks import Block, Region
@@ -75,11 +75,11 @@ class VulkanDevice(KernelDevice[PooledMemory[Block]]):
         return text_of(kernel, self._context.details.target)
 
     def code_of(self, kernel: Kernel) -> bytes:
-        """As `tflgpu.contract.kept_code.KeepsCode`."""
+        """The SPIR-V of a kernel, for files of compiled models."""
         return self._kernels.code(kernel, 0)
 
     def use_code(self, kernel: Kernel, code: bytes) -> None:
-        """As `tflgpu.contract.kept_code.KeepsCode`."""
+        """Use SPIR-V from a file instead of printing the kernel."""
         self._kernels.use(kernel, 0, code)
 
     # Inside

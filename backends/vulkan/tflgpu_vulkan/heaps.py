@@ -30,7 +30,7 @@ class VulkanHeaps(Heaps[Block]):
         self._commands: list[Commands] = []
 
     def release(self) -> None:
-        """As `Heaps.release`."""
+        """Free the pools, and the commands that are kept for copies."""
         super().release()
         while self._commands:
             self._commands.pop().release()

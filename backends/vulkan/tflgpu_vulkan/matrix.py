@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from tflgpu.errors import DeviceError
-from tflgpu.language.matrix import TILE
+from tflgpu.language.types import TILE
 
 from tflgpu_vulkan.api import listed, vk
 from tflgpu_vulkan.instance import function_of

@@ -11,7 +11,7 @@ from tflgpu.backend_kit.kernel_cache import OwnedKernels
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.language.check import check
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 
 from tflgpu_vulkan.api import NULL, array, create, ffi, lib, make, result_name, vk
 from tflgpu_vulkan.context import Context

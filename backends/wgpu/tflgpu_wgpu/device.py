@@ -9,7 +9,7 @@ import attrs
 from tflgpu.backend_kit.account import Ledger
 from tflgpu.backend_kit.kernel_device import KernelDevice
 from tflgpu.compiler.plan import Plan, PlannedDispatch
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.tuning import tuning_of
 
@@ -69,7 +69,7 @@ class WgpuDevice(KernelDevice[Memory]):
         return json.dumps(texts).encode()
 
     def use_code(self, kernel: Kernel, code: bytes) -> None:
-        """As `tflgpu.contract.kept_code.KeepsCode`."""
+        """Use WGSL text from a file instead of printing the kernel."""
         for writable, text in zip((False, True), json.loads(code), strict=True):
             way = Way(self._dialect(0), writable)
             self._kernels.use(kernel, way, Job.of(kernel, way, text))

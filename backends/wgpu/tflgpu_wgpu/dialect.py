@@ -21,10 +21,10 @@ from tflgpu.language.tree import (
     Barrier,
     Binary,
     Bitcast,
-    Buffer,
     Builtin,
     Expr,
     Kernel,
+    KernelBuffer,
     Load,
     Select,
     SharedLoad,
@@ -229,7 +229,7 @@ class _WgslPrinter(DefiningPrinter):
             value = self.function_of(self.type_name(stmt.value.type.with_scalar(Scalar.F16)), value)
         return f"{place} = {value.text};"
 
-    def _place(self, buffer: Buffer, expr: Expr, index: Code, lane: bool) -> str:
+    def _place(self, buffer: KernelBuffer, expr: Expr, index: Code, lane: bool) -> str:
         """An element of a buffer, or a lane of one."""
         name = self.names[buffer.name]
         width = buffer.width if lane else 1

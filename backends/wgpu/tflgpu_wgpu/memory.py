@@ -71,7 +71,7 @@ class Memory(BufferMemory[Region]):
             )
 
     def part(self, region: Region, nbytes: int) -> Region:
-        """As much as kernels are to see."""
+        """The region's first bytes, those that kernels see."""
         return Region(region.name, nbytes, region.buffer)
 
     def readable(self, name: str, nbytes: int) -> Any:

@@ -10,7 +10,7 @@ import wgpu
 from tflgpu.backend_kit.kernel_cache import KernelCache
 from tflgpu.backend_kit.waiting import of_signal
 from tflgpu.errors import CompileError
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 
 from tflgpu_wgpu.dialect import ENTRY_POINT
 from tflgpu_wgpu.native import shader_module

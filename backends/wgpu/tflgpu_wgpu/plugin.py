@@ -13,7 +13,7 @@ from tflgpu.plugins.hookspecs import hookimpl
 if TYPE_CHECKING:
     from tflgpu.contract.device import Device
     from tflgpu.language.caps import DeviceCaps
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
     from tflgpu.options import DelegateOptions
 
 NAME = "wgpu"

@@ -90,7 +90,7 @@ class Ledger:
     """Allocations that end together: with `close`, or with this object."""
 
     def __init__(self, account: Account | None = None) -> None:
-        """Of an account; without one nobody looks at what is counted."""
+        """A ledger of ``account``; without an account its counts are not used."""
         self._account = Account() if account is None else account
         self._entries: list[tuple[Use, int]] = []
 

@@ -1,4 +1,4 @@
-"""What buffers of every API have in common, for backends that want it; and bytes of host memory."""
+"""The base of buffers for every API, and helpers for bytes of host memory."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class BaseBuffer(Holder):
         ledger: Where it is counted; None for what was imported.
         host: The host's memory that it is over, which is written and read as it is; None for all
             others.
-        wait: Called before each use: returns when others that use the memory too are done; None
-            where nobody does.
+        wait: Called before each use: returns when other APIs that use the memory are done; None
+        where none does.
         readable, writable: Whether kernels may read it and write it. What was imported may have
             been made for one of the two only.
     """
@@ -62,7 +62,7 @@ class BaseBuffer(Holder):
         raise NotImplementedError
 
     def _export(self) -> object:
-        """As `Buffer.export`."""
+        """The API's own object for this memory."""
         raise NotImplementedError
 
     def _release(self) -> None:
@@ -108,7 +108,7 @@ class BaseBuffer(Holder):
                 into[...] = found.view(into.dtype).reshape(into.shape)
 
     def export(self) -> object:
-        """As `Buffer.export`.
+        """The API's own object for this memory.
 
         Raises:
             StateError: the buffer or its device is closed.
@@ -118,7 +118,7 @@ class BaseBuffer(Holder):
             return self._export()
 
     def close(self) -> None:
-        """As `Buffer.close`."""
+        """Free the memory; twice is harmless."""
         if self.inherited:
             return
         self._count(0, closed=True)
@@ -206,6 +206,6 @@ def overlap(one: Buffer, other: Buffer) -> bool:
 
 
 def host_span(memory: Bytes) -> Span:
-    """The span of a buffer over host memory, whoever imported it."""
+    """The span of a buffer over host memory, equal for all devices that import it."""
     start = int(memory.__array_interface__["data"][0])
     return "host", start, start + memory.nbytes

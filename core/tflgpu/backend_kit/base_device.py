@@ -1,5 +1,4 @@
-"""What devices have in common, for backends that want it: a lock, an end, what they refuse, and
-what was loaded on them."""
+"""The base of devices: the lock, closing, refused uses, and what was loaded on the device."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.reason import Unsupported
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 
 class BaseDevice(Holder):
@@ -170,12 +169,12 @@ class BaseDevice(Holder):
 
     @property
     def memory(self) -> MemoryUse:
-        """As `tflgpu.contract.memory_use.CountsMemory`."""
+        """See `tflgpu.contract.memory_use.CountsMemory`."""
         self._weights.sweep()
         return self._account.use
 
     def footprint(self, plan: Plan) -> MemoryUse:
-        """As `tflgpu.contract.memory_use.CountsMemory`.
+        """See `tflgpu.contract.memory_use.CountsMemory`.
 
         Raises:
             StateError: the device is closed.
@@ -185,7 +184,7 @@ class BaseDevice(Holder):
             return self._footprint(plan)
 
     def limit_memory(self, nbytes: int | None) -> None:
-        """As `tflgpu.contract.memory_use.CountsMemory`."""
+        """See `tflgpu.contract.memory_use.CountsMemory`."""
         self._account.limit = nbytes
 
     def close(self) -> None:
@@ -217,7 +216,7 @@ class BaseDevice(Holder):
             raise StateError(f"this {self.kind} device is closed: {self.info.name}")
 
     def _let_go_of_idle(self) -> None:
-        """Before more memory is taken: have what nobody uses any more be released."""
+        """Release memory of recordings that ended, before more is taken."""
         for recording in list(self._recordings):
             if isinstance(recording, BaseRecording):
                 recording.let_go_if_idle()

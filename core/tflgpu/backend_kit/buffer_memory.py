@@ -1,6 +1,5 @@
-"""What a recording keeps in memory where every buffer is an allocation of its own (OpenCL, WebGPU):
-constants, inputs and outputs, and buffers that regions of the arena are parts of; or, with guard
-bands, a fenced buffer for each of them."""
+"""A recording's memory where every buffer is an allocation of its own (OpenCL, WebGPU): constants,
+inputs, outputs, and the arena's buffers; with guard bands, a fenced buffer for each region."""
 
 from __future__ import annotations
 
@@ -164,17 +163,17 @@ class BufferMemory(BasePlanMemory[R], Generic[R]):
         return self._read(region, 0, region.nbytes) if region.nbytes else np.empty(0, np.uint8)
 
     def upload(self, arrays: Sequence[Array]) -> None:
-        """As `BasePlanMemory.upload`."""
+        """Copy arrays into the inputs' buffers."""
         for region, array in zip(self.inputs, arrays, strict=True):
             self.write(region, flat_bytes(array))
 
     def download(self, arrays: Sequence[Array]) -> None:
-        """As `BasePlanMemory.download`."""
+        """Copy the outputs' buffers into arrays."""
         for region, array in zip(self.outputs, arrays, strict=True):
             array.reshape(-1).view(np.uint8)[...] = self.read(region)
 
     def release(self) -> None:
-        """Free everything now, whoever still refers to it."""
+        """Free everything now, even where it is still referred to."""
         super().release()
         self._arenas = []
         # The newest first: NVIDIA's OpenCL driver (580.159, H200) crashes when parts of a buffer

@@ -1,5 +1,5 @@
-"""Calls of C functions, bound once and made again and again: for APIs whose commands are functions
-that give a status, as OpenCL's, CUDA's and Level Zero's are."""
+"""Calls of C functions with arguments that are bound once, for APIs whose commands are functions
+that return a status (OpenCL, CUDA, Level Zero)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a plan fits together and fits a device, asked by every backend before it loads one.
+"""Checks that a plan is consistent and fits a device; every backend asks before it loads one.
 
 Drivers check little of it: some crash, some compute with what lies beside a buffer.
 """
@@ -14,7 +14,7 @@ from tflgpu.errors import CompileError, DeviceError, TflgpuError
 from tflgpu.language.caps import DeviceCaps
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Buffer
+    from tflgpu.language.buffers import KernelBuffer
 
 #: Bytes of a plan's constants, inputs and outputs, by what refers to them.
 _Sizes = Mapping[type, Sequence[int]]
@@ -84,7 +84,9 @@ SMALLER = (
 )
 
 
-def _misfit(buffer: Buffer, ref: Ref, plan: Plan, sizes: _Sizes, device: Device) -> str | None:
+def _misfit(
+    buffer: KernelBuffer, ref: Ref, plan: Plan, sizes: _Sizes, device: Device
+) -> str | None:
     if isinstance(ref, ArenaRef):
         # A plan without arenas has one of no bytes, in which empty tensors lie.
         sizes_of = plan.arenas or (0,)

@@ -1,4 +1,4 @@
-"""What must outlive everything that was made on it, for APIs that do not count that themselves."""
+"""Reference counts for objects that must outlive what was made on them, where an API keeps none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tflgpu.backend_kit.forks import Holder
 
 
 class Counted(Holder):
-    """A device, say, whose memory somebody's arrays may lie in. It is destroyed when it is closed
-    and nothing on it lives any more; in a forked child never."""
+    """A device, for example, whose memory arrays may lie in. It is destroyed when it is closed and
+    the last user is released; never in a forked child."""
 
     def __init__(self) -> None:
         self._counting = threading.Lock()
@@ -41,6 +41,6 @@ class Counted(Holder):
             self.release()
 
     def after_fork(self) -> None:
-        """A child may not touch it; whatever is released there is not."""
+        """In a forked child nothing is destroyed or counted."""
         super().after_fork()
         self._counting = threading.Lock()

@@ -1,5 +1,5 @@
-"""One object of a driver's that holds all that it compiled, kept on disk: for APIs that have such a
-thing (Vulkan's pipeline cache, Direct3D 12's pipeline library, Metal's binary archive)."""
+"""A driver's own cache of compiled code, kept on disk: Vulkan's pipeline cache, Direct3D 12's
+pipeline library, Metal's binary archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Drivers that compile by LLVM (PoCL, Mesa's), each with the LLVM that it was linked to.
+"""Loads drivers that compile by LLVM (PoCL, Mesa's) so that each uses the LLVM that it was linked
+to, also beside TensorFlow's.
 
 Symbols of a library that is loaded for all others to see, as TensorFlow's are, come before a
 driver's own. TensorFlow brings an LLVM: a driver that is loaded after it calls that one, which is

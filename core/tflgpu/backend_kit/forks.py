@@ -1,8 +1,8 @@
-"""What a forked child may not touch: everything that its parent opened with a driver.
+"""Handles of drivers after a fork: a child may not use those that its parent opened.
 
-A fork copies memory but neither the driver's threads nor its state in the kernel, so that whatever
-is called with an inherited handle may wait for ever, be it only to release it. Objects that hold
-such handles register here. In a child each of them is told, lives as long as the process (so that
+A fork copies memory but neither the driver's threads nor its state in the kernel, so that a call
+with an inherited handle, even one that releases it, may wait for ever. Objects that hold such
+handles register here. In a child each of them is told, lives as long as the process (so that
 nothing is released behind its back), refuses to be used, and closes without a call.
 """
 
@@ -127,7 +127,7 @@ def call_in_child(function: Callable[[], object]) -> None:
 
 
 def free_in_child() -> threading.Lock:
-    """A lock for what a child may use as well, whoever held it when the process was forked."""
+    """A lock that is free in a forked child, even if a thread of the parent held it at the fork."""
     lock = threading.Lock()
     call_in_child(lock._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001
     return lock

@@ -1,4 +1,4 @@
-"""Which dispatches must wait for earlier ones, for APIs that leave this to their users."""
+"""Which dispatches must wait for earlier ones, for APIs without automatic barriers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A device's memory of several kinds, and copies between the host and the kind that it does not
-see: for APIs that leave to their users where memory lies (Vulkan, Direct3D 12)."""
+"""A device's kinds of memory, and copies between the host and device-only memory, for APIs in which
+the application chooses where memory lies (Vulkan, Direct3D 12)."""
 
 from __future__ import annotations
 

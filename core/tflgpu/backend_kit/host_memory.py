@@ -1,5 +1,5 @@
-"""Host memory as devices want it: whole pages, which nobody else's data lies in and which they may
-use in place; or one block for several arrays."""
+"""Host memory that devices can use in place (whole pages, without other data in them), and blocks
+that hold several arrays."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def usable_in_place(
 
     Args:
         source: What has Python's buffer protocol.
-        objection: Why the device, whatever the memory, uses none of the host's in place ("shares
+        objection: Why the device uses no host memory at all in place ("shares
             none with the host"); "" where it does.
         page: Bytes of which the driver wants a multiple where memory begins.
         step: The same of how much there is.

@@ -1,10 +1,9 @@
-"""Several kernels in one program, for drivers whose programs cost much whatever is in them: for
-backends that want it.
+"""Several kernels in one program, for backends whose drivers take long for each program.
 
 PoCL's compiler reads the declarations of all of OpenCL C for each program, 0.2 s of a processor's
-time, and has a lock on it, so that threads do not help. A kernel more in a program costs a tenth. A
-program in its cache takes 33 ms to read whatever is in it, so that what begins with other functions
-is joined too.
+time, and has a lock on it, so that threads do not help. A kernel more in a program costs a tenth.
+Reading a program from its cache takes 33 ms for any size, so kernels with other functions are
+joined too.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tflgpu.errors import CompileError, DeviceError
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 
 @frozen
@@ -100,8 +99,8 @@ def _name(piece: str) -> str:
 
 
 class _Group:
-    """Texts that go into one program: those that have the same directives, since these are for
-    whatever comes after them, and no two functions of one name."""
+    """Texts that go into one program: those that have the same directives, since these apply to the
+    rest of the text, and no two functions of one name."""
 
     def __init__(self, directives: list[str]) -> None:
         self.sources: dict[str, re.Match[str]] = {}

@@ -1,5 +1,5 @@
-"""Compiled kernels that outlive the process: for APIs that give a program's binary and take it
-back, as OpenCL, CUDA and Level Zero do."""
+"""Compiled kernels that outlive the process, for APIs that return a program's binary and accept it
+again (OpenCL, CUDA, Level Zero)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tflgpu.backend_kit.parallel import in_parallel
 from tflgpu.cache.disk_cache import DiskCache, cache_key
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 P = TypeVar("P")
 

@@ -1,4 +1,4 @@
-"""What an API compiled of kernels, kept for models to come: for backends that want it."""
+"""A cache in memory of the programs that an API compiled from kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tflgpu.backend_kit.parallel import as_they_come
 from tflgpu.backend_kit.progress import Count
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 #: Results that are kept. Those in use live on in their recordings.
 KEPT = 256

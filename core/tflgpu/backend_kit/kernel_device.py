@@ -1,5 +1,4 @@
-"""What devices have in common that print kernels, have a driver compile them and record plans: for
-backends that want it."""
+"""The base of devices that print kernels, compile them by a driver and record plans."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whether a device runs what its driver does not promise: a small kernel, run and compared with the
-language's definition of it."""
+"""Runs a small kernel to find out whether a device does something that its driver does not promise,
+and compares the result with the interpreter's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
 from tflgpu.language.interpreter import interpret
-from tflgpu.language.matrix import SUBGROUP, TILE, MatrixRole
-from tflgpu.language.types import F16x4, F32x4, Scalar
+from tflgpu.language.matrix import SUBGROUP, MatrixRole
+from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Buffer, Kernel
+    from tflgpu.language.buffers import KernelBuffer
+from tflgpu.language.kernel import Kernel
 
 _LOG = logging.getLogger("tflgpu")
 _DTYPES = {Scalar.F16: DType.F16, Scalar.F32: DType.F32}
@@ -61,7 +62,7 @@ def _runs_right(device: Device, kernel: Kernel, operands: Array, count: int) -> 
         return False
 
 
-def _io(buffer: Buffer, count: int) -> PlannedIO:
+def _io(buffer: KernelBuffer, count: int) -> PlannedIO:
     nbytes = count * buffer.scalar.itemsize
     return PlannedIO(buffer.name, (count,), _DTYPES[buffer.scalar], nbytes)
 

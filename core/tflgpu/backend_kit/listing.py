@@ -1,5 +1,4 @@
-"""Devices as a backend lists them: their order, what a probe answers, one by its index, and who
-made them."""
+"""The devices of a backend: their order, the answer to a probe, and one of them by its index."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What devices have in common that run operators as they are: an end, also of what was loaded on
-them."""
+"""The base of devices that run operators without kernels."""
 
 from __future__ import annotations
 

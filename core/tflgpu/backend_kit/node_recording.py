@@ -1,4 +1,4 @@
-"""What recordings of nodes have in common, where a run is one call: host arrays, and an end."""
+"""The base of recordings of nodes, where a run is one call: host arrays and closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sets of output memory that recordings lend (`tflgpu.contract.lending`), to build backends on."""
+"""Sets of output memory, from which a recording lends results without a copy
+(`tflgpu.contract.lending`)."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class OutputSet:
 
     Attributes:
         arrays: One per output.
-        touched: Outputs that were lent since the last run: their contents are somebody else's.
+        touched: Outputs that were lent since the last run: the caller may have changed their
+            contents.
     """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
@@ -47,7 +49,7 @@ class OutputSet:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody holds an array that was lent."""
+        """Whether no lent array is alive."""
         if self._loans:
             self._loans = [loan for loan in self._loans if loan() is not None]
         return not self._loans
@@ -60,7 +62,7 @@ class OutputSet:
         return np.asarray(loan)
 
     def release(self) -> None:
-        """Let go of the memory, which lives on in arrays that somebody holds."""
+        """Drop the memory; it lives on in arrays that were lent."""
         self.arrays = ()
 
 
@@ -113,7 +115,7 @@ class OutputSets(Generic[S]):
         return self.current
 
     def lend(self, index: int) -> Array | None:
-        """As `Lender.lend`."""
+        """Output ``index`` of the last run for the caller to keep; None where it must be copied."""
         if index not in self.lendable or not self._has_run:
             return None
         if index in self.current.touched:
@@ -129,7 +131,7 @@ class OutputSets(Generic[S]):
         return self.current.lend(index)
 
     def settle(self) -> None:
-        """As `Lender.settle`."""
+        """Give `outputs` memory that is not lent, with the results of the last run."""
         if not self.current.touched:
             return
         other = self._other() or self._made()

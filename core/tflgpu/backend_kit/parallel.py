@@ -1,4 +1,4 @@
-"""Work on several threads that is over when the call is, even where a signal ends the call.
+"""Work on several threads that has ended when the call returns, even where a signal ends it.
 
 What runs are a driver's compilers. A thread that still compiles while its device is being closed
 crashes the process, so an interrupted call waits for what has begun and starts nothing more.
@@ -21,7 +21,7 @@ def in_parallel(name: str, function: Callable[..., T], *arguments: Sequence[Any]
     """``function`` of each of the arguments, as `map` has them; threads get ``name``.
 
     Raises:
-        Whatever a call raises, the first in order; the others have ended then.
+        What a call raises, the first in order; the others have ended then.
     """
     count = min(len(each) for each in arguments)
     if count <= 1:
@@ -49,7 +49,7 @@ def as_they_come(name: str, function: Callable[[S], T], items: Iterable[S]) -> l
     compiles those before them.
 
     Raises:
-        Whatever making an item or a call raises, the first in order; all calls have ended then.
+        What making an item or a call raises, the first in order; all calls have ended then.
     """
     stopped = threading.Event()
 
@@ -75,7 +75,7 @@ def aside(name: str, action: Callable[[], T], stop: Callable[[], object] = bool)
     signal ends the call, ``stop`` is called, and the thread waited for.
 
     Raises:
-        Whatever ``action`` does.
+        What ``action`` raises.
     """
     results: list[T] = []
     errors: list[BaseException] = []

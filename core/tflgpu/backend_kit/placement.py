@@ -1,4 +1,4 @@
-"""Which buffer each region of the arena gets, for APIs in which one buffer of parts will not do.
+"""Chooses the buffer of each region of the arena, where one buffer is too small for all.
 
 WebGPU does not let one dispatch read a part of a buffer that is bound read-only while it writes
 another part of the same buffer. So the arena is no single buffer there: regions become buffers of

@@ -1,5 +1,4 @@
-"""What the memory of a plan has in common, for backends that want it: which region a dispatch is
-bound to, and guard bands around regions."""
+"""The base of a plan's memory: which region a dispatch is bound to, and guard bands."""
 
 from __future__ import annotations
 
@@ -74,7 +73,7 @@ class BasePlanMemory(Generic[R]):
             limit: Bytes of the device's largest buffer.
             guarded: Whether regions lie between guard bands.
             least_band: Bytes that a band must have, as the device aligns memory.
-            ledger: Counts what is allocated; None where nobody asks.
+            ledger: Counts what is allocated; None where no limit or report needs it.
         """
         self._limit = limit
         self.ledger = Ledger() if ledger is None else ledger
@@ -146,7 +145,7 @@ class BasePlanMemory(Generic[R]):
         guard bands all are this recording's own.
 
         Raises:
-            Whatever ``make`` and ``read`` raise.
+            What ``make`` and ``read`` raise.
         """
         mine = SharedWeights[R]() if shared is None or self.guarded else shared
         self._held = mine.hold(arrays, make, read)

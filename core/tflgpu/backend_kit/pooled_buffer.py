@@ -36,7 +36,7 @@ class PooledBuffer(BaseBuffer, Generic[B]):
             token: As `BaseBuffer`'s.
             region: All of it.
             heaps: The device's memory.
-            owner: What ends with the buffer; None where the memory is somebody else's.
+            owner: What ends with the buffer; None where the memory was imported.
             is_mapped: Whether the host sees the region.
         """
         super().__init__(lock, token, region.nbytes, region)

@@ -1,4 +1,4 @@
-"""What a recording keeps in pools of memory: an arena, constants, inputs and outputs.
+"""A recording's memory in pools: an arena, constants, inputs and outputs.
 
 With memory of its own the device has copies of inputs and outputs, and the host's arrays lie in
 mapped memory beside. Where host and device share memory, the arrays are what kernels read and
@@ -124,7 +124,7 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
         return [pair for i, pair in enumerate(pairs) if OutputRef(i) not in self.bound]
 
     def part(self, region: PooledRegion[B], nbytes: int) -> PooledRegion[B]:
-        """As much as kernels are to see, and no bands."""
+        """The region's first bytes, those that kernels see, without guard bands."""
         return PooledRegion(region.name, nbytes, 0, region.offset, placed=region.block)
 
     def release(self) -> None:
@@ -150,7 +150,7 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
         return self._edges.region(name, nbytes, self.band)
 
     def _new_constants(self, indices: Sequence[int]) -> list[Made[PooledRegion[B]]]:
-        """All in one pool, which is freed when nobody uses any of them."""
+        """All in one pool, which is freed when none of them is used."""
         pool = self.heaps.pool(self._kind, Use.WEIGHTS)
         arrays = [self._plan.constants[i] for i in indices]
         ledger, data = self.ledger.account.ledger(), [flat_bytes(array) for array in arrays]

@@ -1,5 +1,4 @@
-"""Where a run of recorded commands leaves its outputs for the host, in pools of memory: each set of
-arrays has commands of its own."""
+"""Outputs in pooled memory: each set of output arrays has recorded commands of its own."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class PooledOutputs(OutputSet, Generic[B]):
         self._pool = pool
 
     def release(self) -> None:
-        """Free the memory, as soon as nobody holds any of it."""
+        """Free the memory as soon as no lent array lies in it."""
         super().release()
         if self._pool is not None:
             self._pool.release()

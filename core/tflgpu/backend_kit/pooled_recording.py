@@ -1,5 +1,5 @@
-"""What recordings have in common whose memory lies in pools, and whose run is a list of commands
-that is recorded with the plan and submitted again and again: for backends that want it."""
+"""The base of recordings with pooled memory, whose commands are recorded once and submitted for
+every run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How far a driver is with the kernels of a plan, for whoever wants to see it while it takes its
-time."""
+"""Progress of compiling a plan's kernels, reported while the driver works."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What recordings have in common, for backends that want it: a lock, an end, a failure that lasts,
-and outputs that can be lent."""
+"""The base of recordings: the lock, closing, a lasting failure, and outputs that can be lent."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class BaseRecording(Holder, Generic[S]):
     A subclass sets ``_inputs`` and ``_sets``, and has `_profile`, `_wait_idle` and `_release`; and
     `_begin`, `_watch`, `_is_over` and `_end`, or, where a run cannot go on by itself, `_run`.
 
-    One run is in flight at a time: whatever else is asked of the recording waits for it first. A
+    One run is in flight at a time: every other call waits for it first. A
     signal may end any of the methods anywhere (Ctrl-C raises KeyboardInterrupt): a run that was
     neither finished nor handed out as a `Pending` leaves the recording unusable, and `close`
     waits for what may still be on the device. A `close` that was interrupted goes on when called
@@ -224,10 +223,9 @@ class BaseRecording(Holder, Generic[S]):
             self._released = True
 
     def let_go_if_idle(self) -> None:
-        """Where a signal ended a run, or nobody waited for it, the recording is kept for the
-        device's sake. Keep it no longer if the device is done with it: it is whoever's it is, and
-        goes with its memory if it is nobody's. For its device, under the device's lock; waits for
-        nothing."""
+        """Drop the reference that keeps a recording alive after a run that a signal ended or that
+        was never waited for, if the device is done with that run. Called by its device, under the
+        device's lock; waits for nothing."""
         if self not in _in_flight or self.inherited:
             return
         if self._shares_lock:
@@ -261,7 +259,7 @@ class BaseRecording(Holder, Generic[S]):
             raise DeviceError(f"an earlier run of this recording failed: {reason}")
 
     def _ask(self, submission: Submission) -> bool:
-        """As `Pending.done`."""
+        """Whether a submission is over; asks the device and does not wait."""
         if submission.end is not None or self._closed:
             return True
         with self._lock:
@@ -273,7 +271,7 @@ class BaseRecording(Holder, Generic[S]):
                 return True  # which `wait` tells
 
     def _wait_for(self, submission: Submission, timeout: float | None) -> bool:
-        """As `Pending.wait`."""
+        """Wait for a submission; False after ``timeout`` seconds."""
         with self._lock:
             if submission is self._in_flight and not self._closed:
                 return self._collect(submission, timeout)

@@ -1,5 +1,5 @@
-"""Whether a process may still take the memory that a driver needs: asked before the driver is,
-since several (PoCL, and Mesa's that compute on a CPU) end the process where they get none."""
+"""Checks that a process may still allocate what a driver needs, since several drivers (PoCL, Mesa's
+CPU drivers) end the process when they cannot."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The commands of a run in their order, for APIs that record them once and leave it to their users
-what waits for what (Vulkan, Direct3D 12): for backends that want it."""
+"""The commands of a run with the barriers between them, for APIs that record commands once and have
+no automatic barriers (Vulkan, Direct3D 12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a model, and what becomes of a `close` inside of them.
+"""Calls in progress on a model; a `close` inside of one is put off to its end.
 
 A signal's handler, an input's ``__array__`` and a callback may close what the same thread is using
 at that moment. Waiting for the call that is under way would wait for ever, and releasing memory

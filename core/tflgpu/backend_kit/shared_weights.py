@@ -1,4 +1,4 @@
-"""Constants of plans, of which a device keeps one copy however many recordings read it.
+"""Constants that recordings of a device share: one copy for all that read it.
 
 Two interpreters of one model, the copies of a `tflgpu.Pool` and a model at several input shapes
 have weights with the same contents. They are known by what they contain, bit for bit, and by
@@ -62,7 +62,7 @@ class SharedWeights(Generic[R]):
     """The constants on one device.
 
     Attributes:
-        left: Those that a user has let go of, once for each; counted by whoever comes next.
+        left: Constants whose users ended, once for each; the next call here counts them.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class SharedWeights(Generic[R]):
             read: The bytes of a region.
 
         Raises:
-            Whatever ``make`` and ``read`` raise; nothing is held then.
+            What ``make`` and ``read`` raise; nothing is held then.
         """
         self.sweep()
         keys = list(map(key_of, arrays))
@@ -121,7 +121,7 @@ class SharedWeights(Generic[R]):
         self.sweep()
 
     def sweep(self) -> None:
-        """Free what nobody uses."""
+        """Free the constants without users."""
         # Whoever has the lock may be this very thread, interrupted by the end of some object. It
         # looks again when it is done.
         while self.left and self._lock.acquire(blocking=False):

@@ -1,5 +1,5 @@
-"""What recordings have in common whose run is a list of commands in order, for backends that want
-it: lists for each set of outputs, and others where inputs and outputs are bound to buffers."""
+"""The base of recordings whose run is a list of commands in order: one list for each set of
+outputs, and others for bound buffers."""
 
 from __future__ import annotations
 

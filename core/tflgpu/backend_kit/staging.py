@@ -1,6 +1,5 @@
-"""Where the host writes inputs and reads outputs, for backends whose run is a list of commands in
-order (OpenCL, CUDA, Level Zero): what is added to the list for each of them, before the kernels and
-after.
+"""Host memory for inputs and outputs, and the copies that a run's list of commands needs for it,
+before the kernels and after them (OpenCL, CUDA, Level Zero).
 
 With memory of its own the device gets copies. Where host and device share memory, or where an input
 or output is bound to a buffer, a backend has kinds of `Staging` of its own.

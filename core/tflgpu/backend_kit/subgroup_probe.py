@@ -1,4 +1,4 @@
-"""How many neighbours a device really shuffles values among: two small kernels that say so.
+"""Measures among how many neighbours a device really shuffles values, by two small kernels.
 
 No API promises which invocations of a workgroup are neighbours in a subgroup. Nearly all devices
 fill subgroups in the order of the local ids; here is asked whether this one does, in a workgroup
@@ -23,7 +23,7 @@ from tflgpu.language.subgroup import LARGEST
 from tflgpu.language.types import Scalar, Size3
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 _LOG = logging.getLogger("tflgpu")
 _COUNT, _GROUPS = 64, 3  # invocations of a workgroup, and workgroups

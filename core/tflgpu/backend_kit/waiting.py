@@ -1,4 +1,4 @@
-"""Waiting for a device so that signals get through, Ctrl-C above all.
+"""Waiting for a device without blocking signals such as Ctrl-C.
 
 Python handles a signal between two of its own steps, and a driver's blocking wait is a single one,
 however long the device computes. So a device is asked whether it is done. At first other threads
@@ -43,7 +43,7 @@ _pass_on: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0
 
 def wait_until(done: Callable[[], bool], timeout: float = math.inf) -> bool:
     """Return once ``done()`` is true: True; or after ``timeout`` seconds: False. ``done`` asks the
-    device; whatever it raises ends the wait."""
+    device; an exception of it ends the wait."""
     start = time.perf_counter()
     while not done():
         waited = time.perf_counter() - start

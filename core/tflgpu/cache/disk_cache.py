@@ -212,7 +212,7 @@ def is_entry(path: Path) -> bool:
 
 
 def file_fault(path: Path) -> str:
-    """What is wrong with an entry, "" where nothing is: its digest is right, and of its name."""
+    """What is wrong with an entry's file, "" where its digest and its name are right."""
     try:
         data = whole_file.content(path, MAX_BYTES)
     except OSError as error:

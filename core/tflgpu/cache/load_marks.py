@@ -1,5 +1,5 @@
-"""Which entries of a cache drivers are reading at this moment, so that it is known later what a
-process was reading when it died.
+"""Marks the cache entries that drivers are reading, so that after a crash the entry that was being
+read is known and dropped.
 
 A driver that is handed a bad binary may not refuse it but end the process, and would do so at each
 start. So a mark is a small locked file that names entries, made before a driver reads them and
@@ -60,8 +60,9 @@ def marked(folder: Path, kind: Kind, keys: Sequence[str]) -> Iterator[bool]:
 
 
 def deaths(folder: Path) -> Iterator[Death]:
-    """What processes were reading when they died. Each is forgotten when the next is asked for:
-    another process that looks at the same time must not miss it before its entries are dropped."""
+    """The deaths of processes that were reading entries. Each is forgotten when the next is asked
+    for: another process that looks at the same time must not miss it before its entries are
+    dropped."""
     if not folder.is_dir() or not usable(folder):
         return
     for path in _marks(folder):

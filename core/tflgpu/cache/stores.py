@@ -1,5 +1,4 @@
-"""What is in a cache folder besides compiled models: a folder for each store, with `DiskCache`
-files."""
+"""The stores in a cache folder besides compiled models: a folder each, with `DiskCache` files."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class Stored:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it, "" where nothing is."""
+        """Why the file is not a whole entry, "" where it is."""
         return file_fault(self.path)
 
 

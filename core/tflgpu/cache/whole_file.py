@@ -1,4 +1,5 @@
-"""Files that are there as a whole or not at all, and that are only read if they are only ours."""
+"""Files that are written completely or not at all, and are only read if they belong to this
+user."""
 
 from __future__ import annotations
 

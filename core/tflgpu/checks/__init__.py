@@ -1,1 +1,1 @@
-"""Checks at the boundary: what a backend's device, recordings and buffers do, each asked once."""
+"""Checks at the boundary to a backend's device, recordings and buffers, each made once."""

@@ -1,4 +1,4 @@
-"""Buffers, of which nothing is believed (see `tflgpu.checks.device`)."""
+"""Checks what a backend's buffers return (see `tflgpu.checks.device`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEEDED = ("nbytes", "write", "read", "export", "close")
 
 
 class CheckedBuffer:
-    """A `Buffer` around another's. Whatever it has besides is the other's."""
+    """A `Buffer` around a plugin's buffer; attributes that it lacks are the plugin's."""
 
     def __init__(self, inner: Any, party: PluginCaller, nbytes: int) -> None:
         self._inner, self._party = inner, party

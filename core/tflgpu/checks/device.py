@@ -1,4 +1,4 @@
-"""A backend's device, of which nothing is believed.
+"""Checks what a backend's device returns, when it is opened and when plans are loaded.
 
 What it returns is looked at (counts, shapes, types, finite times), and what it raises is made an
 error of ours, a `DeviceError` that names the backend and the plugin that brought it. All that can
@@ -41,7 +41,7 @@ from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.unknown import unknown_reason
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
     from tflgpu.ops.base import OpDef
 
 _NODE_DEVICE = ("info", "caps", "supports", "load_nodes", "close")
@@ -77,8 +77,8 @@ class _Checked:
         self._party.call("close", self._inner.close)
 
     def _load(self, what: str, *args: Any, **kwargs: Any) -> Any:
-        """What its ``load`` gives; whatever is wrong with it is a `DeviceError`, so that the
-        part that was to be loaded can run elsewhere."""
+        """The recording that the device's ``load`` gives. Every fault is a `DeviceError`, so that
+        the part can run elsewhere."""
         try:
             return self._party.call(what, getattr(self._inner, what), *args, **kwargs)
         except DeviceError:
@@ -243,9 +243,9 @@ def unchecked(device: Device | NodeDevice) -> Device | NodeDevice:
 
 
 def close_all(recordings: list[Recording]) -> None:
-    """Close every one, whatever another does, and take it off the list. Where a signal interrupts
-    this, those that are left on the list can be closed by another call. Those whose run took too
-    long are left to `tflgpu.checks.overdue`.
+    """Close every one, also after one of them failed, and take it off the list. Where a signal
+    interrupts this, those that are left on the list can be closed by another call. Those whose run
+    took too long are left to `tflgpu.checks.overdue`.
 
     Raises:
         TflgpuError: the first that one of them raised.

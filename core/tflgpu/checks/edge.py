@@ -1,4 +1,4 @@
-"""What an array at a recording's edge has to be."""
+"""Checks an array at a recording's edge: its shape, type and memory."""
 
 from __future__ import annotations
 

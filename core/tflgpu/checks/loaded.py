@@ -1,5 +1,4 @@
-"""What was loaded, checked (see `tflgpu.checks.device`): a recording, or one that lends its
-outputs."""
+"""Checks what a device's `load` returned: a recording, or one that lends its outputs."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class CheckedLender(CheckedRecording):
         self._turns: list[tuple[Array, ...]] = []
 
     def close(self) -> None:
-        """As `CheckedRecording.close`."""
+        """Close the recording and drop the outputs that were looked at."""
         self._turns = []
         super().close()
 

@@ -1,5 +1,5 @@
-"""Recordings whose run took too long: nobody waits for them any more, and nobody may release what
-the device may still write to. They are closed once the device is done with them."""
+"""Recordings whose run took longer than the timeout. The device may still write to their memory, so
+they are kept without waiting, and closed once the device is done with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A submission, of which nothing is believed (see `tflgpu.checks.device`)."""
+"""Checks what a submission returns (see `tflgpu.checks.device`)."""
 
 from __future__ import annotations
 

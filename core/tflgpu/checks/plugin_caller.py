@@ -1,4 +1,4 @@
-"""Who is to blame: a backend's code is called so that what it raises is an error that names it."""
+"""Calls a backend's code so that its exceptions become errors that name the backend."""
 
 from __future__ import annotations
 

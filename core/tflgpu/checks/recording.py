@@ -1,4 +1,4 @@
-"""A recording, of which nothing is believed (see `tflgpu.checks.device`)."""
+"""Checks what a recording returns (see `tflgpu.checks.device`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tflgpu.lowering.reason import Unsupported
 
 
 class CheckedRecording:
-    """A `Recording` around another's. Whatever it has besides is the other's."""
+    """A `Recording` around a plugin's recording; attributes that it lacks are the plugin's."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`tflgpu cache`: what is kept on disk, compiled models and what other stores have."""
+"""`tflgpu cache`: lists and clears what is kept on disk: compiled models and the other stores."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ def clear(folder: Folder = None) -> None:
 
 
 def _others(folder: Path | None) -> list[Stored]:
-    """What other stores have in the cache folder, where all of that is asked for."""
+    """Files of the other stores in the default cache folder; none where a folder is given."""
     return [] if folder is not None else stored(default_folder().parent, besides=FOLDER)
 
 
 def _started(facts: Mapping[str, str]) -> str:
-    """What a start is of, which was found without reading its inputs."""
+    """The name of a start: the digest of its model's file, and resized inputs."""
     resized = facts.get("resized", "{}")
     name = f"file {facts.get(FILE, '?')[:12]}"
     return name if resized == "{}" else f"{name}, resized {resized}"

@@ -1,4 +1,4 @@
-"""Where the commands write: results to stdout, progress and warnings to stderr."""
+"""The console: results go to stdout, progress and warnings to stderr."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def prepare_streams() -> None:
 
 @contextmanager
 def _written() -> Iterator[None]:
-    """What is printed inside is written when this is left.
+    """A context whose printed lines are written when it is left.
 
     Raises:
         typer.Exit: it cannot be (a full disk), which is said in one line. That a reader has gone
@@ -156,7 +156,7 @@ def show(made: Table) -> None:
 
 
 def _fold_all_if_narrow(made: Table) -> None:
-    """What is not folded would be cut where the columns that are whole have no room."""
+    """Fold every column where the unfolded ones leave no room for the others."""
     whole = [column for column in made.columns if column.no_wrap]
     needed = sum(max(cell_len(str(text)) for text in (c.header, *c.cells)) for c in whole)
     if needed + _LEAST * len(made.columns) > out().width:

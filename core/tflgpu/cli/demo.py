@@ -132,7 +132,7 @@ def _gap(result: _Result, reference: _Result) -> float:
 
 
 def _judge(result: _Result, reference: _Result, digits: Digits) -> str:
-    """What is wrong with the answers; empty where nothing is."""
+    """What is wrong with the answers, "" where they are right."""
     if result.problem:
         return f"failed: {result.problem}"
     if _gap(result, reference) > _TOLERANCE:

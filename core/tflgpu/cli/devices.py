@@ -1,4 +1,4 @@
-"""`tflgpu devices`: what there is, what is missing, and what would be used."""
+"""`tflgpu devices`: the devices, what is missing for others, and which one would be used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SLOW_IMPORT = 1.0
 
 
 def _f16(caps: DeviceCaps | None) -> str:
-    """What a device does with 16-bit floats."""
+    """How a device computes with 16-bit floats."""
     if caps is None:
         return ""
     if caps.f16_arithmetic:
@@ -73,7 +73,8 @@ def devices(
 
 @attrs.frozen
 class _CpuSide:
-    """What runs what no device takes; without a name where what was asked for cannot.
+    """The CPU side that runs the other operators; without a name where the one that was asked for
+    cannot.
 
     Attributes:
         backend: The backend's name.

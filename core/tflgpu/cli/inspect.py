@@ -1,4 +1,4 @@
-"""`tflgpu inspect`: what is in a model, and where each operator would run."""
+"""`tflgpu inspect`: a model's operators, and where each would run."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def inspect(
 
 @attrs.frozen(eq=False)
 class _Judged:
-    """What would become of a model.
+    """A model as it would be delegated.
 
     Attributes:
         where: Of the operators that are left, by their index in the file.
@@ -285,8 +285,7 @@ def _rows(file: ModelFile, judged: _Judged) -> Sequence[_Row]:
 
 
 def _estimated(rows: Sequence[_Row], report: DelegationReport) -> Sequence[_Row]:
-    """The same with kinds of reasons and times; of what was worked out of constants there are
-    none."""
+    """The table with kinds of reasons and with times; operators on constants have none."""
     known = {o.node: o for o in report.operators}
     return [
         attrs.evolve(

@@ -1,4 +1,4 @@
-"""The commands that bring what is missing: ones that can be pasted and work."""
+"""The command that installs a missing package, ready to paste."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pip_install(packages: list[str]) -> str:
 
 
 def how_to_enable(registry: Registry, info: BackendInfo) -> str:
-    """What makes a backend that is not available work: a command, as far as one is known."""
+    """The command that makes an unavailable backend work, as far as one is known."""
     if missing_driver(info):
         listed = packages_of(registry.distribution(info.name), info.extra) if info.extra else []
         # A driver's import name is its package's name for want of anything better.

@@ -1,4 +1,4 @@
-"""Timing a model, and comparing what it gives with what others give."""
+"""Times a model, and compares its results with those of other runtimes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WARM_UP = 3
 
 
 class Runner(Protocol):
-    """What tflgpu's interpreter and LiteRT's have in common."""
+    """The methods that tflgpu's interpreter and LiteRT's share."""
 
     def get_input_details(self) -> Sequence[Mapping[str, Any]]:
         """Name, index, shape and type of each input."""

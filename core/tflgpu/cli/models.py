@@ -1,4 +1,4 @@
-"""Opening a model from the command line: which backend, which device, which precision."""
+"""Opens a model for a command: the backend, the device and the precision."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CpuBackend = Annotated[
 
 
 def index_or_name(device: str | None) -> int | str | None:
-    """What --device says, as `GpuDelegate` takes it."""
+    """The value of --device, as `GpuDelegate` takes it."""
     return int(device) if device is not None and is_count(device) else device
 
 

@@ -1,4 +1,4 @@
-"""`tflgpu profiles`: the devices and delegates that a model can be checked for without them."""
+"""`tflgpu profiles`: devices and delegates that a model can be checked for without having them."""
 
 from __future__ import annotations
 

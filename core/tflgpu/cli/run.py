@@ -1,4 +1,4 @@
-"""`tflgpu run`: run a model once, time it, and compare it with others that run it too."""
+"""`tflgpu run`: runs a model once, times it, and compares it with other runtimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tflgpu shader`: the program text that runs for a node, in the backend's own language."""
+"""`tflgpu shader`: the program text of a node's kernels, in the backend's own language."""
 
 from __future__ import annotations
 

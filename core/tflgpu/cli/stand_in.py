@@ -1,4 +1,4 @@
-"""A device to judge models by on machines that have none of their own."""
+"""A device to check models against on machines without a GPU."""
 
 from __future__ import annotations
 

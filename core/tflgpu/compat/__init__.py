@@ -1,4 +1,4 @@
-"""The device database: what is known of devices and drivers beyond what they say themselves.
+"""The device database: facts about devices and drivers that their APIs do not report.
 
 `entry` defines an entry, `table` holds the shipped ones, `judge` matches them against a device.
 """

@@ -1,4 +1,4 @@
-"""One entry of the device database: which devices it is about, and what it says of them."""
+"""One entry of the device database: the devices that it matches, and the facts that it states."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _range(value: str | VersionRange | None) -> VersionRange | None:
 
 @frozen(kw_only=True)
 class CompatEntry:
-    """What is known of some devices. All the matchers that are given must hold.
+    """Facts about some devices. All the matchers that are given must hold.
 
     One without ``verdict``, ``caps`` and ``options`` is a note, which is shown with the device.
 

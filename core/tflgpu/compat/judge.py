@@ -1,4 +1,4 @@
-"""What the entries of the database say, together, of one device."""
+"""All facts that the database states about one device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FACTS = ("subgroup", "cache_bytes", "compute_units", "vendor")
 
 @frozen
 class Judgement:
-    """What is known of a device.
+    """All facts that the database states about one device.
 
     Attributes:
         verdict: ALLOW where no entry says otherwise.

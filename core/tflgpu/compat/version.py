@@ -1,4 +1,4 @@
-"""Driver versions: found in text, and compared number by number ("9" is older than "10")."""
+"""Driver versions: found in text, and compared number by number, so that "9" is below "10"."""
 
 from __future__ import annotations
 

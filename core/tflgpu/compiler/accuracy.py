@@ -1,4 +1,4 @@
-"""What an accuracy guard found, for a report."""
+"""The findings of an accuracy guard, for a report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Inaccurate:
 
 
 class AccuracyOutcome(enum.Enum):
-    """What became of a graph that an accuracy guard watched.
+    """The end of an accuracy guard's work on a graph.
 
     PENDING: nothing was compared yet. ACCURATE: nothing had to be done. REDONE: some operators, or
     all, were moved to f32. ON_CPU, KEPT, FAILED: f32 does not mend it, and the whole runs on the
@@ -44,7 +44,7 @@ class AccuracyOutcome(enum.Enum):
 
 @frozen
 class AccuracyCheck:
-    """What an accuracy guard found, and did.
+    """The findings of an accuracy guard, and what it changed.
 
     Attributes:
         outcome: In a word.

@@ -1,4 +1,4 @@
-"""A group's kernels, written by its rules; those of plugins are looked at before they are used."""
+"""The kernels of a group, written by its rule; a plugin's kernels are checked first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tflgpu.compiler.fuse import Group
 from tflgpu.compiler.parts import states_of
 from tflgpu.errors import KernelError, PluginError
 from tflgpu.errors.blame import Failed, Refused, attempt
-from tflgpu.ir.asked import Unedited, answered
+from tflgpu.ir.edit_guard import EditGuard, answered
 from tflgpu.ir.graph import Value
 from tflgpu.language.check import check
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.lowering import Constant, Dispatch, Lowering, NewState, Temp
 
 
@@ -42,7 +42,7 @@ def build_group(group: Group, low: Lowering) -> None:
     if not involved:
         head.build(low)
         return
-    before = Unedited()
+    before = EditGuard()
     for node in group.nodes:
         before.add(node)
     failed = answered(before, attempt(head.build, low))
@@ -55,7 +55,7 @@ def build_group(group: Group, low: Lowering) -> None:
 
 
 def _check_built(group: Group, low: Lowering) -> None:
-    """That every result is written, by kernels that are whole."""
+    """Check that kernels are complete and that every result is written."""
     if not low.dispatches:
         raise Refused("it dispatched no kernel")
     written: set[int] = set()
@@ -106,8 +106,9 @@ def _check_built(group: Group, low: Lowering) -> None:
 
 
 def _check_order(item: Dispatch, unmade: Collection[int], filled: set[object]) -> None:
-    """That a kernel reads nothing before a kernel has written it. ``unmade`` are the tensors that
-    the group makes; ``filled`` what was written of these and of temporaries, to which this adds."""
+    """Check that a kernel reads nothing before a kernel has written it. ``unmade`` are the tensors
+    that the group makes; ``filled`` what was written of these and of temporaries, to which this
+    adds."""
     written: set[object] = set()
     read: dict[object, str] = {}
     for buffer, binding in zip(item.kernel.buffers, item.bindings, strict=True):

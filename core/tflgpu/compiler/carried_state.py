@@ -25,7 +25,7 @@ Pairs = Sequence[tuple[int, int]]
 
 @frozen(eq=False)
 class CarriedState:
-    """What parts keep.
+    """State that parts keep on the device between runs.
 
     Attributes:
         carries: By part's index: the output of its plan that each such input is in the next run.
@@ -105,7 +105,7 @@ def _place(
 
 
 def _on_cpu(part: Part, refusals: Sequence[Declined]) -> str:
-    """That a part is no device's, by the first reason that there is."""
+    """Why a part is on the CPU, as the reason why its state is not kept."""
     origins = {origin for node in part.nodes for origin in node.origins}
     for declined in refusals:
         if origins.intersection(declined.origins):

@@ -12,7 +12,7 @@ import attrs
 
 from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.composites import Kept, Taken, stranded, take_composites
+from tflgpu.compiler.composites import CompositeNodes, Kept, stranded, take_composites
 from tflgpu.compiler.lower import LoweringInput, OverLimit, halved_values, lower
 from tflgpu.compiler.memory_limit import over_limit
 from tflgpu.compiler.narrow import narrow_indices
@@ -69,7 +69,7 @@ def _with_attention(
 
 def _compiled(
     graph: Graph, target: Target, as_operators: Kept, apart: Collection[Key]
-) -> tuple[Compiled, Taken, frozenset[Key]]:
+) -> tuple[Compiled, CompositeNodes, frozenset[Key]]:
     """`compile`, with the composites as operators of which it is known that they have to be, and
     with attention as operators in ``apart``."""
     wanted = target.in_integers if target.wants_integers else None
@@ -184,7 +184,7 @@ def _request(
 
 
 def _moves(node: Node, target: Target, rules: Mapping[int, KernelRule]) -> Moves | None:
-    """What a node does that only moves elements; None also where a plugin's kernel does it."""
+    """How a node moves elements; None where it computes, or a plugin's kernel moves them."""
     moves = target.ops[node.op].moves
     if moves is None or rules[id(node)].owner or not target.pass_context.is_linear(node):
         return None

@@ -1,4 +1,4 @@
-"""What a graph becomes: parts, each with the plan that a device loads or its nodes.
+"""`Compiled`: parts of a graph, each with the plan that a device loads or with its nodes.
 
 `tflgpu.compiler.compile` makes it, with the whole compiler; reading one from a file does without.
 """
@@ -61,7 +61,7 @@ class Compiled:
     def on_cpu(
         self, index: int, reason: str, code: ReasonCode = ReasonCode.DEVICE_FAILED
     ) -> Compiled:
-        """The same with a part on the CPU after all."""
+        """A copy in which one part is on the CPU."""
         seconds = sum(cost.host for cost in self.parts[index].costs)
         part = attrs.evolve(
             self.parts[index], delegated=False, plan=None, gain=0.0, seconds=seconds

@@ -1,4 +1,4 @@
-"""The operators of a composite become one node again, of an op that computes them as one.
+"""Replaces the operators of a composite by one node of an op that computes them together.
 
 The reader writes composites out (`tflgpu.tflite.inline`). Where an op says that it knows a
 composite's name (`OpDef.composed`), understands its attributes and operands, and the device takes
@@ -31,9 +31,9 @@ Kept = Mapping[tuple[int, ...], str]
 
 
 @attrs.frozen(eq=False)
-class Taken:
-    """What became of a graph's composites: a report of each, and the tensors that those give for
-    which one node stands now."""
+class CompositeNodes:
+    """The composites of a graph: a report of each, and the results of those that one node computes
+    now."""
 
     reports: tuple[CompositeReport, ...] = ()
     outputs: frozenset[tuple[int, ...]] = frozenset()
@@ -44,7 +44,7 @@ def take_composites(
     target: Target,
     kept_off: Mapping[int, str] | None = None,
     kept: Kept | None = None,
-) -> Taken:
+) -> CompositeNodes:
     """Put one node in the place of each composite that an op of the target computes as one. The
     graph is changed.
 
@@ -55,7 +55,7 @@ def take_composites(
         GraphError: it was none before.
     """
     if not target.fuse or not any(node.source and node.source.composites for node in graph):
-        return Taken()
+        return CompositeNodes()
     work, kept_off, kept = _Taking(graph, target), kept_off or {}, kept or {}
     reports: list[CompositeReport] = []
     outputs: set[tuple[int, ...]] = set()
@@ -76,7 +76,7 @@ def take_composites(
     if outputs:
         graph.prune()
         verify(graph, "take_composites")
-    return Taken(tuple(reports), frozenset(outputs))
+    return CompositeNodes(tuple(reports), frozenset(outputs))
 
 
 def _composites(graph: Graph) -> dict[Composite, list[Node]]:
@@ -251,7 +251,7 @@ def _fields(op: OpDef, composite: Composite) -> Fields:
 
 
 def stranded(
-    taken: Taken, parts: Sequence[tuple[bool, Sequence[Node]]]
+    taken: CompositeNodes, parts: Sequence[tuple[bool, Sequence[Node]]]
 ) -> dict[tuple[int, ...], str]:
     """Those of the composites taken whose node did not come to the device after all, with the
     reason: on the CPU the operators have better kernels."""

@@ -1,4 +1,4 @@
-"""Which constants are equal, bit for bit.
+"""Finds constants that are equal, bit for bit.
 
 A digest of small ones, and of large ones a sample, tells what may be equal; only then are large
 ones compared as a whole. So it costs little to ask where nothing is.
@@ -30,7 +30,7 @@ def flat(array: Array) -> Bytes:
 
 
 def key_of(array: Array) -> Key:
-    """What equal constants have in common, and few others."""
+    """A key that equal constants share, and that few others have."""
     data = flat(array)
     if data.nbytes <= _SMALL:
         return data.nbytes, hashlib.sha256(data.data).digest(), True

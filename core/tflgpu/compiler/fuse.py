@@ -35,7 +35,7 @@ _OPERAND_COST = 16
 
 
 @attrs.frozen(eq=False)
-class Matched:
+class GroupMatch:
     """Nodes that one rule makes together: those before the last one, and the rule."""
 
     before: tuple[Node, ...]
@@ -104,7 +104,7 @@ def group_nodes(
     site_of: Callable[[Node], Site],
     *,
     fuse: bool = True,
-    matched: Mapping[int, Matched] | None = None,
+    matched: Mapping[int, GroupMatch] | None = None,
 ) -> list[Group]:
     """Group ``nodes`` (in topological order); ``rules`` by ``id(node)``, and ``matched`` by that of
     a group's last node. Only nodes of one precision run as one kernel.
@@ -248,8 +248,8 @@ def buffers_of(group: Group, nodes: Sequence[Node]) -> int:
 
 
 class _Costs:
-    """What elementwise nodes cost in a store; nodes that differ in their operands only are
-    looked at once."""
+    """Costs of elementwise nodes in a store; nodes that differ in their operands only are looked at
+    once."""
 
     def __init__(self) -> None:
         self._known: dict[object, int] = {}
@@ -268,7 +268,7 @@ class _Costs:
 
 
 def _cost(node: Node, rule: ElementwiseRule) -> int:
-    """What the expression costs. One of a plugin's that fails is too dear to join anything: what
+    """The cost of an expression. One of a plugin's that fails is too dear to join anything: what
     is wrong with it is said where its own kernel is built."""
     if not rule.owner:
         return _measured(node, rule)

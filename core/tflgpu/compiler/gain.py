@@ -1,4 +1,4 @@
-"""Which parts of a graph do not pay: those that would take longer on the device than on the CPU.
+"""Parts of a graph that would take longer on the device than on the CPU.
 
 Giving up a part does not only move its nodes: the parts of the CPU around it become one, and what
 went to the device and back stays where it is. So whole divisions are compared: all that the device
@@ -113,7 +113,7 @@ def _loss(clock: _Clock, line: Sequence[_Run], at: int) -> float:
 
 
 def _merged(clock: _Clock, line: Sequence[_Run]) -> list[_Run]:
-    """The same with neighbours of one side as one."""
+    """The parts with neighbours of one side joined."""
     found: list[_Run] = []
     for run in line:
         if found and found[-1].delegated == run.delegated:

@@ -1,5 +1,5 @@
-"""A node that only moves the vectors of a tensor joins the group that makes it: the store puts them
-there.
+"""A node that only moves whole vectors of a tensor joins the group that makes it: the store puts
+each vector where it goes.
 
     FULLY_CONNECTED -> RESHAPE -> TRANSPOSE -> ...      one kernel, and no tensor in between
 

@@ -1,4 +1,4 @@
-"""Groups that only reduce rows, and compute with what comes of that, become one kernel.
+"""Groups that reduce rows and compute with the sums become one kernel.
 
     MEAN(x) | SQUARED_DIFFERENCE | MEAN + ADD + RSQRT | MUL + MUL + SUB + ADD      four kernels: one
 

@@ -1,4 +1,4 @@
-"""Tensors that no kernel takes, in any op: types that cannot cross, empty or huge tensors."""
+"""Tensors that no kernel can take: types that cannot cross to a device, empty or huge tensors."""
 
 from __future__ import annotations
 

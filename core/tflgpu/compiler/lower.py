@@ -1,4 +1,4 @@
-"""A partition becomes a plan: rules chosen, nodes grouped, layouts set, memory assigned."""
+"""Makes a plan of a part: chooses rules, groups nodes, sets layouts, assigns memory."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def halved_values(part: LoweringInput) -> frozenset[int]:
 
 
 def _groups(part: LoweringInput, storage: _Storage) -> list[Group]:
-    """What runs as one kernel each."""
+    """The groups of nodes that run as one kernel each."""
     kernels = [n for n in part.nodes if id(n) not in storage.aliased]
     kept = [storage.root(v) for v in part.outputs] + storage.pinned
     candidates = part.groups if part.fuse else lambda node: ()

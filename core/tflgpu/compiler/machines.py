@@ -1,4 +1,4 @@
-"""What runs nodes, as a few figures: of a device, and of the CPU beside it."""
+"""A device, and the CPU beside it, as a few figures that times are estimated from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEW = 64
 
 @frozen
 class Machine:
-    """What runs nodes, in seconds.
+    """A device or CPU that runs nodes, as seconds for each kind of work.
 
     Attributes:
         launch: For a run of any size: submitting and waiting, or the call.
@@ -34,7 +34,7 @@ class Machine:
     edge: float
 
     def seconds(self, work: Work, results: int) -> float:
-        """Of one operator that makes ``results`` elements."""
+        """Seconds of one operator that makes ``results`` elements."""
         rate = self.few if work.flops <= _FEW * results else self.flop
         return self.step + max(work.flops * rate, work.nbytes * self.byte)
 

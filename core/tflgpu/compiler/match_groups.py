@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tflgpu.compiler.build import RuleError
-from tflgpu.compiler.fuse import Matched
+from tflgpu.compiler.fuse import GroupMatch
 from tflgpu.errors.blame import Failed, Refused, attempt, shown
-from tflgpu.ir.asked import Unedited, answered
+from tflgpu.ir.edit_guard import EditGuard, answered
 from tflgpu.ir.graph import Node, Value
 from tflgpu.lowering.rule import GroupRule, KernelRule, Site
 
@@ -22,7 +22,7 @@ def match_groups(
     rules: Mapping[int, KernelRule],
     candidates: Callable[[Node], Sequence[GroupRule]],
     site_of: Callable[[Node], Site],
-) -> dict[int, Matched]:
+) -> dict[int, GroupMatch]:
     """Groups by the ``id`` of their last node; no node is in two of them.
 
     Args:
@@ -37,7 +37,7 @@ def match_groups(
         RuleError: a plugin's rule failed, or matched nodes that cannot be joined.
     """
     finder = _Finder(nodes, kept, site_of)
-    found: dict[int, Matched] = {}
+    found: dict[int, GroupMatch] = {}
     for node in reversed(nodes):
         if id(node) in finder.taken:
             continue
@@ -45,7 +45,7 @@ def match_groups(
             group = finder.group(rule, node)
             if group and rule.rank >= max(rules[id(n)].rank for n in group):
                 finder.taken |= {id(n) for n in group}
-                found[id(node)] = Matched(group[:-1], rule.as_kernel_rule())
+                found[id(node)] = GroupMatch(group[:-1], rule.as_kernel_rule())
                 break
     return found
 
@@ -75,7 +75,7 @@ class _Finder:
         site = self._site_of(node)
         if not rule.owner:
             return self._checked(rule.match(node, self.maker, site), node)
-        before = Unedited()
+        before = EditGuard()
         before.add(node)
 
         def maker(value: Value) -> Node | None:

@@ -1,4 +1,4 @@
-"""Places for tensors that share arenas, from their lifetimes: one arena, or several where one
+"""Offsets for tensors that share arenas, from their lifetimes: one arena, or several where one
 would be larger than the device's largest buffer.
 
 Two greedy strategies, as in the literature on memory planning for inference (Pisarchyk and Lee,
@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterable, Sequence
+from random import Random
 
 import attrs
 
@@ -72,8 +73,6 @@ def _searched(
     budget is spent."""
     steps = _steps(usages).values()
     least = max((sum(_rounded(usages[i].nbytes, alignment) for i in s) for s in steps), default=0)
-    from random import Random  # few searches come this far
-
     random, budget = Random(0), _BUDGET  # noqa: S311
     kept = list(order)
     while best.total > least and budget > 0:

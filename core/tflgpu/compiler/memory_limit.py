@@ -1,4 +1,4 @@
-"""Parts that do not fit in the memory that a user grants."""
+"""Moves parts to the CPU that do not fit in the memory that the user allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that a device takes once their indices have 32 bits.
+"""Converts 64-bit indices of nodes to 32 bits, where a device can run the node then.
 
     i64 -> GATHER              i64 -> NARROW (CPU) -> i32 -> GATHER
     ARG_MAX -> i64 -> CAST     ARG_MAX -> i32 -> CAST

@@ -1,4 +1,4 @@
-"""Which operators may go to a device at all, by the user's options alone.
+"""Which operators the user's options allow on a device.
 
 Operators are told by the file's numbers and names, so that they are looked up before passes change
 the graph. A node that stands for several operators stays on the CPU if one of them does.
@@ -18,7 +18,7 @@ NodeName = Union[int, str]
 
 @frozen
 class NodeChoice:
-    """What was said.
+    """The operators that the user's options allow on the device, or forbid.
 
     Attributes:
         first, last: Operators outside of this range stay on the CPU; ``last`` is in it, and None
@@ -44,7 +44,7 @@ class NodeChoice:
         }
 
     def unmatched(self, graph: Graph) -> list[str]:
-        """What of the names is in no operator of a graph, in sentences."""
+        """The names in the options that no operator of a graph has, in sentences."""
         return [
             f"{option} names {name!r}, and no operator has this index, no op this name, and no "
             "tensor that one makes"

@@ -1,4 +1,4 @@
-"""On what a quantized operator is computed: real numbers, or the whole numbers that are stored.
+"""Chooses for each quantized operator whether it computes on real numbers or on stored ones.
 
 Which of the two an operator gets is `tflgpu.compiler.stored_numbers`.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Numerics(enum.Enum):
-    """What quantized operators are computed on.
+    """The numbers on which quantized operators are computed.
 
     FLOAT: real numbers, each result rounded and clamped to what its tensor can store. Close to
     TFLite's kernels, which differ from each other by a step here and there.

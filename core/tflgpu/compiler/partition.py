@@ -1,4 +1,4 @@
-"""Which nodes go to the device, in which parts, and why the others do not.
+"""Which nodes go to the device, in which parts, and why the others stay on the CPU.
 
 The graph is cut into parts that run one after another, alternating between CPU and device.
 Always taking every ready node of one side before changing sides gives the fewest changes there
@@ -233,7 +233,7 @@ def _part(
 
 
 def _reads(nodes: Sequence[Node]) -> list[Value]:
-    """What nodes read, each once, without constants and variables."""
+    """The values that nodes read, each once, without constants and variables."""
     read = {
         id(v): v
         for node in nodes

@@ -1,4 +1,4 @@
-"""What is to go to the device."""
+"""`PartitionBy`: whether every operator that can goes to the device, or only where it is faster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class PartitionBy(enum.Enum):
-    """What goes to the device of all that it can run."""
+    """Which of the operators that a device can run go there."""
 
     #: What is estimated to be faster there than on the CPU, with the way there and back.
     GAIN = "gain"

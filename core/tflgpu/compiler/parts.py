@@ -1,5 +1,5 @@
-"""Parts of a graph, and the operators that are in none that goes to the device: what partitioning
-gives."""
+"""The result of partitioning: parts of a graph, and the reasons of operators that stay on the
+CPU."""
 
 from __future__ import annotations
 

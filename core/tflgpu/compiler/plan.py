@@ -1,4 +1,4 @@
-"""A plan: the kernels of a part, what each is bound to, and the memory they share."""
+"""A plan: the kernels of a part, the buffers each is bound to, and the memory that they share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 from tflgpu.compiler.equal_constants import firsts
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Size3
 from tflgpu.values import frozen
 

@@ -1,4 +1,4 @@
-"""What the NumPy references can run; what they cannot, no device is asked for."""
+"""Which operators the NumPy references can run; a device is not offered the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan whose dispatches run several times over, each time on what the last time made.
+"""A plan whose dispatches run several times, each time on the results of the time before.
 
     before    in -> [ d1 d2 d3 ] -> out
     after     in -> [ d1 d2 d3 ] -> slot 0 -> [ d1 d2 d3 ] -> slot 1 ... -> out

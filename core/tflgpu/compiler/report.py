@@ -7,160 +7,30 @@ it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
-from tflgpu.compiler.accuracy import AccuracyCheck
-from tflgpu.compiler.report_values import (
-    CompositeReport,
-    InFloats,
-    OperatorReport,
-    PartitionReport,
-    Refusal,
-    numbers,
-)
+from tflgpu.compiler.report_json import to_dict, to_json
+from tflgpu.compiler.report_values import ReportFields
 from tflgpu.errors import UnsupportedError
-from tflgpu.ir.brief import quoted
 from tflgpu.values import frozen
 
 #: Its own, so that a program that shows the report can turn the sentence off and keep the rest of
 #: the log.
 TOLD = logging.getLogger("tflgpu.delegation")
 
-#: Reasons that the log's one sentence has room for.
-_MOST_REASONS = 3
-#: Characters of one of them there.
-_LONGEST_REASON = 200
-
 
 @frozen
-class DelegationReport:
-    """Where the operators of a model run.
-
-    Attributes:
-        total_nodes: Operators in the file, less those that only compute constants and were worked
-            out while it was read.
-        delegated_nodes: Of those, the ones the device stands for (folded ones included).
-        refusals: One per operator that stays on the CPU.
-        partitions: Parts of the graph on the device.
-        dispatches: Kernels launched per inference.
-        backend, device: Where; empty without a delegate.
-        precision: "f32", "f16" or "f32_f16"; empty without a delegate.
-        choice: Why this backend and device, and this precision.
-        integers: Operators that are computed on the numbers as they are stored, by index; only with
-            integer numerics.
-        in_floats: With integer numerics, the operators on quantized tensors that are computed on
-            real numbers nevertheless, with reasons.
-        operators: One per operator, by index.
-        parts: One per part on the device.
-        partitioning: "gain" or "all": what goes to the device of all that it can run; empty without
-            a device.
-        partitioning_reason: Why that.
-        estimates: What estimates of time are made of: measured figures, or round ones; empty where
-            there are none.
-        measured: Whether they were measured, on this machine.
-        seconds: Estimated, of a run as it is; None without an estimate.
-        cpu_seconds: Estimated, of a run wholly on the CPU.
-        accuracy: What the accuracy guard found; None without one.
-        composites: What became of the file's composites, where there is a device.
-    """
-
-    total_nodes: int
-    delegated_nodes: int
-    refusals: tuple[Refusal, ...] = ()
-    partitions: int = 0
-    dispatches: int = 0
-    backend: str = ""
-    device: str = ""
-    precision: str = ""
-    choice: tuple[str, ...] = ()
-    integers: tuple[int, ...] = ()
-    in_floats: tuple[InFloats, ...] = ()
-    operators: tuple[OperatorReport, ...] = ()
-    parts: tuple[PartitionReport, ...] = ()
-    partitioning: str = ""
-    partitioning_reason: str = ""
-    estimates: str = ""
-    measured: bool = False
-    seconds: float | None = None
-    cpu_seconds: float | None = None
-    accuracy: AccuracyCheck | None = None
-    composites: tuple[CompositeReport, ...] = ()
-
-    @property
-    def fully_delegated(self) -> bool:
-        """Whether nothing is left for the CPU."""
-        return not self.refusals and self.delegated_nodes == self.total_nodes
-
-    @property
-    def summary(self) -> str:
-        """One line: how many operators run where."""
-        if not self.backend:
-            return f"{self.total_nodes} of {self.total_nodes} operators run on the CPU{self._cpu}"
-        where = f"{self.backend} ({self.device}, {self.precision})"
-        summary = f"{self.delegated_nodes} of {self.total_nodes} operators run on {where}"
-        return f"{summary}, {len(self.integers)} of them in integers" if self.integers else summary
-
-    @property
-    def sentence(self) -> str:
-        """One line: how many operators run where, and why not all on the device; what the log says.
-
-        For example "2 of 3 operators run on opencl (a GPU, f32); 1 on the CPU (LiteRT CPU kernels):
-        SVDF: tensor x is i8, which stays on the CPU (1 operator); see the report".
-        """
-        if not self.refusals:
-            return self.summary
-        reasons: dict[str, list[str]] = {}
-        for refusal in self.refusals:
-            reasons.setdefault(refusal.reason, []).append(refusal.op)
-        told = [_clause(ops, reason) for reason, ops in reasons.items()]
-        if len(told) > _MOST_REASONS:
-            told[_MOST_REASONS:] = [f"{len(told) - _MOST_REASONS} more reasons"]
-        start = self.summary
-        if self.backend:
-            names = {r.runs_on for r in self.refusals}
-            name = names.pop() if len(names) == 1 else ""
-            start += f"; {len(self.refusals)} on the CPU" + (f" ({name})" if name else "")
-        return f"{start}: {'; '.join(told)}; see the report"
-
-    @property
-    def _cpu(self) -> str:
-        """What runs the operators on the CPU, where it is the same for all."""
-        names = {r.runs_on for r in self.refusals}
-        name = names.pop() if len(names) == 1 else ""
-        return f" by {name}" if name else ""
-
-    @property
-    def common_reason(self) -> str | None:
-        """The reason why everything runs on the CPU, where it is one for all operators."""
-        reasons = {r.reason for r in self.refusals}
-        is_one = len(reasons) == 1 and len(self.refusals) == self.total_nodes
-        return reasons.pop() if is_one else None
-
-    @property
-    def told_composites(self) -> list[str]:
-        """A line for all composites of one name that one thing became of."""
-        counts: dict[tuple[str, str], list[int]] = {}
-        for found in self.composites:
-            became = f"one {found.op}" if found.op else f"its operators: {found.reason}"
-            counts.setdefault((found.name, became), []).append(min(found.operators, default=0))
-        return [
-            f"  composite {quoted(name)} (at {numbers(at)}) runs as {became}"
-            for (name, became), at in counts.items()
-        ]
+class DelegationReport(ReportFields):
+    """Where the operators of a model run: the fields of `ReportFields`, and ways to show them."""
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, for other programs: docs/report.md lists the fields. They
         stay as they are; ``version`` changes where one means something else."""
-        from tflgpu.compiler.report_json import to_dict
-
         return to_dict(self)
 
     def to_json(self, indent: int | None = None) -> str:
         """`to_dict` as JSON of the standard, without NaN; on one line unless ``indent`` says how
         far its levels are apart."""
-        from tflgpu.compiler.report_json import to_json
-
         return to_json(self, indent)
 
     def table(self, *, every: bool = False) -> Any:
@@ -176,37 +46,11 @@ class DelegationReport:
 
         return to_html(self)
 
-    def __str__(self) -> str:
-        if self.common_reason is not None:
-            return f"{self.summary}: {self.common_reason}"
-        lines = [self.summary, *(f"  #{r.node} {r.op}: {r.reason}{_by(r)}" for r in self.refusals)]
-        lines += [f"  #{f.node} {f.op} in floats: {f.reason}" for f in self.in_floats]
-        lines += self.told_composites
-        if self.accuracy is not None:
-            lines.append(f"  accuracy guard: {self.accuracy.story}")
-            lines += [f"  #{i.node} {i.op}: {i.reason}" for i in self.accuracy.inaccurate]
-        return "\n".join(lines)
-
 
 def tell(report: DelegationReport) -> None:
     """Say it in the log where less than all is delegated, as TFLite's delegate does."""
     if report.refusals:
         TOLD.warning("tflgpu: %s", report.sentence)
-
-
-def _by(refusal: Refusal) -> str:
-    return f"; run by {refusal.runs_on}" if refusal.runs_on else ""
-
-
-def _clause(ops: Sequence[str], reason: str) -> str:
-    """A reason, and the operators that it holds for."""
-    line = " ".join(reason.split())
-    if len(line) > _LONGEST_REASON:
-        line = f"{line[:_LONGEST_REASON]}..."
-    names = list(dict.fromkeys(ops))
-    listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    count = "1 operator" if len(ops) == 1 else f"{len(ops)} operators"
-    return f"{listed}: {line} ({count})"
 
 
 def insist(report: DelegationReport, device: str) -> None:

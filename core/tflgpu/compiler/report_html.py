@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from tflgpu.compiler.report_rows import COLUMNS, notes, rows
 
 if TYPE_CHECKING:
-    from tflgpu.compiler.report import DelegationReport
+    from tflgpu.compiler.report_values import ReportFields
 
 
-def to_html(report: DelegationReport) -> str:
+def to_html(report: ReportFields) -> str:
     """A piece of HTML without scripts or styles of its own. All text is escaped: names of tensors,
     ops and devices come from files and drivers."""
     head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)

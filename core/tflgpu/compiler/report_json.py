@@ -1,4 +1,4 @@
-"""A report as plain values and as JSON, for other programs. docs/report.md says what they mean."""
+"""A report as plain values and as JSON, for other programs; docs/report.md describes the fields."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tflgpu.compiler.accuracy import AccuracyCheck
-    from tflgpu.compiler.report import DelegationReport
-    from tflgpu.compiler.report_values import OperatorReport
+    from tflgpu.compiler.report_values import OperatorReport, ReportFields
 
 #: Changes where a field goes or means something else; new fields leave it as it is.
 VERSION = 1
 
 
-def to_dict(report: DelegationReport) -> dict[str, Any]:
+def to_dict(report: ReportFields) -> dict[str, Any]:
     """Strings, numbers, booleans, None, lists and dictionaries of these."""
     return {
         "version": VERSION,
@@ -58,7 +57,7 @@ def to_dict(report: DelegationReport) -> dict[str, Any]:
     }
 
 
-def to_json(report: DelegationReport, indent: int | None = None) -> str:
+def to_json(report: ReportFields, indent: int | None = None) -> str:
     """`to_dict`, written."""
     return json.dumps(to_dict(report), indent=indent, allow_nan=False)
 

@@ -1,4 +1,4 @@
-"""A compiled graph becomes a `DelegationReport`, and what is known later is put into it."""
+"""Makes a `DelegationReport` of a compiled graph, and adds what is known later."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def refusals_of(graph: Graph, compiled: Compiled) -> tuple[Refusal, ...]:
 
 
 def cpu_report(graph: Graph, reason: str, code: ReasonCode) -> DelegationReport:
-    """Of a graph that the CPU runs as a whole, for one reason."""
+    """The report of a graph that the CPU runs as a whole, for one reason."""
     names = _names(graph)
     refusals = tuple(Refusal(node, op, reason, code=code) for node, op in names.items())
     rows = _rows(graph)
@@ -89,7 +89,7 @@ def with_numerics(
 
 
 def placed(report: DelegationReport, names: Mapping[int, str]) -> DelegationReport:
-    """The same with what runs the operators on the CPU, by their index in the file."""
+    """A copy that names what runs the operators on the CPU, by their index in the file."""
     refusals = tuple(attrs.evolve(r, runs_on=names.get(r.node, "")) for r in report.refusals)
     operators = tuple(
         attrs.evolve(o, runs_on=names.get(o.node, "")) if o.place is Place.CPU else o
@@ -101,7 +101,7 @@ def placed(report: DelegationReport, names: Mapping[int, str]) -> DelegationRepo
 def on_device(
     report: DelegationReport, backend: str, device: str, precision: str, choice: Sequence[str]
 ) -> DelegationReport:
-    """The same with the device in it."""
+    """A copy that names the device."""
     operators = tuple(
         attrs.evolve(o, backend=backend, device=device) if o.place is Place.DEVICE else o
         for o in report.operators
@@ -117,7 +117,7 @@ def on_device(
 
 
 def untimed(report: DelegationReport) -> DelegationReport:
-    """The same without estimated times, for a device without figures."""
+    """A copy without estimated times, for a device without figures."""
     return attrs.evolve(
         report,
         operators=tuple(attrs.evolve(o, seconds=None, gain=None) for o in report.operators),

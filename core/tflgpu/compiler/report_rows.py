@@ -11,7 +11,7 @@ from tflgpu.compiler.report_values import OperatorReport, Place, Refusal, number
 from tflgpu.compiler.times import told
 
 if TYPE_CHECKING:
-    from tflgpu.compiler.report import DelegationReport
+    from tflgpu.compiler.report_values import ReportFields
 
 COLUMNS = ("operators", "op", "where", "why", "time", "gain")
 
@@ -42,7 +42,7 @@ class ReportRow:
         return attrs.astuple(self)
 
 
-def rows(report: DelegationReport, *, every: bool = False) -> list[ReportRow]:
+def rows(report: ReportFields, *, every: bool = False) -> list[ReportRow]:
     """A line for all operators that one thing became of, in the order of the first; with ``every``
     one for each operator."""
     groups: dict[tuple[object, ...], list[OperatorReport]] = {}
@@ -53,7 +53,7 @@ def rows(report: DelegationReport, *, every: bool = False) -> list[ReportRow]:
     return [_row(group) for group in groups.values()]
 
 
-def notes(report: DelegationReport) -> Iterator[str]:
+def notes(report: ReportFields) -> Iterator[str]:
     """What is to be said below the lines."""
     if report.partitioning:
         yield f"partitioning: {report.partitioning} ({report.partitioning_reason})"

@@ -10,10 +10,10 @@ from rich.text import Text
 from tflgpu.compiler.report_rows import COLUMNS, notes, rows
 
 if TYPE_CHECKING:
-    from tflgpu.compiler.report import DelegationReport
+    from tflgpu.compiler.report_values import ReportFields
 
 
-def table(report: DelegationReport, *, every: bool = False) -> Table:
+def table(report: ReportFields, *, every: bool = False) -> Table:
     """As `DelegationReport.table`. Names and reasons are shown as they are: brackets in them are no
     markup."""
     made = Table(

@@ -1,4 +1,4 @@
-"""The operator that computes on stored whole numbers what a quantized one does on real ones.
+"""Replaces a quantized operator by the op that computes the same on stored whole numbers.
 
 It is chosen for each operator, after the kernel rules were asked:
 

@@ -1,4 +1,4 @@
-"""What a graph is compiled for."""
+"""`Target`: what a graph is compiled for: device, rules, options and time model."""
 
 from __future__ import annotations
 
@@ -109,27 +109,28 @@ class Target:
 
     @property
     def pass_context(self) -> PassContext:
-        """What graph passes may know of it."""
+        """The target as graph passes see it."""
         return PassContext(self.ops, self.site, self.rules is not None)
 
     def without_limits(self) -> Target:
-        """The same for as many parts of any size as there are."""
+        """A copy that allows any number of parts of any size."""
         return attrs.evolve(self, max_partitions=None, min_nodes=1)
 
     def for_all(self) -> Target:
-        """The same for everything that the device can run, whether it pays or not."""
+        """A copy that sends all operators to the device that it can run, also where that is
+        slower."""
         return attrs.evolve(self.without_limits(), by_gain=False)
 
     def joining(self) -> Target:
-        """The same with kernels that join nodes even where no measurement shows that this pays."""
+        """A copy whose kernels join nodes also where no measurement shows that this is faster."""
         return attrs.evolve(self, site=attrs.evolve(self.site, joins=True))
 
     def unfused(self) -> Target:
-        """The same with kernels of its own for each operator: no pass merges operators either."""
+        """A copy with a kernel for each operator of the file: no pass merges operators either."""
         return attrs.evolve(self, fuse=False, passes=())
 
     def without(self, broken: Mapping[tuple[str, str, str], str]) -> Target:
-        """The same without some rules: by (owner, op, name), with the reason."""
+        """A copy without some rules, by (owner, op, name), with the reason."""
         return attrs.evolve(self, rules=without_rules(self.rules or (), broken)) if broken else self
 
     @property
@@ -138,7 +139,7 @@ class Target:
         return self.numerics is Numerics.INTEGER
 
     def in_precision(self, precision: Precision) -> Target:
-        """The same with all operators in another precision."""
+        """A copy that computes all operators in another precision."""
         return attrs.evolve(self, site=attrs.evolve(self.site, precision=precision))
 
     @cached_property
@@ -168,8 +169,8 @@ class Target:
         return found if isinstance(found, Unsupported) else self.objection(node)
 
     def in_integers(self, node: Node) -> Node | Unsupported:
-        """What computes a quantized node on the numbers as they are stored, if there is a rule for
-        that; or why it is computed on real numbers."""
+        """The operator that computes a quantized node on stored numbers, if a rule takes it; else
+        why the node is computed on real numbers."""
         return integer_node(node, self.ops, self.refusal)
 
     def rule(self, node: Node) -> KernelRule | Unsupported:

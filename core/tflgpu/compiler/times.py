@@ -1,4 +1,4 @@
-"""How long nodes take, on the device and on the CPU: estimates, from a few figures of each.
+"""Estimates how long nodes take on the device and on the CPU, from a few figures of each.
 
 A run of nodes takes
 
@@ -23,7 +23,8 @@ from tflgpu.ops.base import OpDef
 def costs_of(
     graph: Graph, ops: Mapping[str, OpDef], model: TimeModel, on_device: Collection[int]
 ) -> dict[int, Cost]:
-    """Of every node, by ``id(node)``; ``on_device`` are those, by ``id``, that could be there."""
+    """The cost of every node, by ``id(node)``; ``on_device`` has the nodes, by ``id``, that could
+    be there."""
     readers: dict[int, int] = {}
     makers: dict[int, Node] = {}
     for node in graph:

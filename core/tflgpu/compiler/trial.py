@@ -1,4 +1,4 @@
-"""One node against the operators that it is to stand for, on drawn numbers."""
+"""Compares one node with the operators that it is to replace, on random inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How much a node computes and moves: estimates, for ranking and for reports only."""
+"""Estimates how many operations a node does and how many bytes it moves, for ranking and
+reports."""
 
 from __future__ import annotations
 

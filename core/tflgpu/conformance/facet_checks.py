@@ -12,9 +12,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.samples import SampleCase, materialize
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ops.activation import apply_activation

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 import attrs
 
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.generate import generate, source_of
 from tflgpu.conformance.op_checks import Question, ask, judge
 from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.run import Tensors
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import TflgpuError
 from tflgpu.lowering.precision import Precision
@@ -29,19 +28,19 @@ from tflgpu.ops.base import OpDef
 RESIZED, OWN = 6, 16
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 16, 17, 19, 20, 23)
 _T = TypeVar("_T")
+#: Draws a whole number, both ends included.
+_Integer = Callable[[int, int], int]
 
 
 @attrs.frozen
 class HypothesisDraw:
     """`tflgpu.ops.base.Draw` over Hypothesis, which makes what it draws smaller."""
 
-    draw: Callable[[Any], Any]
+    draw: _Integer
 
     def integer(self, low: int, high: int) -> int:
         """A whole number, both ends included."""
-        from hypothesis import strategies as st
-
-        return int(self.draw(st.integers(low, high)))
+        return self.draw(low, high)
 
     def choice(self, options: Sequence[_T]) -> _T:
         """One of several."""
@@ -66,7 +65,7 @@ def _check(op: OpDef, target: DeviceUnderTest) -> Outcome:
     precisions = [p for p in Precision if target.lacks(p) is None]
     ways = [Tensors.EDGE] if isinstance(target.device, NodeDevice) else list(Tensors)
 
-    def question(draw: Callable[[Any], Any]) -> Question:
+    def question(draw: _Integer) -> Question:
         drawn = HypothesisDraw(draw)
         precision, tensors = drawn.choice(precisions), drawn.choice(ways)
         return Question(op, generate(op, drawn), precision, tensors)
@@ -88,15 +87,14 @@ def _check(op: OpDef, target: DeviceUnderTest) -> Outcome:
 
 
 def _explore(
-    question: Callable[[Any], Question],
+    question: Callable[[_Integer], Question],
     use: Callable[[Question], None],
     examples: int,
     *,
     random: bool = False,
     shrink: bool = False,
 ) -> None:
-    from hypothesis import HealthCheck, Phase, given, settings
-    from hypothesis import strategies as st
+    from hypothesis import HealthCheck, Phase, given, settings, strategies
 
     phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
 
@@ -110,15 +108,15 @@ def _explore(
         report_multiple_bugs=False,
         print_blob=False,
     )
-    @given(st.data())
+    @given(strategies.data())
     def explore(data: Any) -> None:
-        use(question(data.draw))
+        use(question(lambda low, high: data.draw(strategies.integers(low, high))))
 
     explore()
 
 
 def _smallest(
-    question: Callable[[Any], Question], target: DeviceUnderTest
+    question: Callable[[_Integer], Question], target: DeviceUnderTest
 ) -> tuple[Question, BaseException] | None:
     """The smallest failing case that a fresh search finds, None where it finds none."""
     last: list[tuple[Question, BaseException]] = []

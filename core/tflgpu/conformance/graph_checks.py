@@ -16,9 +16,8 @@ import numpy as np
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.parts import Part
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.dags import random_graph, reference
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import NodeDevice, NodeRun, Recording
 from tflgpu.errors import UnsupportedError

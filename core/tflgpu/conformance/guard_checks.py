@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from tflgpu.compiler.stored_numbers import numerics_for
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.op_checks import Question, judge
 from tflgpu.conformance.run import Prepared, Tensors, prepare, run_one
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.precision import Precision

@@ -14,9 +14,8 @@ import numpy as np
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.conformance.check import Check, Outcome
 from tflgpu.conformance.graph_checks import run_graph
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, Outcome
 from tflgpu.contract.device import NodeRun
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO, Ref
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.memory_nodes import HALVES, KERNELS, SIGNED, move, move_data
 from tflgpu.conformance.node_table import (
     COUNT,
@@ -35,14 +34,15 @@ from tflgpu.conformance.special_table import (
     wrong_results,
 )
 from tflgpu.conformance.subgroup_nodes import subgroup_checks
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.language.buffers import KernelBuffer
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
-from tflgpu.language.tree import Buffer, Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar, Size3
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
@@ -168,7 +168,7 @@ def kernel_plan(kernel: Kernel, groups: Size3, arrays: Sequence[Array], alignmen
     return plan(dispatches, inputs, outputs, alignment=alignment)
 
 
-def _copy(buffer: Buffer, count: int) -> Kernel:
+def _copy(buffer: KernelBuffer, count: int) -> Kernel:
     k = Builder("copy", (32, 1, 1))
     src = k.buffer("src", buffer.scalar, 1, "read")
     dst = k.buffer("dst", buffer.scalar, 1, "write")

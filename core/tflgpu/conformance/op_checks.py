@@ -10,11 +10,10 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.stored_numbers import numerics_for
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.run import Prepared, Result, Tensors, prepare, run_many
 from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.conformance.special import SpecialNumbers, special_samples
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array

@@ -18,7 +18,7 @@ from tflgpu.compiler.plan import (
 )
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 
 _GROUP = 32

@@ -12,7 +12,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.language import Builder, Kernel
+from tflgpu.language.builder import Builder
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import I32, F32x4, Scalar, Type
 
 Array = npt.NDArray[Any]

@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 
-from tflgpu.conformance.check import LEVELS, Check
 from tflgpu.conformance.suite import CheckResult
+from tflgpu.conformance.target import LEVELS, Check
 from tflgpu.contract.device import DeviceInfo
 
 #: Statuses of cases whose numbers were looked at.

@@ -7,10 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.memory_nodes import move_data
 from tflgpu.conformance.programs import ProgramCase
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.builder import Builder

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 
 import attrs
 
-from tflgpu.conformance.check import LEVELS, Check, NotApplicable, Outcome
 from tflgpu.conformance.contract import device_checks
 from tflgpu.conformance.expectations import Expectation, match_expectations, read_expectations
 from tflgpu.conformance.facet_checks import facet_checks
@@ -16,7 +15,7 @@ from tflgpu.conformance.guard_checks import guard_checks
 from tflgpu.conformance.integer_checks import integer_checks
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.op_checks import op_checks
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import LEVELS, Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.errors import TflgpuError
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.plugins.registry import Registry

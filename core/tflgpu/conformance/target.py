@@ -1,16 +1,16 @@
-"""What is under test: an opened device of a backend, with the registry it came from."""
+"""What is under test: an opened device of a backend; and the checks, each one thing that a backend
+must get right."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 import attrs
 
 from tflgpu.checks.device import unchecked
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.target import Target as CompileTarget
-from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.ir.graph import Node
@@ -22,6 +22,20 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry
 
 _T = TypeVar("_T")
+
+#: What the levels are about, by number.
+LEVELS = ("device", "nodes", "ops", "generated", "graphs", "guards")
+
+
+@attrs.frozen
+class NotApplicable:
+    """The question does not arise on a device: it has no 16-bit arithmetic, say."""
+
+    reason: str
+
+
+#: None is a pass; `Unsupported` is the device's refusal, with its reason. A failure is raised.
+Outcome = Union[Unsupported, NotApplicable, None]
 
 
 @attrs.define(eq=False)
@@ -145,3 +159,24 @@ class DeviceUnderTest:
         """Close the device."""
         self._kept.clear()
         self.device.close()
+
+
+@attrs.frozen
+class Check:
+    """One case of the suite.
+
+    Attributes:
+        id: Level and name, "2/CONV_2D/plain/f32/edge"; what expectations are written for.
+        run: Asks a target. Raises `AssertionError` where it is wrong, and lets the target's own
+            errors through; both are failures.
+        op: The op it is about, "" where it is about none.
+    """
+
+    id: str
+    run: Callable[[DeviceUnderTest], Outcome] = attrs.field(eq=False, repr=False)
+    op: str = ""
+
+    @property
+    def level(self) -> int:
+        """Which of `LEVELS` it belongs to."""
+        return int(self.id[0])

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tflgpu.conformance.check import LEVELS, Check
 from tflgpu.conformance.plugin import keep_report
 from tflgpu.conformance.report import Report
 from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.suite import Suite
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import LEVELS, Check, DeviceUnderTest
 from tflgpu.errors import TflgpuError
 from tflgpu.plugins.registry import registry
 

@@ -1,4 +1,4 @@
-"""What a backend asks the conformance suite to allow it."""
+"""Deviations that a backend asks the conformance suite to allow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of a device that is nobody's input or output until a recording is bound to it.
+"""Memory of a device that recordings can be bound to, as an input or an output.
 
 With it results stay on the device between recordings, and memory that something else made (host
 memory, a buffer of the same API) is used without a copy.
@@ -86,8 +86,8 @@ class Buffer(Protocol):
         ...
 
     def export(self) -> object:
-        """What the API calls a buffer (OpenCL's ``pyopencl.Buffer``, wgpu's ``GPUBuffer``, ...),
-        over the same memory; or an `Unsupported` with the reason why it cannot be had.
+        """The API's own object for a buffer (OpenCL's ``pyopencl.Buffer``, wgpu's ``GPUBuffer``,
+        ...) over the same memory; or an `Unsupported` with the reason why there is none.
 
         Raises:
             StateError: the buffer or its device is closed.
@@ -104,7 +104,7 @@ class SharedBuffer(Protocol):
     """A `Buffer` of memory that another API may use at the same time, by a file descriptor.
 
     Attributes:
-        wait: As `BaseBuffer.wait`: whoever shares it sets it.
+        wait: As `BaseBuffer.wait`; set by the API that shares the memory.
         uuid: Of the device that has it.
         allocated: Bytes of the memory, of which the buffer is the beginning.
     """
@@ -124,7 +124,7 @@ class SharedBuffer(Protocol):
 
 
 class SharesMemory(Protocol):
-    """What a `tflgpu.contract.device.Device` may have besides."""
+    """Optional for a `tflgpu.contract.device.Device`: memory that another API can use."""
 
     def allocate_shared(self, nbytes: int) -> Any:
         """A `SharedBuffer`, all zeros; or an `Unsupported` with the reason why there is none.

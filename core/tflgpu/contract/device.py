@@ -26,7 +26,7 @@ from tflgpu.lowering.reason import Unsupported
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
     from tflgpu.ops.base import OpDef
 
 API_VERSION = 2
@@ -118,7 +118,7 @@ class Recording(Protocol):
     A signal's handler may raise anywhere in a method (Ctrl-C raises KeyboardInterrupt). Such an
     exception goes through as it is. After a `run` that ended so, or in an error, the recording is
     not run again: it is closed, which waits for what is still on the device, and another is loaded.
-    Whoever runs it all the same gets the right outputs, or a DeviceError.
+    Another `run` of it gives the right outputs, or raises a DeviceError.
     A `Pending` whose `wait` ended so is as before.
     """
 
@@ -145,7 +145,7 @@ class Recording(Protocol):
     def submit(self) -> Pending:
         """Begin what `run` does, and return before it is over where the device goes on by itself.
 
-        A recording has one run in flight: whatever else is asked of it waits for that first.
+        A recording has one run in flight: every other call waits for it first.
         Several recordings of a device may be in flight together; a plan that is loaded twice has
         inputs and outputs twice.
 
@@ -170,7 +170,7 @@ class Recording(Protocol):
             StateError: the recording or a buffer is closed.
             DeviceError: as `run`; or there is no such input or output, the buffer is too small or
                 of another device, was made for reading only and is an output's (or the other way
-                round), or a run would write what another of its buffers has, by whatever name.
+                round), or a run would write memory that another of its buffers has too.
         """
         ...
 
@@ -234,8 +234,8 @@ class NodeDevice(Protocol):
 
 
 class ForeignOps(Protocol):
-    """What a `NodeDevice` of a CPU backend may have besides: kernels for operators that nobody
-    here defines."""
+    """Optional for a `NodeDevice` of a CPU backend: kernels for operators that tflgpu does not
+    define."""
 
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
         """The shapes and types of a node's results, or why it cannot run it.
@@ -247,8 +247,7 @@ class ForeignOps(Protocol):
 
 
 class CustomOps(Protocol):
-    """What a `NodeDevice` of a CPU backend may have besides: room for custom operators that
-    somebody has in native code."""
+    """Optional for a `NodeDevice` of a CPU backend: custom operators that exist as native code."""
 
     def register_custom_ops(self, registerers: Sequence[Any]) -> None:
         """Call each of them, and take its operators from now on. A registerer is what
@@ -316,8 +315,8 @@ class Device(Protocol):
 
     def import_buffer(self, source: object) -> Buffer | Unsupported:
         """A buffer over memory that there is, used in place and never copied: a buffer of the same
-        API, as `Buffer.export` gives it, or what has Python's buffer protocol. Whoever made it
-        sees to it that it stays. Or the reason why this device cannot use it so.
+        API, as `Buffer.export` gives it, or what has Python's buffer protocol. The caller keeps
+        that memory alive. Returns a reason where this device cannot use it so.
 
         Raises:
             StateError: the device is closed.

@@ -1,12 +1,11 @@
-"""What a device may have besides: the code that it prints of kernels, for files of compiled
-models."""
+"""Optional for a device: to give and to take the code of kernels, for files of compiled models."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 
 class KeepsCode(Protocol):
@@ -17,7 +16,7 @@ class KeepsCode(Protocol):
     """
 
     def code_of(self, kernel: Kernel) -> bytes:
-        """What it hands to the driver for a kernel of a plan that is loaded without guard bands.
+        """The code that the driver gets for a kernel of a plan that is loaded without guard bands.
 
         Raises:
             KernelError: the kernel needs what the device lacks.

@@ -1,4 +1,4 @@
-"""Outputs that change hands instead of being copied.
+"""Optional for a recording: outputs that are handed to the caller instead of being copied.
 
 A copy of a large output takes longer than computing it: DeepLab's 5.5 MB take 0.4 ms on the host
 of an H200 and the network 0.4 ms on the GPU. A recording that can write its outputs to one of
@@ -14,7 +14,7 @@ from tflgpu.ir.dtypes import Array
 
 
 class Lender(Protocol):
-    """What a `tflgpu.contract.device.Recording` may have besides.
+    """Optional for a `tflgpu.contract.device.Recording`: outputs without a copy.
 
     `Recording.outputs` stay at one address until something was lent. After that they are to be
     asked for anew, after every run and every call here.
@@ -31,7 +31,7 @@ class Lender(Protocol):
         ...
 
     def settle(self) -> None:
-        """Let `outputs` be memory that nobody was lent, with the results of the last run.
+        """Give `outputs` memory that is not lent, with the results of the last run.
 
         Raises:
             StateError: the recording is closed.

@@ -1,4 +1,4 @@
-"""How many bytes a device has taken, for what, and how many it may take."""
+"""How many bytes a device has allocated, for what, and the limit on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tflgpu.values import frozen
 
 
 class Use(Enum):
-    """What memory is for."""
+    """The purpose of an allocation."""
 
     ARENA = "arena"
     WEIGHTS = "weights"
@@ -57,15 +57,15 @@ class MemoryUse:
 
 
 class CountsMemory(Protocol):
-    """What a `tflgpu.contract.device.Device` may have besides."""
+    """Optional for a `tflgpu.contract.device.Device`: an account of its memory."""
 
     @property
     def memory(self) -> MemoryUse:
-        """What it has taken at the moment, for all that is loaded and allocated on it."""
+        """Bytes that are allocated now, for everything on the device."""
         ...
 
     def footprint(self, plan: Plan) -> MemoryUse:
-        """What loading a plan takes on a device that has nothing else, without guard bands. Nothing
+        """Bytes that loading a plan would allocate on an empty device, without guard bands. Nothing
         is compiled or allocated.
 
         Raises:
@@ -74,6 +74,6 @@ class CountsMemory(Protocol):
         ...
 
     def limit_memory(self, nbytes: int | None) -> None:
-        """Refuse from now on, by a `MemoryLimitError`, whatever would take more than that in all;
-        None is any number."""
+        """From now on refuse, by a `MemoryLimitError`, allocations that would bring the sum over
+        ``nbytes``; None sets no limit."""
         ...

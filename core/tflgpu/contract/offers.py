@@ -1,9 +1,9 @@
-"""Whether a device, a recording or a buffer has what a protocol names.
+"""`offers`: whether a device, a recording or a buffer implements an optional protocol.
 
-Devices and recordings are used through objects that look at what these give and hand on whatever
-else is asked of them (`tflgpu.checks.device`). Up to Python 3.11 `isinstance` with a protocol
-asks the object, which answers for what is behind it; since Python 3.12 it looks only at classes,
-and so finds nothing that is handed on.
+Devices and recordings are wrapped in objects that check results and forward all other attributes
+(`tflgpu.checks.device`). Up to Python 3.11 `isinstance` with a protocol asks the object, which
+answers for what is behind it; since Python 3.12 it looks only at classes, and so finds nothing that
+is handed on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs that were submitted: whether they are over, and waiting for them."""
+"""Submitted runs: whether they are over, and waiting for their end."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Submission:
         self.end: bool | str | None = None
 
     def done(self) -> bool:
-        """As `Pending.done`."""
+        """Whether the run is over; asks the device and does not wait."""
         return self._ask(self)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As `Pending.wait`."""
+        """Wait for the end of the run; False after ``timeout`` seconds."""
         return self._wait(self, timeout)

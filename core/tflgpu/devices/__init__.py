@@ -1,4 +1,4 @@
-"""Which devices there are, which one is taken, and why.
+"""Which devices there are, which one is used, and why.
 
 `choose` finds the best, by the database, by a short measurement (`measure`) and by what earlier
 ones said (`measured_times`); `targets` says what is compiled for it; `device_list` is the public
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class _Package(ModuleType):
     def __call__(self) -> list[DeviceState]:
-        """As `tflgpu.devices.device_states.devices`."""
+        """The devices and their states (`tflgpu.devices.device_states`)."""
         from tflgpu.devices.device_states import devices  # it opens devices, which few ask for
 
         return devices()

@@ -1,4 +1,4 @@
-"""The devices that were looked at, and why each was chosen or not."""
+"""The devices that were considered, and why each was chosen or not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Candidate:
 
     @property
     def kind(self) -> str:
-        """What one may expect of it."""
+        """The device as messages describe it."""
         return "a GPU" if self.is_gpu else "no GPU, but the best there is: it computes on the CPU"
 
 
@@ -86,7 +86,7 @@ class Notes:
         self.say(candidate, text)
 
     def timed(self, candidate: Candidate, seconds: float, *, remembered: bool) -> None:
-        """What the test plan took."""
+        """The time of the test plan."""
         self._times[candidate.info] = seconds, remembered
         before = ", measured before" if remembered else ""
         self.say(candidate, f"{milliseconds(seconds)} for the test plan{before}")

@@ -144,7 +144,7 @@ def choose(
     environ: Mapping[str, str] = os.environ,
     times: measured_times.MeasuredTimes | None = None,
 ) -> Choice:
-    """What `open_best` would give, and why; the device is opened, and closed again.
+    """The device that `open_best` would open, and why; it is opened, and closed again.
 
     Raises:
         DeviceError, PluginError: as `open_best`.

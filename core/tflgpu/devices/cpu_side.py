@@ -1,4 +1,4 @@
-"""The CPU side: what runs the operators that the device does not.
+"""The CPU side: the backend that runs the operators that the device does not.
 
 Order of say: `DelegateOptions.cpu_backend`, then ``TFLGPU_CPU_BACKEND``, then the ranks of the
 backends that offer themselves (`BackendInfo.cpu_rank`): LiteRT's kernels where they are installed,
@@ -66,7 +66,7 @@ class CpuSide:
 
     @property
     def device(self) -> NodeDevice | None:
-        """What runs nodes; None where the NumPy references do.
+        """The backend's device; None where the NumPy references run the nodes.
 
         Raises:
             DeviceError: the backend that was asked for cannot run here, or nothing that is here
@@ -87,7 +87,7 @@ class CpuSide:
 
     @property
     def name(self) -> str:
-        """As reports name it; empty for the references."""
+        """The name in reports; empty for the references."""
         device = self.device
         if device is None:
             return ""
@@ -97,7 +97,7 @@ class CpuSide:
 
     @property
     def settings(self) -> str:
-        """What its speed depends on besides what it is."""
+        """The settings that its speed depends on."""
         return f"threads {self._options.num_threads}, kernels {self._options.op_resolver.name}"
 
     @property

@@ -151,7 +151,7 @@ class CompatibilityList:
         return Explanation(self.choice.considered, self.choice.reasons)
 
     def verdict(self, device: DeviceInfo) -> Judgement:
-        """What the database says of a device.
+        """The database's verdict on a device.
 
         Raises:
             DeviceError: there is no backend of the device's.

@@ -1,5 +1,4 @@
-"""What options ask of a device before there is a target: a precision, and which operators may go
-there."""
+"""What options require of a device: its precision, and the operators that may go there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures by which the time of nodes is estimated, measured on a device or on the CPU side.
+"""Measures the figures of a device or of the CPU side from which times are estimated.
 
 Six small graphs are run, each of ops that show one figure more than the others. They are compiled
 as models are, so that what is measured are the kernels that models get.
@@ -147,7 +147,7 @@ class _Maker:
         return self._chain("RELU", length, shape, {})
 
     def pools(self, length: int, shape: tuple[int, ...]) -> Graph:
-        """Of nodes that compute next to nothing and that no kernel joins."""
+        """A graph of nodes that compute next to nothing and that no kernel joins."""
         window = {"filter_height": 2, "filter_width": 2, "padding": 0}
         return self._chain("MAX_POOL_2D", length, shape, {**_STRIDES, **window})
 

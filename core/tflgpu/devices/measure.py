@@ -1,4 +1,4 @@
-"""How fast a device is, and whether it computes right: a small plan, run on it for a moment.
+"""Runs a small plan on a device, to measure its speed and to check that its results are right.
 
 The plan is the work of a small network at batch 1: a row of dependent pointwise convolutions
 with an input and an output on the host, so that launching, waiting and copying count as they do
@@ -30,7 +30,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.types import Scalar
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 _PIXELS, _CHANNELS, _LAYERS = 1024, 64, 8
 _SLICES = _CHANNELS // 4

@@ -1,5 +1,4 @@
-"""Measured times on disk. A cache: where an entry is missing or damaged, devices are measured
-again."""
+"""Measured times, kept on disk; a missing or damaged entry is measured again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a part must pay to go to the device, or goes because it can."""
+"""Whether operators go to the device wherever they can, or only where it is faster."""
 
 from __future__ import annotations
 

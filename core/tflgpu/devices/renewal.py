@@ -1,5 +1,4 @@
-"""A device that is lost is opened anew: the sessions that used the old one, and when that is
-closed."""
+"""Opens a lost device again for all of its sessions, and closes the old one after the last."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ _LOG = logging.getLogger("tflgpu")
 
 
 class User(Protocol):
-    """What has recordings on a device."""
+    """A provider with recordings on a device."""
 
     @property
     def is_closed(self) -> bool:

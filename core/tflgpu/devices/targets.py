@@ -1,4 +1,4 @@
-"""The target that a device makes, with what plugins and options add to it."""
+"""The `Target` of a device, with the additions of plugins and options."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def smallest(site: Site) -> Site:
-    """The same with everything stored in as few bits as the precision allows, not only where that
-    is faster: as on a device without a cache, and 8-bit numbers in a byte."""
+    """A copy that stores everything in as few bits as the precision allows, as on a device without
+    a cache, with 8-bit numbers in a byte."""
     caps = attrs.evolve(site.caps, cache_bytes=0)
     return attrs.evolve(site, caps=caps, integers=IntegerStorage.OWN_WIDTH)
 
@@ -38,7 +38,7 @@ def target_on(
     broken_rules: Mapping[tuple[str, str, str], str],
     spares_broken_rules: bool,
 ) -> Target:
-    """What to compile for.
+    """The target for an opened device.
 
     Args:
         device: An opened device.
@@ -63,7 +63,7 @@ def target_on(
 def target_of(
     backend: str, caps: DeviceCaps, alignment: int, known: Registry, options: DelegateOptions
 ) -> Target:
-    """What to compile for a device that runs kernels, which need not be here.
+    """The target for a device that runs kernels, which need not be here.
 
     The backend that reaches it need not be installed; ``alignment`` is `Target.alignment`, and the
     others are as in `target_on`.

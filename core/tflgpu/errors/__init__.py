@@ -1,4 +1,4 @@
-"""The exception tree: whatever goes wrong in tflgpu on bad input is a `TflgpuError`.
+"""The exceptions: every failure of tflgpu on bad input is a `TflgpuError`.
 
 Each message says what failed, where (tensor, operator, file, option), why, and what to do.
 Errors that stand in for one that `tf.lite.Interpreter` would raise also derive from that

@@ -1,7 +1,7 @@
-"""Code of others: called so that whatever it throws comes back as a value, with its name on it.
+"""Calls a plugin's code so that an exception comes back as a value that names the plugin.
 
-Only what a plugin brought is called this way. Ctrl-C is nobody's fault and always goes through, and
-so does whatever else the handler of a signal raises.
+Only a plugin's code is called this way. Ctrl-C, and other exceptions that a signal's handler
+raises, always go through.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 class Failed:
-    """What was thrown, as a value."""
+    """An exception, as a value."""
 
     __slots__ = ("error",)
 
@@ -46,13 +46,13 @@ def describe(error: BaseException) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an error says, for a line of a report: drivers and compilers say it in many."""
+    """An error's message as one line, for reports."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _LINE else f"{text[: _LINE - 3]}..."
 
 
 def shown(value: object) -> str:
-    """A value in a message, however large it is and whatever its ``repr`` does."""
+    """A value as messages show it: cut where it is long, and safe where its ``repr`` raises."""
     text = attempt(repr, value)
     if isinstance(text, Failed):
         return f"a {type(value).__name__}"
@@ -62,7 +62,7 @@ def shown(value: object) -> str:
 
 
 def attempt(action: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What ``action`` gives, or `Failed`.
+    """The result of ``action``, or `Failed`.
 
     ``sys.exit`` must not end the host, and the panics of some native extensions derive from
     nothing but BaseException, so that everything is caught but Ctrl-C and what handlers of other
@@ -79,8 +79,8 @@ def attempt(action: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def of_signal(error: BaseException) -> bool:
-    """Whether a signal's handler raised this: it came while somebody's code ran, who has nothing
-    to do with it.
+    """Whether a signal's handler raised this while a plugin's code ran, so that the plugin is not
+    to blame.
 
     The traceback tells: Python calls a handler with the signal's number and the frame that it
     interrupted, which is the one before the handler's own. So a handler is known that has put

@@ -1,2 +1,2 @@
-"""Models of several subgraphs, with state, and with shapes that come when the model runs: what can
-be compiled is, piece by piece, and the host decides which piece runs next."""
+"""Models of several subgraphs, with state, or with shapes that are known only at run time: compiled
+pieces, and a host that decides which piece runs next."""

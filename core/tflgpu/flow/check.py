@@ -1,4 +1,4 @@
-"""What an operator asks of the subgraphs that it runs, looked at before any of them is planned."""
+"""Checks the subgraphs that an operator runs before any of them is planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a subgraph can be compiled now, by what is known of its tensors."""
+"""Cuts the part out of a subgraph that can be compiled with the shapes known so far."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
 @attrs.define
 class Known:
-    """What is known at some point of a run of a subgraph, whatever its contents.
+    """Facts about a subgraph at one point of a run that hold for any contents of its tensors.
 
     Attributes:
         shapes: Of tensors that have been made, the inputs among them.
@@ -54,7 +54,7 @@ class Known:
 
 @attrs.frozen(eq=False)
 class Cut:
-    """What `cut` found.
+    """The result of `cut`.
 
     Attributes:
         graph: What can be compiled; None where nothing can.
@@ -80,11 +80,11 @@ def cut(
     warn: Callable[[str], object],
     foreign: Foreign | None,
 ) -> Cut:
-    """What can be compiled of the operators that are not done.
+    """The operators of a subgraph that can be compiled now, as a graph.
 
     Raises:
         ModelError: they do not work out at these shapes.
-        UnsupportedError: nobody runs one of them, whatever the shapes; lists all such.
+        UnsupportedError: no backend runs some of them at any shapes; the message lists all.
     """
     ahead = [o for o in info.operators if o.index not in known.done]
     compiled = [o for o in ahead if not run_by_host(o)]
@@ -193,7 +193,8 @@ def _part(
 
 
 def check_order(info: SubgraphInfo) -> None:
-    """That operators come after those whose results they read, and that nothing is made twice.
+    """Check that operators come after those whose results they read, and that each tensor has one
+    maker.
 
     Raises:
         ModelError: they do not.

@@ -1,4 +1,4 @@
-"""An operator whose results have shapes that depend on what its operands hold.
+"""An operator whose results have shapes that depend on its operands' contents.
 
 Where these are a few whole numbers (the paddings of PAD, the multiples of TILE), the rest of the
 subgraph is compiled for them, as if the file had them. Otherwise, and where they are never the same
@@ -23,7 +23,7 @@ from tflgpu.errors import (
 )
 from tflgpu.errors.blame import of_signal
 from tflgpu.flow.cut import Known
-from tflgpu.flow.drawn import Draws
+from tflgpu.flow.random_numbers import Draws
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
@@ -33,7 +33,7 @@ from tflgpu.ops.unknown import UnknownOp
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_subgraph
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
-from tflgpu.tflite.told import tensor_fields
+from tflgpu.tflite.tensor_fields import tensor_fields
 
 #: The most elements of an operand that shapes are compiled for.
 _FEW = 64
@@ -90,7 +90,8 @@ class Dynamic:
         return cls(node, operator, info, ops, open_plain, few if others else (), draws)
 
     def key(self, env: dict[int, Any], *, can_promote: bool) -> Any:
-        """What decides what follows. Where that is not the contents of operands, the operator runs.
+        """The values that the rest of the plan depends on: the operands' contents, or the results
+        after a run. Where that is not the contents of operands, the operator runs.
 
         Raises:
             ModelError: it does not work out.

@@ -1,10 +1,9 @@
-"""A read of what the same subgraph has assigned: whoever reads that variable takes the assigned
-tensor.
+"""Readers of a variable that the same subgraph has assigned take the assigned tensor instead.
 
 Converted models read, assign and read again: ``count.assign_add(1)`` and then ``count * x``. Each
 read ends what can be compiled as one graph, though what this one gives is known: it is the tensor
 that was assigned. So operators behind it are given that tensor, and one graph has them all. The
-read stays, for whoever wants its result from outside.
+read itself stays, since its result may be an output.
 """
 
 from __future__ import annotations

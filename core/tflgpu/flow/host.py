@@ -30,7 +30,7 @@ from tflgpu.flow.operators import (
 )
 from tflgpu.flow.program import FlowContext, Program
 from tflgpu.flow.steps import Env, Given, HostStep, Told
-from tflgpu.flow.store import Handle, Held, VariableStore
+from tflgpu.flow.store import DeviceVariable, Handle, VariableStore
 from tflgpu.flow.tables import Fill, Find, MakeTable, Size
 from tflgpu.flow.texts import plan_texts
 from tflgpu.ir.dtypes import DType
@@ -75,7 +75,7 @@ class HostOperators:
         info: SubgraphInfo,
         given: Sequence[Told],
     ) -> HostStep:
-        """As `tflgpu.flow.program.Host.plan`."""
+        """The step that runs an operator whose operands are known."""
         inputs, outputs = operator.inputs, operator.outputs
         if operator.is_custom:
             return plan_texts(shared, known, operator, info, given)
@@ -122,14 +122,14 @@ class HostOperators:
 
 
 def _results_of_all(bodies: Sequence[Program], given: Sequence[Told]) -> tuple[Told, ...]:
-    """What a branch gives, as far as all of its sides agree. Compiles them.
+    """The results of a branch, as far as all of its sides agree. Compiles them.
 
     A side that does not work out at these shapes may be one that is never taken at them: guarding
     against such shapes is what many branches are for. Running it says what is wrong.
 
     Raises:
         ModelError: no side works out at these shapes.
-        UnsupportedError: nobody runs an operator of one.
+        UnsupportedError: no backend runs an operator of a branch.
     """
     told: list[Sequence[Told]] = []
     failed: list[ModelError] = []
@@ -179,7 +179,7 @@ def _handles(given: Sequence[Told], operator: OperatorInfo, kind: str = "variabl
 
 
 def _check_one(where: str, shape: Told, what: str = "bool") -> None:
-    """That what decides is one element, as far as that is known.
+    """Check that the deciding tensor has one element, as far as its shape is known.
 
     Raises:
         ModelError: it is not.
@@ -207,7 +207,7 @@ def _chosen(where: str, index: Given, count: int) -> int:
 
 
 def _kept(given: Given) -> Given:
-    """What no later run of a subgraph changes."""
+    """A copy of an array, which no later run of a subgraph changes; a handle itself."""
     return np.array(given) if isinstance(given, np.ndarray) else given
 
 
@@ -253,7 +253,7 @@ class AssignVariable:
     def __call__(self, env: Env) -> None:
         """Keep a copy, where no piece has it already."""
         value = env[self.value]
-        if not isinstance(value, Held):
+        if not isinstance(value, DeviceVariable):
             self.store.assign(self.handle, value)
         elif value.handle != self.handle:
             self.store.assign(self.handle, value.array())

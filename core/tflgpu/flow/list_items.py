@@ -1,4 +1,4 @@
-"""Writing one item of a list, as converters put it, is one operator of a known shape.
+"""Replaces the operators by which converters write one item of a list by one operator.
 
 A loop that fills a TensorArray, which most recurrent layers do, has this in its body for
 ``items[i] = item``, as there is no other operator for it in old versions of TFLite:

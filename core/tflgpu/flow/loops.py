@@ -67,7 +67,7 @@ class Loop:
             env[i] = np.array(made) if isinstance(made, np.ndarray) else made
 
     def pieces(self) -> list[Piece]:
-        """What it compiled besides the subgraphs."""
+        """The pieces that the loop compiled besides those of its subgraphs."""
         return [] if self._blocks is None else self._blocks.pieces()
 
     def prepare(self, contents: Sequence[Array | None]) -> None:
@@ -169,7 +169,7 @@ class Blocks:
                 pass  # lengths are others now
 
     def pieces(self) -> list[Piece]:
-        """What is compiled."""
+        """The compiled pieces."""
         found = [*self._compiled.values(), self._step, self._first]
         return [b.piece for b in found if b is not None]
 

@@ -1,4 +1,4 @@
-"""The operators that the host runs between compiled pieces: which they are, and which subgraphs."""
+"""The operators that the host runs between compiled pieces, and the subgraphs that they run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def called(operator: OperatorInfo) -> tuple[int, ...]:
 
 
 def handle_of(operator: OperatorInfo) -> Handle:
-    """What a VAR_HANDLE makes."""
+    """The handle that a VAR_HANDLE makes."""
     return Handle(str(operator.fields["container"]), str(operator.fields["shared_name"]))
 
 
 def table_of(operator: OperatorInfo) -> Handle:
-    """What a HASHTABLE makes."""
+    """The handle that a HASHTABLE makes."""
     return Handle("", str(operator.fields["table_id"]), "table")
 
 

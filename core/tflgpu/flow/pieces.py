@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.flow.held import Keep, contents, lent
-from tflgpu.flow.store import Handle, Held, State, States, VariableStore
+from tflgpu.flow.device_variables import PieceVariable, contents, lent
+from tflgpu.flow.store import DeviceVariable, Handle, State, States, VariableStore
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.runtime.session import Session
 
 
 class Piece:
-    """Takes its operands from between the pieces and leaves its results there, until its next run;
-    and those of ``kept``, tensors that are kept whoever needs them.
+    """One compiled graph: reads its operands from the run's environment and leaves its results
+    there, and the tensors of ``kept``, which stay readable after a run.
 
     Attributes:
         graph: What it computes.
@@ -39,11 +39,11 @@ class Piece:
 
     @property
     def session(self) -> Session | None:
-        """What runs it; None before that was needed."""
+        """The session that runs the piece; None before `prepare`."""
         return self._session
 
     def prepare(self) -> Session:
-        """What runs it, opened where it is not.
+        """The session that runs the piece, opened at the first call.
 
         Raises:
             DeviceError, UnsupportedError: as who opens it.
@@ -102,7 +102,7 @@ class KeepingPiece(Piece):
         graph: Graph,
         open_session: Callable[[Graph, Sequence[tuple[int, int]]], Session],
         states: States,
-        keeps: Sequence[Keep],
+        keeps: Sequence[PieceVariable],
         store: VariableStore,
     ) -> None:
         pairs = [(k.made, k.read) for k in keeps]
@@ -118,7 +118,7 @@ class KeepingPiece(Piece):
         self._commits: tuple[int, ...] = ()
 
     def prepare(self) -> Session:
-        """As `Piece.prepare`."""
+        """The session, opened at the first call; decides which variables it keeps."""
         if self._session is not None:
             return self._session
         session = super().prepare()
@@ -135,7 +135,7 @@ class KeepingPiece(Piece):
         return session
 
     @property
-    def keeps(self) -> Sequence[Keep]:
+    def keeps(self) -> Sequence[PieceVariable]:
         """The variables that it keeps, once it is prepared."""
         return self._keeps
 
@@ -159,7 +159,7 @@ class KeepingPiece(Piece):
             env[keep.made] = self.held(keep.handle)
 
     def _take(self, session: Session, env: dict[int, Any]) -> None:
-        """What variables hold that somebody else has assigned."""
+        """Upload the contents of variables that were assigned outside of this piece."""
         given = [k for k in self._keeps if not self._store.is_owner(k.handle, self)]
         if not given:
             return
@@ -175,8 +175,8 @@ class KeepingPiece(Piece):
 
     # What a store asks of an owner
 
-    def held(self, handle: Handle) -> Held:
-        """As `Owner.held`."""
+    def held(self, handle: Handle) -> DeviceVariable:
+        """A variable, as it is on the device now."""
         assert self._session is not None
         return lent(self, handle, self._session.arrays[self._reads[handle]])
 
@@ -186,7 +186,7 @@ class KeepingPiece(Piece):
         return self._session.peek(self._reads[handle])
 
     def begin(self) -> None:
-        """As `Owner.begin`."""
+        """Save what `step_back` needs to undo the run that begins."""
         assert self._session is not None
         own = set(self._reads.values())
         at_hand = self._session.at_hand
@@ -194,7 +194,7 @@ class KeepingPiece(Piece):
         self._commits = self._session.commits
 
     def step_back(self) -> None:
-        """As `Owner.step_back`."""
+        """Give the variables the contents that they had at `begin`."""
         assert self._session is not None
         at_hand = self._session.at_hand
         for i, array in self._before.items():

@@ -15,13 +15,13 @@ import attrs
 
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.flow.cut import Cut, Known, check_order, cut
-from tflgpu.flow.drawn import Draws
+from tflgpu.flow.device_variables import NOTHING, contents, keepable
 from tflgpu.flow.dynamic import Dynamic
 from tflgpu.flow.forward import forwarded
-from tflgpu.flow.held import NOTHING, contents, keepable
 from tflgpu.flow.list_items import with_items_written
 from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE
 from tflgpu.flow.pieces import KeepingPiece, Piece
+from tflgpu.flow.random_numbers import Draws
 from tflgpu.flow.steps import Compiling, Env, Given, HostStep, Repeats, Step, Told, key_of, told
 from tflgpu.flow.store import Handle, VariableStore
 from tflgpu.ir.brief import quoted
@@ -43,7 +43,7 @@ _LOOKING = frozenset({VAR_HANDLE, READ, CALL_ONCE})
 
 @attrs.frozen(eq=False)
 class FlowContext:
-    """What all programs of a model share.
+    """Values that all programs of a model share.
 
     Attributes:
         model: The file.
@@ -55,7 +55,7 @@ class FlowContext:
         keeping: As ``open``, and keeps results that are inputs of the next run, where that can be.
         main: The subgraph whose runs are an interpreter's: only there variables are kept by pieces.
         joined: What sessions of those go through.
-        foreign: Who is asked for operators that nobody here defines.
+        foreign: The CPU backend that runs operators that tflgpu does not define.
         warn: Takes what is wrong with the file but does no harm.
         host: Plans the operators that the host runs.
         keep_all: Whether all that is computed is kept.
@@ -80,7 +80,7 @@ class FlowContext:
     programs: dict[int, Program] = attrs.Factory(dict)
 
     def program(self, number: int) -> Program:
-        """That of a subgraph."""
+        """The program of a subgraph."""
         found = self.programs.get(number)
         if found is None:
             found = self.programs[number] = Program(self, number)

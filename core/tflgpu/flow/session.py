@@ -1,5 +1,4 @@
-"""The session of a model that no single recording runs: what an interpreter has in a session's
-place."""
+"""`FlowSession`: the session of a model that no single graph can hold."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from tflgpu.flow.operators import ASSIGN, CALL_ONCE, READ, VAR_HANDLE, called, h
 from tflgpu.flow.pieces import KeepingPiece, Piece
 from tflgpu.flow.program import FlowContext, Program
 from tflgpu.flow.steps import Repeats
-from tflgpu.flow.store import Handle, Held, VariableStore
+from tflgpu.flow.store import DeviceVariable, Handle, VariableStore
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
@@ -152,7 +151,7 @@ class FlowSession(Session):
 
     @property
     def is_broken(self) -> bool:
-        """As `Session.is_broken`, of any piece."""
+        """Whether a run of any piece failed, so that the session must be opened again."""
         # Asked before every run: what came to its end broke nothing.
         if self._was_broken or self.complete:
             return self._was_broken
@@ -183,7 +182,7 @@ class FlowSession(Session):
         try:
             env = self._program.run_all(self._inputs)
             for i in self._info.outputs:
-                if isinstance(env.get(i), Held):
+                if isinstance(env.get(i), DeviceVariable):
                     env[i] = env[i].array()
         except BaseException as error:
             self._store.restore(before)

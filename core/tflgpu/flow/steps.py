@@ -1,4 +1,4 @@
-"""What a planned subgraph consists of: steps, and what is handed from one to the next."""
+"""The steps of a planned subgraph, and the values that one step hands to the next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HostStep(Protocol):
 
     @property
     def results(self) -> tuple[Told, ...]:
-        """What is known of its results beforehand."""
+        """Facts about the results that are known before a run."""
         ...
 
     def __call__(self, env: Env) -> None:
@@ -45,12 +45,12 @@ class Compiling(Protocol):
 
 
 def key_of(given: Sequence[Given]) -> tuple[Told, ...]:
-    """What a subgraph is planned for, of what it is given."""
+    """The shapes and handles of inputs, by which a subgraph's plans are kept."""
     return tuple([g if isinstance(g, Handle) else g.shape for g in given])
 
 
 def told(known: Known, index: int, data: Array | None = None) -> Told:
-    """What is known of a tensor beforehand."""
+    """Facts about a tensor that are known before a run."""
     if index in known.handles:
         return known.handles[index]
     if index in known.constants:

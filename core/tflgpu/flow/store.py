@@ -1,4 +1,4 @@
-"""What outlives a run: resource variables, tables, and which subgraphs have had their one run.
+"""State that outlives a run: resource variables, tables, and which subgraphs have been run once.
 
 An interpreter has one store. All its subgraphs share it, as LiteRT's do, and neither a resize nor
 an allocation touches it.
@@ -22,7 +22,7 @@ from tflgpu.values import frozen
 
 @frozen
 class Handle:
-    """What a resource tensor holds: the name of a variable or of a table, the same in every
+    """The contents of a resource tensor: the name of a variable or of a table, the same in every
     subgraph.
 
     Attributes:
@@ -53,8 +53,8 @@ class Entries:
 
 
 @frozen(eq=False)
-class Held:
-    """What a variable holds, where it is on a device.
+class DeviceVariable:
+    """A variable whose contents are on a device.
 
     Attributes:
         handle: The variable.
@@ -70,10 +70,10 @@ class Held:
 
 
 class Owner(Protocol):
-    """Who has what some variables hold."""
+    """A piece that keeps the contents of some variables on a device."""
 
-    def held(self, handle: Handle) -> Held:
-        """Where it is."""
+    def held(self, handle: Handle) -> DeviceVariable:
+        """The variable, as it is on the device now."""
         ...
 
     def begin(self) -> None:
@@ -98,7 +98,7 @@ class State:
     at_rest: int
 
     def begin_anew(self) -> None:
-        """As before the first run."""
+        """Reset the tensor to the value that it has before the first run."""
         self.array[...] = self.at_rest
 
 
@@ -108,7 +108,7 @@ States = dict[int, State]
 
 @frozen(eq=False)
 class Snapshot:
-    """What `VariableStore.restore` brings back."""
+    """A state of the store that `VariableStore.restore` brings back."""
 
     arrays: dict[Handle, Array]
     called: frozenset[int]
@@ -122,9 +122,8 @@ _ANEW = "reset_all_variables() lets it begin anew"
 
 
 class VariableStore:
-    """Variables by name. Arrays in it are replaced, never written to, so that whoever read one
-    before an assignment keeps what was there. What a variable holds may be with an owner, on a
-    device."""
+    """Variables by name. An assignment replaces an array and never writes into it, so that an array
+    that was read before keeps its contents. A piece may keep a variable on a device (`Owner`)."""
 
     def __init__(self) -> None:
         self._states: dict[int, States] = {}
@@ -135,7 +134,7 @@ class VariableStore:
         self._lost: dict[Handle, str] = {}
 
     def read(self, handle: Handle, dtype: DType) -> Array:
-        """What was assigned last.
+        """The contents that were assigned last.
 
         Raises:
             StateError: nothing was, or it is of another type; or a device has it no more.
@@ -159,31 +158,31 @@ class VariableStore:
         return array
 
     def assign(self, handle: Handle, array: Array) -> None:
-        """Keep a copy, of whatever shape."""
+        """VariableStore a copy of ``array``, which may have any shape."""
         kept = np.array(array)
         kept.setflags(write=False)
         self._arrays[handle] = kept
         self._owners.pop(handle, None)
         self._lost.pop(handle, None)
 
-    def peek(self, handle: Handle, dtype: DType) -> Array | Held:
-        """As `read`, but where a device has it, only where it is."""
+    def peek(self, handle: Handle, dtype: DType) -> Array | DeviceVariable:
+        """As `read`, but of a variable on a device only its location."""
         owner = self._owners.get(handle)
         held = None if owner is None else owner.held(handle)
         return self.read(handle, dtype) if held is None or held.dtype != dtype.numpy else held
 
     def owned(self, handle: Handle, owner: Owner) -> None:
-        """That somebody has what a variable holds from now on."""
+        """Record that ``owner`` holds a variable from now on."""
         self._owners[handle] = owner
         self._arrays.pop(handle, None)
         self._lost.pop(handle, None)
 
     def is_owner(self, handle: Handle, owner: Owner) -> bool:
-        """Whether that is who has it."""
+        """Whether ``owner`` holds this variable."""
         return self._owners.get(handle) is owner
 
     def give_back(self, owner: Owner) -> None:
-        """An owner ends: what it has comes here, or is lost."""
+        """Copy an owner's variables to the host before it closes; those that fail are lost."""
         for handle in [h for h, o in self._owners.items() if o is owner]:
             array = attempt(owner.held(handle).array)
             if isinstance(array, Failed):
@@ -193,11 +192,11 @@ class VariableStore:
                 self.assign(handle, array)
 
     def make_table(self, handle: Handle, key: DType, value: DType) -> None:
-        """That there is a table; of the types that it was first made with."""
+        """Make a table, with the types of its first use."""
         self._tables.setdefault(handle, Entries(key, value))
 
     def table(self, handle: Handle, key: DType, value: DType) -> Entries:
-        """What was made by this name.
+        """The table of this name.
 
         Raises:
             StateError: it has other types.
@@ -246,8 +245,8 @@ class VariableStore:
         return True
 
     def reset(self) -> None:
-        """As after loading: nothing assigned, nothing called. Tables keep what they have, as
-        LiteRT's."""
+        """Reset to the state after loading: nothing assigned, nothing called. Tables keep what they
+        have, as LiteRT's."""
         self._arrays.clear()
         self._owners.clear()
         self._lost.clear()
@@ -257,7 +256,7 @@ class VariableStore:
                 state.begin_anew()
 
     def snapshot(self) -> Snapshot:
-        """What `restore` brings back."""
+        """The state that `restore` brings back."""
         copies = {
             number: {i: (state, state.array.copy()) for i, state in found.items()}
             for number, found in self._states.items()

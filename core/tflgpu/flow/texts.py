@@ -1,5 +1,4 @@
-"""Operators on texts (strings), which no graph has: the host runs their references between the
-pieces."""
+"""Operators on texts (strings), which the host runs by their references between compiled pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpreters of others that tflgpu runs inside of: TensorFlow Lite's own, alias LiteRT.
+"""Other interpreters that tflgpu runs inside of: TensorFlow Lite's, that is LiteRT.
 
 choice of nodes (`subsets`) <- the host's graph (`reading`) <- C structs (`cdef`, `params`)
 a kernel for each subset (`kernel`), behind C functions that Python answers (`callbacks`)

@@ -38,7 +38,7 @@ Preview = Callable[[Nodes], Sequence[tuple[Nodes, tuple[int, ...]]]]
 
 
 class Runs(Protocol):
-    """What stands for a subset of nodes."""
+    """A subset of nodes that LiteRT runs as one."""
 
     def prepare(self, context: Any) -> None:
         """Called whenever shapes may have changed."""
@@ -54,10 +54,11 @@ class Runs(Protocol):
 
 
 class Chooses(Protocol):
-    """What stands for a delegate."""
+    """A delegate, as LiteRT's callbacks use it."""
 
     def choose(self, context: Any, preview: Preview) -> Mapping[Nodes, Runs]:
-        """What shall run instead of which nodes: subsets as ``preview`` gave them."""
+        """The subsets of nodes, as ``preview`` gave them, that are replaced, with what runs
+        each."""
         ...
 
 

@@ -1,8 +1,8 @@
 """TFLite's C interface for delegates, as cffi takes it: the structs of `common.h`.
 
 These are LiteRT's in memory, in the order and types of its public header, which has only grown at
-the end since TensorFlow 2.5. No library is opened: whatever LiteRT does for a delegate it offers as
-a function pointer in `TfLiteContext`. `layout` compares this with what the running LiteRT does.
+the end since TensorFlow 2.5. No library is opened: LiteRT offers its services to a delegate as
+function pointers in `TfLiteContext`. `layout` compares this with what the running LiteRT does.
 
 What stands behind a pointer that nothing here follows is ``void*``.
 """

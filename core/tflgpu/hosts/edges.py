@@ -128,6 +128,6 @@ class Edges:
                 edge.copy_out(tensor)
 
     def give_back(self, tensors: Any, *, contents: bool) -> None:
-        """As `HostTensor.give_back`, of all."""
+        """Give every edge's tensor back to LiteRT (`HostTensor.give_back`)."""
         for edge in (*self.before, *self.after):
             edge.give_back(tensors[edge.index], contents=contents)

@@ -1,4 +1,4 @@
-"""A subset of LiteRT's nodes as it runs: copy in, run the session, copy out."""
+"""A subset of LiteRT's nodes as one kernel: copy in, run the session, copy out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_SESSIONS = 4
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class DelegateKernel(Holder):
+class SubsetKernel(Holder):
     """Runs one subset. LiteRT calls it from one thread at a time."""
 
     def __init__(self, host: HostGraph, provider: Provider, subset: Subset, owner: object) -> None:

@@ -1,10 +1,9 @@
-"""Whether a LiteRT keeps its data as `cdef` says: tried once a process, before anything relies on
-it.
+"""Checks once a process that this LiteRT's structs lie in memory as `cdef` declares them.
 
 A small model goes through LiteRT's interpreter with a delegate that believes nothing. First only
 numbers are read, at their places; pointers are followed once these are right; then all that was
 written into the model must come back, and what a kernel computes must be what LiteRT gives out.
-A version that nobody tried goes through the same in a process of its own first, since a wrong
+A version that tflgpu was not tested with is checked in a process of its own first, since a wrong
 pointer would end this one.
 """
 
@@ -43,7 +42,7 @@ _lock = free_in_child()
 
 
 def check_layout(runtime: Runtime) -> None:
-    """That a runtime's structs are those known here; tried once, then remembered.
+    """Check that a runtime's structs are as declared here; done once, then remembered.
 
     Raises:
         UnsupportedError: they are not.
@@ -61,7 +60,7 @@ def check_layout(runtime: Runtime) -> None:
 
 
 def _try(runtime: Runtime) -> str | None:
-    """What is wrong with a runtime; None where nothing is."""
+    """What is wrong with a runtime's structs; None where they are as declared."""
     if not was_tried(runtime):
         wrong = _try_elsewhere(runtime)
         if wrong is not None:

@@ -1,4 +1,4 @@
-"""LiteRT as the host of a `GpuDelegate`: what it is asked, and what it took, graph by graph."""
+"""LiteRT as the host of a `GpuDelegate`: its calls, and which nodes the delegate took."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal
 from tflgpu.hosts.callbacks import Native, Nodes, Preview
-from tflgpu.hosts.kernel import DelegateKernel
+from tflgpu.hosts.kernel import SubsetKernel
 from tflgpu.hosts.layout import check_layout
 from tflgpu.hosts.reading import HostGraph, read_context
 from tflgpu.hosts.runtimes import calling_runtimes
@@ -51,7 +51,7 @@ class LiteRtHost:
             check_layout(runtime)
         return self._native.pointer
 
-    def choose(self, context: Any, preview: Preview) -> Mapping[Nodes, DelegateKernel]:
+    def choose(self, context: Any, preview: Preview) -> Mapping[Nodes, SubsetKernel]:
         """As `tflgpu.hosts.callbacks.Chooses`.
 
         Raises:
@@ -76,7 +76,7 @@ class LiteRtHost:
                 raise
             self.reports.append(report)
             tell(report)
-            return {s.nodes: DelegateKernel(graph, provider, s, self) for s in decision.subsets}
+            return {s.nodes: SubsetKernel(graph, provider, s, self) for s in decision.subsets}
 
 
 def _report(graph: HostGraph, decision: Decision) -> DelegationReport:

@@ -286,7 +286,7 @@ STRUCTS: Mapping[str, Struct] = {
 
 
 def struct_of(op: str) -> tuple[str, Struct] | None:
-    """What the struct of a builtin operator is called in `declarations`, and what it is; None where
+    """The name of a builtin operator's struct in `declarations`, and its declaration; None where
     none is known."""
     reference = options_of(op)
     if reference is None or reference.table not in STRUCTS:

@@ -1,4 +1,4 @@
-"""What LiteRT hands a delegate, as the file reader's plain values: tensors and operators.
+"""Reads the tensors and operators that LiteRT hands to a delegate into plain values.
 
 The context of a running interpreter is read once, while it asks the delegate what it wants. The
 values go the same way as those of a file: `build_subgraph`, and `OpDef.parse` with TFLite's names.
@@ -45,7 +45,7 @@ class HostGraph:
         tensors: By index.
         operators: By LiteRT's index of the node, in order of execution. Other delegates' nodes are
             among them.
-        unreadable: Why an operator stays with LiteRT whatever it is, by index of the node.
+        unreadable: Why an operator cannot be read and stays with LiteRT, by index of the node.
         open_shapes: Tensors whose shape the model leaves open, inputs among them.
     """
 

@@ -1,4 +1,4 @@
-"""Which TensorFlow Lite is calling: the Python packages that have its interpreter."""
+"""Finds out which Python package's TensorFlow Lite is calling."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which of LiteRT's nodes the delegate takes: those that the device can run, asked before and
-after.
+"""Which of LiteRT's nodes the delegate takes: those that the device supports and whose subset
+loads.
 
 LiteRT cuts the chosen nodes into subsets that can each run at once. Each subset is compiled and
 loaded before LiteRT is told to replace anything, and what turns out not to run stays with LiteRT.

@@ -1,4 +1,4 @@
-"""What an interpreter's arguments may be, checked as TFLite's would be or in clearer words."""
+"""Checks an interpreter's arguments, with TFLite's messages or clearer ones."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def threads_of(count: Any) -> int | None:
 
 
 def timeout_of(timeout: Any) -> float | None:
-    """Seconds to wait, None for no limit, which is also what nobody lives to see.
+    """Seconds to wait; None for no limit, which very large numbers mean too.
 
     Raises:
         ArgumentError: neither a number nor None.
@@ -186,8 +186,8 @@ def numpy_type(info: TensorInfo) -> type[np.generic]:
 
 
 def as_array(info: TensorInfo, value: Any) -> Array:
-    """What NumPy makes of a value for a tensor. That may call the value's own code (``__array__``),
-    so that no lock is held here."""
+    """The array that NumPy makes of a value for a tensor. That may call the value's own code
+    (``__array__``), so that no lock is held here."""
     is_array = isinstance(value, (np.ndarray, np.generic))
     # Of a list of texts NumPy drops final zeros, unless they stay objects.
     kept = info.dtype is DType.STRING and not is_array
@@ -235,7 +235,7 @@ def _cannot_set(info: TensorInfo, given: np.dtype[Any], wanted: np.dtype[Any] | 
 
 
 def check_view(info: TensorInfo) -> None:
-    """That a caller may have a view of a tensor's memory.
+    """Check that a caller may have a view of a tensor's memory.
 
     Raises:
         InputError: it is of texts, whose array has Python's objects.

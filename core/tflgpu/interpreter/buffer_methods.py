@@ -1,4 +1,4 @@
-"""Inputs and outputs in memory of the caller's: the methods of `Interpreter` that bind them."""
+"""The methods of `Interpreter` that bind inputs and outputs to the caller's memory."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class BufferMethods:
 
         Without it (the default) `get_tensor` and `tensor` copy such an output to the host when they
         are asked for it. With it they raise `StateError` until `ensure_tensor_data_is_readable` has
-        copied it after a run, so that nothing is copied that nobody asked for.
+        copied it after a run, so that nothing is copied without being asked for.
 
         Raises:
             OptionError: no truth value.

@@ -183,8 +183,8 @@ class Pool(Closable, OfProcess):
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
-        """What runs where, for each copy that is free at the moment; with a ``batch``, for each of
-        its sizes."""
+        """Reports for each copy of the model that is free now; with a ``batch``, for each of its
+        sizes."""
         free = [model for copy in list(self._gather.free) for model in copy.models.values()]
         return tuple(model.report for model in free)
 
@@ -197,8 +197,13 @@ class Pool(Closable, OfProcess):
         """Refuse calls from now on, those that wait for a copy among them, wait for those that are
         being served, and release everything; twice is harmless. Inside of a call of the same thread
         (by a signal's handler, or by a future's callback) it returns at once, and takes effect at
-        the end of that call."""
-        if not self._watch.inherited:
+        the end of that call; a handler that comes in a method of one of its futures may leave it to
+        a thread."""
+        if self._watch.inherited:
+            return
+        if self._gather.is_in_a_future:
+            threading.Thread(target=self.close, name="tflgpu-pool-close").start()
+        else:
             self._gather.refuse()
             super().close()
 
@@ -251,7 +256,7 @@ def _close_all(opened: list[Any]) -> None:
 
 
 def _some(given: Sequence[T]) -> list[T]:
-    """As a list, which is not empty."""
+    """The devices as a list that is not empty."""
     found = list(given)
     if not found:
         raise OptionError("a pool has at least one device")
@@ -282,7 +287,7 @@ def _batches(batch: Any, sizes: Sequence[int] | None) -> list[int]:
 
 
 def _check_deadline(value: Any) -> None:
-    """That it is a number of seconds to wait for.
+    """Check that a deadline is a number of seconds.
 
     Raises:
         OptionError: it is not.

@@ -1,8 +1,8 @@
-"""CUDA's driver, as far as it takes to read and write memory that another API shares.
+"""The part of CUDA's driver API that reads and writes memory shared by another API.
 
 The library is called by ctypes, so that no package for CUDA is needed, and is only looked for when
-somebody asks. Sources: CUDA Driver API, "External Resource Interoperability", "Primary Context
-Management" and "Device Management".
+a buffer is shared with CUDA. Sources: CUDA Driver API, "External Resource Interoperability",
+"Primary Context Management" and "Device Management".
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Imported(Holder):
         self.belongs_to_process()
 
     def wait(self) -> None:
-        """Return when all that CUDA was asked to do on the device is done, in whatever stream.
+        """Return when all of CUDA's work on the device is done, in every stream.
 
         Raises:
             DeviceError: it failed at that.

@@ -1,4 +1,4 @@
-"""`CudaBuffer`: memory of the device that CUDA reads and writes too."""
+"""`CudaBuffer`: memory of the device that CUDA can read and write too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delegates by name, as scripts for TensorFlow Lite ask for them."""
+"""`load_delegate`: a delegate by its name, as scripts for TensorFlow Lite load it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load_delegate(library: str = "tflgpu", options: Mapping[str, object] | None 
 
         delegate = tflgpu.load_delegate("tflgpu", {"backend": "opencl", "precision": "f16"})
 
-    Whatever is wrong is a ``ValueError``, as there, which scripts take for "no such delegate".
+    Every failure is a ``ValueError``, as there; scripts take it for "no such delegate".
 
     Raises:
         OptionError, DelegateError: as `Delegate`.
@@ -55,7 +55,7 @@ def load_delegate(library: str = "tflgpu", options: Mapping[str, object] | None 
 
 
 def delegate_library() -> str:
-    """What to give to LiteRT's own ``load_delegate``: the path of a library, in this process only.
+    """The path of a library for LiteRT's own ``load_delegate``, valid in this process only.
 
         from ai_edge_litert.interpreter import Interpreter, load_delegate
 

@@ -69,8 +69,8 @@ def tensor_details(
     compress: bool = False,
 ) -> TensorDetails:
     """The details of a tensor that has ``shape`` now; with ``compress``, a zero point that all
-    channels share is given once. ``session`` runs it, where there is one: an operator may give its
-    result another type than the file (`tflgpu.tflite.settled`).
+    channels share is given once. ``memory`` is the session's, where there is one: an operator may
+    give its result another type than the file (`tflgpu.tflite.result_types`).
 
     Shapes, zero points and sparsity indices are int32 arrays, scales a float32 array.
     ``quantization`` is ``(scale, zero_point)`` for one scale, else ``(0.0, 0)``.

@@ -1,4 +1,4 @@
-"""DLPack: what a capsule says of a tensor, and capsules over memory of ours.
+"""DLPack: reads the tensor in a capsule, and makes capsules over memory of tflgpu.
 
 Source: dlpack.h of DLPack 1.0; the Python side is "Python Specification for DLPack" of the array
 API standard.
@@ -90,7 +90,7 @@ class DlpackTensor:
 
     @property
     def nbytes(self) -> int:
-        """What the elements take."""
+        """Bytes of all elements."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 

@@ -1,4 +1,4 @@
-"""`estimate`: what a model takes of a device's memory, without preparing it."""
+"""`estimate`: how much memory of a device a model would use, without preparing it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def estimate(
     shapes: Mapping[int, Sequence[int]] | None = None,
     **options: Unpack[OptionKeywords],
 ) -> Estimate:
-    """What a model would take of a device's memory, and how many kernels a run would launch. It is
+    """How much memory of a device a model would use, and how many kernels a run would launch. It is
     compiled to plans; no kernel is built, and nothing is allocated.
 
         print(tflgpu.estimate("mobilenet.tflite", backend="vulkan").memory)

@@ -1,4 +1,4 @@
-"""Requests of many callers, and the copies of a model that answer them: what a `Pool` does.
+"""Gathers requests of many callers for copies of a model that answer them: the work of a `Pool`.
 
     call -> a batch in a copy that is free: its caller copies its rows there
                 -> full: the caller runs it
@@ -34,7 +34,7 @@ from tflgpu.errors import BusyError, InputError, StateError
 from tflgpu.errors.blame import of_signal
 from tflgpu.interpreter.copies import copy
 from tflgpu.interpreter.model import Model, Results
-from tflgpu.interpreter.requests import Batch, ModelCopy, Request, RequestChecks
+from tflgpu.interpreter.requests import Batch, ModelCopy, Request, RequestChecks, refuse
 
 #: Batches that tell how large the next one will be.
 _LAST = 4
@@ -94,6 +94,13 @@ class Gatherer(Holder):
         with self._lock:
             return dict(sorted(self._runs.items()))
 
+    @property
+    def is_in_a_future(self) -> bool:
+        """Whether this thread has the lock of a future (in a signal's handler). The pool's threads
+        may wait for that lock, so that it must not wait for them."""
+        requests = [*self._queue, *(r for each in self._copies for r in each.requests())]
+        return any(request.has_lock for request in requests)
+
     def submit(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Future[Results]:
         """Begin to answer a request.
 
@@ -152,7 +159,7 @@ class Gatherer(Holder):
             refused, self._queue, self._open = list(self._queue), deque(), None
             for each in self._copies:
                 each.notify()
-        _refuse(refused)
+        refuse(refused)
 
     def close(self) -> None:
         """Refuse what was not begun, and wait for the runs that are under way."""
@@ -162,8 +169,7 @@ class Gatherer(Holder):
                 self._idle.wait()
 
     def join(self) -> None:
-        """Wait for the threads, which have nothing left to run; one of them does not wait for
-        others."""
+        """Wait for the threads, which have nothing left to run; one of them waits for none."""
         if threading.current_thread() not in self._threads:
             for thread in self._threads:
                 thread.join()
@@ -299,6 +305,7 @@ class Gatherer(Holder):
         """A copy is free; what is in the queue has come while all were busy."""
         mine = over.copy
         over.over = True
+        mine.told.add(over)
         mine.batch = None
         self.free.append(mine)
         while self._queue and not self._leads:
@@ -339,7 +346,7 @@ class Gatherer(Holder):
                     self._run(batch)
                 del batch
         if mine.batch is not None:
-            _refuse(mine.batch.requests)
+            refuse(mine.batch.requests)
             mine.batch.tell()
 
     def _lead(self, batch: Batch | None) -> None:
@@ -441,11 +448,3 @@ class Gatherer(Holder):
                     request.found = Results(found, self._names)
                 except InputError as error:
                     request.fail(error, shared=False)
-
-
-def _refuse(requests: Sequence[Request]) -> None:
-    for request in requests:
-        request.begin()
-        request.error = StateError("this pool is closed")
-        if request.batch is None and not request.left:
-            request.tell()

@@ -83,7 +83,7 @@ class GpuDelegate(Closable, OfProcess):
 
     @property
     def options(self) -> DelegateOptions:
-        """As they were given."""
+        """The options that the delegate was made with."""
         return self.provider.options
 
     @property
@@ -109,8 +109,8 @@ class GpuDelegate(Closable, OfProcess):
 
     @property
     def accuracy_checks(self) -> tuple[AccuracyCheck, ...]:
-        """What accuracy guards found, the latest last: one for each set of input shapes of each
-        graph, when its runs are over. The last ones are kept."""
+        """The findings of accuracy guards, the latest last: one for each set of input shapes of
+        each graph, when its runs are over. The last ones are kept."""
         return tuple(self.provider.accuracy)
 
     @property
@@ -129,7 +129,7 @@ class GpuDelegate(Closable, OfProcess):
         return self.device.memory if offers(self.device, CountsMemory) else MemoryUse()
 
     def _get_native_delegate_pointer(self) -> int:
-        """What TensorFlow Lite's interpreter asks a delegate for: a `TfLiteDelegate*`.
+        """The `TfLiteDelegate*` that TensorFlow Lite's interpreter asks a delegate for.
 
         Raises:
             UnsupportedError: this TensorFlow Lite keeps its data in a way that is not known here.
@@ -147,7 +147,7 @@ class GpuDelegate(Closable, OfProcess):
 
     @property
     def _litert(self) -> LiteRtHost | None:
-        """What LiteRT talks to; made when it first asks."""
+        """The delegate as LiteRT uses it; made at the first call."""
         return vars(self).get("_host")
 
     def __repr__(self) -> str:

@@ -42,7 +42,7 @@ _TURNS, _NAP = 50, 5e-4
 class Invocation:
     """A run that `Interpreter.invoke_async` began. Any thread may ask it."""
 
-    def __init__(self, lane: InvocationLane) -> None:
+    def __init__(self, lane: RunLane) -> None:
         self._lane = lane
         self._results: list[Array] | None = None  # one for each output; a tensor may be several
         self._error: BaseException | None = None
@@ -108,7 +108,7 @@ class Invocation:
 
 
 class _Run:
-    """What is under way, in one of two ways."""
+    """A run in flight, submitted or in a thread."""
 
     def __init__(self, pending: Pending | None, future: Future[None] | None) -> None:
         self._pending, self._future = pending, future
@@ -133,7 +133,7 @@ class _Run:
         return True
 
 
-class InvocationLane:
+class RunLane:
     """The model once more, with at most one run in flight."""
 
     def __init__(self, subgraph: Subgraph) -> None:
@@ -227,7 +227,7 @@ class Lanes(Holder):
         self._stored = by_flow and opener.keeps_state(main.index)
         self._copied = bool(main.variables) and not self._stored
         self._most = 1 if self._stored or self._copied else most
-        self._lanes: list[InvocationLane] = []  # the one whose run is the oldest first
+        self._lanes: list[RunLane] = []  # the one whose run is the oldest first
         self._workers: ThreadPoolExecutor | None = None
         self._shapes = main.resized
         self._values: dict[int, Array] = {}  # of inputs, by tensor
@@ -300,13 +300,13 @@ class Lanes(Holder):
             if flight is not None:
                 lane.collect(flight)
 
-    def _free(self, make: Callable[[], Subgraph]) -> InvocationLane:
+    def _free(self, make: Callable[[], Subgraph]) -> RunLane:
         for lane in self._lanes:
             flight = lane.flight
             if flight is None or (flight.done() and lane.collect(flight)):
                 return lane
         if len(self._lanes) < self._most:
-            lane = InvocationLane(make())
+            lane = RunLane(make())
             if self._copied:
                 lane.after = partial(_keep_state, self._main)
             self._lanes.append(lane)

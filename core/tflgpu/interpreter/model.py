@@ -191,7 +191,7 @@ class Model(Closable, OfProcess):
 
     @property
     def report(self) -> DelegationReport:
-        """What runs where, and why."""
+        """Which operators run where, and why."""
         return self._interpreter.report
 
     # For a pool that gathers calls

@@ -1,5 +1,4 @@
-"""A model's inputs and outputs as `Model` has them: by name, with shapes that arrays fit or do
-not."""
+"""A `Model`'s inputs and outputs by name, and checks that arrays fit them."""
 
 from __future__ import annotations
 

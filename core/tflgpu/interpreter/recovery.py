@@ -1,9 +1,9 @@
-"""A run that failed on the device: what follows, as the option ``on_error`` says.
+"""What follows a run that failed on the device, by the option ``on_error``.
 
     run -> DeviceError -> RAISE: the error. The next run is recorded anew.
                           CPU:   the same inputs and state on the CPU, which goes on from then on.
                           RETRY: recorded anew, and run once more; then the error, or the CPU where
-                                 nobody asked for the device.
+                                 tflgpu chose the device.
 
 Inputs stay where they were set. State is kept from before the run, since a part that had run may
 have changed it. What a session is recorded anew on is the device as it is, or, where that is lost,
@@ -66,7 +66,7 @@ class Recovery:
         self._before = {key: array.copy() for key, array in session.at_hand.items()}
 
     def failed(self, session: Session, error: DeviceError, again: Again) -> None:
-        """What follows an error: returns where the run was made again.
+        """Recover from an error of a run; returns where the run was repeated.
 
         Raises:
             DeviceError: that error, or what came of trying again.

@@ -1,4 +1,4 @@
-"""What a `Pool` is asked, and what is run together: requests, and batches of them."""
+"""Requests to a `Pool`, and the batches in which they run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.contract.pending import Pending
+from tflgpu.errors import StateError
 from tflgpu.errors.blame import Failed, attempt
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.ir.dtypes import Array
@@ -59,6 +60,12 @@ class Request:
         self.gate = threading.Lock()
         self.gate.acquire()
 
+    @property
+    def has_lock(self) -> bool:
+        """Whether this thread has the lock of its future."""
+        future: Any = self.future
+        return future is not None and bool(future._condition._is_owned())  # noqa: SLF001
+
     def begin(self) -> None:
         """Its run begins: it cannot be cancelled from now on."""
         if self.future is not None and not self.left and not self.future.running():
@@ -72,7 +79,7 @@ class Request:
             self.error = error if isinstance(mine, Failed) else mine
 
     def results(self) -> Results:
-        """What came of it.
+        """The results of the request, or its error.
 
         Raises:
             InputError, DeviceError, StateError: its run ended in that.
@@ -147,6 +154,7 @@ class Batch:
                 request.tell()
         # Results are held by those who get them: memory that a device lent goes back with the last.
         self.requests, self.found, self.runner = [], None, None
+        self.copy.told.discard(self)
 
     def wake(self) -> None:
         """Wake the next of the threads that wait, if it is done; that wakes another. Many at once
@@ -167,14 +175,21 @@ class ModelCopy:
     Attributes:
         models: By the batch that they are made for.
         batch: What it gathers or runs.
+        told: Batches that are over, while their callers and futures are told.
         until: When its thread, which waits, looks by itself.
     """
 
     def __init__(self, models: Mapping[int, Model], lock: threading.RLock) -> None:
         self.models = models
         self.batch: Batch | None = None
+        self.told: set[Batch] = set()
         self.until = 0.0
         self._changed = threading.Condition(lock)
+
+    def requests(self) -> list[Request]:
+        """Those that it has, and those that are told."""
+        batches = [self.batch, *self.told]
+        return [request for batch in batches if batch is not None for request in batch.requests]
 
     def wait(self, seconds: float = threading.TIMEOUT_MAX) -> None:
         """Wait until `notify`, or so long; under the lock."""
@@ -222,3 +237,12 @@ class RequestChecks:
                 self._plans.clear()
             self._plans[key] = items, shapes
         return Request(given, {}, items, shapes, patience, future)
+
+
+def refuse(requests: Sequence[Request]) -> None:
+    """End requests in the error that their pool is closed."""
+    for request in requests:
+        request.begin()
+        request.error = StateError("this pool is closed")
+        if request.batch is None and not request.left:
+            request.tell()

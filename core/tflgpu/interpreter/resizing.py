@@ -1,4 +1,4 @@
-"""What shape an input may be given."""
+"""Checks the shape that an input is resized to."""
 
 from __future__ import annotations
 

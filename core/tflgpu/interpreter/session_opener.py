@@ -1,4 +1,4 @@
-"""How an interpreter's subgraphs become sessions: as one graph, or by way of `tflgpu.flow`."""
+"""Opens the sessions of an interpreter's subgraphs: as one graph, or by `tflgpu.flow`."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class SessionOpener(Holder):
         if not self.options.allow_fallback or not several:
             return self._session(graph), edge_of(graph, all_of_it=self.preserve_all)
         from tflgpu.flow.session import FlowSession, Openers  # most models never come here
-        from tflgpu.tflite.settled import settled_model
+        from tflgpu.tflite.result_types import settled_model
 
         made = FlowSession(
             settled_model(self.model, self.ops),

@@ -26,7 +26,7 @@ class Subgraph(OpenedSubgraph):
     """A subgraph that is fed and read. One thread at a time."""
 
     def tensor(self, index: int) -> TensorInfo:
-        """What the file says of a tensor.
+        """A tensor as the file has it.
 
         Raises:
             InputError: there is no such tensor.
@@ -137,7 +137,7 @@ class Subgraph(OpenedSubgraph):
         return None if self.has_views or self.bindings.bound else self._recovery.edition
 
     def value(self, index: int) -> Array:
-        """What an input has, wherever it is: not to be changed.
+        """The contents of an input, wherever they are; not to be changed.
 
         Raises:
             StateError, DeviceError: what it is bound to cannot be read.

@@ -1,4 +1,4 @@
-"""Values in messages: a file or a caller may give thousands, of which a few tell as much."""
+"""Shortens lists and names in messages, since a file or a caller may give thousands."""
 
 from __future__ import annotations
 

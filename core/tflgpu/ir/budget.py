@@ -1,7 +1,7 @@
-"""What a file may ask for before a run: one budget, one error.
+"""Limits the work that a file may cause before a run: one budget, one error.
 
 A file of a few bytes can ask for any amount of work: values that share one another, subgraphs that
-run subgraphs, loops, constants that are computed from constants. Whatever does such work spends
+run subgraphs, loops, constants that are computed from constants. Every such piece of work spends
 from a `Budget` first, and a file that asks for more than any model needs is refused. A run has no
 budget: it takes as long as it takes, and Ctrl-C ends it.
 """
@@ -95,7 +95,7 @@ def bytes_of(shape: Sequence[int], dtype: DType) -> int:
 
 
 def check_size(shape: Sequence[int], dtype: DType, what: str, most: int = MAX_BYTES) -> None:
-    """That a tensor can be allocated, in ``most`` bytes; ``what`` names it.
+    """Check that a tensor can be allocated, in ``most`` bytes; ``what`` names it.
 
     Raises:
         ModelError: it has a negative size.

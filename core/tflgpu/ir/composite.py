@@ -16,7 +16,7 @@ class Composite:
         outputs: tensor indices.
         index: its position in its subgraph of the file.
         first: index of the first operator that is in its place.
-        version: of the composite, as its name's owner counts; 0 where nobody said one.
+        version: of the composite, as its name's owner counts; 0 where the file has none.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The graph every stage works on, from the reader to the plan: values, nodes, one graph.
+"""The graph that every stage from the reader to the plan works on: nodes and values.
 
 A graph holds its nodes in topological order. A `Value` is produced by at most one node; its
 id is unique in the graph and, for values that come from a model file, equals the tensor index
@@ -68,7 +68,7 @@ class Value:
 
     @property
     def at_rest(self) -> int:
-        """What a state tensor holds before the first run."""
+        """The value of a state tensor before the first run."""
         return at_rest(self.dtype, self.quant)
 
     @property
@@ -87,8 +87,8 @@ class Value:
 
 
 def at_rest(dtype: DType, quant: Quantization | None) -> int:
-    """What a state tensor holds before the first run, and when variables are reset: 0; of i8, as in
-    LiteRT, the stored number that stands for 0."""
+    """The value of a state tensor before the first run, and after a reset of variables: 0; of i8,
+    as in LiteRT, the stored number that stands for 0."""
     if dtype is not DType.I8 or quant is None or quant.per_axis:
         return 0
     return (quant.zero_point[0] + 128) % 256 - 128
@@ -96,7 +96,7 @@ def at_rest(dtype: DType, quant: Quantization | None) -> int:
 
 @frozen(eq=False)
 class FileOptions:
-    """What a model file says of an operator besides its tensors, for whoever writes it again.
+    """An operator's options in a model file, kept so that it can be written again.
 
     Attributes:
         name: Its builtin name or custom code.
@@ -108,8 +108,8 @@ class FileOptions:
         gap: Why the operator cannot be written again from these; empty where it can.
         intermediates: Tensors by which a recurrent operator is told scales of what it computes on
             the way; None for an absent one.
-        place: The file, and where the operator's table is in it, for whoever can read what these
-            lack; None where there is no gap, or nobody can.
+        place: The file, and where the operator's table is in it, for backends that can read fields
+        that tflgpu cannot; None where no field is missing.
         composites: The composites that the operator is part of, the outermost first; mostly none.
     """
 
@@ -129,8 +129,7 @@ class Node:
     """One operation. ``attrs`` is the frozen attribute value of its op definition.
 
     ``origins`` are the operator indices in the model file that this node stands for: one after
-    reading, several once passes have fused nodes, so that reports can speak of the file's
-    operators whatever the passes did.
+    reading, several once passes have fused nodes, so that reports can name the file's operators.
 
     ``source`` is what the file said of the operator; None for a node that no file has. Passes may
     have changed ``op`` and ``attrs`` since.

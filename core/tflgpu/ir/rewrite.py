@@ -1,7 +1,7 @@
-"""Editing a graph: who makes and who reads each value, kept right while nodes change.
+"""Editing a graph: the maker and the readers of each value stay right while nodes change.
 
 A pass makes one `Rewriter` a run, walks `Rewriter.nodes`, and edits through it alone. The graph's
-inputs and outputs stay the same `Value` objects whatever is edited, so that their ids go on
+inputs and outputs stay the same `Value` objects under all edits, so that their ids go on
 naming the file's tensors.
 """
 
@@ -229,8 +229,8 @@ def merged_origins(*nodes: Node) -> tuple[int, ...]:
 
 
 def with_all_results(graph: Graph) -> Graph:
-    """The same graph, with whatever its nodes make among its outputs: what is an output exists
-    after a run, whatever passes and kernels do besides."""
+    """The same graph with every result of its nodes as an output, so that no pass can remove a
+    tensor and all can be read after a run."""
     whole = graph.copy()
     given = {v.id for v in whole.outputs}
     whole.outputs += [v for node in whole for v in node.outputs if v.id not in given]

@@ -1,4 +1,4 @@
-"""The rules every graph keeps; run between passes, so that a broken pass is named at once."""
+"""Rules that every graph must keep, checked between passes so that a broken pass is named."""
 
 from __future__ import annotations
 

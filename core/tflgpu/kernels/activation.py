@@ -28,7 +28,7 @@ def clamp(low: float | None, high: float | None) -> ElementwiseExpr:
 
 
 def activate(k: Builder, activation: Activation, value: Expr) -> Expr:
-    """What an op's fused activation makes of its result, f16 or f32 lanes.
+    """Apply an op's fused activation to its result, f16 or f32 lanes.
 
     Raises:
         KernelError: SIGN_BIT, which parsing refuses or leaves out.

@@ -14,7 +14,7 @@ import attrs
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Shared
+from tflgpu.language.tree import Expr, SharedArray
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.layout import Shape
@@ -178,7 +178,7 @@ def build_tiled(low: Lowering) -> None:
     low.dispatch_groups(k, groups)
 
 
-def _column_of(k: Builder, tile: Shared, first: Expr) -> Callable[[int], Expr]:
+def _column_of(k: Builder, tile: SharedArray, first: Expr) -> Callable[[int], Expr]:
     base = k.let(first, "r0")
     return lambda step: k.let(k.load_shared(tile, base + step * _SIDE), "r")
 

@@ -194,8 +194,8 @@ def _squared_difference(k: Builder, a: Expr, b: Expr) -> Expr:
 
 
 def remainder(k: Builder, a: Expr, b: Expr) -> Expr:
-    """What a division that cuts off leaves, of ``a``'s sign: exact, and NaN of a float by 0. Of a
-    whole number by 0 it is anything."""
+    """The remainder of a division that cuts off, with ``a``'s sign: exact, and NaN of a float by 0.
+    Of a whole number by 0 it is anything."""
     if not a.type.is_float:
         return _divided(k, a, b)[1]
     wide_a, wide_b = (k.let(k.cast(x, Scalar.F32), "wide") for x in (a, b))

@@ -105,7 +105,7 @@ class NodeCell:
 
     @property
     def slices(self) -> int:
-        """Of shared memory that a step takes."""
+        """Slices of shared memory that a step takes."""
         rooms = len(self.gates) + len(self.places.states) - 1 + self.projects
         return slices_of(self.cells) * rooms + slices_of(self.outputs)
 
@@ -252,7 +252,7 @@ class CellLoop:
             k.store_shared(self.gates, at, self.with_cells(OUTPUT_GATE, sums, new, c))
 
     def _show(self, row: Expr, c: Expr) -> None:
-        """What the cells of a slice let out: the outputs, if there is no projection."""
+        """Write what the cells of a slice put out: the outputs, if there is no projection."""
         k = self.k
         if len(self.rooms) > 1:
             cells = k.let(k.load_shared(self.cell_room, c), "cell")
@@ -334,11 +334,11 @@ class CellLoop:
 
     @property
     def everything(self) -> Expr:
-        """What a gate is that lets everything through."""
+        """The value of an open gate."""
         return self.k.f32(1.0, 4)
 
     def sigmoid(self, gate: Expr) -> Expr:
-        """What a gate lets through."""
+        """The value of a gate."""
         return logistic(self.k, gate)
 
     def content(self, gate: Expr) -> Expr:
@@ -350,7 +350,7 @@ class CellLoop:
         return forget * cells + admit * content
 
     def shown(self, gate: Expr, cells: Expr) -> Expr:
-        """What the output gate lets out of the cells."""
+        """The cells' output, by the output gate."""
         return self.sigmoid(gate) * activate(self.k, self.cell.activation, cells)
 
     def projected(self, total: Expr) -> Expr:

@@ -28,7 +28,7 @@ from tflgpu.ops.windows import Window, conv_window
 
 
 def finish_with(activation: Activation) -> Finish:
-    """What happens to a finished sum: the op's own activation."""
+    """A function that applies the op's activation to a finished sum."""
 
     def finish(k: Builder, value: Expr) -> Expr:
         return activate(k, activation, value)

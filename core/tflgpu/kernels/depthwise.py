@@ -109,7 +109,7 @@ class _Rows:
                     k.fma_to(self.sums[p], value, weights[tap])
 
     def add_looped(self, row: Expr, tap_row: Expr, inside: Expr | None) -> None:
-        """The same with a loop over the taps, for one pixel.
+        """Add the taps in a loop, for one pixel.
 
         Taps outside the image are skipped, or multiplied by zeros where ``inside`` is given: that
         differs where weights are not finite.

@@ -11,7 +11,7 @@ import attrs
 
 from tflgpu.kernels.gemm import MatrixProduct, Problem
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Buffer, Expr
+from tflgpu.language.tree import Expr, KernelBuffer
 from tflgpu.language.types import Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, guard
@@ -48,8 +48,8 @@ def _write(
     problem: MatrixProduct,
     block: OutputBlock,
     src: ReadView,
-    weights: Buffer,
-    bias: Buffer,
+    weights: KernelBuffer,
+    bias: KernelBuffer,
     out: WriteView,
 ) -> None:
     column0 = k.let(k.global_id(0) * block.columns, "column")

@@ -1,4 +1,4 @@
-"""What is reduced together, and the invocations that do it.
+"""Which elements are reduced together, and which invocations reduce them.
 
 A reduction of a tensor over some axes has *items*, each a vector of four results, and for every
 item a number of *steps*, each one vector of the operand:

@@ -22,7 +22,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.tiles import Tile
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Buffer, Expr, Shared
+from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
@@ -123,8 +123,8 @@ def _write(
     problem: MatrixProduct,
     tile: Tile,
     src: ReadView,
-    weights: Buffer,
-    bias: Buffer,
+    weights: KernelBuffer,
+    bias: KernelBuffer,
     out: WriteView,
     masked: bool,
 ) -> None:
@@ -180,7 +180,7 @@ class _Stage:
         problem: MatrixProduct,
         lane: _Lane,
         src: ReadView,
-        weights: Buffer,
+        weights: KernelBuffer,
         masked: bool,
     ) -> None:
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
@@ -262,7 +262,7 @@ def _add_splits(k: Builder, tile: Tile, lane: _Lane, sums: Sequence[Sequence[Var
     threads = tile.cols * tile.rows
     blocks = tile.block_rows * tile.block_cols
     flat = [acc for row in sums for acc in row]
-    partial: Shared = k.shared("partial", F32x4, (tile.split - 1) * threads * blocks)
+    partial: SharedArray = k.shared("partial", F32x4, (tile.split - 1) * threads * blocks)
     with k.if_(lane.z > 0):
         base = k.let((lane.z - 1) * (threads * blocks) + lane.id, "mine")
         for i, acc in enumerate(flat):

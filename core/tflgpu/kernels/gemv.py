@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from tflgpu.kernels.gemm import MatrixProduct, Problem
 from tflgpu.kernels.team import Teams
+from tflgpu.language.buffers import KernelBuffer
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Buffer
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.tuning import tuning_of
@@ -39,8 +39,8 @@ def _write(
     problem: MatrixProduct,
     teams: Teams,
     src: ReadView,
-    weights: Buffer,
-    bias: Buffer,
+    weights: KernelBuffer,
+    bias: KernelBuffer,
     out: WriteView,
 ) -> None:
     rows, columns, shares = problem.pixels, teams.columns, teams.lanes

@@ -29,9 +29,9 @@ from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.matrix import TILE, Matrix, MatrixRole
-from tflgpu.language.tree import Buffer, Expr, Shared
-from tflgpu.language.types import F16x4, F32x4, Scalar
+from tflgpu.language.matrix import Matrix, MatrixRole
+from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
+from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
@@ -46,7 +46,7 @@ _SMALLEST_NORMAL = 2.0**-14  # of f16
 
 @attrs.frozen
 class Operands:
-    """What is multiplied: f16 values that an input is made of (1 or 2), and those of the
+    """The operands of a product: f16 values that an input is made of (1 or 2), and those of the
     weights, as in `Problem`."""
 
     inputs: int
@@ -83,8 +83,8 @@ def _write(
     problem: MatrixProduct,
     tile: MatrixTile,
     src: ReadView,
-    weights: tuple[Buffer, ...],
-    bias: Buffer,
+    weights: tuple[KernelBuffer, ...],
+    bias: KernelBuffer,
     out: WriteView,
     inputs: int,
     masked: bool,
@@ -166,7 +166,7 @@ class _Stage:
         problem: MatrixProduct,
         lane: _Lane,
         src: ReadView,
-        weights: tuple[Buffer, ...],
+        weights: tuple[KernelBuffer, ...],
         inputs: int,
         masked: bool,
     ) -> None:
@@ -300,7 +300,7 @@ class _Sums:
         if len(right) > 1:
             k.matrix_multiply(self._low[i][j], left[0], right[1])
 
-    def share(self) -> Shared:
+    def share(self) -> SharedArray:
         """Put the sums into shared memory: teams x pixels x slices."""
         k, tile, lane = self._k, self._tile, self._lane
         pitch = tile.out_pitch

@@ -8,7 +8,8 @@ from functools import cache
 import attrs
 
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.matrix import SUBGROUP, TILE
+from tflgpu.language.matrix import SUBGROUP
+from tflgpu.language.types import TILE
 from tflgpu.lowering.tuning import MatrixModel, tuning_of
 
 #: f16 vectors between rows: with an odd number of 16-byte units in a row, eight rows of one
@@ -66,7 +67,7 @@ class MatrixTile:
 
     @property
     def out_pitch(self) -> int:
-        """The same of the result, in f32 vectors."""
+        """The pitch of the result, in f32 vectors."""
         return self.slices + 1
 
     def shared_bytes(self, inputs: int, weights: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Shared
+from tflgpu.language.tree import Expr, SharedArray
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import KernelRule
@@ -29,7 +29,7 @@ class Moments:
         self.k, self.domain = k, domain
         self.at: Share = share_of(k, shape)
         self.steps = ItemSteps(self.at, domain, view, Scalar.F32)
-        self._room: Shared | None = self.at.shared(F32x4)
+        self._room: SharedArray | None = self.at.shared(F32x4)
 
     def total(self, of: Callable[[Expr], Expr]) -> Expr:
         """The sum of ``of(element)``; where the channels are summed too, in every lane."""

@@ -33,7 +33,7 @@ _UNROLLED = 16
 
 @attrs.frozen
 class _Kind:
-    """What a pooling op makes of its pixels: ``merge`` of ``of(pixel)``, then ``finish``."""
+    """How a pooling op merges pixels: ``merge`` of ``of(pixel)``, then ``finish``."""
 
     of: Callable[[Builder, Expr], Expr]
     merge: Callable[[Builder, Expr, Expr], Expr]

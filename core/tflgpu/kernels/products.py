@@ -35,7 +35,7 @@ BuildProduct = Callable[[Lowering, Problem, str], None]
 
 @attrs.frozen
 class ProductSize:
-    """What a choice of kernels asks of a node's product.
+    """The sizes of a node's product, by which its kernel is chosen.
 
     Attributes:
         rows: Of the result.

@@ -89,7 +89,7 @@ class RoundingOver:
         self._zero = k.let(k.clamp(zero, float(LOW), float(HIGH)), "zero")
 
     def _factors(self, reach: Expr, steps: float) -> tuple[Expr, Expr]:
-        """What a step is, and its inverse; 1 where all of a row is 0."""
+        """A step and its inverse; 1 where all of a row is 0."""
         k = self.k
         empty = k.let(reach.eq(0.0), "empty")
         if self._even:

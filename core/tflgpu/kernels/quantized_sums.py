@@ -1,4 +1,4 @@
-"""What kernels of sums of stored i8 numbers share: what a tap sees, and what finishes a sum."""
+"""Shared by kernels of sums of stored i8 numbers: reading a tap, and finishing a sum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Seen = Callable[[Expr, Expr], tuple[Expr, Expr]]
 
 
 def seen_pixels(k: Builder, image: tuple[int, ...], window: Window, row: Expr) -> Seen:
-    """What the taps see of an NHWC ``image`` from the result's pixel ``row``."""
+    """The pixels of an NHWC ``image`` that the taps read from the result's pixel ``row``."""
     _, height, width, _ = image
     x = k.let(row % window.out_w * window.stride_w - window.pad_left, "x0")
     rest = k.let(row // window.out_w, "rest")
@@ -45,7 +45,7 @@ def seen_pixels(k: Builder, image: tuple[int, ...], window: Window, row: Expr) -
 
 
 def finisher(low: Lowering, k: Builder, column: Expr) -> Callable[[Expr], Expr]:
-    """What makes of the sums of slice ``column`` the numbers that are stored. It loads its factors
+    """A function that turns the sums of slice ``column`` into stored numbers. It loads its factors
     where it is called."""
     node, attributes = low.node, low.attrs
     bias = node.optional_input(2)
@@ -67,7 +67,7 @@ def finisher(low: Lowering, k: Builder, column: Expr) -> Callable[[Expr], Expr]:
 
 
 def byte_storage(low: Lowering) -> Scalar:
-    """What a filter is stored as."""
+    """The type in which a filter is stored."""
     return low.integers.inside(DType.I8, low.caps)
 
 

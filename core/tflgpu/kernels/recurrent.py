@@ -1,5 +1,5 @@
-"""What recurrent kernels share: sums over the inputs of all steps at once, and a team that goes
-through time; of real numbers in f32, of stored ones in i32.
+"""Shared by recurrent kernels: sums over the inputs of all steps at once, and a team that goes
+through time; real numbers in f32, stored ones in i32.
 
 Only what depends on the step before has to wait for it. So the inputs of all steps are multiplied
 first, by as many invocations as there are sums; then one workgroup a row of the batch goes through
@@ -27,7 +27,7 @@ from tflgpu.kernels.quantize_on_the_fly import RoundingOver
 from tflgpu.kernels.quantized_sums import byte_storage
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.tree import Buffer, Expr, Shared
+from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
 from tflgpu.language.types import Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, Temp, guard
@@ -70,7 +70,7 @@ def multiply(
     total: Variable,
     load: Callable[[Expr], Expr],
     slices: int,
-    weights: Buffer,
+    weights: KernelBuffer,
     column: Expr,
     columns: int,
     start: int = 0,
@@ -101,8 +101,8 @@ class InputProduct:
 
 @attrs.frozen(eq=False)
 class Factors:
-    """What makes of sums of stored numbers those of the next step: what is added first, for each
-    gate [units], and a multiplier for each."""
+    """How sums of stored numbers become those of the next step: a number to add, for each gate
+    [units], and a multiplier for each."""
 
     offsets: Sequence[Array]
     multipliers: Sequence[Multiplier]
@@ -118,7 +118,7 @@ class Factors:
         packed = np.stack([pack_vectors(row, np.int32) for row in rows])
         return np.asarray(packed.reshape(ROWS, -1, 4).transpose(1, 0, 2))
 
-    def finished(self, k: Builder, total: Expr, numbers: Buffer, column: Expr) -> Expr:
+    def finished(self, k: Builder, total: Expr, numbers: KernelBuffer, column: Expr) -> Expr:
         """Sums times the multiplier of their slice; ``numbers`` begin with what is `packed`."""
         value, left, right = (
             k.let(k.load(numbers, column * ROWS + row), "factor") for row in (1, 2, 3)
@@ -196,7 +196,9 @@ class Sections:
         self.starts[name] = sum(part.size for part in self._parts) // 4
         self._parts.append(data.reshape(-1))
 
-    def buffer(self, low: Lowering, k: Builder, name: str, scalar: Scalar | None = None) -> Buffer:
+    def buffer(
+        self, low: Lowering, k: Builder, name: str, scalar: Scalar | None = None
+    ) -> KernelBuffer:
         """The buffer of a kernel."""
         return low.weights(k, np.concatenate(self._parts), name, scalar=scalar)
 
@@ -264,7 +266,7 @@ def without_padding(k: Builder, value: Expr, slice_: Expr, size: int) -> Expr:
 
 
 def seen(
-    k: Builder, room: Shared, slices: int, rounding: Rounding | None
+    k: Builder, room: SharedArray, slices: int, rounding: Rounding | None
 ) -> Callable[[Expr], Expr]:
     """How weights see a vector in shared memory, by slices: as it is, or rounded to steps over its
     range, which every invocation finds for itself."""

@@ -81,7 +81,7 @@ class _Stage:
         return k.let(horizontal(k, total, lambda a, b: self.reduction.merge(k, a, b)), "h")
 
     def _total(self, at: Share, view: ReadView, item: Expr) -> Variable:
-        """What this invocation's steps of an item merge to."""
+        """This invocation's steps of an item, merged."""
         k, identity = at.k, self.reduction.identity
         steps = ItemSteps(at, self.domain, view, self.compute, item)
 

@@ -1,4 +1,4 @@
-"""Every kernel rule there is: the modules of `tflgpu.kernels`, and what plugins register."""
+"""All kernel rules: those in the modules of `tflgpu.kernels`, and those that plugins register."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def mix_stored(
     pixels: Sequence[Sequence[Expr]],
     weights: Sequence[Expr | None],
 ) -> Expr:
-    """What comes of ``pixels``, two above and two below, as real numbers.
+    """The mix of ``pixels``, two above and two below, as real numbers.
 
     Args:
         k: Takes the statements.

@@ -17,7 +17,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.kernels.domain import Domain, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.tree import Expr, Shared
+from tflgpu.language.tree import Expr, SharedArray
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
@@ -34,7 +34,7 @@ class RowStep:
 
     @property
     def result(self) -> Value:
-        """What it makes."""
+        """The node's result."""
         return self.node.outputs[0]
 
 
@@ -91,7 +91,7 @@ class _Rows:
         self.at: Share = share_of(k, plan)
         self._domain = Domain.of(shape, (len(shape) - 1,))
         self._base, _ = self._domain.place(k, self.at.item)
-        self._room: Shared | None = self.at.shared(F32x4)
+        self._room: SharedArray | None = self.at.shared(F32x4)
         self._numbers: dict[int, Expr] = {}
 
     def each(self, body: Callable[[Expr, Expr], None]) -> None:

@@ -9,7 +9,8 @@ from tflgpu.language.tree import Expr
 
 
 def items(k: Builder, lane: Expr, count: int, threads: int) -> list[tuple[Expr, Expr | None]]:
-    """What of ``count`` items an invocation moves, with a condition where not all have one."""
+    """The items, of ``count``, that an invocation moves, with a condition where not all have
+    one."""
     found: list[tuple[Expr, Expr | None]] = []
     for start in range(0, count, threads):
         item = k.let(lane + start, "item")

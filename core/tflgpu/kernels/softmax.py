@@ -12,7 +12,7 @@ from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.domain import Domain, ItemSteps, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Shared
+from tflgpu.language.tree import Expr, SharedArray
 from tflgpu.language.types import F32, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
@@ -33,7 +33,7 @@ class SoftmaxRow:
         self.out = low.write(self.k)
         self.at: Share = share_of(self.k, self.shape)
         self.steps = ItemSteps(self.at, self.domain, view, Scalar.F32)
-        self._room: Shared | None = self.at.shared(F32)
+        self._room: SharedArray | None = self.at.shared(F32)
 
     @property
     def is_one_element(self) -> bool:

@@ -1,5 +1,5 @@
-"""STABLEHLO_SCATTER: as `kernels.collect`, an invocation has four elements of the result and looks
-for the updates of each, row by row, so that what comes out is the same on every device."""
+"""STABLEHLO_SCATTER: an invocation makes four elements of the result and looks through the updates
+of each, row by row, so that every device gives the same result."""
 
 from __future__ import annotations
 

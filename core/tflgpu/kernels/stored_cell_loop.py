@@ -69,7 +69,7 @@ def _gates(own: NodeCell, cell: StoredCell) -> list[StoredGate]:
 def _factors(
     matrices: Sequence[Array], zero: int, biases: Sequence[Array | None], by: list[Multiplier]
 ) -> Factors:
-    """What finishes products of operands of which ``zero`` stands for 0."""
+    """Factors for products of operands in which ``zero`` stands for 0."""
     offsets = [
         np.asarray(-zero * m.astype(np.int64).sum(axis=1) + (0 if bias is None else bias))
         for m, bias in zip(matrices, biases, strict=True)
@@ -78,20 +78,20 @@ def _factors(
 
 
 def input_factors(own: NodeCell, cell: StoredCell) -> Factors:
-    """What finishes the products of the input."""
+    """Factors for the products of the input."""
     matrices, biases = own.of_gates(own.weights.weights), own.of_gates(own.weights.biases)
     by = [gate.weights.scale for gate in _gates(own, cell)]
     return _factors(matrices, cell.input_zero, biases, by)
 
 
 def recurrent_factors(own: NodeCell, cell: StoredCell) -> Factors:
-    """What finishes the products of the output state."""
+    """Factors for the products of the output state."""
     by = [gate.recurrent.scale for gate in _gates(own, cell) if gate.recurrent is not None]
     return _factors(own.recurrent, cell.output_zero, [None] * len(by), by)
 
 
 def projection_factors(own: NodeCell, cell: StoredCell) -> Factors | None:
-    """What finishes the projection; None without one."""
+    """Factors for the projection; None without one."""
     matrix, by = own.weights.projection, cell.projection
     if matrix is None or by is None:
         return None
@@ -153,11 +153,11 @@ class _StoredCellLoop(CellLoop):
 
     @property
     def everything(self) -> Expr:
-        """What a gate is that lets everything through."""
+        """The value of an open gate."""
         return self.k.const(I16[1], I32x4)
 
     def sigmoid(self, gate: Expr) -> Expr:
-        """What a gate lets through, a fraction of 15 bits."""
+        """The value of a gate, a fraction of 15 bits."""
         return self.k.let(self._entries(gate, 3) & 0xFFFF, "sigmoid")
 
     def content(self, gate: Expr) -> Expr:
@@ -171,7 +171,7 @@ class _StoredCellLoop(CellLoop):
         return k.clamp(kept + shift_right(k, admit * content, 15 + self.cell.bits), *I16)
 
     def shown(self, gate: Expr, cells: Expr) -> Expr:
-        """What the output gate lets out of the cells, of 8 bits."""
+        """The cells' output by the output gate, of 8 bits."""
         assert self.cell.hidden is not None
         value = self.sigmoid(gate) * self.k.let(self._entries(cells, self.cell.bits) >> 16, "tanh")
         return self.k.clamp(times(self.k, value, self.cell.hidden) + self.cell.hidden_zero, *I8)
@@ -183,11 +183,11 @@ class _StoredCellLoop(CellLoop):
         return self.k.clamp(value, *I8)
 
     def padded(self, value: Expr, slice_: Expr, size: int) -> Expr:
-        """As it is: a whole number times a weight of 0 is 0."""
+        """The number itself: times a weight of 0 it is 0."""
         return value
 
     def _entries(self, x: Expr, bits: int) -> Expr:
-        """Of the table of functions whose operands have so many bits before the point."""
+        """The table of functions whose operands have so many bits before the point."""
         k, start = self.k, self.starts[f"functions{bits}"] * 4 + _OPERANDS // 2
         x = k.let(x, "x")
         found = [k.load_lane(self.numbers, x.lane(lane) + start) for lane in range(4)]

@@ -60,7 +60,7 @@ def better_of(k: Builder) -> Merge:
 
 @attrs.frozen
 class BoxLists:
-    """What is chosen from: lists over the same boxes.
+    """The lists over the same boxes from which boxes are chosen.
 
     Attributes:
         boxes: Corners (ymin, xmin, ymax, xmax), [boxes, 4], f32.

@@ -33,7 +33,7 @@ def _build(low: Lowering) -> None:
 
 
 def _factors(matrix: Array, stored: StoredSvdf) -> Factors:
-    """What finishes the sums of features."""
+    """Factors for the sums of features."""
     offsets = np.asarray(-stored.input_zero * matrix.astype(np.int64).sum(axis=1))
     return Factors([offsets], [stored.features])
 

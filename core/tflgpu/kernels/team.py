@@ -1,7 +1,5 @@
-"""Workgroups in which a team of invocations shares each result, and how a team merges what its
-members found: neighbours in a subgroup by shuffles, where the device has them, all others through
-shared memory.
-"""
+"""Workgroups in which a team of invocations shares each result, and merges its members' findings:
+by shuffles within a subgroup, else through shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import attrs
 
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.tree import Expr, Shared
+from tflgpu.language.tree import Expr, SharedArray
 from tflgpu.language.types import Size3, Type
 from tflgpu.language.variables import Variable
 
@@ -82,7 +80,7 @@ class Member:
     column: Expr
     lane: Expr
 
-    def shared(self, kind: Type, name: str = "partial") -> Shared | None:
+    def shared(self, kind: Type, name: str = "partial") -> SharedArray | None:
         """Room for `combine`; None where it needs none."""
         teams = self.teams
         if teams.near == teams.lanes:
@@ -92,7 +90,7 @@ class Member:
 
     def combine(
         self,
-        rooms: Sequence[Shared | None],
+        rooms: Sequence[SharedArray | None],
         values: Sequence[Variable],
         merge: Merge,
         *,
@@ -107,7 +105,11 @@ class Member:
             self._by_memory(arrays, values, merge, everywhere)
 
     def _by_shuffles(
-        self, arrays: Sequence[Shared], values: Sequence[Variable], merge: Merge, everywhere: bool
+        self,
+        arrays: Sequence[SharedArray],
+        values: Sequence[Variable],
+        merge: Merge,
+        everywhere: bool,
     ) -> None:
         k, columns, near = self.k, self.teams.columns, self.teams.near
         self._exchange(values, merge, near)
@@ -131,7 +133,11 @@ class Member:
             self._merge(values, merge, others)
 
     def _by_memory(
-        self, arrays: Sequence[Shared], values: Sequence[Variable], merge: Merge, everywhere: bool
+        self,
+        arrays: Sequence[SharedArray],
+        values: Sequence[Variable],
+        merge: Merge,
+        everywhere: bool,
     ) -> None:
         k, columns = self.k, self.teams.columns
         slot = k.let(self.lane * columns + self.column, "slot")
@@ -154,10 +160,10 @@ class Member:
         for value, merged in zip(values, merge(list(values), others), strict=True):
             self.k.set(value, self.k.let(merged, "merged"))
 
-    def _put(self, arrays: Sequence[Shared], slot: Expr, values: Sequence[Variable]) -> None:
+    def _put(self, arrays: Sequence[SharedArray], slot: Expr, values: Sequence[Variable]) -> None:
         for array, value in zip(arrays, values, strict=True):
             self.k.store_shared(array, slot, value)
 
-    def _get(self, arrays: Sequence[Shared], slot: Expr, values: Sequence[Variable]) -> None:
+    def _get(self, arrays: Sequence[SharedArray], slot: Expr, values: Sequence[Variable]) -> None:
         for array, value in zip(arrays, values, strict=True):
             self.k.set(value, self.k.load_shared(array, slot))

@@ -52,8 +52,7 @@ def cost(kernel: Kernel) -> int:
     """What a kernel costs to compile, in additions of a vector.
 
     A statement counts one. So does every distinct expression that it evaluates; blocks, and
-    functions that a processor has no instruction for, count more. A loop's body counts once,
-    whatever its bounds.
+    functions that a processor has no instruction for, count more. A loop's body counts once.
     Time is linear in the size of the kernel; it is counted once.
     """
     found = _costs.get(kernel)

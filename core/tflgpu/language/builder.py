@@ -25,7 +25,6 @@ from tflgpu.language.tree import (
     Assign,
     Barrier,
     Break,
-    Buffer,
     Builtin,
     Cast,
     Const,
@@ -33,12 +32,13 @@ from tflgpu.language.tree import (
     For,
     If,
     Kernel,
+    KernelBuffer,
     Let,
     Load,
     Name,
     Operand,
     Return,
-    Shared,
+    SharedArray,
     SharedLoad,
     SharedStore,
     Stmt,
@@ -59,8 +59,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         self.name = name
         self._sound(workgroup_problem(workgroup))
         self.workgroup = workgroup
-        self._buffers: list[Buffer] = []
-        self._shared: list[Shared] = []
+        self._buffers: list[KernelBuffer] = []
+        self._shared: list[SharedArray] = []
         self._blocks: list[list[Stmt]] = [[]]
         self._idents: dict[str, int] = {}
         self._last_if: list[int | None] = [None]
@@ -72,16 +72,16 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     # Parameters and shared memory
 
-    def buffer(self, name: str, scalar: Scalar, width: int, access: str) -> Buffer:
+    def buffer(self, name: str, scalar: Scalar, width: int, access: str) -> KernelBuffer:
         """Add a buffer parameter; parameters are bound in the order they were added."""
-        buffer = Buffer(self._fresh(name), scalar, width, access)
+        buffer = KernelBuffer(self._fresh(name), scalar, width, access)
         self._sound(memory_problem(buffer))
         self._buffers.append(buffer)
         return buffer
 
-    def shared(self, name: str, type: Type, count: int) -> Shared:
+    def shared(self, name: str, type: Type, count: int) -> SharedArray:
         """Add an array that the workgroup shares."""
-        array = Shared(self._fresh(name), type, count)
+        array = SharedArray(self._fresh(name), type, count)
         self._sound(memory_problem(array))
         self._shared.append(array)
         return array
@@ -179,16 +179,20 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     # Memory
 
-    def load(self, buffer: Buffer, index: Operand, as_scalar: Scalar | None = None) -> Expr:
+    def load(self, buffer: KernelBuffer, index: Operand, as_scalar: Scalar | None = None) -> Expr:
         """Element ``index``; f16 is read as f32 with ``as_scalar=Scalar.F32`` (exact, and
         possible on devices without f16 arithmetic)."""
         return self._load(buffer, index, as_scalar, lane=False)
 
-    def load_lane(self, buffer: Buffer, index: Operand, as_scalar: Scalar | None = None) -> Expr:
+    def load_lane(
+        self, buffer: KernelBuffer, index: Operand, as_scalar: Scalar | None = None
+    ) -> Expr:
         """One lane, ``index`` counting over the lanes of all elements."""
         return self._load(buffer, index, as_scalar, lane=True)
 
-    def _load(self, buffer: Buffer, index: Operand, as_scalar: Scalar | None, lane: bool) -> Expr:
+    def _load(
+        self, buffer: KernelBuffer, index: Operand, as_scalar: Scalar | None, lane: bool
+    ) -> Expr:
         if buffer.access == "write":
             raise refused(f"{self.name}: {buffer.name} is write-only")
         kind = buffer.value_type.with_width(1) if lane else buffer.value_type
@@ -198,15 +202,15 @@ class Builder(MatrixBuilder, SubgroupBuilder):
             loaded = Cast(kind.with_scalar(as_scalar), loaded)
         return loaded
 
-    def store(self, buffer: Buffer, index: Operand, value: Expr) -> None:
+    def store(self, buffer: KernelBuffer, index: Operand, value: Expr) -> None:
         """Write element ``index``."""
         self._store(buffer, index, value, lane=False)
 
-    def store_lane(self, buffer: Buffer, index: Operand, value: Expr) -> None:
+    def store_lane(self, buffer: KernelBuffer, index: Operand, value: Expr) -> None:
         """Write one lane, ``index`` counting over the lanes of all elements."""
         self._store(buffer, index, value, lane=True)
 
-    def _store(self, buffer: Buffer, index: Operand, value: Expr, lane: bool) -> None:
+    def _store(self, buffer: KernelBuffer, index: Operand, value: Expr, lane: bool) -> None:
         if buffer.access == "read":
             raise refused(f"{self.name}: {buffer.name} is read-only")
         want = buffer.value_type.with_width(1) if lane else buffer.value_type
@@ -216,11 +220,11 @@ class Builder(MatrixBuilder, SubgroupBuilder):
             raise refused(f"{self.name}: {value.type} stored in {buffer.name} of {want}")
         self.emit(Store(buffer, self._index(index), value, lane and buffer.width > 1))
 
-    def load_shared(self, array: Shared, index: Operand) -> Expr:
+    def load_shared(self, array: SharedArray, index: Operand) -> Expr:
         """Element ``index`` of a shared array."""
         return SharedLoad(array.type, array, self._index(index))
 
-    def store_shared(self, array: Shared, index: Operand, value: Expr) -> None:
+    def store_shared(self, array: SharedArray, index: Operand, value: Expr) -> None:
         """Write element ``index`` of a shared array."""
         value = make.read(value)
         if value.type != array.type:

@@ -17,7 +17,7 @@ from tflgpu.language.matrix import (
     MatrixStore,
     problem_of,
 )
-from tflgpu.language.tree import Builtin, Expr, Operand, Shared
+from tflgpu.language.tree import Builtin, Expr, Operand, SharedArray
 from tflgpu.language.types import I32
 
 
@@ -35,7 +35,7 @@ class MatrixBuilder(BuilderBase):
         return target
 
     def matrix_load(
-        self, array: Shared, index: Operand, stride: int, role: MatrixRole, name: str = "m"
+        self, array: SharedArray, index: Operand, stride: int, role: MatrixRole, name: str = "m"
     ) -> Matrix:
         """The operand whose rows begin at element ``index`` of a shared f16 array, ``stride``
         elements apart."""
@@ -51,7 +51,7 @@ class MatrixBuilder(BuilderBase):
         """``target += other * factor``, both accumulators."""
         self._matrix(MatrixAdd(target, other, float(factor)))
 
-    def matrix_store(self, array: Shared, index: Operand, stride: int, source: Matrix) -> None:
+    def matrix_store(self, array: SharedArray, index: Operand, stride: int, source: Matrix) -> None:
         """Write an accumulator to a shared f32 array, its rows ``stride`` elements apart."""
         self._matrix(MatrixStore(array, make.wrap(index, I32), stride, source))
 

@@ -2,7 +2,7 @@
 types, numbers, choices, and f16.
 
 Devices without arithmetic of f16 load and store it all the same. There an f16 value is only moved
-about, and is held as the f32 that it equals; whatever would compute with it is refused.
+about, and is held as the f32 that it equals; arithmetic on it is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tflgpu.language.matrix import (
 from tflgpu.language.needs import Features
 from tflgpu.language.overflow import made_of_data
 from tflgpu.language.printer import Printer
-from tflgpu.language.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, Shared, Unary
+from tflgpu.language.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, SharedArray, Unary
 from tflgpu.language.types import Scalar, Type, type_of
 
 NAMES = {
@@ -97,7 +97,7 @@ class CPrinter(Printer):
         """One of vectors, between f16 and f32."""
         raise NotImplementedError
 
-    def shared_pointer(self, array: Shared, element: Scalar, index: str) -> str:
+    def shared_pointer(self, array: SharedArray, element: Scalar, index: str) -> str:
         """A pointer to an element of a shared array, seen as one of single lanes."""
         raise NotImplementedError
 

@@ -30,16 +30,16 @@ from tflgpu.language.matrix import (
 from tflgpu.language.tree import (
     Assign,
     Break,
-    Buffer,
     Builtin,
     For,
     If,
     Kernel,
+    KernelBuffer,
     Let,
     Load,
     Name,
     Return,
-    Shared,
+    SharedArray,
     SharedLoad,
     Stmt,
     Var,
@@ -124,9 +124,9 @@ def workgroup_problem(workgroup: Sequence[int]) -> str | None:
     return None
 
 
-def memory_problem(memory: Buffer | Shared) -> str | None:
+def memory_problem(memory: KernelBuffer | SharedArray) -> str | None:
     """What is wrong with a buffer or a shared array by itself."""
-    if isinstance(memory, Shared):
+    if isinstance(memory, SharedArray):
         if memory.count < 1:
             return f"shared array {memory.name} is empty"
         if memory.type.scalar.is_storage_only:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.walk import statements, walk
 
 

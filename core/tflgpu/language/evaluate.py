@@ -8,7 +8,7 @@ them, on every device.
 * ``min`` and ``max`` are NaN if either operand is (IEEE 754-2019, minimum and maximum), so
   `Builder.clamp` keeps a NaN too.
 * Comparisons with a NaN are false, except ``ne``, which is true. ``isnan`` says what x.ne(x) does.
-* `tree.Select` gives the chosen value, whatever the other one is.
+* `tree.Select` gives the chosen value, also where the other is a NaN.
 * ``abs``, ``sign``, ``floor``, ``ceil``, ``round`` and ``trunc`` keep a NaN; the last four keep
   infinities.
 * Functions of a NaN are NaN, but for the cases of ``pow`` below. At their ends:

@@ -1,4 +1,4 @@
-"""Expressions of the kernel tree, and the memory that they read.
+"""Expressions of the kernel tree.
 
 Every node is an immutable value whose type is known when it is made, so that a mistake is
 reported at the author's own line. Expressions have no side effects; what they mean is defined
@@ -14,7 +14,6 @@ NaN and infinities are values like any others; `tflgpu.language.evaluate` says w
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import ClassVar, Union
 
 import numpy as np
@@ -22,9 +21,10 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.author import refused
+from tflgpu.language.buffers import KernelBuffer, SharedArray
 from tflgpu.language.evaluate import binary, call, constant, convert
 from tflgpu.language.hints import Hints
-from tflgpu.language.types import I32, Scalar, Type, type_of
+from tflgpu.language.types import I32, Scalar, Type
 from tflgpu.values import frozen
 
 Number = Union[int, float, bool]
@@ -36,15 +36,9 @@ LOGICAL = frozenset({"land", "lor"})
 COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
-def _not_yet(op: str, a: Operand, b: Operand) -> Expr:
-    import_module("tflgpu.language.make")  # puts its own in this one's place
-    return _combine(op, a, b)
-
-
-#: What Python's operators build. Which operands may meet, and as what, is decided one file above,
-#: which builds on the classes here and so puts itself in when it is imported, at the latest when
-#: the first operator asks.
-_combine: Callable[[str, Operand, Operand], Expr] = _not_yet
+#: What Python's operators build. Which operands may meet, and as what, is decided by
+#: `tflgpu.language.make`, which builds on the classes here; `tflgpu.language.tree` brings it.
+_combine: Callable[[str, Operand, Operand], Expr]
 
 
 def combine_operands_with(rule: Callable[[str, Operand, Operand], Expr]) -> None:
@@ -385,37 +379,6 @@ class Lane(Expr):
         return np.asarray(x[:, self.index])
 
 
-@frozen
-class Buffer:
-    """A kernel's buffer parameter: elements of ``width`` lanes of ``scalar``."""
-
-    name: str
-    scalar: Scalar
-    width: int
-    access: str  # "read", "write" or "read_write"
-
-    @property
-    def value_type(self) -> Type:
-        """The type that a load gives: storage-only integers widen to i32."""
-        scalar = Scalar.I32 if self.scalar.is_storage_only else self.scalar
-        return type_of(scalar, self.width)
-
-
-@frozen
-class Shared:
-    """An array of ``count`` elements shared by a workgroup; contents start undefined."""
-
-    name: str
-    type: Type
-    count: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes it takes; a 3-lane element takes the room of 4."""
-        lanes = 4 if self.type.width == 3 else self.type.width
-        return self.count * lanes * self.type.scalar.itemsize
-
-
 @frozen(eq=False)
 class Load(Expr):
     """Element ``index`` of a buffer, or, with ``scalar``, lane ``index`` counted over all lanes.
@@ -426,7 +389,7 @@ class Load(Expr):
     reads: ClassVar[bool] = True
     keeps_lanes: ClassVar[bool] = True
     type: Type
-    buffer: Buffer
+    buffer: KernelBuffer
     index: Expr
     scalar: bool = False
 
@@ -438,5 +401,5 @@ class SharedLoad(Expr):
     reads: ClassVar[bool] = True
     keeps_lanes: ClassVar[bool] = True
     type: Type
-    array: Shared
+    array: SharedArray
     index: Expr

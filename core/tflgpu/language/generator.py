@@ -1,7 +1,7 @@
-"""Shader generators: what makes program text of kernels, by the name of the language.
+"""Shader generators: functions that print kernels as program text, by the name of the language.
 
 Plugins register them (`tflgpu_register_generators`), the shipped backends those of their APIs, so
-that whoever writes another backend for an API, or only wants to see a kernel, finds its printer.
+that another backend of an API, and `tflgpu shader`, find its printer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.language.caps import DeviceCaps
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 
 @frozen

@@ -28,7 +28,7 @@ def _kept(k: Writer, x: Expr, number: Expr) -> Expr:
 
 
 def _ordered(op: str) -> Callable[..., Expr]:
-    """A comparison that is false for a NaN, whatever becomes of it.
+    """A comparison that is false for a NaN, also after a compiler that ignores NaN rewrites it.
 
     A compiler that takes all floats for numbers makes of ``select(b, a, a < b)``, or of an ``if``
     that assigns, a minimum that passes over a NaN (NVIDIA's does), or asks the opposite and

@@ -15,7 +15,6 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.language.frame import Frame, Index, spread
 from tflgpu.language.matrix import (
     SUBGROUP,
-    TILE,
     MatrixAdd,
     MatrixFill,
     MatrixLoad,
@@ -23,6 +22,7 @@ from tflgpu.language.matrix import (
     MatrixStmt,
 )
 from tflgpu.language.memory import SharedMemory
+from tflgpu.language.types import TILE
 
 _SHARE = TILE * TILE // SUBGROUP
 

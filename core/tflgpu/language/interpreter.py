@@ -19,9 +19,9 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.language.evaluate import constant
 from tflgpu.language.frame import Frame, Index, spread
 from tflgpu.language.interpret_matrix import run_matrix
+from tflgpu.language.invocations import GROUP, WHO, Invocations
 from tflgpu.language.matrix import MATRIX_STATEMENTS
 from tflgpu.language.memory import BufferMemory, SharedMemory
-from tflgpu.language.running import GROUP, WHO, Running
 from tflgpu.language.tree import (
     Assign,
     Break,
@@ -188,7 +188,9 @@ class _Interpreter:
             who, group = frame.full(WHO), frame.full(GROUP)
             run_matrix(stmt, frame, values, self.shared, who, group)
         else:
-            here = Running(self.kernel, frame, self.memory, self.shared, self.batch_groups)
+            here = Invocations(
+                self.kernel.workgroup, frame, self.memory, self.shared, self.batch_groups
+            )
             stmt.run(here, *values)
         return None
 

@@ -1,8 +1,8 @@
 """Checked constructors of expressions: operands are matched, whole-number constants folded, and a
 variable becomes the value that it has now.
 
-`tflgpu.language.tree` holds the values; what may be combined with what is decided here, so every
-front end (operators, `Builder`, rewriting) obeys the same rules.
+`tflgpu.language.expressions` holds the values; what may be combined with what is decided here, so
+that operators, `Builder` and rewriting obey the same rules.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import numpy as np
 
 from tflgpu.language.author import refused
 from tflgpu.language.evaluate import constant, convert
-from tflgpu.language.functions import FUNCTIONS
-from tflgpu.language.numbers import is_same
-from tflgpu.language.tree import (
+from tflgpu.language.expressions import (
     ARITHMETIC,
     BITWISE,
     COMPARE,
@@ -32,8 +30,9 @@ from tflgpu.language.tree import (
     Select,
     Splat,
     Unary,
-    combine_operands_with,
 )
+from tflgpu.language.functions import FUNCTIONS
+from tflgpu.language.numbers import is_same
 from tflgpu.language.types import BOOL, I32, Scalar, Type
 from tflgpu.language.variables import Variable
 
@@ -327,6 +326,3 @@ def select(cond: Expr, a: Operand, b: Operand) -> Expr:
     if cond.type.width not in (1, width):
         raise refused(f"select: condition {cond.type} for {left.type}")
     return Select(left.type, cond, left, right)
-
-
-combine_operands_with(binary)

@@ -21,16 +21,13 @@ from __future__ import annotations
 import enum
 from typing import Union
 
-from tflgpu.language.tree import Expr, Kernel, Shared, Stmt
-from tflgpu.language.types import Scalar
+from tflgpu.language.tree import Expr, Kernel, SharedArray, Stmt
+from tflgpu.language.types import ROW_ALIGNMENT, TILE, Scalar
 from tflgpu.language.walk import statements
 from tflgpu.values import frozen
 
-#: Rows and columns of a tile, and invocations that hold one.
-TILE = 16
+#: Invocations that hold a tile.
 SUBGROUP = 32
-#: Bytes that the beginning of every row in memory is a multiple of.
-ROW_ALIGNMENT = 16
 
 
 class MatrixRole(enum.Enum):
@@ -72,7 +69,7 @@ class MatrixLoad(Stmt):
     """Declare an operand: the tile that begins at element ``index`` of a shared array."""
 
     target: Matrix
-    array: Shared
+    array: SharedArray
     index: Expr
     stride: int
 
@@ -104,7 +101,7 @@ class MatrixAdd(Stmt):
 class MatrixStore(Stmt):
     """Write an accumulator to the tile that begins at element ``index`` of a shared array."""
 
-    array: Shared
+    array: SharedArray
     index: Expr
     stride: int
     source: Matrix

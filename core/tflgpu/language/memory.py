@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
+from tflgpu.language.buffers import KernelBuffer, SharedArray
 from tflgpu.language.frame import Index
-from tflgpu.language.matrix import ROW_ALIGNMENT, TILE
-from tflgpu.language.tree import Buffer, Shared
-from tflgpu.language.types import Scalar
+from tflgpu.language.types import ROW_ALIGNMENT, TILE, Scalar
 from tflgpu.values import define
 
 _NOBODY, _SEVERAL = -1, -2
@@ -43,7 +42,7 @@ class Owners:
 
     @classmethod
     def of(cls, name: str, size: int, order: str) -> Owners:
-        """Nobody has touched anything."""
+        """An empty record: no element was read or written."""
         nobody = np.full(size, _NOBODY, np.int32)
         return cls(name, nobody, nobody.copy(), order)
 
@@ -99,7 +98,7 @@ class Owners:
 class BufferMemory:
     """A buffer's array for one run of a kernel."""
 
-    def __init__(self, buffer: Buffer, array: Array, races: bool) -> None:
+    def __init__(self, buffer: KernelBuffer, array: Array, races: bool) -> None:
         if array.ndim != 1 or array.dtype != buffer.scalar.numpy or array.size % buffer.width:
             raise KernelError(
                 f"buffer {buffer.name} wants flat {buffer.scalar.value} in "
@@ -170,7 +169,7 @@ class BufferMemory:
 class SharedMemory:
     """A shared array of every workgroup of a batch."""
 
-    def __init__(self, array: Shared, groups: int, races: bool) -> None:
+    def __init__(self, array: SharedArray, groups: int, races: bool) -> None:
         self.array = array
         lanes = (array.type.width,) if array.type.width > 1 else ()
         shape = (groups * array.count, *lanes)

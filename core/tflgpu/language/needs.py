@@ -13,7 +13,7 @@ import attrs
 from tflgpu.errors import KernelError
 from tflgpu.language.matrix import has_matrices
 from tflgpu.language.subgroup import lacking, largest_group
-from tflgpu.language.tree import Binary, Buffer, Call, Cast, Expr, Kernel
+from tflgpu.language.tree import Binary, Call, Cast, Expr, Kernel, KernelBuffer
 from tflgpu.language.types import Scalar
 from tflgpu.language.walk import children, expressions, statements, walk
 from tflgpu.values import frozen
@@ -66,7 +66,7 @@ class Needs:
 
     f16: bool
     f16_arithmetic: str
-    narrow: tuple[Buffer, ...]
+    narrow: tuple[KernelBuffer, ...]
     matrices: bool
     shuffle: int
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 import math
 
-from tflgpu.language.tree import Binary, Cast, Const, Expr, Name, Splat
+from tflgpu.language.expressions import Binary, Cast, Const, Expr, Name, Splat
 
 
 def never_nan(expr: Expr) -> bool:
@@ -24,7 +24,7 @@ def never_nan(expr: Expr) -> bool:
 
 
 def is_same(a: Expr, b: Expr) -> bool:
-    """Whether both are one value, whatever it is."""
+    """Whether two expressions are one object, one variable, or vectors of the same one."""
     if isinstance(a, Splat) and isinstance(b, Splat):
         return is_same(a.operand, b.operand)
     if isinstance(a, Name) and isinstance(b, Name):

@@ -1,10 +1,9 @@
 """The base of the printers of C-like shading languages (OpenCL C, WGSL).
 
 `Printer` walks a kernel and lays out statements, names, precedence and shared sub-expressions,
-which these languages have in common; whatever a language spells its own way is one small
-method that a dialect overrides. The method for a class of nodes has its name (`load`,
-`shared_load`) and gets the node and the code of its operands. The text depends on nothing but the
-kernel, so it can key a cache.
+which these languages have in common; where languages differ, a dialect overrides one small method.
+The method for a class of nodes has its name (`load`, `shared_load`) and gets the node and the code
+of its operands. The text depends on nothing but the kernel, so it can key a cache.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from tflgpu.language.tree import (
     Name,
     Return,
     Select,
-    Shared,
+    SharedArray,
     SharedLoad,
     SharedStore,
     Splat,
@@ -200,7 +199,7 @@ class Printer(NodeWriter):
         it."""
         return self.function_of(self.type_name(target), x)
 
-    def declare_shared(self, array: Shared) -> str:
+    def declare_shared(self, array: SharedArray) -> str:
         """Declare a shared array inside the kernel; "" where `open_kernel` does it."""
         return ""
 

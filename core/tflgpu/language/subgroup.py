@@ -23,7 +23,7 @@ from tflgpu.language.walk import statements
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
-    from tflgpu.language.running import Running
+    from tflgpu.language.invocations import Invocations
 
 #: The largest group that the language has: most devices have subgroups as wide, or wider.
 LARGEST = 32
@@ -64,7 +64,7 @@ class SubgroupShuffleXor(Stmt):
             )
         return None
 
-    def run(self, here: Running, *values: Array) -> None:
+    def run(self, here: Invocations, *values: Array) -> None:
         """Exchange values within whole groups of neighbours."""
         (value,) = values
         size, who = group_size(self.mask), here.who

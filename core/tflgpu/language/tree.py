@@ -1,5 +1,7 @@
-"""The kernel tree: statements, and the kernel that holds them. Its expressions are those of
-`tflgpu.language.expressions`, and can be had from here too.
+"""The statements of a kernel.
+
+Expressions are those of `tflgpu.language.expressions`, and can be had from here too, as can the
+kernel that holds the statements.
 
 Statements are immutable, as expressions are. What they mean is defined by the NumPy interpreter
 (`tflgpu.language.interpreter`); one that decides about no others says it itself (`Stmt.run`).
@@ -7,10 +9,10 @@ Statements are immutable, as expressions are. What they mean is defined by the N
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
+from tflgpu.language.buffers import KernelBuffer, SharedArray
 from tflgpu.language.expressions import (
     ARITHMETIC,
     BITWISE,
@@ -18,7 +20,6 @@ from tflgpu.language.expressions import (
     LOGICAL,
     Binary,
     Bitcast,
-    Buffer,
     Builtin,
     Call,
     Cast,
@@ -30,21 +31,19 @@ from tflgpu.language.expressions import (
     Number,
     Operand,
     Select,
-    Shared,
     SharedLoad,
     Splat,
     Unary,
     Vec,
     combine_operands_with,
 )
+from tflgpu.language.kernel import Kernel, Stmt
+from tflgpu.language.make import binary
 from tflgpu.language.types import Scalar
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
-    from tflgpu.language.running import Running
-
-#: Raise it when a tree comes to mean something else: it is in the key of what is kept on disk.
-LANGUAGE_VERSION = 3
+    from tflgpu.language.invocations import Invocations
 
 __all__ = [
     "ARITHMETIC",
@@ -56,7 +55,6 @@ __all__ = [
     "Binary",
     "Bitcast",
     "Break",
-    "Buffer",
     "Builtin",
     "Call",
     "Cast",
@@ -65,6 +63,7 @@ __all__ = [
     "For",
     "If",
     "Kernel",
+    "KernelBuffer",
     "Lane",
     "Let",
     "Load",
@@ -73,7 +72,7 @@ __all__ = [
     "Operand",
     "Return",
     "Select",
-    "Shared",
+    "SharedArray",
     "SharedLoad",
     "SharedStore",
     "Splat",
@@ -82,46 +81,9 @@ __all__ = [
     "Unary",
     "Var",
     "Vec",
-    "combine_operands_with",
 ]
 
-
-class Stmt:
-    """Base of all statements.
-
-    A class of statements is an attrs class whose operands are the fields annotated ``Expr``. It
-    says here what the rest of the language asks of it; a printer's method for it has its name
-    (`tflgpu.language.node_writer.method_name`). Those that hold blocks, leave one, or set a
-    variable are known to the checks, the interpreter and the printers themselves.
-    """
-
-    #: Where `tflgpu.language.walk` keeps the way through its expressions.
-    __slots__ = ("walked",)
-    walked: Any
-    #: What messages call it, where all invocations of a workgroup must get to it together, or "".
-    collective: ClassVar[str] = ""
-
-    @property
-    def declares(self) -> tuple[str, ...]:
-        """The names that it defines."""
-        return ()
-
-    def problem(self, kernel: Kernel) -> str | None:
-        """What is wrong with it in a kernel, wherever it stands there; None where that is
-        nothing."""
-        return None
-
-    def run(self, here: Running, *values: Array) -> None:
-        """Do what it does, for the invocations that get to it.
-
-        Args:
-            here: These invocations, what names stand for, and memory.
-            values: Its operands' values: [n] or [n, lanes], 1 for n where all have the same.
-
-        Raises:
-            KernelError: that would be undefined on a device.
-        """
-        raise KernelError(f"statement {type(self).__name__} does not say what it does")
+combine_operands_with(binary)
 
 
 @frozen(eq=False)
@@ -166,7 +128,7 @@ class Store(Stmt):
     a storage-only integer buffer must be in its range.
     """
 
-    buffer: Buffer
+    buffer: KernelBuffer
     index: Expr
     value: Expr
     scalar: bool = False
@@ -182,7 +144,7 @@ class Store(Stmt):
             return f"{given} stored in {buffer.name} of {want}"
         return None
 
-    def run(self, here: Running, *values: Array) -> None:
+    def run(self, here: Invocations, *values: Array) -> None:
         """Write one element for each invocation."""
         index, value = map(here.each, values)
         here.memory[self.buffer.name].store(index, value, self.scalar, here.who)
@@ -192,7 +154,7 @@ class Store(Stmt):
 class SharedStore(Stmt):
     """Write element ``index`` of a shared array."""
 
-    array: Shared
+    array: SharedArray
     index: Expr
     value: Expr
 
@@ -205,7 +167,7 @@ class SharedStore(Stmt):
             return f"{given} stored in {array.name} of {array.type}"
         return None
 
-    def run(self, here: Running, *values: Array) -> None:
+    def run(self, here: Invocations, *values: Array) -> None:
         """Write one element for each invocation."""
         index, value = map(here.each, values)
         here.shared[self.array.name].store(index, value, here.group, here.who)
@@ -257,28 +219,8 @@ class Barrier(Stmt):
 
     collective: ClassVar[str] = "barrier"
 
-    def run(self, here: Running, *values: Array) -> None:
+    def run(self, here: Invocations, *values: Array) -> None:
         """Forget who touched shared memory before."""
         arrived = here.arrived("a barrier")
         for array in here.shared.values():
             array.barrier(arrived)
-
-
-@frozen(eq=False)
-class Kernel:
-    """A complete kernel.
-
-    ``workgroup`` is the number of invocations of a workgroup along each axis; the number of
-    workgroups belongs to the dispatch.
-    """
-
-    name: str
-    workgroup: tuple[int, int, int]
-    buffers: tuple[Buffer, ...]
-    shared: tuple[Shared, ...]
-    body: tuple[Stmt, ...]
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory a workgroup takes."""
-        return sum(array.nbytes for array in self.shared)

@@ -14,6 +14,10 @@ from tflgpu.values import frozen
 #: Of workgroups, or of a workgroup's invocations, along each axis.
 Size3 = tuple[int, int, int]
 
+#: Rows and columns of a matrix tile, and the bytes that each row in memory begins at a multiple of.
+TILE = 16
+ROW_ALIGNMENT = 16
+
 
 class Scalar(enum.Enum):
     """A lane's type. I8, U8 and I16 exist in buffers only: a load widens them to I32."""

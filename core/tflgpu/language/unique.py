@@ -1,4 +1,4 @@
-"""Equal kernels are one object, so that whatever is done with a kernel is done once.
+"""Equal kernels are one object, so that each is checked, printed and compiled once.
 
 A network repeats its blocks: MobileNet v2 has 55 dispatches and 33 different kernels. The builder
 asks here for each kernel that it has finished; who checks, prints or compiles kernels goes by
@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import weakref
 
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.same import same, sketch
-from tflgpu.language.tree import Kernel
 
 
 class _Content:

@@ -17,16 +17,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tflgpu.errors import KernelError
 from tflgpu.language.author import Place, here, shown
 from tflgpu.language.expressions import Expr, Name, Operand
 
-if TYPE_CHECKING:
-    from tflgpu.language.builder import Builder
-
 _INSTEAD = "Name the old value before: old = k.let(...)"
+
+
+class Writer(Protocol):
+    """What writes a kernel's statements: a builder."""
+
+    reads: Reads
+
+    def set(self, target: Variable, value: Operand) -> None:
+        """Assign a variable."""
 
 
 def _in_place(combine: Callable[[Any, Any], Any]) -> Callable[[Variable, Operand], Variable]:
@@ -45,7 +51,7 @@ class Variable(Expr):
     the value that the variable had where the expression was made.
     """
 
-    def __init__(self, name: Name, k: Builder) -> None:
+    def __init__(self, name: Name, k: Writer) -> None:
         self.type, self.ident, self.k = name.type, name.ident, k
         #: What a statement that sets it names.
         self.target = name

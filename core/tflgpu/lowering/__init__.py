@@ -1,1 +1,2 @@
-"""From nodes to kernels: what a rule gets (views, layouts, capabilities) and gives."""
+"""From nodes to kernels: the views, layouts and capabilities that a rule gets, and its
+dispatches."""

@@ -1,4 +1,4 @@
-"""Bodies of kernels that are written once in a plan.
+"""Bodies of kernels that a plan writes once and uses again.
 
 A network repeats its blocks: of style transfer's 42 convolutions 31 have the kernel of another one,
 and writing a body takes far longer than finding that it was written before. A body depends on what

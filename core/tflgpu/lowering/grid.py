@@ -1,4 +1,4 @@
-"""Any number of invocations, over as many axes as a device's limits ask for."""
+"""Dispatches of any number of invocations, over as many axes as the device's limits require."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a tensor lies in a buffer.
+"""Layouts: how the elements of a tensor lie in a buffer.
 
 C4 (channel-sliced): the last dimension ("channels") is padded to a multiple of 4, and four
 neighbours make one vector element; element ``outer * slices + slice`` holds channels

@@ -1,4 +1,4 @@
-"""From a node to dispatches: what a kernel generator is given, and what it leaves behind.
+"""`Lowering`: what a kernel generator gets for a node, and the dispatches that it makes.
 
 A backend-neutral generator is a function ``build(low: Lowering) -> None`` registered in a
 `KernelRule`. It asks for views, writes a kernel with a `Builder`, and calls `dispatch`.
@@ -18,7 +18,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.tree import Buffer, Expr, Kernel
+from tflgpu.language.tree import Expr, Kernel, KernelBuffer
 from tflgpu.language.types import Scalar, Size3
 from tflgpu.lowering.bodies import KernelBodies
 from tflgpu.lowering.layout import Layout, LayoutKind
@@ -45,8 +45,8 @@ class Constant:
 
 @attrs.frozen
 class NewState:
-    """What a variable holds after the run. What it held before is the variable itself, so that a
-    kernel may read the one in any order while it writes the other."""
+    """The contents of a variable after the run. What it held before is the variable itself, so that
+    a kernel may read the one in any order while it writes the other."""
 
     variable: Value
 
@@ -216,7 +216,7 @@ class Lowering:
         *,
         width: int = 4,
         scalar: Scalar | None = None,
-    ) -> Buffer:
+    ) -> KernelBuffer:
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
         as ``scalar`` (default: `Precision.weight_storage`)."""
         scalar = scalar or self.precision.weight_storage(data, self.caps)
@@ -268,7 +268,9 @@ class Lowering:
 
     # Inside
 
-    def _bind(self, k: Builder, name: str, layout: Layout, access: str, binding: Binding) -> Buffer:
+    def _bind(
+        self, k: Builder, name: str, layout: Layout, access: str, binding: Binding
+    ) -> KernelBuffer:
         width = 4 if layout.is_vector else 1
         buffer = k.buffer(name, layout.storage, width, access)
         self._bindings[id(k)].append(binding)
@@ -296,8 +298,8 @@ class Lowering:
         return tuple(links)
 
     def _link(self, k: Builder, fused: FusedNode, made: Sequence[int]) -> Link:
-        """What a node makes of what the chain made before, ``made`` in this order, and of
-        others."""
+        """Apply a node's expression to the results of the chain so far, ``made`` in this order, and
+        to other operands."""
         node = fused.node
         given = [v for v in node.inputs if v is not None]
         # A view, or the place in the chain of what is at hand.
@@ -333,7 +335,8 @@ def storage_of(
     caps: DeviceCaps,
     integers: IntegerStorage = IntegerStorage.WORDS,
 ) -> Scalar:
-    """What a tensor is stored as inside a partition: floats by precision, the rest by policy."""
+    """The type in which a tensor is stored inside a partition: floats by precision, others by
+    policy."""
     if value.dtype.is_float:
         return precision.storage(value.elements, caps)
     return integers.inside(value.dtype, caps)

@@ -1,4 +1,4 @@
-"""Where the vectors of a tensor are stored when the next op only moves them.
+"""Where a store puts the vectors of a tensor when the next op only moves them.
 
     [1, tokens, 32] -> RESHAPE [1, tokens, 4, 8] -> TRANSPOSE [1, 4, tokens, 8]
 
@@ -38,7 +38,8 @@ class VectorPlace:
 
     @property
     def cost(self) -> int:
-        """What it costs a kernel, in additions: two operations and a sum for each axis."""
+        """The cost of the index arithmetic, in additions: two operations and a sum for each
+        axis."""
         return 4 * (len(self.sizes) + 2)
 
     def of(self, k: Builder, outer: Expr, slice_: Expr) -> tuple[Expr, Expr]:

@@ -1,4 +1,4 @@
-"""What float tensors are stored and computed in.
+"""Precisions: the types in which float tensors are stored and computed.
 
 A module of its own, since options name it: a start from a saved model imports nothing else of how
 kernels are made.
@@ -58,7 +58,7 @@ class Precision(enum.Enum):
     F32_F16 = "f32_f16"
 
     def storage(self, elements: int, caps: DeviceCaps) -> Scalar:
-        """What a float tensor of that many elements is stored as."""
+        """The type in which a float tensor of that many elements is stored."""
         if self is Precision.F16:
             return Scalar.F16
         if self is Precision.F32_F16 and elements * 4 > caps.cache_bytes:
@@ -66,8 +66,7 @@ class Precision(enum.Enum):
         return Scalar.F32
 
     def weight_storage(self, weights: Array, caps: DeviceCaps) -> Scalar:
-        """What a buffer of weights is stored as. f16 where the precision allows it, unless the
-        largest of the weights is too large or too small for it (`spoiled_by_f16`)."""
+        """The type in which a buffer of weights is stored."""
         if self is Precision.F16:
             return Scalar.F16 if _suits_f16(weights) else Scalar.F32
         from tflgpu.lowering.tuning import tuning_of  # who only names a precision needs no figures
@@ -82,5 +81,5 @@ class Precision(enum.Enum):
 
     @property
     def compute(self) -> Scalar:
-        """What elementwise arithmetic is done in."""
+        """The type of elementwise arithmetic."""
         return Scalar.F16 if self is Precision.F16 else Scalar.F32

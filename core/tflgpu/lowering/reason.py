@@ -1,4 +1,4 @@
-"""Why an operator does not run on the device: a sentence, and for programs one word beside it.
+"""Reasons why an operator does not run on the device: a sentence, and a code for programs.
 
 Code that refuses a node imports this and nothing else of the kernels' machinery.
 """
@@ -13,7 +13,7 @@ from tflgpu.values import frozen
 
 
 class ReasonCode(enum.Enum):
-    """What kind of reason it is. The values are what `DelegationReport.to_json` writes; they stay
+    """The kind of a reason. The values are what `DelegationReport.to_json` writes; they stay
     as they are, and new kinds get new ones."""
 
     #: No kernel and no plugin knows this operator.
@@ -65,9 +65,9 @@ class Unsupported:
 
 
 @frozen
-class KnownLate(Unsupported):
-    """A "no" that would be a yes if what its operands hold were known before the model runs: shapes
-    of results follow from that."""
+class NeedsConstant(Unsupported):
+    """A "no" because an operand is no constant: the shapes of the results follow from its
+    contents."""
 
 
 class PluginFault(str):

@@ -12,7 +12,7 @@ from typing import Union
 import attrs
 
 from tflgpu.errors.blame import Failed, shown
-from tflgpu.ir.asked import ask
+from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_BUFFERS
 from tflgpu.language.builder import Builder
@@ -20,7 +20,7 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.precision import Precision
-from tflgpu.lowering.reason import KnownLate, PluginFault, Unsupported
+from tflgpu.lowering.reason import PluginFault, Unsupported
 from tflgpu.lowering.storage import IntegerStorage
 
 # What a rule and its callers may say no with is also found here.
@@ -29,7 +29,6 @@ __all__ = [
     "ElementwiseRule",
     "GroupRule",
     "KernelRule",
-    "KnownLate",
     "Maker",
     "PluginFault",
     "RowReduction",
@@ -63,7 +62,7 @@ class Site:
 
 @attrs.frozen
 class RowReduction:
-    """What a node makes of each row of operand 0: one number, merged of all in the row.
+    """A node that makes one number of each row of operand 0, merged of all in the row.
 
     Attributes:
         merge: Of two numbers, in f32; their order must not matter but for rounding.
@@ -165,7 +164,7 @@ class GroupRule:
         return f"group rule {self.name} for {self.op}"
 
     def as_kernel_rule(self) -> KernelRule:
-        """What makes the kernels, once the nodes are known."""
+        """The rule that makes the kernels, once the nodes are known."""
         return KernelRule(
             self.op, self.name, self.build, rank=self.rank, fuses=self.fuses, owner=self.owner
         )

@@ -1,4 +1,4 @@
-"""How whole numbers and booleans lie on a device.
+"""How a device stores whole numbers and booleans.
 
 Kernels compute on them as i32 in any case: a load widens what is stored in 8 bits. So what a tensor
 is stored as is a policy, and no generator has to know it.
@@ -40,13 +40,13 @@ class IntegerStorage(enum.Enum):
     OWN_WIDTH = "own width"
 
     def inside(self, dtype: DType, caps: DeviceCaps) -> Scalar:
-        """What a tensor of whole numbers or booleans is stored as between two kernels."""
+        """The type in which whole numbers or booleans are stored between two kernels."""
         if self is IntegerStorage.OWN_WIDTH and caps.int8_storage:
             return _BYTES.get(dtype, Scalar.I32)
         return Scalar.I32
 
     def edge(self, dtype: DType, caps: DeviceCaps) -> Scalar | None:
-        """What a tensor of any type is stored as where the host reads or writes it; None where it
+        """The type in which a tensor is stored where the host reads or writes it; None where it
         cannot cross."""
         own_width = dtype is not DType.BOOL or self is IntegerStorage.OWN_WIDTH
         if dtype in _BYTES and caps.int8_storage and own_width:

@@ -1,4 +1,4 @@
-"""What was measured: the constants by which kernels are chosen, cut and submitted, by device.
+"""Measured constants, by device, by which kernels are chosen, cut and submitted.
 
 All of them were fitted on one GPU, an NVIDIA H200, and stand for every other device until that one
 is measured too, but for what would cost much time where it is wrong (`UNMEASURED`). No
@@ -104,7 +104,7 @@ class ReductionModel:
 
 @attrs.frozen
 class Tuning:
-    """What is known of one kind of device.
+    """Measured constants of one kind of device.
 
     Attributes:
         few_rows: Products of at most so many rows get a workgroup per few output slices; more are
@@ -222,5 +222,5 @@ TABLE: Mapping[str, Tuning] = {"nvidia": H200}
 
 
 def tuning_of(caps: DeviceCaps) -> Tuning:
-    """What is known of a device, or what is done where nothing is."""
+    """The constants of a device's vendor, or those for devices that were not measured."""
     return TABLE.get(caps.vendor, UNMEASURED)

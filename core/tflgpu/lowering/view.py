@@ -14,7 +14,7 @@ import attrs
 
 from tflgpu.language import make
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Buffer, Const, Expr, Operand
+from tflgpu.language.tree import Const, Expr, KernelBuffer, Operand
 from tflgpu.language.types import I32, Scalar, Type, type_of
 from tflgpu.lowering.layout import Layout, Shape
 from tflgpu.lowering.place import VectorPlace
@@ -29,7 +29,7 @@ class ReadView:
     """An operand. Values come as ``compute`` lanes; lanes beyond the channels read as zero."""
 
     k: Builder
-    buffer: Buffer
+    buffer: KernelBuffer
     layout: Layout
     compute: Scalar
 
@@ -102,7 +102,7 @@ class WriteView:
     """
 
     k: Builder
-    buffer: Buffer
+    buffer: KernelBuffer
     layout: Layout
     compute: Scalar
     links: Sequence[Link] = ()

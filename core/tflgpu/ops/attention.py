@@ -1,5 +1,5 @@
-"""ATTENTION: softmax(scale * q @ k^T + mask) @ v, what composites named
-"odml.scaled_dot_product_attention" and "odml.sdpa_transposed" compute.
+"""ATTENTION: softmax(scale * q @ k^T + mask) @ v, the op of the composites
+"odml.scaled_dot_product_attention" and "odml.sdpa_transposed".
 
 Not a TFLite op: it stands for composites of a file (`tflgpu.ops.base.Composed`). With B items, T
 queries, S keys, N heads of queries and K of keys, of which N is a multiple, and H numbers a head:

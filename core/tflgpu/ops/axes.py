@@ -1,4 +1,4 @@
-"""What ops that move data share: axes, constant vectors of sizes, checked operands."""
+"""Shared by ops that move data: axes, constant vectors of sizes, checked operands."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class OpDef:
             the samples, which is enough where operands of any size fit together.
         filter: Which operand is what, where the op sums products of data with a filter.
         activation_field: The attribute that holds a fused `Activation`, applied to the one result.
-            The op computes all of them but SIGN_BIT, whatever of them a file can ask for.
+            The op computes all of them that a file can ask for but SIGN_BIT.
         computes: The activation that the op itself is, of operand 0.
         affine: Node -> ``scale * x + shift`` per channel, which it computes before any fused
             activation; None where it does not.
@@ -201,9 +201,9 @@ class OpDef:
         positions: The attribute that holds the type of all results, which are positions in an
             operand: i64 or i32. "" = there is none.
         result_type: The type of all results, where TFLite's kernel gives it to them whatever the
-            file says (`tflgpu.tflite.settled`): a type, the position of the operand that has it, or
-            the name of the option that says it; None: the file has to say the type that the op
-            makes.
+            file says (`tflgpu.tflite.result_types`): a type, the position of the operand that has
+            it, or the name of the option that says it; None: the file has to say the type that the
+            op makes.
         checked: Positions of operands of whole numbers, some of which the reference refuses while
             the model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.

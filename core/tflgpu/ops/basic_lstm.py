@@ -6,7 +6,7 @@ before their functions). It keeps nothing; its activation is always TANH, and no
 
 On whole numbers it is as the first quantized models have it: u8 in and out, a cell state of i16
 with 4 bits before the point. Gates are sums of 32 bits, brought to 16 with 3 bits before the point.
-The input and the output have the scale 1 / 128 and stand around 128, whatever the file says.
+The input and the output have the scale 1 / 128 and the zero point 128; a file cannot say otherwise.
 
 Sources: TFLite's `kernels/lstm.cc` (basic::Eval) and `kernels/internal/reference/reference_ops.h`
 (LstmCell on whole numbers).

@@ -1,5 +1,4 @@
-"""CACHE_UPDATE: new keys and values put into their caches, what composites named
-"odml.cache_update" compute.
+"""CACHE_UPDATE: puts new keys and values into their caches, as the composite "odml.cache_update".
 
 Not a TFLite op: it stands for composites of a file (`tflgpu.ops.base.Composed`). Operands: new keys
 [B, H, T, D] and values, seven whole numbers, the caches of keys [B, H, S, D] and of values (either

@@ -1,4 +1,4 @@
-"""Where the operands of a recurrent cell are: the table that says what the cell is made of.
+"""The operands of a recurrent cell, as a table that says which gates and extras a cell has.
 
 A gate, a peephole, a projection or a layer norm whose operands are absent is one that the cell does
 not have. An LSTM has four gates and two states, an RNN one of each.

@@ -43,7 +43,7 @@ from tflgpu.ops.fixed_functions import (
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.integer_scales import I8, I16, clamped, times
 from tflgpu.ops.quantize_on_the_fly import rounded
-from tflgpu.ops.stored_cell import GateNorm, StoredCell, StoredProduct
+from tflgpu.ops.stored_cell import GateNorm, GateProduct, StoredCell
 
 _NORM_EPSILON = 1e-8
 
@@ -237,7 +237,7 @@ class StoredCellStep(CellStep):
         return clamped(made + self.cell.output_zero, I8)
 
 
-def _brought(sums: Array, by: StoredProduct) -> Array:
+def _brought(sums: Array, by: GateProduct) -> Array:
     """Sums of a product on the gate's scale."""
     made = times(sums, by.scale)
     if by.to_gate is None:

@@ -1,4 +1,4 @@
-"""What ops that stand for composites share: numbers to try a reading with, and attributes."""
+"""Shared by ops that stand for composites: test inputs for a reading, and attributes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""RMS_NORMALIZATION, LAYER_NORMALIZATION and GROUP_NORMALIZATION: what composites named
-"odml.rms_norm" and "odml.group_norm" compute, with scale and shift.
+"""RMS_NORMALIZATION, LAYER_NORMALIZATION and GROUP_NORMALIZATION, the ops of the composites
+"odml.rms_norm" and "odml.group_norm", with scale and shift.
 
 Not TFLite ops: they stand for composites of a file (`tflgpu.ops.base.Composed`). The channels are
 the last axis. With ``x`` the operand, ``gamma`` and ``beta`` a number a channel (either may be

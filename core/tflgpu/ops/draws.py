@@ -1,5 +1,4 @@
-"""What draws random samples (`OpDef.generate`) of ops whose operands must fit together in more than
-size."""
+"""Random samples (`OpDef.generate`) for ops whose operands must fit together in more than size."""
 
 from __future__ import annotations
 

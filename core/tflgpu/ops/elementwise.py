@@ -1,4 +1,4 @@
-"""What the elementwise families share: dtype checks, broadcasting, arithmetic in f32.
+"""Shared by the elementwise families: type checks, broadcasting, arithmetic in f32.
 
 Numbers of 8 and 16 bits are mostly stored by TFLite together with a scale; arithmetic on them needs
 it and is the business of quantized execution, so the references here refuse them. Some kernels also

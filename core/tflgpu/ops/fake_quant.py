@@ -1,4 +1,4 @@
-"""FAKE_QUANT (TFLite versions 1-2): numbers rounded to the steps of a range, which stay floats.
+"""FAKE_QUANT (TFLite versions 1-2): floats rounded to the steps of a range.
 
 As in TFLite's kernel (reference/fake_quant.h) the range is shifted so that zero is one of its
 steps, and halves round away from zero. A NaN stays one.

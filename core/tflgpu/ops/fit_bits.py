@@ -1,4 +1,4 @@
-"""FIT_BITS: what storing a whole number in 2 or 4 bits does to it.
+"""FIT_BITS: a whole number as 2 or 4 bits store it.
 
 No file has this op. A graph holds such tensors as bytes, and the reader (`tflgpu.tflite.narrow`)
 puts this op where numbers come in that a byte has room for and the type has not: they are clamped,

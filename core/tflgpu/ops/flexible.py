@@ -9,11 +9,11 @@ from flatbuffers import flexbuffers
 
 from tflgpu.errors import ModelError, TflgpuError
 from tflgpu.errors.blame import of_signal
-from tflgpu.ir.budget import Budget
+from tflgpu.ir.budget import Budget, spend
 from tflgpu.ops.base import Fields
 
-#: The library looks for the end of each key in all bytes behind it.
-_MOST_VALUES = 1 << 14
+#: The library looks for the end of each key in a copy of all bytes behind it.
+_MOST_COPIED = 1 << 28
 
 
 def read_map(fields: Fields) -> Fields:
@@ -24,7 +24,7 @@ def read_map(fields: Fields) -> Fields:
         BudgetError: their values share one another, so that there are more than the bytes can hold.
     """
     size = len(fields.custom_options)
-    budget = Budget(nodes=min(size, _MOST_VALUES), nbytes=2 * size + (1 << 16))
+    budget = Budget(nodes=min(size, _MOST_COPIED // max(size, 1)), nbytes=2 * size + (1 << 16))
     where = f"{fields.op}: the custom options"
     try:
         found = _value(flexbuffers.GetRoot(fields.custom_options), budget, where)
@@ -42,6 +42,7 @@ def read_map(fields: Fields) -> Fields:
 
 def _value(ref: Any, budget: Budget, where: str) -> Any:
     budget.spend("nodes", 1, where)
+    spend("nodes", 1, where)  # of all operators of the file
     if ref.IsMap:
         both = zip(ref.AsMap.Keys, ref.AsMap.Values, strict=True)
         return {key.AsKey: _value(value, budget, where) for key, value in both}

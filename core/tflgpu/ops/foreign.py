@@ -1,4 +1,4 @@
-"""A plugin's op: its functions are called so that what they raise or give wrong has its name."""
+"""Calls a plugin's op so that its errors and wrong results name the plugin."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from tflgpu.errors import ModelError, PluginError, UnsupportedError
 from tflgpu.errors.blame import Failed, Refused, describe, of_signal, shown
-from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.base import Draw, Fields, OpDef, Operand, Sample
 from tflgpu.ops.foreign_facets import check_activation, checked_facets

@@ -1,5 +1,4 @@
-"""A plugin's facets (`ops.facets`): what they answer is looked at before anything is built on
-it."""
+"""Checks the answers of a plugin's facets (`ops.facets`) before they are used."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ import attrs
 import numpy as np
 
 from tflgpu.errors.blame import Failed, Refused, shown
-from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node
 from tflgpu.ops.affine import Affine
 from tflgpu.ops.base import Activation, OpDef

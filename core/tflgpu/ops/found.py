@@ -1,4 +1,4 @@
-"""WHERE (TFLite versions 1-2) and UNIQUE (version 1): results as long as what is found.
+"""WHERE (TFLite versions 1-2) and UNIQUE (version 1): results whose length depends on the data.
 
 How many there are follows from the operand's contents: where those are not constants, the shape is
 known only while the model runs (`tflgpu.flow`). Neither looks at a scale.

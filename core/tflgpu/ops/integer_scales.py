@@ -1,5 +1,5 @@
-"""The scales of an operator that computes on stored numbers by all of its tensors', those among
-them that a file only gives to say a scale of what is computed on the way (its intermediates)."""
+"""The scales of an operator that computes on stored numbers, from all of its tensors and from
+intermediates, which a file has only to give the scale of a value in between."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Scales:
 
     @classmethod
     def of_fields(cls, fields: Fields) -> Scales:
-        """What a node's tensors told (`tflgpu.tflite.told`)."""
+        """What a node's tensors told (`tflgpu.tflite.tensor_fields`)."""
         return cls(
             fields.op,
             tuple(fields.get("operand_types") or ()),
@@ -108,7 +108,7 @@ class Scales:
 
 
 def clamped(x: Array, bounds: tuple[int, int]) -> Array:
-    """As so many bits hold it."""
+    """``x``, limited to the smallest and largest number that ``bounds`` gives."""
     return np.asarray(np.clip(x, *bounds))
 
 

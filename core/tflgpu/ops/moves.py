@@ -1,4 +1,4 @@
-"""Which element of an operand each element of a result is, where a regular step tells.
+"""Where each element of a result comes from, for ops that move elements in regular steps.
 
 TRANSPOSE of [h, w, c] to [c, h, w]: sizes (c, h, w), strides (1, w * c, c).
 """

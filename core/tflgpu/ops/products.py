@@ -1,4 +1,4 @@
-"""What ops that sum products share: operand checks, and what happens to a finished sum.
+"""Shared by ops that sum products: operand checks, and finishing a sum.
 
 References accumulate in f32 through BLAS and give the result the input's type.
 """

@@ -1,4 +1,4 @@
-"""QUANTIZE_AND_DEQUANTIZE: what storing a number in 8 or 16 bits does to it.
+"""QUANTIZE_AND_DEQUANTIZE: a number as 8 or 16 bits store it.
 
 No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it
 behind every op whose result the file stores quantized, so that rounding and clamping happen where

@@ -1,4 +1,4 @@
-"""QUANTIZE_ON_THE_FLY: what a hybrid operator does to its float input before it multiplies.
+"""QUANTIZE_ON_THE_FLY: the rounding of a hybrid operator's float input before it multiplies.
 
 No file has this op. Operators with float activations and 8-bit weights (models of "dynamic range")
 are computed by TFLite in whole numbers: it finds the range of the input, of each row or image by

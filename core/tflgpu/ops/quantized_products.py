@@ -1,4 +1,4 @@
-"""What ops share that sum products of stored i8 numbers: scales, limits, and what finishes a sum.
+"""Shared by ops that sum products of stored i8 numbers: scales, limits, and finishing a sum.
 
 Products are summed in 32 bits, and each output channel has a factor of its own, by which a sum is
 brought to the result's scale. Filter and bias are constants, so that it is known beforehand that no

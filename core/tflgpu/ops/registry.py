@@ -1,4 +1,4 @@
-"""Every op that tflgpu ships: the modules of `tflgpu.ops`. Plugins' join them in
+"""All ops that tflgpu ships: those in the modules of `tflgpu.ops`. Plugins' ops join them in
 `tflgpu.plugins.registry`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ROTARY_EMBEDDING and GATED_SILU: what composites named "odml.rope" and "odml.swiglu" compute.
+"""ROTARY_EMBEDDING and GATED_SILU, the ops of the composites "odml.rope" and "odml.swiglu".
 
 Not TFLite ops: they stand for composites of a file (`tflgpu.ops.base.Composed`).
 

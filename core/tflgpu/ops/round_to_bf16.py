@@ -1,4 +1,4 @@
-"""ROUND_TO_BF16: what storing a number as bf16, the upper half of an f32, does to it.
+"""ROUND_TO_BF16: a number as bf16, the upper half of an f32, stores it.
 
 No file has this op. NumPy and most devices have no bf16, so a graph holds such tensors as f32, and
 the reader (`tflgpu.tflite.build`) puts this op behind every operator that makes one. TFLite's

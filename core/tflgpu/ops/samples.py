@@ -1,4 +1,4 @@
-"""Cases that an op is tried on: written ones, drawn ones, and how close results must be."""
+"""Test cases of an op: written ones, random ones, and how close results must be."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _TYPES = dict(
 
 
 @attrs.frozen
-class StoredProduct:
+class GateProduct:
     """What brings the sums of a product to a gate's scale, or to 8 bits: then ``zero`` stands for 0
     in them, and ``to_gate`` brings those to the gate's scale."""
 
@@ -78,8 +78,8 @@ class StoredGate:
     """Products of the input, of the output state and of the cells, and a layer norm; None where
     there is none."""
 
-    weights: StoredProduct
-    recurrent: StoredProduct | None
+    weights: GateProduct
+    recurrent: GateProduct | None
     peephole: Multiplier | None
     norm: GateNorm | None
 
@@ -167,13 +167,13 @@ def _gate(scales: Scales, index: int, cells: float, *, eight: bool) -> StoredGat
             factor = _F32(cells * float(scales.of(at).step) / float(total))
             peephole = Multiplier.of(float(factor))
 
-    def product(weights: int, operand: int, told: int) -> StoredProduct:
+    def product(weights: int, operand: int, told: int) -> GateProduct:
         step = scales.of(weights).step * scales.of(operand).step
         if not eight:
-            return StoredProduct(Multiplier.of(float(step / total)))
+            return GateProduct(Multiplier.of(float(step / total)))
         own = scales.intermediate(told)
         to_gate = Multiplier.of(float(own.step / total))
-        return StoredProduct(Multiplier.of(float(step / own.step)), own.zero, to_gate)
+        return GateProduct(Multiplier.of(float(step / own.step)), own.zero, to_gate)
 
     weights = product(LSTM.weights[index], 0, 3 * index + 1)
     recurrent = product(LSTM.recurrent[index], LSTM.states[0], 3 * index + 2)

@@ -1,5 +1,5 @@
-"""Functions of one quantized tensor that LiteRT's kernels compute on whole numbers, not as they are
-rounded.
+"""Functions of one quantized tensor that LiteRT's kernels compute on whole numbers with roundings
+of their own.
 
 SQRT cuts the rest off instead of rounding. A multiplication by a factor below a half rounds twice
 (`tflgpu.ops.fixed_point`), and what was nearly a half after the first time goes up after the

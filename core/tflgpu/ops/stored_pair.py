@@ -1,4 +1,4 @@
-"""STORED_PAIR: what TFLite's kernels make of two quantized numbers, of their real ones.
+"""STORED_PAIR: the results of TFLite's kernels for two quantized numbers, computed from real ones.
 
 No file has this op. A sum or a product that lies between two steps is rounded by the arithmetic of
 the kernel, not as the real result would be: XNNPACK adds numbers that are multiplied by whole ones

@@ -1,5 +1,5 @@
-"""What TFLite's kernel stores for quotients of 8-bit numbers, where that is not the rounded
-quotient.
+"""The results of TFLite's kernels for quotients of 8-bit numbers, where they differ from the
+rounded quotient.
 
 It multiplies by a reciprocal and shifts the product to the right, by a number of bits that follows
 from where the highest bits of dividend and divisor are. From 32 bits on, for quotients below some

@@ -1,4 +1,4 @@
-"""What users may ask for: one definition, and the sources that options come from."""
+"""The options of a delegate: one definition, and the sources that values come from."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _OFF = frozenset({"false", "no", "off", "none", ""})
 
 
 class OnFailure(enum.Enum):
-    """What is done where a device's results are off and f32 does not mend them.
+    """What happens where a device's results are off and f32 does not mend them.
 
     CPU: the whole graph runs on the CPU from then on; an error where ``allow_fallback`` is off.
     KEEP: it stays on the device as it is, after a warning.

@@ -1,4 +1,5 @@
-"""Options that contradict each other, and values that cannot be had. Each error says what to do."""
+"""Refuses options that contradict each other and values that are impossible, and says what to
+do."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ CPU = "cpu"
 
 
 def check_backend(backend: str | None, device: int | str | None, allow_fallback: bool) -> None:
-    """That the CPU alone is not asked for a device.
+    """Refuse a device together with a request for the CPU alone.
 
     Raises:
         OptionError: names both options.
@@ -37,7 +38,7 @@ def check_backend(backend: str | None, device: int | str | None, allow_fallback:
 
 
 def check_precision(precision: Precision | None, loss: bool | None) -> None:
-    """That the precision is one that is allowed.
+    """Refuse a 16-bit precision where no loss of precision is allowed.
 
     Raises:
         OptionError: names both options.
@@ -50,7 +51,7 @@ def check_precision(precision: Precision | None, loss: bool | None) -> None:
 
 
 def check_partitioning(partitioning: PartitionBy | None, allow_fallback: bool) -> None:
-    """That what does not pay may stay on the CPU.
+    """Refuse partitioning=GAIN where nothing may run on the CPU.
 
     Raises:
         OptionError: names both options.
@@ -63,7 +64,7 @@ def check_partitioning(partitioning: PartitionBy | None, allow_fallback: bool) -
 
 
 def check_on_error(on_error: OnError | None, allow_fallback: bool) -> None:
-    """That the CPU may take over what it is to take over.
+    """Refuse on_error=CPU where nothing may run on the CPU.
 
     Raises:
         OptionError: names both options.
@@ -76,7 +77,7 @@ def check_on_error(on_error: OnError | None, allow_fallback: bool) -> None:
 
 
 def check_nodes(first: int, last: int | None) -> None:
-    """That there is something between them.
+    """Refuse a range of nodes that is empty.
 
     Raises:
         OptionError: names both options.
@@ -89,7 +90,7 @@ def check_nodes(first: int, last: int | None) -> None:
 
 
 def check_serialization(folder: str | None, token: str | None, enabled: bool | None) -> None:
-    """That all that it takes is there, or nothing.
+    """Refuse serialization options without the others that they need.
 
     Raises:
         OptionError: names what is there and what lacks.
@@ -114,7 +115,7 @@ def check_serialization(folder: str | None, token: str | None, enabled: bool | N
 
 
 def check_wait(wait: WaitType) -> None:
-    """That it can be had.
+    """Refuse a wait type that tflgpu does not have.
 
     Raises:
         OptionError: it cannot; says why, and what to use.

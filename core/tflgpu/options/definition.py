@@ -1,4 +1,4 @@
-"""What an option is: one line of `tflgpu.options.option_list`, from which everything else is made.
+"""`Option`: one line of `tflgpu.options.option_list`, from which everything else is made.
 
 Keywords, dictionaries, TOML, environment variables, text, flags of the command line and the table
 in docs/options.md all go by these.
@@ -66,15 +66,20 @@ def options_of(cls: type) -> Mapping[str, Option]:
     }
 
 
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a misspelled one is most like; None where it is like none."""
+    import difflib  # nothing else needs it
+
+    return next(iter(difflib.get_close_matches(name, known, 1)), None)
+
+
 def unknown_option(
     name: str, known: Iterable[str], suffix: str = "", called: str = "", who: str = ""
 ) -> OptionError:
     """The error for an option that does not exist, with the one that was probably meant; ``called``
     is what it was called where it was given, and ``who`` begins the message."""
     listed = sorted(known)
-    import difflib  # only who misspells a name pays for it
-
-    close = difflib.get_close_matches(name, listed, 1)
-    meant = f" (did you mean {close[0]}?)" if close else ""
+    close = closest(name, listed)
+    meant = f" (did you mean {close}?)" if close else ""
     there = ", ".join(listed)
     return OptionError(f"{who}unknown option {called or name}{meant}; there are {there}{suffix}")

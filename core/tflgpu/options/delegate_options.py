@@ -1,5 +1,5 @@
-"""`DelegateOptions`: what a user may ask of the GPU delegate, and the ways in which that is said.
-`tflgpu.options.option_list` has the options."""
+"""`DelegateOptions`: the values of all options (`tflgpu.options.option_list`), and the ways to give
+them."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ class DelegateOptions(OptionList):
         return cls(**{"max_delegated_partitions": 1, **canonical(options, known_options())})
 
     def changed(self, **changes: Unpack[OptionKeywords]) -> DelegateOptions:
-        """The same with some options changed; as `attrs.evolve`, which type checkers cannot follow
-        here, and by other names, too.
+        """A copy with some options changed: `attrs.evolve`, but typed, and with other names of
+        options, too.
 
         Raises:
             OptionError: as `DelegateOptions`.

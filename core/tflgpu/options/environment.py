@@ -1,4 +1,4 @@
-"""Options from environment variables, and what else begins with TFLGPU_.
+"""Options from environment variables, and all other variables that begin with TFLGPU_.
 
 A variable of the name of no option and of nothing else is a mistake that would go unnoticed, so it
 is warned of, once.
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from tflgpu.options.definition import Option, variable
+from tflgpu.options.definition import Option, closest, variable
 from tflgpu.options.other_names import OTHER_NAMES, REFUSED, canonical
 
 _LOG = logging.getLogger("tflgpu")
@@ -41,7 +41,7 @@ _warned: set[str] = set()
 
 
 def environment_options(environ: Mapping[str, str], known: Mapping[str, Option]) -> dict[str, Any]:
-    """What the environment says of options, by name. Empty variables say nothing.
+    """The options that environment variables set, by name. Empty variables say nothing.
 
     Raises:
         OptionError: a value that its option does not take, or two that contradict each other; names
@@ -58,10 +58,8 @@ def warn_of_unknown(environ: Mapping[str, str], known: Mapping[str, Option]) -> 
     for name in environ:
         if name.startswith(PREFIX) and name not in names and name not in _warned:
             _warned.add(name)
-            import difflib  # only who misspells a name pays for it
-
-            close = difflib.get_close_matches(name, sorted(names), 1)
-            meant = f" (did you mean {close[0]}?)" if close else ""
+            close = closest(name, sorted(names))
+            meant = f" (did you mean {close}?)" if close else ""
             _LOG.warning(
                 "tflgpu: the environment variable %s is unknown%s; docs/options.md lists what "
                 "there is",

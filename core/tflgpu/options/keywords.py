@@ -1,5 +1,4 @@
-"""The options as keywords, for type checkers: with it they know a mistyped one, and a mistyped
-word.
+"""The options as typed keywords, so that type checkers find a mistyped name or word.
 
 Words are taken in any case; type checkers know those in capitals, as enumerations have them, and in
 small letters. Where words come from elsewhere, `DelegateOptions.from_text` takes any text. What an
@@ -93,7 +92,7 @@ Guard = Union[AccuracyGuard, Mapping[str, object], bool, int, str, None]
 
 
 class OptionKeywords(TypedDict, total=False):
-    """What `DelegateOptions` and `GpuDelegate` take."""
+    """The keywords of `DelegateOptions` and `GpuDelegate`."""
 
     backend: str | None
     device: int | str | None

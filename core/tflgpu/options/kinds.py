@@ -1,4 +1,4 @@
-"""Kinds of options: what a value may be given as, from Python and as text.
+"""Kinds of options: the values that each takes, from Python and as text.
 
 Every error names the option, or the environment variable or flag that set it, and says what it
 would take.
@@ -37,7 +37,7 @@ _E = TypeVar("_E", bound=enum.Enum)
 
 
 class OptionKind:
-    """What an option takes.
+    """The values that an option takes.
 
     ``takes`` says it in a table; `read` takes a Python value and `parse` a text, and both raise
     `OptionError` where it is none of these; ``option`` is what the error calls the option.
@@ -50,7 +50,7 @@ class OptionKind:
         raise NotImplementedError
 
     def parse(self, option: str, text: str) -> Any:
-        """The same, of text."""
+        """The value that text stands for."""
         return self.read(option, text)
 
     def shown(self, value: Any) -> str:

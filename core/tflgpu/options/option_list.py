@@ -24,7 +24,7 @@ _PRIORITY = EnumMember(InferencePriority, "TFLITE_GPU_INFERENCE_PRIORITY_")
 
 @frozen(kw_only=True, init=False)
 class OptionList:
-    """What `tflgpu.options.DelegateOptions` has, in the order of docs/options.md."""
+    """The options of `tflgpu.options.DelegateOptions`, in the order of docs/options.md."""
 
     # Where it runs
 

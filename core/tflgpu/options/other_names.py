@@ -1,4 +1,4 @@
-"""Names that TFLite's delegates have for what another option says, and names that are refused.
+"""Option names of TFLite's delegates that stand for another option here, or are refused.
 
 `canonical` turns what was given, by any of the names, into values of the options themselves. Two
 names for one thing may both be given where they agree.
@@ -154,7 +154,7 @@ def _and_others() -> str:
 
 
 def flags_of(quantized: bool, backend: str | None, serialization: bool) -> ExperimentalFlags:
-    """What `experimental_flags` would say of options."""
+    """The `experimental_flags` that options stand for."""
     flags = ExperimentalFlags.NONE
     if quantized:
         flags |= ExperimentalFlags.ENABLE_QUANT
@@ -165,5 +165,5 @@ def flags_of(quantized: bool, backend: str | None, serialization: bool) -> Exper
 
 
 def forced(backend: str | None) -> ForceBackend:
-    """What `force_backend` would say of a backend."""
+    """The `force_backend` that a backend stands for."""
     return next((f for f, name in _BACKENDS.items() if name == backend), ForceBackend.UNSET)

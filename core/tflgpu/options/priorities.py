@@ -1,4 +1,4 @@
-"""TFLite's rules for inference priorities (`api.cc`), and what follows from them."""
+"""TFLite's rules for inference priorities (`api.cc`): defaults, precision and memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def completed(
 
 
 def precision_for(priorities: Three) -> Precision:
-    """As TFLite's OpenCL API takes it: by the place of MAX_PRECISION."""
+    """The precision that TFLite's OpenCL API would take: by the place of MAX_PRECISION."""
     position = priorities.index(_P.MAX_PRECISION)
     return (Precision.F32, Precision.F32_F16, Precision.F16)[position]
 

@@ -24,6 +24,8 @@ Known = Mapping[str, Option]
 
 #: Bytes of a file of options, which is a page of text.
 _MOST = 1 << 20
+#: Dots in a line of it: the time that a key of many parts takes grows with their square.
+_MOST_DOTS = 100
 
 
 def from_dict(options: Mapping[str, object], known: Known) -> dict[str, Any]:
@@ -57,7 +59,11 @@ def from_toml(
             Path(path).is_file() and Path(path).stat().st_size <= _MOST
         ):
             raise OptionError(f"{who}it is no file of at most {_MOST >> 20} MiB")
-        content: Any = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+            more = f"a line has more than {_MOST_DOTS} dots"
+            raise OptionError(f"{who}it is no TOML file: {more}")
+        content: Any = tomllib.loads(text)
     except OSError as error:
         raise OptionError(f"{who}{error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or nested too deep
@@ -83,7 +89,7 @@ def from_environment(environ: Mapping[str, str], known: Known) -> dict[str, Any]
 
 
 @frozen
-class Gathered:
+class OptionValues:
     """Values from all sources, and for errors where those came from that the caller did not
     give."""
 
@@ -91,13 +97,13 @@ class Gathered:
     sources: Mapping[str, str]
 
     def explain(self, error: OptionError) -> OptionError:
-        """The same error, with the sources."""
+        """The error with the sources of values that the caller did not give."""
         listed = ", ".join(f"{name} is from {source}" for name, source in self.sources.items())
         return OptionError(f"{error} ({listed})") if listed else error
 
 
-def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known) -> Gathered:
-    """What the caller gives; then what the environment says, then the file that
+def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known) -> OptionValues:
+    """Merge the caller's options, then those of the environment, then those of the file that
     ``TFLGPU_OPTIONS_FILE`` names.
 
     ``backend``, ``device`` and ``cpu_backend`` are left out where a variable has them: it is looked
@@ -120,4 +126,4 @@ def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known)
             below.pop(name, None)
     sources = {**dict.fromkeys(below, path), **{name: variable(name) for name in around}}
     others = {name: source for name, source in sources.items() if name not in given}
-    return Gathered({**below, **around, **given}, others)
+    return OptionValues({**below, **around, **given}, others)

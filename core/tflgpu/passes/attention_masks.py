@@ -1,4 +1,4 @@
-"""Masks of attention: which fit the scores that they are added to, and in what form."""
+"""Masks of attention: whether one fits the scores that it is added to, and its form."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tflgpu.ir.graph import Shape, Value
 
 
 @attrs.frozen
-class Formed:
+class ReshapedValue:
     """A value, and what it takes to bring it into its form: a TRANSPOSE, then a RESHAPE; then
     another one is added."""
 
     value: Value
     order: tuple[int, ...] | None
     shape: Shape
-    plus: Formed | None = None
+    plus: ReshapedValue | None = None
     adding: object = None  # attributes of that ADD
 
     @property
@@ -45,7 +45,7 @@ def joined(mask: Shape, apart: Shape, scores: Shape) -> Shape | None:
     return (whole[0] * whole[1], *whole[2:])
 
 
-def of_four_axes(mask: Formed, scores: Shape) -> Formed | None:
+def of_four_axes(mask: ReshapedValue, scores: Shape) -> ReshapedValue | None:
     """A mask, where scores have four axes; None where it has no such form."""
     shape = _mask_shape(mask.shape, scores)
     plus = None if mask.plus is None else of_four_axes(mask.plus, scores)

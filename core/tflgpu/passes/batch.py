@@ -1,4 +1,4 @@
-"""A graph for one item becomes one for several: [1, ...] in, [n, ...] in.
+"""Makes a graph for several items, [n, ...], of a graph for one item, [1, ...].
 
 Most files say 1 where a batch would be, and some of their constants too (a RESHAPE to [1, 1001]),
 so that giving the inputs another shape is not enough, or worse, mixes items. Here every node is

@@ -1,4 +1,4 @@
-"""What the whole numbers of a bias mean, where a convolution or product is quantized."""
+"""The scale of a quantized bias, in a convolution or a product."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def product_of_scales(kind: Filter, node: Node, bias: Value) -> Quantization | N
 
 
 def steps_of_bias(kind: Filter, node: Node, bias: Value) -> Quantization | None:
-    """What the numbers of a bias stand for: by the product of scales, where that is not what the
-    file says but for rounding; None where neither tells."""
+    """The scale of a bias: the file's, or the product of the other scales where the two differ by
+    more than rounding; None where neither is known."""
     product = product_of_scales(kind, node, bias)
     return bias.quant if product is None or same_steps(product, bias.quant) else product

@@ -1,4 +1,4 @@
-"""What a pass may know besides the graph."""
+"""`PassContext`: what a pass may know besides the graph."""
 
 from __future__ import annotations
 

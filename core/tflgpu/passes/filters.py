@@ -1,5 +1,4 @@
-"""Nodes with a constant filter, seen by their channels: what passes that fold into weights
-share."""
+"""Nodes with a constant filter, seen by channels: shared by passes that fold into weights."""
 
 from __future__ import annotations
 
@@ -77,7 +76,8 @@ def set_filter(
 
 
 def _as_well_in_f16(node: Node, kind: Filter, weights: Array) -> bool:
-    """Of every slice, along any axis, the largest weight is asked: others beside it say little."""
+    """Whether f16 holds the weights as well after they were scaled; judged by the largest of every
+    slice."""
     before = node.const(kind.weights)
     for axis in range(weights.ndim):
         others = tuple(a for a in range(weights.ndim) if a != axis)

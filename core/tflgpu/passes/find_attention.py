@@ -29,7 +29,7 @@ from tflgpu.ops.attention import NAME, Attention
 from tflgpu.ops.axes import integers
 from tflgpu.ops.base import NoAttrs
 from tflgpu.ops.reshape import ReshapeAttrs
-from tflgpu.passes.attention_masks import Formed, broadcasts, joined, of_four_axes
+from tflgpu.passes.attention_masks import ReshapedValue, broadcasts, joined, of_four_axes
 from tflgpu.passes.context import PassContext
 
 #: By the operators of its last product.
@@ -53,7 +53,7 @@ class _Found:
 
     nodes: tuple[Node, ...]
     attributes: Attention
-    operands: tuple[Formed, ...]
+    operands: tuple[ReshapedValue, ...]
     made: Shape
 
 
@@ -65,7 +65,7 @@ class _Scores:
     nodes: tuple[Node, ...]
     turned: bool = False
     scale: float = 1.0
-    mask: Formed | None = None
+    mask: ReshapedValue | None = None
     fill: float | None = None
 
     @property
@@ -107,7 +107,7 @@ class _Added:
     """
 
     scores: Value
-    mask: Formed
+    mask: ReshapedValue
     nodes: tuple[Node, ...]
     attributes: object
 
@@ -161,7 +161,7 @@ def _put(rewriter: Rewriter, found: _Found) -> None:
         rewriter.insert(op, attributes, inputs, [made], before=last, origins=origins)
         return made
 
-    def formed(operand: Formed) -> Value:
+    def formed(operand: ReshapedValue) -> Value:
         value = operand.value
         if operand.order is not None:
             order = rewriter.const(np.array(operand.order, np.int32))
@@ -210,7 +210,7 @@ class _Matching:
     # Back from the softmax
 
     def _scores(self, value: Value) -> Iterator[_Scores]:
-        """What its operand may be, every way to read it."""
+        """Every way to read a SOFTMAX's operand as scores."""
         yield from self._scaled(value, (), value.shape)
         for one in self._added(value):
             for found in self._scaled(one.scores, one.nodes, value.shape):
@@ -228,7 +228,7 @@ class _Matching:
         fits = mask_value.dtype is DType.BOOL and broadcasts(mask_value.shape, value.shape)
         if node.op == "SELECT" and mask_value.shape != value.shape:
             return  # it has rules of its own for vectors
-        operand = Formed(mask_value, None, mask_value.shape)
+        operand = ReshapedValue(mask_value, None, mask_value.shape)
         for found in self._scaled(node.input(1), (node,), value.shape) if fits else ():
             yield attrs.evolve(found, mask=operand, fill=fill)
 
@@ -246,7 +246,7 @@ class _Matching:
             if given.dtype is not value.dtype or not broadcasts(shape, made):
                 continue
             if back is None:
-                yield _Added(before, Formed(given, None, shape), (inner,), inner.attrs)
+                yield _Added(before, ReshapedValue(given, None, shape), (inner,), inner.attrs)
                 continue
             apart = self._rewriter.producer(before, "RESHAPE")
             form = joined(shape, made, value.shape)
@@ -254,7 +254,7 @@ class _Matching:
                 continue
             source = apart.input(0)
             if self._rewriter.sole_use(before) is not None and source.shape == value.shape:
-                operand = Formed(given, None, form)
+                operand = ReshapedValue(given, None, form)
                 yield _Added(source, operand, (apart, inner, back), inner.attrs)
 
     def _scaled(self, value: Value, after: tuple[Node, ...], shape: Shape) -> Iterator[_Scores]:
@@ -342,9 +342,9 @@ class _Matching:
             nodes,
             False,
             False,
-            Formed(q if given is None else given, None, (items, queries, heads, depth)),
-            Formed(keys, None, keys.shape),
-            Formed(values, None, values.shape),
+            ReshapedValue(q if given is None else given, None, (items, queries, heads, depth)),
+            ReshapedValue(keys, None, keys.shape),
+            ReshapedValue(values, None, values.shape),
             (items, queries, heads, v.shape[3]),
         )
 
@@ -363,21 +363,21 @@ class _Matching:
             last.attrs.adj_y,
             self._in_rows(scores.q, scores.q_in_rows, (*lead, queries, depth)),
             self._in_rows(scores.k, scores.k_in_rows, (*lead, tokens, depth)),
-            Formed(v, None, (*lead, *v.shape[-2:])),
+            ReshapedValue(v, None, (*lead, *v.shape[-2:])),
             (*lead, queries, width),
         )
 
-    def _in_rows(self, value: Value, already: bool, shape: Shape) -> Formed:
+    def _in_rows(self, value: Value, already: bool, shape: Shape) -> ReshapedValue:
         """Queries or keys with each one's numbers last, as they were before a TRANSPOSE."""
         if already:
-            return Formed(value, None, shape)
+            return ReshapedValue(value, None, shape)
         rank = len(value.shape)
         order: tuple[int, ...] = (*range(rank - 2), rank - 1, rank - 2)
         before = self._rewriter.producer(value, "TRANSPOSE")
         first = None if before is None else _order(before)
         if before is not None and first is not None:
             value, order = before.input(0), tuple(first[axis] for axis in order)
-        return Formed(value, None if order == tuple(range(rank)) else order, shape)
+        return ReshapedValue(value, None if order == tuple(range(rank)) else order, shape)
 
     def _back(self, value: Value) -> Node | None:
         """The TRANSPOSE that is all that reads a value."""
@@ -388,7 +388,7 @@ class _Matching:
 
     def _found(
         self, scores: _Scores, nodes: tuple[Node, ...], heads_first: bool, tokens_last: bool,
-        q: Formed, k: Formed, v: Formed, made: Shape,
+        q: ReshapedValue, k: ReshapedValue, v: ReshapedValue, made: Shape,
     ) -> _Found | None:  # fmt: skip
         heads = 1 if heads_first else 2
         few_k, few_v = (self._not_repeated(operand, heads) for operand in (k, v))
@@ -405,7 +405,7 @@ class _Matching:
             attributes = attrs.evolve(attributes, fill=scores.fill)
         return _Found(nodes, attributes, tuple(operands), made)
 
-    def _not_repeated(self, operand: Formed, heads: int) -> Formed | None:
+    def _not_repeated(self, operand: ReshapedValue, heads: int) -> ReshapedValue | None:
         """Keys or values before each of their heads was repeated for a group of queries' heads:
         [.., 2, 1, ..] -> [.., 2, 3, ..] -> [.., 6, ..]."""
         value, shape = operand.value, operand.shape
@@ -423,10 +423,10 @@ class _Matching:
             return None
         if few.shape != (*shape[:heads], groups, 1, *shape[heads + 1 :]):
             return None
-        return Formed(few, None, (*shape[:heads], groups, *shape[heads + 1 :]))
+        return ReshapedValue(few, None, (*shape[:heads], groups, *shape[heads + 1 :]))
 
     def _before(self, value: Value, order: tuple[int, ...]) -> Value | None:
-        """What was transposed in this order."""
+        """The operand of the TRANSPOSE in this order that makes ``value``; None where none does."""
         node = self._rewriter.producer(value, "TRANSPOSE")
         return node.input(0) if node is not None and _order(node) == order else None
 

@@ -1,4 +1,4 @@
-"""What a plugin's pass did to a graph, found by looking: nothing that it says is relied upon."""
+"""Checks the graph after a plugin's pass, without relying on what the pass reports."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def check_edits(graph: Graph, before: GraphSnapshot, name: str, ops: Mapping[str
 
 
 def _check_node(node: Node, ops: Mapping[str, OpDef], fail: Any) -> None:
-    """That the op's own shape inference says of a node what its tensors are."""
+    """Check that a node's tensors are as the op's own shape inference says."""
     if unknown_reason(node.attrs) is not None:
         return
     definition = ops.get(node.op)

@@ -46,7 +46,8 @@ class _Deviation:
 
 @attrs.frozen(eq=False)
 class _Layer:
-    """What a chain computes: x normalized, times ``gamma``, plus ``beta``."""
+    """A normalization that a chain of nodes computes: x normalized, times ``gamma``, plus
+    ``beta``."""
 
     deviation: _Deviation
     gamma: Value | None
@@ -56,7 +57,7 @@ class _Layer:
 
 @attrs.frozen(eq=False)
 class _Reader:
-    """What a chain is read with."""
+    """The graph and constants that chains are read with."""
 
     rewriter: Rewriter
     context: PassContext
@@ -153,7 +154,8 @@ def _scales(
 
 
 def _deviations(reader: _Reader, value: Value, op: str = "RSQRT") -> Iterator[_Deviation]:
-    """What ``value`` is 1 / the standard deviation of; with SQRT, the standard deviation itself."""
+    """The tensor of which ``value`` is 1 / the standard deviation; with SQRT, the standard
+    deviation."""
     root = reader.maker(value, op)
     total = None if root is None else reader.maker(root.input(0), "ADD")
     if root is None or total is None:
@@ -174,7 +176,8 @@ def _deviations(reader: _Reader, value: Value, op: str = "RSQRT") -> Iterator[_D
 
 
 def _squares(reader: _Reader, value: Value) -> Iterator[tuple[Value, Value, tuple[Node, ...]]]:
-    """What ``value`` is the squared difference of, in either order, and the nodes that make it."""
+    """The two operands of which ``value`` is the squared difference, in either order, and the nodes
+    that make it."""
     at_once = reader.maker(value, "SQUARED_DIFFERENCE")
     square = reader.maker(value, "SQUARE")
     difference = None if square is None else reader.maker(square.input(0), "SUB")

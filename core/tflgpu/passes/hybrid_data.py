@@ -1,5 +1,5 @@
-"""Float data that meets 8-bit weights, in the float view of a graph: TFLite's kernels round the
-data in steps that they find while the model runs, and so does the view."""
+"""Float data that meets 8-bit weights, in the float view: rounded in steps that are found while the
+model runs, as TFLite's kernels do."""
 
 from __future__ import annotations
 

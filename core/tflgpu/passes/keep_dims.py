@@ -88,8 +88,8 @@ def _move_reshape(rewriter: Rewriter, node: Node) -> None:
 
 
 def _unreshaped(rewriter: Rewriter, value: Value, shape: Shape) -> Value | None:
-    """What ``value`` of the given shape was reshaped from, by dropping dimensions of 1; a constant
-    of that shape, or of one element, itself; else None."""
+    """The tensor that ``value`` was reshaped from by dropping dimensions of 1; a constant of that
+    shape, or of one element, itself; else None."""
     if value.is_const:
         return value if value.elements == 1 or value.shape == shape else None
     reshape = rewriter.producer(value, "RESHAPE")

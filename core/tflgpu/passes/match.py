@@ -1,4 +1,4 @@
-"""What passes ask of constants and of nodes."""
+"""Questions about constants and nodes that several passes ask."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The two forms of a quantized tensor in the float view of its graph: as the file stores it, and in
-real numbers. A form that is asked for and not there yet is made of the other."""
+"""The two forms of a quantized tensor in the float view of its graph: as stored numbers and as real
+numbers. Each is made of the other at its first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every pass there is: the modules of `tflgpu.passes`, and what plugins register."""
+"""All passes: those in the modules of `tflgpu.passes`, and those that plugins register."""
 
 from __future__ import annotations
 

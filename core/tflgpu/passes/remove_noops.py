@@ -1,4 +1,4 @@
-"""Nodes that only hand on the elements of an operand go away, or become a RESHAPE.
+"""Nodes that only pass on the elements of an operand are removed, or become a RESHAPE.
 
 x -> SLICE of everything -> y -> f            x -> f
 x -> TRANSPOSE of sizes 1 -> y                x -> RESHAPE -> y

@@ -1,4 +1,4 @@
-"""What takes a quantized node's place in the float view, or stands behind it."""
+"""What replaces a quantized node in the float view, and the nodes that follow it."""
 
 from __future__ import annotations
 

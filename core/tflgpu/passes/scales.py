@@ -1,4 +1,5 @@
-"""What the scales of quantized tensors say of them, and of the nodes between them."""
+"""Facts that follow from the scales of quantized tensors: which nodes round, and which only
+move."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def is_simple(value: Value) -> bool:
 
 
 def range_of(value: Value) -> QuantizeAndDequantize:
-    """What storing in a tensor of one scale does to a number."""
+    """The rounding of storing a number in a tensor of one scale."""
     assert value.quant is not None
     return QuantizeAndDequantize.of(value.quant, value.dtype)
 

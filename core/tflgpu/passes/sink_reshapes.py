@@ -95,8 +95,9 @@ def _fits(rewriter: Rewriter, other: Value, value: Value) -> bool:
 
 
 def _reshaped(rewriter: Rewriter, other: Value, source: Value, node: Node) -> Value:
-    """What ``node`` reads instead of another operand: a constant of another shape than its result's
-    as a vector, which broadcasts against any rank; anything else in the source's shape."""
+    """The other operand of ``node`` after the RESHAPE has moved: a constant of another shape than
+    its result's as a vector, which broadcasts against any rank; anything else in the source's
+    shape."""
     if other.data is not None:
         # Not all elementwise ops broadcast: what had the result's shape has it still.
         whole = other.shape == node.outputs[0].shape

@@ -221,8 +221,8 @@ def _other_entries(
 def _reordered(
     context: PassContext, node: Node, transposed: set[int], perm: Perm
 ) -> Reordered | None:
-    """What a node becomes that works along other axes, where its operand 0 loses a TRANSPOSE and
-    all other operands are constants; None where its op cannot."""
+    """The node along other axes, for a node whose operand 0 loses a TRANSPOSE and whose other
+    operands are constants; None where its op cannot."""
     op, (first, *others) = context.op(node), node.inputs
     if op is None or op.reorder is None or first is None or id(first) not in transposed:
         return None

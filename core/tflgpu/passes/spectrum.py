@@ -1,5 +1,4 @@
-"""The spectrum of real numbers, where only its size or one of its parts is wanted, as matrix
-products.
+"""The spectrum of real numbers as matrix products, where only its magnitude or one part is used.
 
     x -> RFFT2D -> RESHAPE -> COMPLEX_ABS -> y
 

@@ -1,1 +1,1 @@
-"""What plugins bring: hook specifications, their host, and the registry of all that they gave."""
+"""Plugins: hook specifications, the host that loads them, and the registry of what they bring."""

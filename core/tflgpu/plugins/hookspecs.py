@@ -1,4 +1,4 @@
-"""What a plugin may do: the whole contract, one hook a function.
+"""The hook specifications: everything that a plugin can do, one hook a function.
 
 A plugin is a module (or object) named by an entry point of group ``tflgpu``. It imports
 `tflgpu.sdk.plugin.hookimpl` and defines any of these. Registration hooks return lists of frozen

@@ -1,4 +1,4 @@
-"""The private plugin manager: plugins are taken one by one, asked, and left out when they fail.
+"""The private plugin manager: loads plugins one by one, calls their hooks, drops those that fail.
 
 A plugin of which anything is wrong is left out as a whole: what it had given before it failed must
 not be used either, so everything that was collected is filtered once more (`PluginHost.usable`).
@@ -63,10 +63,10 @@ class PluginHost:
         found: Iterable[tuple[Plugin, Any]],
         shipped: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """Leave out the plugins that bring what another one, or tflgpu, brings under that name.
+        """Refuse plugins that register a name which another plugin or tflgpu registers.
 
-        None of them is preferred, so that nobody gets the other one's without noticing. Only what
-        comes with tflgpu stays: nobody takes its place by a name.
+        Of two plugins neither is preferred, so that a user never gets the wrong one unnoticed. A
+        plugin cannot take the place of what comes with tflgpu by its name.
         """
         owners: dict[str, list[Plugin]] = {}
         for plugin, item in self.usable(found):
@@ -111,7 +111,7 @@ class PluginHost:
             )
 
     def _guarded(self, plugin: Plugin, action: Callable[..., object], *args: object) -> bool:
-        """Do something with a plugin; whatever it throws makes it a failed one."""
+        """Call a plugin; an exception of it makes it a failed plugin."""
         answer = attempt(action, *args)
         if not isinstance(answer, Failed):
             return True

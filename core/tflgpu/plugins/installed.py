@@ -1,4 +1,4 @@
-"""Which distributions are installed: their entry points and versions.
+"""The installed distributions: their entry points and versions.
 
 `importlib.metadata` knows it, and imports Python's package for e-mail to read a file's first lines.
 Where all that there is are folders on ``sys.path``, as a rule, they are looked into here, by its
@@ -74,7 +74,7 @@ class Entry:
 
         Raises:
             ValueError: it names nothing that could be imported.
-            Exception: whatever importing it raises.
+            Exception: importing it raises.
         """
         found = _VALUE.match(self.value)
         if found is None:

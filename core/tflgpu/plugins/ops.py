@@ -1,4 +1,4 @@
-"""What plugins bring for the compiler, ops, passes and kernel rules, held against what it must be.
+"""Checks the ops, passes and kernel rules that plugins bring.
 
 By itself, since their classes take long to import, and most plugins bring none of them.
 """
@@ -66,8 +66,8 @@ def check(item: Any, what: str, fail: Callable[[str, str], None]) -> None:
 
 
 def refuse_equal_rules(items: Iterable[Any]) -> None:
-    """What a plugin lists for a backend must not have two rules of one name for an op: a report,
-    and whoever leaves out the one that failed, could not tell them apart.
+    """Check that a plugin has no two rules of one name for an op and backend, since a report could
+    not tell them apart.
 
     Raises:
         Refused: it has.

@@ -1,9 +1,9 @@
-"""Plugins: found, loaded one by one, and asked. A broken one is reported; the host goes on.
+"""`Registry`: everything that the loaded plugins bring, and reports of those that failed.
 
-The plugin manager is private (`tflgpu.plugins.host`). Everybody else sees a `Registry`: what the
-plugins registered, as values, and the few hooks that are called later. Plugins are taken in the
-order of distribution and name, and whatever they register is ordered by explicit rank, so that
-nothing depends on the order in which packages happen to be found.
+The plugin manager is private (`tflgpu.plugins.host`). All other code uses a `Registry`: the values
+that plugins registered, and the few hooks that are called later. Plugins are loaded in the order of
+distribution and name, and their values are ordered by explicit rank, so that nothing depends on the
+order in which packages are found.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from tflgpu.errors import (
     UnsupportedError,
 )
 from tflgpu.errors.blame import Failed, attempt, shown
-from tflgpu.ir.asked import ask
+from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.registry import LaterOps, builtin_ops
 from tflgpu.options import CPU, DelegateOptions
+from tflgpu.options.definition import closest
 from tflgpu.plugins.host import PluginHost
 from tflgpu.plugins.sources import GROUP, Plugin, PluginFailure, installed_plugins
 from tflgpu.plugins.values import plugin_ops, wrong_allowances, wrong_probe
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
     from tflgpu.lowering.rule import Rule, Site
     from tflgpu.ops.base import OpDef
     from tflgpu.passes.base import Pass
@@ -236,8 +237,8 @@ class Registry(Holder):
         """Whether a backend can run here, and its devices; asked once unless ``refresh``.
 
         Raises:
-            DeviceError: there is no such backend. Whatever goes wrong inside the backend is a
-                reason in the result instead.
+            DeviceError: there is no such backend. A failure inside the backend is a reason in the
+                result instead.
         """
         info = self._known(backend)
         with self._lock:
@@ -248,8 +249,8 @@ class Registry(Holder):
     def open_device(
         self, backend: str, index: int, options: DelegateOptions
     ) -> Device | NodeDevice:
-        """Open device ``index`` of a backend. It is wrapped (`tflgpu.checks.device`), so that
-        whatever goes wrong in it is an error that names the plugin.
+        """Open device ``index`` of a backend. It is wrapped (`tflgpu.checks.device`), so that its
+        failures are errors that name the plugin.
 
         Raises:
             DeviceError: there is no such backend, its driver package is missing (the message
@@ -339,12 +340,10 @@ class Registry(Holder):
         info = self.backends.get(backend)
         if info is not None:
             return info
-        import difflib  # only who misspells a name pays for it
-
-        close = difflib.get_close_matches(str(backend).lower(), self.backends, 1)
+        close = closest(str(backend).lower(), self.backends)
         text = f"there is no backend {shown(backend)}; known: {', '.join(self.backends) or 'none'}"
         if close:
-            text += f"; did you mean {close[0]}?"
+            text += f"; did you mean {close}?"
         if self._host.failures:
             text += "; not usable: " + "; ".join(str(f) for f in self._host.failures)
         raise DeviceError(text)

@@ -1,4 +1,4 @@
-"""The plugins that are installed: found by their entry points and imported one by one."""
+"""Finds the installed plugins by their entry points and imports them one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins hand over, held against what it must be: field by field, since attrs checks none."""
+"""Checks the values that plugins return field by field, since attrs checks none."""
 
 from __future__ import annotations
 

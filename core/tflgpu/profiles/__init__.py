@@ -1,4 +1,4 @@
-"""What would be delegated on a device that is not here, or by another delegate.
+"""Which operators would run on a device that is not here, or in another delegate.
 
     for profile in tflgpu.profiles.list():
         print(profile.name, profile.title)

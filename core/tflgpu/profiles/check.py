@@ -1,4 +1,4 @@
-"""`check`: what would be delegated on a device that is not here, or by another delegate."""
+"""`check`: which operators of a model a device that is not here, or another delegate, would run."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _ALIGNMENT = 256
 
 
 @attrs.frozen(eq=False)
-class Checked:
-    """What a profile makes of a model.
+class ProfileResult:
+    """How a profile would divide a model.
 
     Attributes:
         report: For people and programs.
@@ -52,7 +52,7 @@ class Checked:
 def check(
     model: Source | ModelFile, profile: str | Profile, options: DelegateOptions | None = None
 ) -> DelegationReport:
-    """What would be delegated of a model, and why the rest would not; no device is opened.
+    """Which operators of a model would be delegated, and why not the others; no device is opened.
 
         report = tflgpu.check("model.tflite", "adreno-740")
         print(report)
@@ -78,7 +78,7 @@ def checked(
     profile: str | Profile,
     options: DelegateOptions | None = None,
     plugins: Registry | None = None,
-) -> Checked:
+) -> ProfileResult:
     """As `check`, with what the report was made of.
 
     Raises:
@@ -101,7 +101,7 @@ def _profile(profile: str | Profile) -> Profile:
 
 def _by_device(
     file: ModelFile, profile: Profile, options: DelegateOptions, known: Registry
-) -> Checked:
+) -> ProfileResult:
     caps, backend = profile.caps, profile.apis[0]
     assert caps is not None
     with closing(CpuSide(known, options)) as cpu:
@@ -117,12 +117,12 @@ def _by_device(
         precision_on(caps, options.wanted_precision).value,
         (*_said(profile), *dict.fromkeys(left_out)),
     )
-    return Checked(untimed(report), graph, compiled)
+    return ProfileResult(untimed(report), graph, compiled)
 
 
 def _by_rules(
     file: ModelFile, profile: Profile, rules: RuleTable, options: DelegateOptions | None
-) -> Checked:
+) -> ProfileResult:
     quantized = True if options is None else options.quantized_models_allowed
     most = None if options is None else options.max_delegated_partitions
     found = delegated(file.main, rules, quantized=quantized, max_partitions=most)
@@ -139,7 +139,7 @@ def _by_rules(
         operators=_operators(file, profile, found),
         parts=tuple(PartitionReport(i, tuple(p), 0) for i, p in enumerate(found.parts)),
     )
-    return Checked(report, delegation=found)
+    return ProfileResult(report, delegation=found)
 
 
 def _operators(file: ModelFile, profile: Profile, found: Delegation) -> tuple[OperatorReport, ...]:

@@ -1,4 +1,4 @@
-"""Checks of the original delegates that are more than a number in a table.
+"""Rules of other delegates that are more than a number in a table, as functions.
 
 Each takes an operator and gives the reason why it is refused, or "". Sources: LiteRT,
 ``tflite/tools/versioning/gpu_compatibility.cc`` and
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tflgpu.profiles.seen import Seen, shaped
+from tflgpu.profiles.file_operator import FileOperator, shaped
 
 _RANK = 4
 _TANH = 4  # in ActivationFunctionType
 
 
-def _two_operands(seen: Seen) -> str:
-    runtime, constant = len(seen.runtime), len(seen.constants)
+def _two_operands(operator: FileOperator) -> str:
+    runtime, constant = len(operator.runtime), len(operator.constants)
     if (runtime, constant) in ((2, 0), (1, 1)):
         return ""
     return (
@@ -27,22 +27,22 @@ def _two_operands(seen: Seen) -> str:
     )
 
 
-def _constant_operand(seen: Seen) -> str:
+def _constant_operand(operator: FileOperator) -> str:
     """A constant beside a computed operand is a scalar, a vector along the channels, or HWC."""
-    if len(seen.runtime) != 1 or len(seen.constants) != 1:
+    if len(operator.runtime) != 1 or len(operator.constants) != 1:
         return ""
-    shape = seen.constants[0].shape
+    shape = operator.constants[0].shape
     leading = next((i for i, size in enumerate(shape) if size != 1), len(shape))
     if len(shape) - leading <= _RANK - 1:
         return ""
-    return f"its constant operand ({shaped(seen.constants[0])}) is no scalar, C-vector or HWC"
+    return f"its constant operand ({shaped(operator.constants[0])}) is no scalar, C-vector or HWC"
 
 
-def _broadcast(seen: Seen) -> str:
+def _broadcast(operator: FileOperator) -> str:
     """Two computed operands of unequal rank: three ways to spread the smaller one."""
-    if len(seen.runtime) != 2 or len(seen.inputs) != 2:
+    if len(operator.runtime) != 2 or len(operator.inputs) != 2:
         return ""
-    small, large = sorted((t.shape for t in seen.runtime), key=len)
+    small, large = sorted((t.shape for t in operator.runtime), key=len)
     if len(small) == len(large):
         return ""
     if len(large) == _RANK:
@@ -57,9 +57,9 @@ def _broadcast(seen: Seen) -> str:
     )
 
 
-def _depthwise(seen: Seen) -> str:
-    source, filters = seen.input(0), seen.input(1)
-    result = seen.outputs[0] if seen.outputs else None
+def _depthwise(operator: FileOperator) -> str:
+    source, filters = operator.input(0), operator.input(1)
+    result = operator.outputs[0] if operator.outputs else None
     if source is None or filters is None or result is None:
         return "its input or filter is absent"
     for tensor in (source, filters, result):
@@ -69,25 +69,25 @@ def _depthwise(seen: Seen) -> str:
         return "its input and output have different batch sizes"
     if filters.shape[3] != result.shape[3]:
         return "the filter's last dimension is not the number of output channels"
-    if result.shape[3] != source.shape[3] * seen.number("depth_multiplier"):
+    if result.shape[3] != source.shape[3] * operator.number("depth_multiplier"):
         return "the output channels are not the input's times depth_multiplier"
-    bias = seen.input(2)
+    bias = operator.input(2)
     if bias is not None and int(np.prod(bias.shape)) != result.shape[3]:
         return "the bias is not as long as there are output channels"
     return ""
 
 
-def _kept_dims(seen: Seen) -> str:
-    source = seen.input(0)
-    if not seen.number("keep_num_dims") or source is None or not seen.outputs:
+def _kept_dims(operator: FileOperator) -> str:
+    source = operator.input(0)
+    if not operator.number("keep_num_dims") or source is None or not operator.outputs:
         return ""
-    if len(source.shape) == len(seen.outputs[0].shape):
+    if len(source.shape) == len(operator.outputs[0].shape):
         return ""
     return "keep_num_dims is on, but input and output have different ranks"
 
 
-def _alpha(seen: Seen) -> str:
-    source, alpha = seen.input(0), seen.input(1)
+def _alpha(operator: FileOperator) -> str:
+    source, alpha = operator.input(0), operator.input(1)
     if source is None or alpha is None or not source.shape:
         return "it has no alpha"
     leading = next((i for i, size in enumerate(alpha.shape) if size != 1), len(alpha.shape))
@@ -101,11 +101,11 @@ def _alpha(seen: Seen) -> str:
     )
 
 
-def _branches(seen: Seen) -> str:
-    condition, *branches = seen.inputs[:3]
-    if condition is None or len(branches) != 2 or not seen.outputs:
+def _branches(operator: FileOperator) -> str:
+    condition, *branches = operator.inputs[:3]
+    if condition is None or len(branches) != 2 or not operator.outputs:
         return "it has no condition and two branches"
-    result = seen.outputs[0].shape
+    result = operator.outputs[0].shape
     try:
         if np.broadcast_shapes(condition.shape, result) != result:
             return "its condition is larger than its result"
@@ -121,43 +121,42 @@ def _branches(seen: Seen) -> str:
     return ""
 
 
-def _last_axis(seen: Seen) -> str:
-    if not seen.outputs:
+def _last_axis(operator: FileOperator) -> str:
+    if not operator.outputs:
         return "it has no output"
-    shape, axis = seen.outputs[0].shape, int(seen.number("axis"))
+    shape, axis = operator.outputs[0].shape, int(operator.number("axis"))
     if axis not in (-1, len(shape) - 1):
         return f"its axis is {axis}; taken is the last"
     if any(size != 1 for size in shape[1:-1]):
-        return (
-            f"of its result ({shaped(seen.outputs[0])}) only the first and the last may be over 1"
-        )
+        result = shaped(operator.outputs[0])
+        return f"of its result ({result}) only the first and the last may be over 1"
     return ""
 
 
-def _recurrent(seen: Seen) -> str:
+def _recurrent(operator: FileOperator) -> str:
     """Basic: 3 computed and 2 constant operands, 4 results. Full: 20 or 24 operands, 1 result."""
-    activation = int(seen.number("fused_activation_function"))
-    if int(seen.number("kernel_type")) == 1:
-        if (len(seen.runtime), len(seen.constants), len(seen.outputs)) != (3, 2, 4):
+    activation = int(operator.number("fused_activation_function"))
+    if int(operator.number("kernel_type")) == 1:
+        if (len(operator.runtime), len(operator.constants), len(operator.outputs)) != (3, 2, 4):
             return "of a basic one, 3 computed and 2 constant operands and 4 results are taken"
         if activation != _TANH:
             return "of a basic one only TANH is taken"
-        if seen.number("cell_clip") or seen.number("proj_clip"):
+        if operator.number("cell_clip") or operator.number("proj_clip"):
             return "clipping is not taken"
-        if seen.outputs[0].shape[-1:] and seen.outputs[0].shape[-1] % 4:
+        if operator.outputs[0].shape[-1:] and operator.outputs[0].shape[-1] % 4:
             return "its depth is no multiple of 4"
         return ""
-    if len(seen.inputs) not in (20, 24) or len(seen.outputs) != 1:
+    if len(operator.inputs) not in (20, 24) or len(operator.outputs) != 1:
         return (
-            f"{len(seen.inputs)} operands and {len(seen.outputs)} results; taken are 20 or "
+            f"{len(operator.inputs)} operands and {len(operator.outputs)} results; taken are 20 or "
             "24, and 1"
         )
     # SIGMOID is taken too, but there is no such activation in the file format.
     return "" if activation == _TANH else "only TANH is taken"
 
 
-def _warp(seen: Seen) -> str:
-    source, warp = seen.input(0), seen.input(1)
+def _warp(operator: FileOperator) -> str:
+    source, warp = operator.input(0), operator.input(1)
     if source is None or warp is None:
         return "it takes an image and a warp"
     if len(source.shape) != _RANK or len(warp.shape) != _RANK:
@@ -168,7 +167,7 @@ def _warp(seen: Seen) -> str:
 
 
 #: By the name that a table of rules has for it.
-NAMED_CHECKS: Mapping[str, Callable[[Seen], str]] = {
+NAMED_CHECKS: Mapping[str, Callable[[FileOperator], str]] = {
     "alpha": _alpha,
     "branches": _branches,
     "broadcast": _broadcast,

@@ -1,5 +1,4 @@
-"""What a delegate of others makes of a file: which operators it takes, in which parts, and why not
-the rest.
+"""How another delegate divides a file: the operators that it takes, its parts, and its refusals.
 
 As LiteRT does it (``tflite/delegates/utils.cc``, ``tflite/graph_info.cc``, August 2026): each
 operator is asked for, the operators are divided into subsets of one side each, always taking all
@@ -13,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
+from tflgpu.profiles.file_operator import FileOperator, FileSubgraph
 from tflgpu.profiles.rules import RuleTable
-from tflgpu.profiles.seen import Around, Seen
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
 
@@ -41,21 +40,21 @@ def delegated(
     max_partitions: int | None = None,
 ) -> Delegation:
     """Divide a subgraph as a delegate would. ``max_partitions`` is the table's unless given."""
-    around = Around.of(subgraph, rules.half_constants)
+    file_subgraph = FileSubgraph.of(subgraph, rules.half_constants)
     reasons: dict[int, str] = {}
     flaws: dict[int, Sequence[str]] = {}
     for op in subgraph.operators:
-        seen = Seen(op, around)
-        if op.index in around.halving:
+        operator = FileOperator(op, file_subgraph)
+        if op.index in file_subgraph.halving:
             reasons[op.index] = "it makes f32 of a 16-bit constant, which the GPU reads as it is"
             continue
-        why = rules.refusal(seen, quantized=quantized)
+        why = rules.refusal(operator, quantized=quantized)
         if why:
             reasons[op.index] = why
-        elif found := rules.flaws(seen):
+        elif found := rules.flaws(operator):
             flaws[op.index] = found
     every = tuple(op.index for op in subgraph.operators)
-    if set(reasons) == around.halving and len(reasons) < len(every):
+    if set(reasons) == file_subgraph.halving and len(reasons) < len(every):
         # Nothing else reads them, so that they go along.
         return Delegation((every,), {}, flaws)
     parts = [

@@ -1,4 +1,4 @@
-"""A profile: a target that need not be here."""
+"""`Profile`: a target without its device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 
 @attrs.frozen(eq=False)
 class Profile:
-    """What a model can be checked for without the device.
+    """A device or delegate that a model can be checked for without having it.
 
     Either of a device (``caps``): what tflgpu would give it, by its own kernels; or of another
     delegate (``rules``): what that would take, by its own checks.

@@ -1,4 +1,4 @@
-"""The shipped profiles, by name: `devices.toml` and `delegates.toml`, read."""
+"""Reads the shipped profiles, `devices.toml` and `delegates.toml`, by name."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def rule_table(name: str) -> RuleTable:
 
 
 def _changed(rules: Mapping[str, Rule], row: Mapping[str, Any]) -> dict[str, Rule]:
-    """What a table takes over from the one that it extends."""
+    """The rules that a table inherits from the one that it extends, with its changes."""
     found: dict[str, Rule] = {}
     for op, rule in rules.items():
         if op not in row["drop"]:

@@ -1,1 +1,1 @@
-"""What was compiled, loaded and run: sessions, and the CPU's side of them."""
+"""From a source and a provider to a session that runs."""

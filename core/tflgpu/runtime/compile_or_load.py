@@ -1,4 +1,4 @@
-"""What a source becomes on a device: read from what is kept of it, or compiled now and kept.
+"""The compiled form of a source: loaded from memory, a file or a folder, or compiled and kept.
 
     memory      a kernel that a device has ready is not compiled again
                 (`tflgpu.backend_kit.kernel_cache`)
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tflgpu.compiler import compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice
@@ -42,8 +43,7 @@ class _NotPlainError(Exception):
 
 
 def compile_or_load(graph: Graph, target: Target, provider: Provider) -> Compiled:
-    """What a graph becomes: read from a saved model or from what is kept of the graph, else
-    compiled.
+    """The compiled form of a graph: from a saved model or the cache folder, else compiled now.
 
     Args:
         graph: As it was read; it is not changed.
@@ -62,7 +62,7 @@ def compile_or_load(graph: Graph, target: Target, provider: Provider) -> Compile
 
 
 def kept_start(source: Source, provider: Provider) -> Start | None:
-    """What a model's file becomes, from what is kept of its bytes; kept now where it was not yet.
+    """The `Start` of a model's file: read from the cache folder, or compiled now and kept there.
     None where there is no device that runs kernels, or where more than the file decides what
     becomes of it: then there must be a graph.
 
@@ -85,7 +85,7 @@ def keep_instead(source: Source, provider: Provider, start: Start, failed: str) 
 
 
 def fresh_start(source: Source, opened: OpenedDevice) -> Start:
-    """What a model's file becomes, compiled now."""
+    """The `Start` of a model's file, compiled now."""
     graph = source.graph
     # Kernels that a backend may have for unknown operators, and what runs without, are not in the
     # key.
@@ -145,7 +145,4 @@ def _facts(opened: OpenedDevice, device: Device) -> Facts:
 
 
 def _compiled(opened: OpenedDevice, source: Source) -> Compiled:
-    # Not at the top: a start from a kept model compiles nothing.
-    from tflgpu.compiler.compile import compile as compile_graph
-
     return opened.noted(compile_graph(source.graph, opened.target()))

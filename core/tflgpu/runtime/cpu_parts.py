@@ -1,4 +1,4 @@
-"""A part that stays on the CPU is loaded: by the CPU side what it takes, by NumPy what is left."""
+"""Loads a part that stays on the CPU: the CPU side runs what it supports, NumPy the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compiled graph would take of a device's memory, before anything of it is loaded."""
+"""Estimates how much of a device's memory a compiled graph would use, without loading it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Estimate:
 
 
 def estimate_of(compiled: Compiled, device: Device, precision: str) -> Estimate:
-    """What loading a compiled graph on a device that runs kernels takes, if that has nothing else.
+    """How much memory loading a compiled graph would use on an empty device that runs kernels.
 
     Raises:
         StateError: the device is closed.

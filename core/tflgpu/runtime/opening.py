@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
+from tflgpu.compiler import compile_graph
 from tflgpu.compiler.carried_state import Pairs
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.parts import Declined, Part, all_declined
@@ -43,6 +44,7 @@ from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.provider import Provider, failure_of_default, warn_of_default
 from tflgpu.runtime.session import Session
+from tflgpu.runtime.trials import faster, noted
 from tflgpu.saved.source import Source
 from tflgpu.saved.start import Start
 
@@ -159,7 +161,7 @@ def declined(graph: Graph, provider: Provider) -> Sequence[Declined]:
 
 
 def compiled_on(graph: Graph, provider: Provider) -> Compiled:
-    """What a graph becomes on a provider's device, without loading it.
+    """The compiled form of a graph on a provider's device, without loading it.
 
     Raises:
         StateError, PluginError, GraphError: as `open_graph`.
@@ -289,7 +291,6 @@ def _loaded(
     if options.inference_preference is InferencePreference.SUSTAINED_SPEED:
         session = _faster(session, graph, compiled, target, provider, loader, report)
     if options.accuracy_guard is not None:
-        from tflgpu.compiler.compile import compile as compile_graph
         from tflgpu.runtime.guard.guard import guard_session
         from tflgpu.runtime.guard.workshop import Workshop
 
@@ -312,9 +313,6 @@ def _faster(
     loader: Loader,
     report: Report,
 ) -> Session:
-    from tflgpu.compiler.compile import compile as compile_graph
-    from tflgpu.runtime.trials import faster, noted
-
     opened = provider.opened
     assert opened is not None
     if provider.keeping.saved is not None:

@@ -92,7 +92,7 @@ class Places:
         return [(a, i) for i, a in self.arrays.items() if i not in self._inputs]
 
     def check_writable(self) -> None:
-        """That outputs can be copied to where they are wanted, before anything is computed.
+        """Check that outputs can be copied to their bindings, before anything is computed.
 
         Raises:
             InputError: an array is read-only by now.

@@ -33,12 +33,12 @@ from tflgpu.errors.blame import of_signal
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions, OnError
 from tflgpu.plugins.registry import registry
+from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.saved.location import SavedLocation
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
-    from tflgpu.runtime.opened_device import OpenedDevice
     from tflgpu.runtime.session import Session
 
 _LOG = logging.getLogger("tflgpu")
@@ -101,7 +101,8 @@ class Provider:
 
     @property
     def on_error(self) -> OnError:
-        """What follows an error in a run."""
+        """What follows a failed run: the option ``on_error``; by default the CPU where the device
+        is tflgpu's own choice, else the error."""
         if self.opened is None:
             return OnError.RAISE  # of the CPU's
         if self.options.on_error is not None:
@@ -134,8 +135,6 @@ def device_provider(
     Raises:
         DeviceError, OptionError: as `OpenedDevice`.
     """
-    from tflgpu.runtime.opened_device import OpenedDevice  # a model on the CPU alone needs none
-
     opened = OpenedDevice(options, progress=progress)
     return _on(opened, keeping)
 
@@ -156,8 +155,6 @@ def shared_provider(options: DelegateOptions) -> Provider:
     Raises:
         TflgpuError: opening it failed, and ``allow_fallback`` is off.
     """
-    from tflgpu.runtime.opened_device import OpenedDevice
-
     key = (registry(), options, _environment())
     try:
         with _opening:
@@ -236,7 +233,7 @@ def _forget(forgotten: _Shared | None) -> None:
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
-    """What may change the choice of a device."""
+    """The environment variables that may change the choice of a device."""
     return tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith("TFLGPU_")))
 
 

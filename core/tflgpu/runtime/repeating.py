@@ -1,5 +1,5 @@
-"""A graph that a device can run several times over in one run, each time on what the last time
-made."""
+"""A graph that a device runs several times in one run, each time on the results of the time
+before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph, ready to run: recordings in order, and the host arrays between them.
+"""`Session`: recordings in order, and the host arrays between them.
 
 Every recording (a device's, or the references') owns host arrays for its edges. A session ties
 them together so that a tensor has one home: graph inputs are written where the first recording
@@ -225,7 +225,7 @@ class Session(Stateful, Holder):
         return part.recording.submit() if policy is None else policy.submit(part.recording)
 
     def finish(self) -> None:
-        """What follows when all parts of a run are over."""
+        """Copy results and commit state when all parts of a run are over."""
         self._running = None
         while self._moving:
             self._look_up_outputs(self._moving.popitem()[1])

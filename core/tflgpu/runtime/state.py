@@ -1,4 +1,4 @@
-"""State between runs: in host memory, or, while no host code reads it, in buffers of the device.
+"""State tensors between runs: in host memory, or in device buffers until host code reads them.
 
     at home    host arrays -> inputs of the recording;  outputs -> host arrays, after each run
     away       run 1: A -> recording -> B;  run 2: B -> the same plan, recorded once more -> A;  ...

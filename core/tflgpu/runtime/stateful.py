@@ -1,5 +1,4 @@
-"""The state of a session: arrays in host memory, and what keeps some of it on a device
-meanwhile."""
+"""The state of a session: host arrays, and the recordings that keep some of it on a device."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from tflgpu.runtime.state import StateBuffers
 
 
 class Stateful:
-    """What of a `tflgpu.runtime.session.Session` is about state.
+    """The part of a `tflgpu.runtime.session.Session` that is about state.
 
     Attributes:
         traffic: As the session's.
@@ -45,7 +44,7 @@ class Stateful:
         return self._variables
 
     def at_rest(self, value_id: int) -> int:
-        """What a state tensor holds before the first run (`Value.at_rest`)."""
+        """The value of a state tensor before the first run (`Value.at_rest`)."""
         return self._at_rest[value_id]
 
     @property

@@ -1,4 +1,4 @@
-"""The time model of a device and of the CPU side beside it: remembered, or measured now."""
+"""The time model of a device and its CPU side: read from disk, or measured now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a value is what an annotation says, asked of what a file gives for a field.
+"""Checks that a value which a file gives for a field fits the field's annotation.
 
 A file whose digest is right has what tflgpu wrote. This is for files that were made otherwise: what
 is of a wrong type is refused where it is read, and not found by a driver later.
@@ -34,7 +34,7 @@ _MISSING = object()
 
 
 class _Local(dict[str, Any]):
-    """What a class's annotations name that neither its module nor Python has."""
+    """Names that a class's annotations use and that neither its module nor Python has."""
 
     def __init__(self, kind: type[Any], names: Mapping[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The classes that a saved model may have values of: attrs classes and enums of some rooms.
+"""The classes whose values a saved model may hold: attrs classes and enums of some rooms.
 
 A file names a class and its fields. Only what stands in this table is made, by the fields that it
 has now; so a class may gain fields without a word here, and a file of before is refused.
@@ -28,7 +28,7 @@ _PREFIXES = (*(f"{room.__name__}." for room in _ROOMS), _START)
 
 
 @frozen(eq=False, slots=False)
-class KnownClass:
+class SavedClass:
     """A class as a file has it.
 
     Attributes:
@@ -76,19 +76,19 @@ class Classes:
         self._rooms = (*_PREFIXES, *rooms)
         self._kinds = {name_of(kind): kind for kind in brought}
         self._missing: set[str] = set()
-        self._known: dict[type[Any], KnownClass] = {}
+        self._known: dict[type[Any], SavedClass] = {}
         self._later = later
         self.checks = Checks(_Names(self._kinds))
 
-    def of(self, kind: type[Any]) -> KnownClass | None:
-        """What is known of a class; None where it is no attrs class of the table."""
+    def of(self, kind: type[Any]) -> SavedClass | None:
+        """How files hold a class; None where it is no attrs class of the table."""
         found = self._known.get(kind)
         if found is None and attrs.has(kind) and self.kind(name_of(kind)) is kind:
             found = self._known[kind] = _known(kind, self.checks)
         return found
 
-    def named(self, name: str) -> KnownClass | None:
-        """The same by a file's name for it."""
+    def named(self, name: str) -> SavedClass | None:
+        """How files hold the class of this name."""
         kind = self.kind(name)
         return None if kind is None else self.of(kind)
 
@@ -122,8 +122,8 @@ class Classes:
 
 
 class _Names(dict[str, Any]):
-    """What annotations may name that their module has only for type checkers: any class of the
-    rooms."""
+    """Names that a module imports for type checkers only, so that annotations can use any class of
+    the rooms."""
 
     def __init__(self, brought: Mapping[str, type[Any]]) -> None:
         super().__init__({kind.__name__: kind for kind in brought.values() if attrs.has(kind)})
@@ -141,7 +141,7 @@ class _Names(dict[str, Any]):
 
 
 def name_of(kind: type) -> str:
-    """What a file calls a class."""
+    """The name of a class in files."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -154,8 +154,7 @@ def classes_for(graph: Graph, *, as_read: bool = False) -> Classes:
 
 
 def classes_of_file(graph: Callable[[], Graph]) -> Classes:
-    """The same for a graph that is only asked for where a file names a class that is not
-    shipped."""
+    """The classes for a graph that is built only where a file names a class that is not shipped."""
     return Classes(later=lambda: classes_for(graph()))
 
 
@@ -192,7 +191,7 @@ def _is_ours(value: object) -> TypeGuard[type[Any]]:
     return isinstance(value, type) and (attrs.has(value) or issubclass(value, enum.Enum))
 
 
-def _known(kind: type[Any], checks: Checks) -> KnownClass:
+def _known(kind: type[Any], checks: Checks) -> SavedClass:
     fields = [field for field in attrs.fields(kind) if field.init]
     make: Callable[..., Any] = kind
     if any(field.kw_only for field in fields):
@@ -205,4 +204,4 @@ def _known(kind: type[Any], checks: Checks) -> KnownClass:
     # __eq__ of an expression compares nothing.)
     plain = vars(object)
     by_value = not any(getattr(kind, n) is plain[n] for n in ("__setattr__", "__hash__"))
-    return KnownClass(kind, name_of(kind), tuple(f.name for f in fields), make, by_value, checks)
+    return SavedClass(kind, name_of(kind), tuple(f.name for f in fields), make, by_value, checks)

@@ -1,4 +1,4 @@
-"""Kernels' code, from a device to a file and back. A device that keeps none prints anew."""
+"""Code of kernels, from a device to a file and back; a device without `KeepsCode` prints again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tflgpu.errors.blame import attempt
 from tflgpu.saved.kernel import CodeOf, SavedKernel
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel
+    from tflgpu.language.kernel import Kernel
 
 
 def code_by(device: object) -> CodeOf | None:
-    """What gives a device's code of kernels. A kernel that it cannot print has none, and is refused
-    when it is loaded."""
+    """A function that gives a device's code of a kernel. A kernel that it cannot print has none,
+    and is refused when it is loaded."""
     if not offers(device, KeepsCode):
         return None
 

@@ -28,7 +28,7 @@ _REMEDY = "; delete it, or make it again with `tflgpu compile`"
 
 @frozen(eq=False)
 class Content:
-    """What was in a file: its index, and views of its arrays."""
+    """The contents of a file: its index, and views of its arrays."""
 
     index: Index
     blobs: Sequence[memoryview]
@@ -56,7 +56,7 @@ def packed(index: Index, blobs: Sequence[memoryview]) -> Iterator[bytes | memory
 
 
 def unpacked(data: memoryview) -> Content:
-    """What is in the bytes of a file.
+    """The contents of a file's bytes.
 
     Raises:
         SavedModelError: they are no saved model, one of another version, cut short, or changed.

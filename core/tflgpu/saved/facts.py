@@ -1,4 +1,4 @@
-"""Which code there is: versions, and digests of all sources.
+"""Facts about the code that compiles: versions, and digests of all sources.
 
 A version alone is not enough, since it stays the same while the code is being edited; nor is the
 time of a file, since one version is installed at many times.
@@ -18,7 +18,7 @@ import numpy as np
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.tree import LANGUAGE_VERSION
+from tflgpu.language.kernel import LANGUAGE_VERSION
 from tflgpu.plugins.hookspecs import PROJECT
 from tflgpu.plugins.installed import version
 from tflgpu.plugins.sources import Plugin
@@ -27,7 +27,7 @@ from tflgpu.saved.stamps import stamp
 
 
 def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) -> Facts:
-    """What a compiled graph depends on besides graph and target.
+    """All that a compiled graph depends on besides graph and target.
 
     Raises:
         SavedModelError: the sources of a plugin are not to be found, so that their changes would go

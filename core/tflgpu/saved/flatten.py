@@ -1,4 +1,4 @@
-"""Values become records: each once, after those that it is made of, by a stack of its own.
+"""Turns values into records: each value once, after those that it refers to, without recursion.
 
 Nothing here recurses: expressions of kernels may be thousands deep.
 """
@@ -15,10 +15,10 @@ import numpy as np
 
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.saved import records
 from tflgpu.saved.checks import told
-from tflgpu.saved.classes import Classes, KnownClass, name_of
+from tflgpu.saved.classes import Classes, SavedClass, name_of
 from tflgpu.saved.index import Index
 from tflgpu.saved.kernel import CodeOf
 from tflgpu.saved.source import Source
@@ -40,7 +40,7 @@ class Flat:
 
 @attrs.define(eq=False)
 class _Tables:
-    """What all records of a file share: its other vectors."""
+    """The vectors of texts and numbers that all records of a file share."""
 
     texts: dict[str, int] = attrs.Factory(dict)
     integers: list[int] = attrs.Factory(list)
@@ -194,7 +194,7 @@ class Flattener:
         self._kept.append(item)
 
     def _parts(self, item: Any) -> list[Any]:
-        """What a value is made of, but for what its own record has."""
+        """The values that a value consists of, without those that its record holds itself."""
         kind = type(item)
         if kind in (tuple, list):
             return list(item)
@@ -243,7 +243,7 @@ class Flattener:
             f"a saved model cannot have a {name_of(kind)}, and this one would: {told(item)}"
         )
 
-    def _object(self, item: Any, known: KnownClass, refs: list[int]) -> int:
+    def _object(self, item: Any, known: SavedClass, refs: list[int]) -> int:
         if not self._whole:  # it will be read again
             self._check(known, item)
         kinds = self._tables.kinds
@@ -268,7 +268,7 @@ class Flattener:
         return self._emit(words)
 
     @staticmethod
-    def _check(known: KnownClass, item: Any) -> None:
+    def _check(known: SavedClass, item: Any) -> None:
         for name, check, part in zip(known.fields, known.checks, known.parts(item), strict=True):
             if check is not None and not check(part):
                 raise SavedModelError(

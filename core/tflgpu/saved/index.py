@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tflgpu.errors import ModelError, SavedModelError
 from tflgpu.tflite.flat import FlatFile
-from tflgpu.tflite.layouts import Field, Kind, Layout
+from tflgpu.tflite.layouts import Field, Kind, TableLayout
 from tflgpu.values import frozen
 
 IDENTIFIER = b"TFGS"
@@ -29,7 +29,7 @@ _NUMBERS = (
     ("words", "<u4"),
     ("bodies", "<u4"),
 )
-LAYOUT = Layout(
+LAYOUT = TableLayout(
     "Index",
     {
         name: Field(name, slot, Kind.NUMBERS, np.dtype(kind))
@@ -41,7 +41,7 @@ _WHERE = "the index of a saved model"
 
 @frozen(eq=False)
 class Index:
-    """What a file holds but for its arrays; ``saved.fbs`` says what each field is."""
+    """The contents of a file without its arrays; ``saved.fbs`` describes each field."""
 
     texts: tuple[str, ...]
     integers: Sequence[int]

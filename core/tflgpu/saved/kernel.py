@@ -1,4 +1,4 @@
-"""A kernel that was read: its statements are read from the file at their first use.
+"""A kernel from a file, whose statements are read at their first use.
 
 A device that has the code of a kernel already needs its name, workgroup and buffers only; the
 statements are most of what there is to read.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias, Union
 
-from tflgpu.language.tree import Kernel, Stmt
+from tflgpu.language.kernel import Kernel, Stmt
 
 #: The code that a device printed of a kernel; None where it keeps none.
 CodeOf = Callable[[Kernel], Union[bytes, None]]
@@ -32,7 +32,7 @@ class SavedKernel(Kernel):
     _statements: tuple[Stmt, ...] | None
 
     def __init__(self, given: dict[str, Any], read: ReadsBody, code: bytes | None) -> None:
-        """Of the other fields, and what reads the body."""
+        """A kernel with these other fields, whose body ``read`` gives."""
         for name, value in (*given.items(), ("code", code), ("_read", read), ("_statements", None)):
             object.__setattr__(self, name, value)  # kernels are frozen
 
@@ -50,5 +50,5 @@ class SavedKernel(Kernel):
         return found
 
     def read_by(self, read: ReadsBody) -> None:
-        """What gives the statements that are not in the file."""
+        """Set the function that gives the statements, which are not in the file."""
         object.__setattr__(self, "_read", read)

@@ -1,5 +1,4 @@
-"""Where compiled graphs come from: a file that was asked for, a folder that keeps them, or the
-compiler."""
+"""Where compiled graphs are looked up: a given file, a folder, or the compiler."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from tflgpu.cache.disk_cache import cache_folder
+from tflgpu.compiler import compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import SavedModelError
@@ -56,7 +56,8 @@ class SavedLocation:
     token: str = ""
 
     def asked(self, options: DelegateOptions) -> SavedLocation:
-        """The same with the folder that options name, or the user's, where there is none yet."""
+        """A copy with the folder that the options name, or the user's, where no place is set
+        yet."""
         if self.folder is not None or self.saved is not None:
             return self
         if options.cache_root is not None:
@@ -106,7 +107,7 @@ class SavedLocation:
         return found
 
     def insist_on_device(self, device: object | None, reasons: str) -> None:
-        """That there is a device, where a saved model is to run on it.
+        """Check that there is a device, where a saved model is to run on one.
 
         Raises:
             SavedModelError: there is none.
@@ -117,16 +118,12 @@ class SavedLocation:
     def compiled(
         self, graph: Graph, target: Target, device: Device | NodeDevice, plugins: Iterable[Plugin]
     ) -> Compiled:
-        """What a graph becomes.
+        """The compiled form of a graph: read where it is saved, else made now.
 
         Raises:
             SavedModelError: the saved model is not this one for this device.
             PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
         """
-        from tflgpu.compiler.compile import (
-            compile as compile_graph,  # a start that is kept needs none
-        )
-
         facts = partial(device_facts, device, plugins)
         if self.saved is not None:
             if isinstance(device, NodeDevice):

@@ -1,4 +1,4 @@
-"""A compiled graph as a file, and back."""
+"""Writes a compiled graph to a file, and reads it."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def compiled_in(
     where: str,
     compile: Callable[[], Compiled] | None = None,
 ) -> Compiled:
-    """What was saved. Arrays are views of ``data``, or of the graph's constants. ``compile`` gives
-    the same anew, for statements of kernels that are not in the file.
+    """The compiled graph in a file's bytes. Arrays are views of ``data``, or of the graph's
+    constants. ``compile`` gives the same anew, for statements of kernels that are not in the file.
 
     Raises:
         SavedModelError: the bytes are damaged, of another version, or for another key.
@@ -77,7 +77,7 @@ def compiled_in(
 
 
 def start_in(data: memoryview, source: Source, key: Key, where: str) -> Start:
-    """What was saved of a model's file. The graph is not built for it.
+    """The start in a file's bytes. The graph is not built for it.
 
     Raises:
         SavedModelError: as `compiled_in`.
@@ -163,7 +163,7 @@ def read_saved(
 
 
 def read_start(path: Path, source: Source, key: Key) -> Start:
-    """The same of a model's file.
+    """The start in a file.
 
     Raises:
         SavedModelError: as `read_saved`.
@@ -174,7 +174,7 @@ def read_start(path: Path, source: Source, key: Key) -> Start:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """What is wrong inside is said with the file's name."""
+    """A context that puts the file's name into errors."""
     try:
         yield
     except SavedModelError as error:
@@ -196,7 +196,7 @@ def mapped(path: Path) -> memoryview:
 
 
 def checked(path: Path) -> tuple[Content, Key]:
-    """What is in a file whose digest is right, not made into values, and what it is for.
+    """The contents of a file whose digest is right, before values are made of them, and its key.
 
     Raises:
         SavedModelError: as `mapped`, or it is damaged or of another version.

@@ -20,7 +20,7 @@ from tflgpu.saved.source import Source
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
-    from tflgpu.language.tree import Kernel, Stmt
+    from tflgpu.language.kernel import Kernel, Stmt
 
 
 class ModelLookup(Protocol):
@@ -32,7 +32,7 @@ class ModelLookup(Protocol):
         ...
 
     def source(self, place: int) -> FileOptions | None:
-        """What the file says of the graph's node at a place."""
+        """The file's options of a node, by its place in the graph."""
         ...
 
     def bytes_at(self, start: int, size: int) -> memoryview:
@@ -69,7 +69,7 @@ class GraphLookup:
         return self.graph.values[value].data
 
     def source(self, place: int) -> FileOptions | None:
-        """What the file says of the node at a place of the graph."""
+        """The file's options of a node, by its place in the graph."""
         return self.graph.nodes[place].source
 
     def bytes_at(self, start: int, size: int) -> memoryview:
@@ -92,7 +92,7 @@ class FileLookup:
         return self.file.graph.values[value].data
 
     def source(self, place: int) -> FileOptions | None:
-        """What the file says of a node; the graph is built when a field of it is read."""
+        """The file's options of a node; the graph is built when a field of them is read."""
         return SavedSource(self.file, place)
 
     def bytes_at(self, start: int, size: int) -> memoryview:
@@ -107,7 +107,7 @@ class FileLookup:
 
 
 class SavedSource(FileOptions):
-    """What a model's file says of an operator, looked up in its graph."""
+    """An operator's options in a model's file, looked up in its graph when they are read."""
 
     __slots__ = ("_file", "_found", "_place")
     _file: Source
@@ -115,13 +115,13 @@ class SavedSource(FileOptions):
     _found: FileOptions | None
 
     def __init__(self, file: Source, place: int) -> None:
-        """Of the node at a place of the graph."""
+        """The options of the node at ``place`` of a graph."""
         for name, value in (("_file", file), ("_place", place), ("_found", None)):
             object.__setattr__(self, name, value)  # these are frozen
 
     @property
     def found(self) -> FileOptions:
-        """What the graph has there.
+        """The options in the graph.
 
         Raises:
             SavedModelError: nothing.

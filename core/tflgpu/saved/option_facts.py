@@ -1,4 +1,4 @@
-"""A delegate's options, and what plugins have registered, as facts of a key.
+"""Facts for a key about a delegate's options and the registered plugins.
 
 With a graph at hand the key asks the target that it is compiled for. Making that takes importing
 every op, pass and rule. What decides it is less: options, the device, versions of code, and what
@@ -29,7 +29,8 @@ def facts_of_options(options: DelegateOptions) -> Facts:
 
 
 def facts_of_registry(known: Registry, backend: str) -> Facts:
-    """What plugins have registered for a backend, in the order in which it is asked."""
+    """Facts about a backend's ops, passes and rules of plugins, in the order in which they
+    apply."""
     said = {
         "ops": sorted(map(op_text, known.own_ops.values())),
         "passes": [pass_text(each) for each in known.passes()],

@@ -1,4 +1,4 @@
-"""Records become values: one after another, each from those before it.
+"""Turns records into values, each from records before it.
 
 No record can name a later one or itself, so that nothing is part of itself and nothing recurses;
 and a file of n words makes at most n values. Only classes of the table are made, by their own
@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from tflgpu.errors import SavedModelError, TflgpuError
 from tflgpu.errors.blame import shown
-from tflgpu.language.tree import Kernel, Stmt
+from tflgpu.language.kernel import Kernel, Stmt
 from tflgpu.saved import records
 from tflgpu.saved.checks import told
-from tflgpu.saved.classes import Classes, KnownClass
+from tflgpu.saved.classes import Classes, SavedClass
 from tflgpu.saved.container import Content
 from tflgpu.saved.kernel import ReadsBody, SavedKernel
 from tflgpu.saved.model_lookup import ModelLookup
@@ -248,9 +248,9 @@ class Rebuilder:
         place = self._index.integers[words[0]]
         return self._given.source(place) if place >= 0 else _damaged("a negative place")
 
-    def _read_classes(self) -> list[KnownClass]:
+    def _read_classes(self) -> list[SavedClass]:
         words, texts = self._index.classes, self._index.texts
-        found: list[KnownClass] = []
+        found: list[SavedClass] = []
         at = 0
         try:
             while at < len(words):
@@ -278,7 +278,7 @@ def _extent(kind: int, words: Sequence[int], at: int) -> tuple[int, int]:
     return _damaged(f"there is no record of kind {kind}")
 
 
-def _object(known: KnownClass, parts: list[Any]) -> Any:
+def _object(known: SavedClass, parts: list[Any]) -> Any:
     if len(parts) != len(known.fields):
         _damaged(f"a {known.name} ends in the middle")
     for check, part in zip(known.checks, parts, strict=True):
@@ -287,7 +287,7 @@ def _object(known: KnownClass, parts: list[Any]) -> Any:
     return known.make(*parts)
 
 
-def check_fields(known: KnownClass, values: Mapping[str, Any]) -> None:
+def check_fields(known: SavedClass, values: Mapping[str, Any]) -> None:
     """Some fields of a class, as `_object` looks at all.
 
     Raises:

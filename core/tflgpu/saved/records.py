@@ -1,4 +1,4 @@
-"""What the words of an index mean: the kinds of records.
+"""The kinds of records in an index.
 
 A record is a kind and what belongs to it: numbers of earlier records (``refs``), or places in the
 index's other vectors. `flatten` writes them, `rebuild` reads them.

@@ -1,4 +1,5 @@
-"""Where a graph comes from: a file's bytes, one of its subgraphs, and the shapes of its inputs.
+"""`Source`: a file's bytes, one of its subgraphs, and the shapes of its inputs; the graph on
+demand.
 
 Together they say what the graph is before it is built, so that a compiled model can be found
 without building it.
@@ -27,7 +28,7 @@ FILE = "file"
 
 @define(eq=False, slots=False)
 class Source:
-    """What a graph is built from.
+    """All that a graph is built from, before it is built.
 
     Attributes:
         content: The bytes of the model's file, which stay as they are.
@@ -50,7 +51,7 @@ class Source:
 
     @cached_property
     def digest(self) -> str:
-        """Of every byte of the file."""
+        """The digest of all bytes of the file."""
         return self.known or digest_of(self.content).hex()
 
     @property
@@ -72,7 +73,7 @@ class Source:
 
     @property
     def facts(self) -> Facts:
-        """What is to be said of it in a key."""
+        """The source as facts of a key."""
         shapes = {index: list(self.shapes[index]) for index in sorted(self.shapes)}
         return (
             (FILE, self.digest),
@@ -91,7 +92,7 @@ class Source:
 
     @cached_property
     def compiled(self) -> Compiled:
-        """What it becomes, compiled when it is first asked for."""
+        """The compiled form, made at the first use."""
         assert self.compile is not None
         return self.compile(self)
 

@@ -1,4 +1,4 @@
-"""Digests of folders: what tells one state of a package from another.
+"""Digests of folders, which change when a package does.
 
 Files of all kinds count, since code reads tables from some. Only what is in `__pycache__` does not:
 Python makes that of the others. A `.pyc` elsewhere is code that has no source.

@@ -1,5 +1,5 @@
-"""All that a start needs of a model besides its bytes: what it was compiled to, and what of its
-graph outlives the building of a session."""
+"""`Start`: what a later process needs of a model besides its bytes: the compiled parts, and what
+outlives the graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tflgpu.values import frozen
 
 @frozen(eq=False)
 class Start:
-    """What becomes of a model's file.
+    """The compiled form of a model's file, without its graph.
 
     Attributes:
         compiled: The compiled graph.

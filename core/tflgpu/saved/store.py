@@ -1,4 +1,4 @@
-"""A folder of saved models: what was compiled once is read the next time.
+"""A folder of saved models: a model that was compiled once is read the next time.
 
 A cache: a damaged or outdated file is dropped, and made anew. A file's name is a digest of its key,
 and the key in it is compared as well. Two processes that want the same model compile it once. The
@@ -21,6 +21,7 @@ from tflgpu.cache.age import age_of
 from tflgpu.cache.disk_cache import cache_folder, cache_key
 from tflgpu.cache.file_lock import exclusive
 from tflgpu.cache.whole_file import is_lack
+from tflgpu.compiler import compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
@@ -62,7 +63,7 @@ def open_or_compile(
     code_of: CodeOf | None = None,
     limit: int = LIMIT,
 ) -> Compiled:
-    """What a graph becomes: read from a folder if it is there, else compiled, and kept there.
+    """The compiled form of a graph: read from a folder, or compiled and kept there.
 
     Args:
         graph: As it was read; it is not changed.
@@ -78,7 +79,6 @@ def open_or_compile(
         PluginError, GraphError: as `tflgpu.compiler.compile.compile`. What goes wrong with files is
             logged.
     """
-    from tflgpu.compiler.compile import compile as compile_graph
 
     def made() -> Compiled:
         return compile_graph(graph, target)
@@ -109,7 +109,7 @@ def open_or_make(
     write: Callable[[Path, T], None],
     limit: int = LIMIT,
 ) -> T:
-    """What a folder has of a key, or what is made and kept there.
+    """The value that a folder has for a key, or a new one, which is kept there.
 
     Raises:
         The errors of ``make``. Those of ``read`` and ``write`` are logged.
@@ -176,8 +176,7 @@ def entries(folder: Path) -> list[SavedFile]:
 
 
 def fault(path: Path) -> str:
-    """What is wrong with a file, "" where nothing is: its digest is right, and its name is that of
-    its key."""
+    """Why a file cannot be used; "" where its digest is right and its name is that of its key."""
     try:
         _, key = checked(path)
     except SavedModelError as error:

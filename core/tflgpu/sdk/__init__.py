@@ -1,4 +1,4 @@
-"""What authors of plugins import, and nothing else: one module for each part of the work.
+"""The names that plugins import: one module for each part of the work.
 
     plugin      hooks, and what they answer; imports no kernels
     ops         an operator: shapes, NumPy reference, samples, facets

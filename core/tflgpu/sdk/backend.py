@@ -57,7 +57,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.language.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.language.check import check
 from tflgpu.language.interpreter import interpret
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 

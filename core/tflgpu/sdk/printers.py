@@ -11,7 +11,7 @@ from tflgpu.language.generator import ShaderGenerator
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.needs import Features, Needs, check_needs, needs_of
 from tflgpu.language.printer import Printer
-from tflgpu.language.tree import Buffer, Expr, Kernel, Stmt
+from tflgpu.language.tree import Expr, Kernel, KernelBuffer, Stmt
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, Scalar, Size3, Type
 from tflgpu.plugins.registry import registry
 
@@ -21,13 +21,13 @@ __all__ = [
     "F32",
     "I32",
     "U32",
-    "Buffer",
     "CPrinter",
     "DefiningPrinter",
     "DeviceCaps",
     "Expr",
     "Features",
     "Kernel",
+    "KernelBuffer",
     "KernelError",
     "Needs",
     "Printer",

@@ -30,7 +30,7 @@ def by_blocks(value: Value, info: TensorInfo) -> bool:
 
 
 def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> Array | Unsupported:
-    """What a constant that is quantized by blocks stands for, in f32; or why it cannot be told.
+    """The values of a constant that is quantized by blocks, in f32; or why they cannot be computed.
 
     Raises:
         ModelError: it is too large for a tensor.

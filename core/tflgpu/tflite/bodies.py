@@ -1,5 +1,5 @@
-"""Subgraphs that an operator runs (the branches of IF, the body of WHILE): which operators do, and
-how such a subgraph is taken along to a model of its own."""
+"""Subgraphs that an operator runs (branches of IF, the body of WHILE), and how a model of its own
+takes them along."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _HANDLES = frozenset({DType.RESOURCE, DType.VARIANT})
 
 
 def run_by_host(operator: OperatorInfo) -> bool:
-    """Whether an interpreter runs an operator between graphs: control flow, state, and whatever has
-    to do with texts, which no graph knows."""
+    """Whether an interpreter runs an operator between graphs: control flow, state, and operators on
+    texts, which graphs do not have."""
     return operator.texts or (operator.name in RUN_BY_HOST and not operator.is_custom)
 
 
@@ -75,7 +75,7 @@ def subgraphs_of(fields: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def check_nesting(subgraphs: Sequence[SubgraphInfo]) -> None:
     """Check that subgraphs which run subgraphs end, and do not ask for more work than any model.
 
-    Whatever runs or writes out a subgraph does so at each operator that runs it, so that a few
+    A subgraph is run or written out at each operator that calls it, so that a few
     levels of a few operators each can stand for millions.
 
     Raises:

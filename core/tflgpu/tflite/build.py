@@ -16,7 +16,7 @@ from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
-from tflgpu.lowering.reason import KnownLate, Unsupported
+from tflgpu.lowering.reason import NeedsConstant, Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
@@ -24,10 +24,10 @@ from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host, runs_subgraphs
 from tflgpu.tflite.evaluate import FAILURES, evaluate, operands_of
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.narrow import Narrow, held_type
+from tflgpu.tflite.result_types import settled
 from tflgpu.tflite.schema import BUILTIN_CODES
-from tflgpu.tflite.settled import settled
 from tflgpu.tflite.states import check_states, kept_after_all
-from tflgpu.tflite.told import tensor_fields
+from tflgpu.tflite.tensor_fields import tensor_fields
 
 _LOG = logging.getLogger("tflgpu")
 
@@ -343,7 +343,7 @@ class _Building:
             return unknown
         found = self.foreign(node)
         if isinstance(found, Unsupported):
-            late = isinstance(found, KnownLate) and node.op not in self.ops
+            late = isinstance(found, NeedsConstant) and node.op not in self.ops
             return UnknownOp(f"{unknown.reason}; {found.reason}", dynamic=late, host=unknown.host)
         for value, spec in zip(node.outputs, found, strict=True):
             self._settle(value, spec, where, known=True)
@@ -375,7 +375,7 @@ class _Building:
         return value
 
     def _is(self, value: Value) -> str:
-        """What a tensor that an operator must not write is."""
+        """Describes a tensor that an operator must not write."""
         if value in self.graph.inputs:
             return "an input of the model"
         if self.info.tensors[value.id].data is not None:
@@ -430,7 +430,7 @@ def _is_hosts(operator: OperatorInfo, definition: OpDef | None) -> bool:
 
 
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
-    """Why the operator is beyond tflgpu whatever its options; None where it is not."""
+    """Why tflgpu cannot run the operator with any options; None where it can."""
     if _is_hosts(operator, definition):
         what = "control flow and variables" if operator.name in RUN_BY_HOST else "texts (strings)"
         return f"{what} are the interpreter's own"

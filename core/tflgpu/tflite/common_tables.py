@@ -1,4 +1,4 @@
-"""The tables that say what a model's tensors are, as data.
+"""Tables of a model's tensors, as data of the schema.
 
 `tflgpu.tflite.schema` knows all tables by asking the `tflite` package, hundreds of modules which
 take longer to import than a kept model takes to start. Looking up what its inputs and outputs are
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.tflite.layouts import Default, Field, Kind, Layout
+from tflgpu.tflite.layouts import Default, Field, Kind, TableLayout
 
 _I1, _U1, _B1 = np.dtype("<i1"), np.dtype("<u1"), np.dtype("?")
 _I4, _U4, _F4 = np.dtype("<i4"), np.dtype("<u4"), np.dtype("<f4")
@@ -88,5 +88,5 @@ _TABLES = {
     ),
 }
 
-COMMON = {name: Layout(name, {f.name: f for f in fields}) for name, fields in _TABLES.items()}
+COMMON = {name: TableLayout(name, {f.name: f for f in fields}) for name, fields in _TABLES.items()}
 """Layouts by the name of the table."""

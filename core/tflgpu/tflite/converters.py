@@ -59,7 +59,7 @@ class FromSomething(Protocol):
         ...
 
     def steps(self, shape: Shape) -> list[Step]:
-        """What makes the tensor of it, at least one step."""
+        """The operators that make the model's tensor from the caller's, at least one."""
         ...
 
 
@@ -67,7 +67,7 @@ class ToSomething(Protocol):
     """A converter for an output of the model."""
 
     def steps(self, shape: Shape) -> list[Step]:
-        """What is made of a tensor of ``shape``, at least one step."""
+        """The operators that make the caller's result from a tensor of ``shape``, at least one."""
         ...
 
 
@@ -83,11 +83,11 @@ class FromBytes:
     scale: Any = 1.0
 
     def given(self, shape: Shape) -> tuple[Shape, DType]:
-        """As `FromSomething`."""
+        """The same shape, as u8."""
         return shape, DType.U8
 
     def steps(self, shape: Shape) -> list[Step]:
-        """As `FromSomething`."""
+        """CAST, then SUB and MUL where they change anything."""
         return [_cast(DType.U8, DType.F32, shape), *_scaled(self.mean, self.scale, shape)]
 
 
@@ -111,12 +111,12 @@ class FromImage:
     scale: Any = 1.0
 
     def given(self, shape: Shape) -> tuple[Shape, DType]:
-        """As `FromSomething`."""
+        """An image of the size that is given, as u8."""
         batch = _image("FromImage", shape)[0]
         return (batch, self.height, self.width, self.channels), DType.U8
 
     def steps(self, shape: Shape) -> list[Step]:
-        """As `FromSomething`."""
+        """CAST, then SLICE, RESIZE_BILINEAR, SUB and MUL where they change anything."""
         batch, height, width, taken = shape
         top, left, tall, wide = self.crop or (0, 0, self.height, self.width)
         numbers = (top, left, tall, wide, self.height, self.width, self.channels)
@@ -156,11 +156,11 @@ class FromLayout:
     layout: str = "DHWC4"
 
     def given(self, shape: Shape) -> tuple[Shape, DType]:
-        """As `FromSomething`."""
+        """The shape in the other layout, as f32."""
         return _sliced(self.layout, shape), DType.F32
 
     def steps(self, shape: Shape) -> list[Step]:
-        """As `FromSomething`."""
+        """TRANSPOSE and RESHAPE, then SLICE where channels are dropped."""
         slices, height, width, _ = _sliced(self.layout, shape)
         whole = (1, height, width, 4 * slices)
         found = [_transpose((1, 2, 0, 3), (height, width, slices, 4)), _reshape(whole)]
@@ -177,7 +177,7 @@ class ToLayout:
     layout: str = "DHWC4"
 
     def steps(self, shape: Shape) -> list[Step]:
-        """As `ToSomething`."""
+        """PAD where channels are missing, RESHAPE and TRANSPOSE."""
         slices, height, width, _ = _sliced(self.layout, shape)
         whole = (1, height, width, 4 * slices)
         found = []
@@ -201,7 +201,7 @@ class ToClasses:
     dtype: str = "u8"
 
     def steps(self, shape: Shape) -> list[Step]:
-        """As `ToSomething`."""
+        """ARG_MAX, then CAST for u8."""
         if self.dtype not in ("u8", "i32"):
             raise OptionError(f"ToClasses: dtype is 'u8' or 'i32', not {shown(self.dtype)}")
         if not isinstance(self.axis, int) or not -len(shape) <= self.axis < len(shape):
@@ -226,7 +226,7 @@ class ToBytes:
     zero_point: int = 0
 
     def steps(self, shape: Shape) -> list[Step]:
-        """As `ToSomething`."""
+        """QUANTIZE."""
         scale = float(_numbers("scale", self.scale, 1)[0])
         if not scale > 0:
             raise OptionError(f"ToBytes: scale is {shown(self.scale)}, not a number above 0")

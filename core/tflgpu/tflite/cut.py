@@ -1,8 +1,8 @@
 """Nodes of a graph as a model of their own, for a runtime that takes `.tflite` files.
 
-Nobody writes an op's attributes back into options by hand. What the file said is taken where it
-still says the same, that is where `OpDef.parse` makes the node's attributes of it; else options are
-guessed from attributes that have a field's name, and taken under the same condition.
+No op has code that writes its attributes back into options. The file's options are used where
+`OpDef.parse` still makes the node's attributes of them; else options are guessed from attributes
+that have a field's name, and used under the same condition.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tflgpu.ops.unknown import ForeignOp, unknown_reason
 from tflgpu.tflite.bodies import Bodies
 from tflgpu.tflite.schema import BUILTIN_CODES, default_fields, options_of
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, PackedOptions, TensorSpec
-from tflgpu.tflite.told import tensor_fields
+from tflgpu.tflite.tensor_fields import tensor_fields
 from tflgpu.tflite.write import write_model
 
 _STEPS = 1 << 16

@@ -51,7 +51,7 @@ class Record:
 
 
 @frozen
-class Packed:
+class PackedTable:
     """A table that is written by a function of the builder, which gives its offset."""
 
     pack: Callable[[Any], int]
@@ -102,7 +102,7 @@ def _prepare(builder: Any, field: Field, value: Any, where: str) -> Any:
     """A scalar as it is; anything else written, as the offset of it."""
     if isinstance(value, Offset):
         return value.position
-    if isinstance(value, Packed):
+    if isinstance(value, PackedTable):
         return value.pack(builder)
     if field.kind is Kind.SCALAR:
         return _scalar(field, value, where)

@@ -1,4 +1,4 @@
-"""An operator whose operands are known while a file becomes a graph: its results are constants."""
+"""Evaluates an operator with known operands while a graph is built: its results are constants."""
 
 from __future__ import annotations
 

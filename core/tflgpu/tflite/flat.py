@@ -16,7 +16,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.budget import Budget
 from tflgpu.ir.dtypes import Array
-from tflgpu.tflite.layouts import Field, Kind, Layout
+from tflgpu.tflite.layouts import Field, Kind, TableLayout
 from tflgpu.tflite.schema import layout
 from tflgpu.tflite.sniff import NOT_FLAT
 
@@ -57,7 +57,7 @@ class FlatFile:
         """The root table."""
         return self.table(self._offset(0, f"{where}: root table"), where, layout(table))
 
-    def table(self, position: int, where: str, fields: Layout) -> Table:
+    def table(self, position: int, where: str, fields: TableLayout) -> Table:
         """The table at an absolute position.
 
         Raises:
@@ -94,7 +94,7 @@ class FlatFile:
         return position + _OFFSET, count
 
     def require(self, position: int, size: int, where: str) -> None:
-        """That ``size`` bytes from ``position`` are within the file.
+        """Check that ``size`` bytes from ``position`` are within the file.
 
         Raises:
             ModelError: they are not.
@@ -121,7 +121,13 @@ class Table:
     __slots__ = ("_file", "_layout", "_length", "_position", "_vtable", "where")
 
     def __init__(
-        self, file: FlatFile, position: int, vtable: int, length: int, where: str, fields: Layout
+        self,
+        file: FlatFile,
+        position: int,
+        vtable: int,
+        length: int,
+        where: str,
+        fields: TableLayout,
     ) -> None:
         self._file = file
         self._position = position
@@ -250,12 +256,12 @@ class Table:
 
     @property
     def place(self) -> tuple[memoryview, int]:
-        """The file, and where in it the table is, for whoever knows more of the schema."""
+        """The file, and where in it the table is, for readers that know more of the schema."""
         return self._file.data, self._position
 
     def left_out(self) -> list[str]:
-        """What is in the table and not among `all_fields`: fields of other kinds by name, and those
-        that the schema known here lacks by slot. Whoever writes the table again would lose them."""
+        """Fields that are in the table and not in `all_fields`: those of other kinds by name,
+        unknown ones by slot. Writing the table again would lose them."""
         known = {field.slot: field for field in self._layout.fields.values()}
         found = []
         for slot in range((self._length - 4) // 2):

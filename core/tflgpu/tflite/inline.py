@@ -1,11 +1,10 @@
-"""Composites replaced by what they are made of.
+"""Replaces composites by the operators of their decomposition.
 
 A `STABLEHLO_COMPOSITE` is a name and attributes for a subgraph of operators, its decomposition. A
-delegate may know the name; whatever runs the operators of the decomposition instead is right by
-definition, and LiteRT's interpreter does that too, before it runs a model. Here it is done when a
-file is read, so that everything behind the reader sees ordinary operators. Each keeps what
-composite it came from, so that the compiler may put one op in their place
-(`tflgpu.compiler.composites`).
+delegate may know the name; running the operators of the decomposition instead is right by
+definition, and LiteRT's interpreter does that before it runs a model. Here it is done when a file
+is read, so that the rest of tflgpu sees ordinary operators. Each keeps the composite that it came
+from, so that the compiler may put one op in their place (`tflgpu.compiler.composites`).
 """
 
 from __future__ import annotations

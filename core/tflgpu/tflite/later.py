@@ -1,8 +1,8 @@
-"""A model whose file was read before, and is read again only where somebody asks.
+"""A model file that was checked before: each part is read at its first use.
 
-Reading checks every table, which for a large model takes longer than opening it from what was kept
-of it. Of a file that passed once, byte for byte, only what is asked for is read: what the inputs
-and outputs are, as a rule. It is checked like everything that is read.
+Reading checks every table, which for a large model takes longer than opening its saved start. Of a
+file that passed once, byte for byte, only the parts that are used are read and checked: as a rule
+the inputs and outputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tflgpu.tflite.operators import Limits, check_indices
 
 
 class Whole:
-    """All of a file, read by whoever asks first. ``read`` reads it."""
+    """All of a file, read at the first use by ``read``."""
 
     def __init__(self, read: Callable[[], ModelFile]) -> None:
         self._read = read
@@ -58,7 +58,7 @@ class LaterModel(ModelFile):
         subgraphs: tuple[LaterSubgraph, ...],
         signatures: tuple[SignatureInfo, ...],
     ) -> None:
-        """Of a file's bytes; ``whole`` has all of it."""
+        """A model in these bytes; ``whole`` reads all of it."""
         given = {
             "content": data,
             "_whole": whole,
@@ -79,32 +79,32 @@ class LaterModel(ModelFile):
 
     @property
     def version(self) -> int:
-        """As `ModelFile`; and so on."""
+        """The version of the file format."""
         return self.whole.version
 
     @property
     def description(self) -> str:
-        """As `ModelFile`."""
+        """The file's description."""
         return self.whole.description
 
     @property
     def operator_codes(self) -> tuple[OperatorCode, ...]:
-        """As `ModelFile`."""
+        """The operators that the file uses."""
         return self.whole.operator_codes
 
     @property
     def metadata(self) -> Mapping[str, memoryview]:
-        """As `ModelFile`."""
+        """The file's metadata, by name."""
         return self.whole.metadata
 
     @property
     def subgraphs(self) -> tuple[SubgraphInfo, ...]:
-        """As `ModelFile`."""
+        """The subgraphs, whose tensors are read one by one."""
         return self._subgraphs
 
     @property
     def signatures(self) -> tuple[SignatureInfo, ...]:
-        """As `ModelFile`."""
+        """The signatures."""
         return self._signatures
 
 
@@ -123,8 +123,7 @@ class LaterSubgraph(SubgraphInfo):
         subgraphs: int,
         tensor: Callable[[Table, int, int, bool], TensorInfo],
     ) -> None:
-        """Of a subgraph's table; ``tensor`` reads a tensor's, which is the i-th of so many, and an
-        input or not."""
+        """A subgraph by its table; ``tensor(table, index, count, is_input)`` reads one tensor."""
         limits = Limits(number, table.count("tensors"), subgraphs)
         inputs, outputs = table.numbers("inputs"), table.numbers("outputs")
         check_indices(inputs, f"{table.where}: input", limits)
@@ -147,7 +146,7 @@ class LaterSubgraph(SubgraphInfo):
 
     @property
     def operators(self) -> tuple[OperatorInfo, ...]:
-        """As `SubgraphInfo`."""
+        """All operators, read together at the first use."""
         return self.whole.operators
 
 

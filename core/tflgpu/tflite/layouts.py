@@ -17,7 +17,7 @@ Default = int | float | bool | None
 
 
 class Kind(enum.Enum):
-    """What a field of a table holds."""
+    """The contents of a table's field."""
 
     SCALAR = "scalar"
     STRING = "string"
@@ -48,7 +48,7 @@ class Field:
 
 
 @frozen
-class Layout:
+class TableLayout:
     """The fields of one table, by name, in slot order."""
 
     name: str

@@ -1,4 +1,4 @@
-"""What a `.tflite` file says, as plain checked values.
+"""The contents of a `.tflite` file, as plain checked values.
 
 Every index that one of these holds is in range of the model it came from. Order of operators,
 shapes that operators make of each other, and what any operator means are not looked at here.

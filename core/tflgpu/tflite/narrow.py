@@ -54,7 +54,7 @@ class Narrow:
         return bool(self._types)
 
     def read(self, value: Value) -> Value:
-        """What operators read in the place of a tensor: of an input the numbers that fit its
+        """The value that operators read for a tensor: for an input, its numbers limited to its
         type."""
         return self._fitted.get(value.id, value)
 

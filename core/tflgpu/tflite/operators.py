@@ -1,4 +1,4 @@
-"""Operators: which they are, what they read and write, and their options."""
+"""Reads operators: which op, its tensors, and its options."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _indices(
 
 
 def check_indices(indices: tuple[int, ...], where: str, limits: Limits, lowest: int = 0) -> None:
-    """That each is a tensor of the subgraph, or the -1 of an absent one where ``lowest`` is -1.
+    """Check that each index is a tensor of the subgraph, or -1 (absent) where ``lowest`` is -1.
 
     Raises:
         ModelError: one is not.

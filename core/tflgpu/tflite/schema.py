@@ -18,7 +18,7 @@ import numpy as np
 from attrs import frozen
 
 from tflgpu.tflite.common_tables import COMMON
-from tflgpu.tflite.layouts import Default, Field, Kind, Layout
+from tflgpu.tflite.layouts import Default, Field, Kind, TableLayout
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,7 +31,7 @@ def _package() -> Any:
 
 
 class _Later(Mapping[K, V]):
-    """A mapping that is made when somebody first looks into it."""
+    """A mapping that is made at its first use."""
 
     def __init__(self, make: Callable[[], dict[K, V]]) -> None:
         self._found = functools.cache(make)
@@ -109,7 +109,7 @@ _ADDED = {
 
 
 @functools.cache
-def layout(table: str) -> Layout:
+def layout(table: str) -> TableLayout:
     """The layout of the table with this schema name, e.g. "Conv2DOptions".
 
     Raises:
@@ -118,12 +118,12 @@ def layout(table: str) -> Layout:
     if table in COMMON:
         return COMMON[table]
     if table in _BY_HAND:
-        return Layout(table, {f.name: f for f in _BY_HAND[table]})
+        return TableLayout(table, {f.name: f for f in _BY_HAND[table]})
     cls = getattr(_package(), table, None)
     if cls is None or not hasattr(cls, "Init"):
         raise KeyError(f"the TFLite schema has no table {table}")
     fields = {f.name: f for f in (*_ADDED.get(table, ()), *reflect(cls))}
-    return Layout(table, dict(sorted(fields.items(), key=lambda item: item[1].slot)))
+    return TableLayout(table, dict(sorted(fields.items(), key=lambda item: item[1].slot)))
 
 
 def reflect(cls: Any) -> list[Field]:
@@ -240,7 +240,7 @@ def options_of(builtin: str) -> OptionsRef | None:
 
 
 def default_fields(table: str) -> dict[str, Any]:
-    """What every field of an options table reads as when it is not in the file.
+    """The value of every field of an options table that the file leaves out.
 
     A scalar reads as the schema's default, a vector as ``()``, a string as ``""``.
     """

@@ -1,4 +1,4 @@
-"""What a file is, when it is not a `.tflite` model."""
+"""Recognizes other file types, for the error message about a file that is no `.tflite` model."""
 
 from __future__ import annotations
 

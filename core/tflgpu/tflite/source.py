@@ -15,7 +15,7 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 def name_of(source: Source) -> str:
-    """What to call the source in messages."""
+    """The name of a source in messages."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return f"model of {memoryview(source).nbytes:,} bytes in memory"
     return os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else "model"
@@ -52,8 +52,8 @@ class _MappedFile(mmap.mmap):
     status: os.stat_result
 
     def may_differ(self) -> bool:
-        """Whether somebody has written to the file since. Where another one has its name, this one
-        is out of reach."""
+        """Whether the file may have been written to since. A file that only took its name does not
+        count."""
         try:
             now = Path(self.path).stat()
         except OSError:
@@ -69,17 +69,16 @@ class _MappedFile(mmap.mmap):
 
 
 def check_unchanged(data: memoryview, same: Callable[[], bool] | None) -> None:
-    """That a model's bytes are what they were when they were opened, as far as can be told: of a
-    file the file system is asked, and ``same`` only where it says that somebody wrote to it; of
-    memory that can be written, ``same``.
+    """Check that a model's bytes have not changed since they were opened. Of a file the file system
+    is asked, and ``same`` only where it reports a write; of writable memory, ``same``.
 
     Args:
         data: As `open_source` gave it.
-        same: Whether the bytes are the same, which takes reading all of them; None where nobody
-            knows what they were.
+        same: Whether the bytes are the same, which takes reading all of them; None where no earlier
+            digest is known.
 
     Raises:
-        ModelError: they are not. What has been made of them may be of both.
+        ModelError: they have changed, and what was made of them may mix both versions.
     """
     owner = data.obj
     if isinstance(owner, _MappedFile):

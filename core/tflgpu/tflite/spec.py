@@ -66,7 +66,7 @@ class TensorSpec:
 
 @frozen(eq=False)
 class PackedOptions:
-    """The options of a builtin operator as somebody else writes them.
+    """The options of a builtin operator, written by a function of the caller's.
 
     Attributes:
         builtin: the operator's code in the schema.

@@ -1,11 +1,11 @@
-"""Which tensors an operator keeps its state in, and that a file has variables there.
+"""Finds the tensors that hold an operator's state, which must be variables in the file.
 
 A variable that an operator makes anew in every run is a plain result, from which the states of
 another may begin: decoders begin so.
 
     RELU -> h (a variable in the file)     LSTM, whose output state is h
 
-Nobody may read h after that, since LiteRT's kernel has changed it by then.
+No operator may read h after that, since LiteRT's kernel has changed it by then.
 
 One operator is not run anew: DEQUANTIZE of a constant, which LiteRT runs once and whose result then
 stays in memory. Converters put one before each state of a model whose weights are 16-bit floats;

@@ -1,4 +1,4 @@
-"""Tensors: shape, type, constant, quantization and sparsity."""
+"""Reads tensors: shape, type, constant, quantization and sparsity."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.constants import check_shape, pack, pack_strings, packed_range
-from tflgpu.tflite.encode import Packed, Record, finish
+from tflgpu.tflite.encode import PackedTable, Record, finish
 from tflgpu.tflite.model_file import Blockwise
 from tflgpu.tflite.schema import BUILTIN_CODES, CUSTOM, PLACEHOLDER, UNIONS, options_of
 from tflgpu.tflite.sparsity import Level, Sparsity
@@ -102,7 +102,7 @@ def _operator_code(name: str, code: int, version: int) -> Record:
 
 
 class _Writer:
-    """What subgraphs share: buffers and operator codes, in the order they were first used."""
+    """The buffers and operator codes that subgraphs share, in the order of their first use."""
 
     def __init__(self) -> None:
         # Buffer 0 is always empty: the one of tensors without a constant.
@@ -166,7 +166,7 @@ class _Writer:
         options = options_of(spec.name) if spec.name in BUILTIN_CODES else None
         if spec.packed is not None:
             values[f"{spec.packed.union}_type"] = spec.packed.code
-            values[spec.packed.union] = spec.packed.pack and Packed(spec.packed.pack)
+            values[spec.packed.union] = spec.packed.pack and PackedTable(spec.packed.pack)
         elif options is not None:
             values[f"{options.union}_type"] = options.code
             values[options.union] = Record(options.table, spec.fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import BOOL, I32, U32, Type
 
 from tflgpu_vulkan.spirv.asm import Id, first_word

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tflgpu.language.needs import Needs, check_needs
 from tflgpu.language.node_writer import NodeWriter
-from tflgpu.language.tree import Buffer, Kernel, Number, Shared
+from tflgpu.language.tree import Kernel, KernelBuffer, Number, SharedArray
 from tflgpu.language.types import U32, Scalar, Type, type_of
 
 from tflgpu_vulkan.spirv.asm import Assembly, Id, Literal, text_words
@@ -114,11 +114,11 @@ class Declarations(Assembly, NodeWriter):
 
     # Variables
 
-    def buffer(self, buffer: Buffer) -> Id:
+    def buffer(self, buffer: KernelBuffer) -> Id:
         """The variable of a buffer parameter."""
         return self._buffers[buffer.name]
 
-    def shared(self, array: Shared) -> Id:
+    def shared(self, array: SharedArray) -> Id:
         """The variable of a shared array."""
         found = self._shared.get(array.name)
         if found is None:
@@ -188,7 +188,7 @@ class Declarations(Assembly, NodeWriter):
         self.name(found, name)
         return found
 
-    def _buffer(self, binding: int, buffer: Buffer) -> Id:
+    def _buffer(self, binding: int, buffer: KernelBuffer) -> Id:
         element = self.element_type(type_of(buffer.scalar, buffer.width))
         key = ("block", buffer.scalar, buffer.width)
         block = self._made.get(key)

@@ -7,8 +7,8 @@ and visible if it says so.
 
 from __future__ import annotations
 
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.matrix import (
-    TILE,
     Matrix,
     MatrixAdd,
     MatrixFill,
@@ -17,8 +17,7 @@ from tflgpu.language.matrix import (
     MatrixRole,
     MatrixStore,
 )
-from tflgpu.language.tree import Kernel
-from tflgpu.language.types import F32, type_of
+from tflgpu.language.types import F32, TILE, type_of
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.grammar import (

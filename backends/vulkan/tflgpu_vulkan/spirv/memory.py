@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflgpu.language.tree import Buffer, Load, Shared, SharedLoad, SharedStore, Store
+from tflgpu.language.tree import KernelBuffer, Load, SharedArray, SharedLoad, SharedStore, Store
 from tflgpu.language.types import I32, U32, Scalar, Type, type_of
 
 from tflgpu_vulkan.spirv.asm import Id
@@ -53,7 +53,7 @@ class Memory(Body):
         pointer = self.shared_element(stmt.array, index)
         self.do(Op.Store, pointer, value, *self.shared_access)
 
-    def shared_element(self, array: Shared, index: Id) -> Id:
+    def shared_element(self, array: SharedArray, index: Id) -> Id:
         """A pointer to an element of a shared array."""
         variable = self.shared(array)
         pointer = self.pointer(StorageClass.Workgroup, self.value_type(array.type))
@@ -61,7 +61,7 @@ class Memory(Body):
 
     # Inside
 
-    def _element(self, buffer: Buffer, index: Id, lane: bool) -> Id:
+    def _element(self, buffer: KernelBuffer, index: Id, lane: bool) -> Id:
         """A pointer to an element, or to lane ``index`` counted over all elements."""
         if self.guard:
             unit = buffer.scalar.itemsize * (1 if lane else buffer.width)

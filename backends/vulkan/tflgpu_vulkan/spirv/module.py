@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflgpu.language.tree import Kernel
+from tflgpu.language.kernel import Kernel
 
 from tflgpu_vulkan.spirv.asm import Assembly, first_word, text_words
 from tflgpu_vulkan.spirv.grammar import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tflgpu.conformance.check import Check
 from tflgpu.conformance.contract.bands import band_checks
 from tflgpu.conformance.contract.buffers import buffer_checks
 from tflgpu.conformance.contract.interrupts import interrupt_checks
@@ -14,6 +13,7 @@ from tflgpu.conformance.contract.nodes import node_device_checks
 from tflgpu.conformance.contract.refusals import refusal_checks
 from tflgpu.conformance.contract.runs import run_checks
 from tflgpu.conformance.contract.submissions import submission_checks
+from tflgpu.conformance.target import Check
 
 __all__ = ["device_checks"]
 

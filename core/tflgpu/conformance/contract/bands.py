@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 
 from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Ref
-from tflgpu.conformance.check import Check, Outcome
 from tflgpu.conformance.contract.tools import (
     SIZES,
     fill,
@@ -20,6 +19,7 @@ from tflgpu.conformance.contract.tools import (
     works,
 )
 from tflgpu.conformance.plans import affine, chain, chain_expected, dispatch, io, plan, stray
+from tflgpu.conformance.target import Check, Outcome
 from tflgpu.contract.device import Device
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import DType

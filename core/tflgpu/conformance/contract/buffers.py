@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import (
     Question,
     fill,
@@ -23,7 +22,7 @@ from tflgpu.conformance.contract.tools import (
     works,
 )
 from tflgpu.conformance.plans import chain, chain_expected
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import Device, Recording
 from tflgpu.contract.lending import Lender

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.signals import Interruption, can_plant, handled, interrupted, steps
 from tflgpu.conformance.contract.tools import fill, same, shared, whole, works
 from tflgpu.conformance.plans import chain, chain_expected
+from tflgpu.conformance.target import Check, NotApplicable, Outcome
 from tflgpu.contract.device import Device, Recording
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from tflgpu.compiler.plan import InputRef, OutputRef
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import loaded, shared, small
 from tflgpu.conformance.plans import affine, dispatch, io, plan
+from tflgpu.conformance.target import Check, NotApplicable, Outcome
 from tflgpu.contract.device import Device
 
 

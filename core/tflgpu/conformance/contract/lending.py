@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import loaded, own, refused, same, shared, small
+from tflgpu.conformance.target import Check, NotApplicable, Outcome
 from tflgpu.contract.device import Device
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Protocol
 
 from tflgpu.compiler.plan import ArenaRef, Plan
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import own, refused, small, works
 from tflgpu.conformance.plans import chain
+from tflgpu.conformance.target import Check, NotApplicable, Outcome
 from tflgpu.contract.device import Device
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
 from tflgpu.contract.offers import offers

@@ -7,11 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.interrupts import interrupt_runs
 from tflgpu.conformance.contract.tools import fill, refused, same
 from tflgpu.conformance.samples import SampleCase, materialize
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.errors import StateError
 

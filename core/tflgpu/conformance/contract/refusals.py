@@ -9,10 +9,9 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Plan, Ref
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import refused, says, shared, works
 from tflgpu.conformance.plans import affine, dispatch, io, plan
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.device import Device
 from tflgpu.errors import CompileError, DeviceError, TflgpuError
 from tflgpu.language.builder import Builder

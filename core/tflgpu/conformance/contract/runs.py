@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 
 from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Ref
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import (
     SIZES,
     fill,
@@ -30,6 +29,7 @@ from tflgpu.conformance.plans import (
     io,
     plan,
 )
+from tflgpu.conformance.target import Check, NotApplicable, Outcome
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import DType
 from tflgpu.language.types import Scalar

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from tflgpu.compiler.plan import OutputRef
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import (
     fill,
     loaded,
@@ -31,6 +30,7 @@ from tflgpu.conformance.contract.tools import (
     works,
 )
 from tflgpu.conformance.plans import backwards, chain, chain_expected, dispatch, io, plan, stray
+from tflgpu.conformance.target import Check, NotApplicable, Outcome
 from tflgpu.contract.device import Device, Recording
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import DeviceError, StateError

@@ -11,9 +11,8 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.plan import Plan
-from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.plans import biased
-from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.device import Device, Recording
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array

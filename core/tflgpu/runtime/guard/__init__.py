@@ -1,2 +1,2 @@
-"""The accuracy guard: a device's results held against the CPU's, and mended where f16 is to
-blame."""
+"""The accuracy guard: compares a device's results with the CPU's, and computes in f32 where f16 is
+the cause."""

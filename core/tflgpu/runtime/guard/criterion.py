@@ -1,4 +1,4 @@
-"""How far a tensor is from what it should be, in one number that needs no knowledge of the op."""
+"""The distance of a tensor from its reference, as one number that fits any op."""
 
 from __future__ import annotations
 

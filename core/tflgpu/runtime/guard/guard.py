@@ -1,4 +1,4 @@
-"""The first runs of a session, held against the CPU; what is off is redone in f32.
+"""Compares the first runs of a session with the CPU; nodes that are off are compiled again in f32.
 
     run -> compare outputs -> off? -> nodes to blame -> compile with those in f32 -> compare
                                       none, or still off: all in f32 -> still off: `OnFailure`

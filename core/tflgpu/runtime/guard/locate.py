@@ -1,4 +1,4 @@
-"""Which nodes are to blame for results that are off.
+"""Finds the nodes that make results wrong.
 
 Every node is computed on the device by itself, from the CPU's operands. Two questions are asked of
 its result, with `Off` as the measure and the guard's tolerance as the limit (or a part of it, and
@@ -58,7 +58,7 @@ class Guilty:
         return frozenset(o for node in (self.node, *self.makers) for o in node.origins)
 
     def reports(self) -> Iterator[Inaccurate]:
-        """The same for a report: one for each operator of the file."""
+        """The findings for a report: one for each operator of the file."""
         for origin in self.node.origins:
             yield Inaccurate(origin, self.node.op, self.off.error, self.reason)
 
@@ -126,7 +126,7 @@ class _Judge:
     limit: float
 
     def of(self, single: Single) -> Guilty | None:
-        """What is wrong with a node, None where it is innocent."""
+        """What is wrong with a node, None where it is right."""
         own = worst([self._own(*pair) for pair in self._results(single)])
         demand = NOTHING
         if single.rounded:

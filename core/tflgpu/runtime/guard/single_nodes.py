@@ -1,4 +1,4 @@
-"""A graph taken apart: every node of the device by itself, with operands that the host gives it.
+"""Runs every node of a graph by itself on the device, with operands from the host.
 
     x -> SQUARE -> s -> SUM -> y        x' -> SQUARE -> s"        s' -> SUM -> y"
 
@@ -54,7 +54,7 @@ class SingleNodes:
     halved: frozenset[int]
 
     def compiled(self, target: Target) -> Compiled:
-        """The same for a device, as one part.
+        """The graph compiled for a device, as one part.
 
         Raises:
             KernelError: a generator broke a rule of the language, or a limit of the device.
@@ -109,6 +109,6 @@ def take_apart(compiled: Compiled, target: Target) -> SingleNodes:
 
 
 def in_16_bits(array: Array) -> Array:
-    """What is left of f32 numbers that were stored as f16."""
+    """f32 numbers after they were stored as f16."""
     with np.errstate(over="ignore"):
         return np.asarray(array.astype(np.float16).astype(array.dtype))

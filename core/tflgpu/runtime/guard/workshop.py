@@ -1,4 +1,4 @@
-"""What a guard needs besides the session that it guards: a device, a CPU and a compiler."""
+"""The device, the CPU and the compiler that a guard uses besides its session."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Workshop:
 
     @property
     def side(self) -> CpuSide:
-        """What runs what the CPU runs."""
+        """The CPU side of the guard."""
         return self.loader.cpu
 
     def reference(self) -> Session:
