@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -27,6 +27,7 @@ from tflgpu.passes.batch import BatchedGraph
 
 _ACTIVATIONS = (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1, Activation.TANH)
 _BORDER = Pads(1, 2, 0, 3)
+_T = TypeVar("_T")
 
 
 def facet_checks(ops: Iterable[OpDef]) -> list[Check]:
@@ -95,12 +96,14 @@ class _Shown:
             for v in case.node.inputs
         ]
         self.tolerance = case.tolerance()
-        self.result = case.expected[0] if len(case.expected) == 1 else None
+        self.result = case.expected[0]
+        self._is_one = len(case.expected) == 1
 
-    def need(self, said: object) -> None:
-        """That the op says something, and has one result."""
-        if not said or self.result is None:
+    def need(self, said: _T | None) -> _T:
+        """What the op says, where that is something and it has one result."""
+        if not said or not self._is_one:
             raise _NothingSaid
+        return said
 
     def need_floats(self) -> None:
         """That passes may do arithmetic with the node."""
@@ -144,28 +147,20 @@ def _equal(got: Array, want: Array) -> str | None:
 
 
 def _moves(shown: _Shown) -> str | None:
-    shown.need(shown.op.moves)
-    found = shown.op.moves(shown.node) if shown.op.moves is not None else None
-    shown.need(found is not None)
-    assert found is not None
-    assert shown.result is not None
+    found = shown.need(shown.need(shown.op.moves)(shown.node))
     return _equal(_picked(found, shown.operand(found.operand)), shown.result.reshape(-1))
 
 
 def _copies(shown: _Shown) -> str | None:
-    shown.need(shown.op.copies)
-    index = shown.op.copies(shown.node) if shown.op.copies is not None else None
+    index = shown.need(shown.op.copies)(shown.node)
     shown.need(index is not None)
-    assert index is not None
-    assert shown.result is not None
-    source = shown.operand(index)
+    source = shown.operand(index or 0)
     shown.need(source.size == shown.result.size and source.dtype == shown.result.dtype)
     return _equal(source.reshape(-1), shown.result.reshape(-1))
 
 
 def _keeps_values(shown: _Shown) -> str | None:
     shown.need(shown.op.keeps_values)
-    assert shown.result is not None
     given = [a.reshape(-1) for a in shown.operands if a is not None]
     known = np.concatenate([*given, np.zeros(1)])
     strange = ~np.isin(shown.result, known)
@@ -174,30 +169,20 @@ def _keeps_values(shown: _Shown) -> str | None:
 
 def _shape_only(shown: _Shown) -> str | None:
     shown.need(shown.op.shape_only)
-    assert shown.result is not None
     others = {i: other_contents(a) for i, a in enumerate(shown.operands) if a is not None}
     return _equal(shown.of(others), shown.result)
 
 
 def _affine(shown: _Shown) -> str | None:
-    shown.need(shown.op.affine)
-    found = shown.op.affine(shown.node) if shown.op.affine is not None else None
-    shown.need(found is not None)
-    assert found is not None
-    assert shown.result is not None
+    found = shown.need(shown.need(shown.op.affine)(shown.node))
     x = shown.operand(found.operand).astype(np.float64)
     return shown.same(shown.result, x * found.scale + found.shift)
 
 
 def _reorder(shown: _Shown) -> str | None:
-    shown.need(shown.op.reorder)
-    assert shown.op.reorder is not None
-    assert shown.result is not None
-    rank = len(shown.node.input(0).shape)
-    order = tuple(reversed(range(rank)))
-    new = shown.op.reorder(shown.node, order)
-    shown.need(new is not None and rank)
-    assert new is not None
+    reorder = shown.need(shown.op.reorder)
+    order = tuple(reversed(range(shown.need(len(shown.node.input(0).shape)))))
+    new = shown.need(reorder(shown.node, order))
     operands = [*shown.operands]
     operands[0] = np.ascontiguousarray(shown.operand(0).transpose(order))
     for index, data in new.constants.items():
@@ -209,7 +194,6 @@ def _reorder(shown: _Shown) -> str | None:
 def _activations(shown: _Shown) -> str | None:
     shown.need(shown.op.activation_field)
     shown.need_floats()
-    assert shown.result is not None
     for activation in _ACTIVATIONS:
         got = shown.of({}, **{shown.op.activation_field: activation})
         problem = shown.same(got, apply_activation(activation, shown.result))
@@ -221,7 +205,6 @@ def _activations(shown: _Shown) -> str | None:
 def _computes(shown: _Shown) -> str | None:
     shown.need(shown.op.computes is not Activation.NONE)
     shown.need_floats()
-    assert shown.result is not None
     return shown.same(shown.result, apply_activation(shown.op.computes, shown.operand(0)))
 
 
@@ -262,11 +245,8 @@ def _batch(shown: _Shown) -> str | None:
 
 
 def _kind(shown: _Shown) -> Filter:
-    shown.need(shown.op.filter)
     shown.need_floats()
-    kind = shown.op.filter
-    assert kind is not None
-    return kind
+    return shown.need(shown.op.filter)
 
 
 def _along(numbers: Array, axis: int, rank: int) -> Array:
@@ -282,7 +262,6 @@ def _bias(shown: _Shown, kind: Filter) -> Array:
 def _filter(shown: _Shown) -> str | None:
     """Number per output channel: a factor in filter and bias, and a term in the bias."""
     kind = _kind(shown)
-    assert shown.result is not None
     weights, bias = shown.operand(kind.weights), _bias(shown, kind)
     scale = np.linspace(0.5, 2, bias.size, dtype=np.float32)
     term = np.linspace(-2, 1, bias.size, dtype=np.float32)
@@ -295,12 +274,8 @@ def _filter(shown: _Shown) -> str | None:
 def _spread(shown: _Shown) -> str | None:
     """Factor per input channel."""
     kind = _kind(shown)
-    shown.need(kind.spread)
-    assert kind.spread is not None
     x, weights = shown.operand(kind.source), shown.operand(kind.weights)
-    lay = kind.spread(weights, x.shape[-1])
-    shown.need(lay is not None)
-    assert lay is not None
+    lay = shown.need(shown.need(kind.spread)(weights, x.shape[-1]))
     scale = np.linspace(0.5, 2, x.shape[-1], dtype=np.float32)
     got = shown.of({kind.weights: (weights * lay(scale)).astype(np.float32)})
     return shown.same(got, shown.of({kind.source: x * scale}))
@@ -309,13 +284,9 @@ def _spread(shown: _Shown) -> str | None:
 def _zeros(shown: _Shown) -> str | None:
     """Term per input channel, where no zeros are read."""
     kind = _kind(shown)
-    shown.need(kind.zeros and kind.spread)
-    assert kind.zeros is not None
-    assert kind.spread is not None
+    shown.need(shown.need(kind.zeros)(shown.node) == Pads())
     x, weights, bias = shown.operand(kind.source), shown.operand(kind.weights), _bias(shown, kind)
-    lay = kind.spread(weights, x.shape[-1])
-    shown.need(lay is not None and kind.zeros(shown.node) == Pads())
-    assert lay is not None
+    lay = shown.need(shown.need(kind.spread)(weights, x.shape[-1]))
     term = np.linspace(-1, 2, x.shape[-1], dtype=np.float32)
     others = tuple(a for a in range(weights.ndim) if a != kind.out)
     moved = bias + (weights * lay(term)).sum(others).reshape(bias.shape)
@@ -326,12 +297,12 @@ def _zeros(shown: _Shown) -> str | None:
 def _pads(shown: _Shown) -> str | None:
     """A border of zeros before the op, merged into it."""
     kind = _kind(shown)
-    shown.need(kind.pads and kind.zeros)
-    assert kind.zeros is not None
+    shown.need(kind.pads)
+    zeros = shown.need(kind.zeros)
     x = shown.operand(kind.source)
     sides = ((0, 0), (_BORDER.top, _BORDER.bottom), (_BORDER.left, _BORDER.right), (0, 0))
     wide = np.pad(x, sides)
-    got = shown.of({}, **{kind.pads: kind.zeros(_on(shown.node, kind.source, wide)) + _BORDER})
+    got = shown.of({}, **{kind.pads: zeros(_on(shown.node, kind.source, wide)) + _BORDER})
     return shown.same(got, shown.of({kind.source: wide}))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from tflgpu.conformance.contract.tools import (
     Question,
     fill,
+    gives,
     loaded,
     own,
     refused,
@@ -33,6 +34,8 @@ from tflgpu.lowering.reason import Unsupported
 
 _COUNT = 259
 _BYTES = 4 * _COUNT
+#: What the small plan adds.
+_BIAS = np.arange(_COUNT, dtype=np.float32)
 #: Outputs so large that a device may lend them.
 _MANY = 1 << 18
 
@@ -185,10 +188,12 @@ def _bound(device: Device) -> Outcome:
         same(_held(y_buffer), chain_expected(x), "the buffer that was the output's before")
         _agreed(recording.bind({0: None}, {0: None}), "giving back")
         _copies(recording, *(unbound or (None, None)))
-        fill(recording, whole(_COUNT, 5))
-        recording.run()
-        got = np.array(recording.outputs[0])
-        same(got, chain_expected(whole(_COUNT, 5)), "a run after the buffers were given back")
+        gives(
+            recording,
+            chain_expected(whole(_COUNT, 5)),
+            "a run after the buffers were given back",
+            whole(_COUNT, 5),
+        )
         same(_held(other), chain_expected(mine), "a buffer after it was given back")
     return None
 
@@ -199,15 +204,14 @@ def _bound_in_part(device: Device) -> Outcome:
         _buffers(device, _BYTES) as (buffer,),
         loaded(device, small(device, _COUNT)) as recording,
     ):
-        x, bias = whole(_COUNT), np.arange(_COUNT, dtype=np.float32)
+        x = whole(_COUNT)
         buffer.write(x)
         _agreed(recording.bind({0: buffer}), "an input")
-        recording.run()
-        same(np.array(recording.outputs[0]), x + bias, "an output whose input is in a buffer")
+        gives(recording, x + _BIAS, "an output whose input is in a buffer")
         _agreed(recording.bind({0: None}, {0: buffer}), "an output")
         fill(recording, x + 1)
         recording.run()
-        same(_held(buffer), x + 1 + bias, "a buffer whose input is an array")
+        same(_held(buffer), x + 1 + _BIAS, "a buffer whose input is an array")
     return None
 
 
@@ -224,9 +228,8 @@ def _between_recordings(device: Device) -> Outcome:
             x = whole(_COUNT, seed)
             fill(first, x)
             first.run()
-            second.run()
-            want = chain_expected(x + np.arange(_COUNT, dtype=np.float32))
-            same(np.array(second.outputs[0]), want, "what went from one recording to another")
+            want = chain_expected(x + _BIAS)
+            gives(second, want, "what went from one recording to another")
     return None
 
 
@@ -286,10 +289,7 @@ def _refusals(device: Device) -> Outcome:
             bind = lambda i=inputs, o=outputs: recording.bind(i, o)  # noqa: E731
             says(refused(bind, f"binding {what}", DeviceError), f"binding {what}", *words)
         x = whole(_COUNT)
-        fill(recording, x)
-        recording.run()
-        want = x + np.arange(_COUNT, dtype=np.float32)
-        same(np.array(recording.outputs[0]), want, "a run after refused buffers")
+        gives(recording, x + _BIAS, "a run after refused buffers", x)
     return None
 
 
@@ -328,9 +328,7 @@ def _guard_bands(device: Device) -> Outcome:
         if answer is not None:
             assert isinstance(answer, Unsupported), f"bind answered {answer!r}"
             assert answer.reason, "bind answered no, and no reason is given"
-        recording.run()
-        want = x + np.arange(_COUNT, dtype=np.float32)
-        same(np.array(recording.outputs[0]), want, "a run between bands after bind")
+        gives(recording, x + _BIAS, "a run between bands after bind")
     return None
 
 
@@ -352,17 +350,14 @@ def _closed(device: Device) -> Outcome:
         refused(lambda: _held(x_buffer), "reading a closed buffer", StateError)
         refused(x_buffer.export, "exporting a closed buffer", StateError)
         refused(lambda: other.bind({0: x_buffer}), "binding a closed buffer", StateError)
-        recording.run()
-        want = x + np.arange(_COUNT, dtype=np.float32)
-        same(np.array(recording.outputs[0]), want, "a run with a buffer that was closed")
+        want = x + _BIAS
+        gives(recording, want, "a run with a buffer that was closed")
         with _buffers(device, _BYTES) as (result,):
             _agreed(recording.bind(outputs={0: result}), "an output beside a closed input")
             recording.run()
             same(_held(result), want, "an output that was bound beside a closed input")
         _agreed(recording.bind({0: None}, {0: None}), "giving them back")
-        fill(recording, x + 1)
-        recording.run()
-        same(np.array(recording.outputs[0]), want + 1, "a run after it was given back")
+        gives(recording, want + 1, "a run after it was given back", x + 1)
     return None
 
 
@@ -402,9 +397,8 @@ def _exported(device: Device) -> Outcome:
         again.write(x)
         same(_held(buffer, 1024), x, "a buffer that was written as an imported one")
         _agreed(recording.bind({0: again}), "an imported buffer")
-        recording.run()
         want = x + np.arange(1024, dtype=np.float32)
-        same(np.array(recording.outputs[0]), want, "a run with an imported buffer")
+        gives(recording, want, "a run with an imported buffer")
         what = "binding an input and an output to one buffer by two names"
         says(refused(lambda: recording.bind(outputs={0: buffer}), what, DeviceError), what, "one")
         again.close()
@@ -441,8 +435,7 @@ def _imported_host_memory(device: Device) -> Outcome:
             same(np.array(host), want, "imported host memory after a run that writes it")
         _agreed(recording.bind({0: found}, {0: None}), "host memory as an input")
         host[...] = x
-        recording.run()
-        same(np.array(recording.outputs[0]), want, "a run that reads imported host memory")
+        gives(recording, want, "a run that reads imported host memory")
     found.close()
     host[...] = 1
     return None

@@ -11,6 +11,7 @@ from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Ref
 from tflgpu.conformance.contract.tools import (
     SIZES,
     fill,
+    gives,
     loaded,
     run_plan,
     same,
@@ -67,9 +68,7 @@ def _round_trip(count: int, device: Device) -> Outcome:
     with loaded(device, made) as recording:
         for seed in range(2):
             x = whole(count, seed)
-            fill(recording, x)
-            recording.run()
-            same(np.array(recording.outputs[0]), x, f"run {seed}: {count} floats there and back")
+            gives(recording, x, f"run {seed}: {count} floats there and back", x)
     return None
 
 
@@ -78,10 +77,12 @@ def _chain(count: int, device: Device) -> Outcome:
     with loaded(device, chain(count, device.alignment, steps=6)) as recording:
         for seed in range(3):
             x = whole(count, seed)
-            fill(recording, x)
-            recording.run()
-            got = np.array(recording.outputs[0])
-            same(got, chain_expected(x, steps=6), f"run {seed} of a chain over {count} floats")
+            gives(
+                recording,
+                chain_expected(x, steps=6),
+                f"run {seed} of a chain over {count} floats",
+                x,
+            )
     return None
 
 
@@ -189,10 +190,12 @@ def _dispatches_in_order(device: Device) -> Outcome:
     x = whole(count)
     with loaded(device, backwards(count, device.alignment, steps)) as recording:
         for turn in range(3):
-            fill(recording, x)
-            recording.run()
-            got = np.array(recording.outputs[0])
-            same(got, x + np.float32(steps), f"run {turn} of {steps} steps over {count} floats")
+            gives(
+                recording,
+                x + np.float32(steps),
+                f"run {turn} of {steps} steps over {count} floats",
+                x,
+            )
     return None
 
 
@@ -310,9 +313,7 @@ def _profile(device: Device) -> Outcome:
                 f"four dispatches took {seconds} seconds by the device's timers, and profile() "
                 f"{elapsed} in all"
             )
-        fill(recording, x + 1)
-        recording.run()
-        same(np.array(recording.outputs[0]), chain_expected(x + 1, 4), "a run after a profile")
+        gives(recording, chain_expected(x + 1, 4), "a run after a profile", x + 1)
     return None if times else NotApplicable("the device has no timers")
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from tflgpu.compiler.plan import OutputRef
 from tflgpu.conformance.contract.tools import (
     fill,
+    gives,
     loaded,
     own,
     refused,
@@ -101,8 +102,7 @@ def _in_turn(device: Device) -> Outcome:
         _ends(second, "the second submission")
         _ends(first, "the first submission, after the second")
         third = _submitted(recording)
-        recording.run()
-        same(np.array(recording.outputs[0]), chain_expected(x, 5), "a run after a submission")
+        gives(recording, chain_expected(x, 5), "a run after a submission")
         _ends(third, "a submission that nobody waited for before the next run")
         fourth = _submitted(recording)
         recording.profile()
@@ -357,10 +357,7 @@ def _interrupted_run(device: Device) -> Outcome:
             recording.close()
             recording = device.load(backwards(_MANY, device.alignment, steps))
             recording.run()  # a driver may finish loading in a first run, in one call
-        fill(recording, x)
-        recording.run()
-        got = np.array(recording.outputs[0])
-        same(got, x + np.float32(steps), "a run after others were interrupted")
+        gives(recording, x + np.float32(steps), "a run after others were interrupted", x)
         assert soon, f"a signal was heard of only at the end of a run of {seconds} seconds"
     finally:
         recording.close()

@@ -85,6 +85,18 @@ def run_plan(device: Device, plan: Plan, *inputs: Array, guard_bands: bool = Fal
         return [np.array(a) for a in recording.outputs]
 
 
+def gives(recording: Recording, want: Array, what: str, *inputs: Array) -> None:
+    """That a run of a recording, on other inputs if there are any, gives its first output.
+
+    Raises:
+        AssertionError: as `same`.
+    """
+    if inputs:
+        fill(recording, *inputs)
+    recording.run()
+    same(np.array(recording.outputs[0]), want, what)
+
+
 def works(device: Device, what: str) -> None:
     """That a device loads and runs a plan."""
     (y,) = run_plan(device, small(device), whole(9))
