@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from tflgpu.devices.device_states import DeviceState, devices
     from tflgpu.interpreter import Interpreter
     from tflgpu.interpreter.callers import Pool
+    from tflgpu.interpreter.delegate import delegate_library, load_delegate
     from tflgpu.interpreter.details import TensorDetails
     from tflgpu.interpreter.device_buffer import DeviceBuffer
     from tflgpu.interpreter.estimate import estimate
     from tflgpu.interpreter.gpu_delegate import GpuDelegate
     from tflgpu.interpreter.invocation import Invocation
-    from tflgpu.interpreter.load_delegate import delegate_library, load_delegate
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.interpreter.signatures import SignatureRunner
     from tflgpu.lowering.precision import Precision
@@ -160,9 +160,9 @@ _HOMES = {
     "TensorDetails": "tflgpu.interpreter.details",
     "WaitType": "tflgpu.options",
     "check": "tflgpu.profiles.check",
-    "delegate_library": "tflgpu.interpreter.load_delegate",
+    "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",
-    "load_delegate": "tflgpu.interpreter.load_delegate",
+    "load_delegate": "tflgpu.interpreter.delegate",
 }
 
 _MODULES = {

@@ -24,7 +24,7 @@ from flow_models import (
 from kept_variables import ADDING, ONCE, X, alike, litert, of_variables, step
 from tflgpu import Interpreter
 from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
-from tflgpu.flow.store import Store
+from tflgpu.flow.store import VariableStore
 from tflgpu.runtime.state import QUIET
 from tflgpu.tflite.model_file import SignatureInfo
 
@@ -228,17 +228,17 @@ def test_what_fails_after_the_piece_has_run_leaves_it(
     """The session has committed by then: the run is taken back."""
     mine, theirs = opened(), litert(ADDING)
     alike(mine, theirs, runs)
-    owned = Store.owned
+    owned = VariableStore.owned
 
-    def interrupted(self: Store, *args: Any) -> None:
+    def interrupted(self: VariableStore, *args: Any) -> None:
         owned(self, *args)
         raise KeyboardInterrupt
 
     for _ in range(2):
-        monkeypatch.setattr(Store, "owned", interrupted)
+        monkeypatch.setattr(VariableStore, "owned", interrupted)
         with pytest.raises(KeyboardInterrupt):
             step(mine, X * 100)
-        monkeypatch.setattr(Store, "owned", owned)
+        monkeypatch.setattr(VariableStore, "owned", owned)
     alike(mine, theirs, 3)
 
 

@@ -32,7 +32,7 @@ from tflgpu import (
     StateError,
     UnsupportedError,
 )
-from tflgpu.flow.store import Store
+from tflgpu.flow.store import VariableStore
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.reference import ReferenceRecording
 from tflgpu.tflite.model_file import SignatureInfo
@@ -290,24 +290,24 @@ def test_what_an_interrupt_ends_changes_nothing(
     """Neither variables nor which subgraphs were called."""
     with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
         interpreter.allocate_tensors()
-        assign = Store.assign
+        assign = VariableStore.assign
 
-        def interrupted(self: Store, *args: Any) -> None:
+        def interrupted(self: VariableStore, *args: Any) -> None:
             assign(self, *args)
             raise KeyboardInterrupt
 
         for _ in range(2):
-            monkeypatch.setattr(Store, "assign", interrupted)
+            monkeypatch.setattr(VariableStore, "assign", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 call(interpreter)
-            monkeypatch.setattr(Store, "assign", assign)
+            monkeypatch.setattr(VariableStore, "assign", assign)
             with pytest.raises(StateError):
                 interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
         assert call(interpreter) == [11, 22]
-        monkeypatch.setattr(Store, "assign", interrupted)
+        monkeypatch.setattr(VariableStore, "assign", interrupted)
         with pytest.raises(KeyboardInterrupt):
             call(interpreter)
-        monkeypatch.setattr(Store, "assign", assign)
+        monkeypatch.setattr(VariableStore, "assign", assign)
         assert call(interpreter) == [12, 24]
 
 

@@ -174,9 +174,9 @@ class TestRedone:
 
     def test_what_ran_before_is_released(self) -> None:
         with delegate() as gpu, Ours(NORM, gpu) as run:
-            before = [step.recording for step in run.session.steps]
+            before = [step.recording for step in run.session.parts]
             run(large())
-            assert run.session.steps[0].recording is not before[0]
+            assert run.session.parts[0].recording is not before[0]
             for recording in before:
                 with pytest.raises(StateError, match="closed"):
                     recording.run()

@@ -141,7 +141,7 @@ def test_a_run_that_ended_in_the_middle() -> None:
         run(interpreter, X)
         (kernel,) = [k for k, _ in callbacks._kernels.values() if isinstance(k, SubsetKernel)]
         session = kernel._session
-        session._running = session.steps[0]
+        session._running = session.parts[0]
         assert session.is_broken
         np.testing.assert_array_equal(run(interpreter, X), [-np.abs(X)])
         assert kernel._session is not session

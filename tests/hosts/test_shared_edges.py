@@ -107,7 +107,7 @@ def test_a_session_that_is_replaced_takes_inputs_along(delegate: Any) -> None:
     before = kernel._session
     arenas = [edge._arena for edge in (*kernel._edges.before, *kernel._edges.after)]
     inside.set_tensor(0, 2 * X)
-    before._running = before.steps[0]  # as a driver's error leaves it
+    before._running = before.parts[0]  # as a driver's error leaves it
     assert before.is_broken
     for _ in range(2):
         inside.invoke()

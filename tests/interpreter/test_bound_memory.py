@@ -20,7 +20,7 @@ from tflgpu.errors import (
     UnsupportedError,
 )
 from tflgpu.interpreter import dlpack
-from tflgpu.interpreter.dlpack import Seen
+from tflgpu.interpreter.dlpack import DlpackTensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 import interpreter_models as models
@@ -64,7 +64,7 @@ def test_host_memory_in_place(delegate: Any, opened: Open) -> None:
     assert (x.shape, x.dtype, x.any()) == (SHAPE, np.float32, False)
     one.bind_input(0, x)
     one.bind_output(3, y)
-    places = [one._main.bindings.get(index) for index in (0, 3)]
+    places = [one._main.bindings.bound.get(index) for index in (0, 3)]
     assert [place is not None and place.buffer is not None for place in places] == [shares, shares]
     for scale in (1, 2):
         x[...] = X * scale
@@ -216,7 +216,7 @@ def test_a_cuda_tensor_is_refused_with_the_reason(reference: Any, opened: Open) 
     class OfCuda(Packed):
         def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
             assert stream == -1
-            return dlpack.capsule(Seen((2, 0), 4096, SHAPE, np.dtype(np.float32)), self)
+            return dlpack.capsule(DlpackTensor((2, 0), 4096, SHAPE, np.dtype(np.float32)), self)
 
     with pytest.raises(UnsupportedError, match=r"memory of CUDA.*allocate_cuda.*allocate_buffer"):
         one.bind_input(0, OfCuda(X, (2, 0)))

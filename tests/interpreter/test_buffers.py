@@ -234,7 +234,7 @@ def three_parts() -> bytes:
 def test_what_several_parts_read(delegate: Any, opened: Open) -> None:
     """An input of two parts, and an output that a later part reads, lie in one buffer each."""
     one = opened(delegate, three_parts())
-    assert [step.on_cpu for step in one._main.session.steps] == [False, True, False]  # type: ignore[union-attr]
+    assert [part.on_cpu for part in one._main.session.parts] == [False, True, False]  # type: ignore[union-attr]
     values = np.array([-3, -0.5, 0.5, 4, 9], np.float32)
     with (
         one.allocate_buffer("x") as x,
@@ -398,7 +398,7 @@ def test_bindings_outlive_a_broken_session(reference: Any, opened: Open) -> None
         one.bind_output(3, y)
         session = one._main.session
         assert session is not None
-        recording: Any = session.steps[0].recording
+        recording: Any = session.parts[0].recording
         recording._inner._failure, recording._inner._unfinished = "it was spoilt", True
         with pytest.raises(DeviceError, match="it was spoilt"):
             one.invoke()

@@ -19,7 +19,7 @@ import pytest
 import tflgpu
 from tflgpu.errors import DeviceError, InputError, StateError, UnsupportedError
 from tflgpu.interpreter import cuda, cuda_buffer, dlpack
-from tflgpu.interpreter.dlpack import Seen
+from tflgpu.interpreter.dlpack import DlpackTensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 import interpreter_models as models
@@ -233,7 +233,7 @@ def test_what_a_capsule_says(options: Any) -> None:
             found = dlpack.seen(held.__dlpack__(**options), "it")
         except TypeError:
             pytest.skip("this NumPy makes no such capsules")
-        assert found == Seen((1, 0), held.ctypes.data, held.shape, held.dtype)
+        assert found == DlpackTensor((1, 0), held.ctypes.data, held.shape, held.dtype)
         assert found.nbytes == held.nbytes
 
 
@@ -254,7 +254,7 @@ def test_a_capsule_keeps_its_owner_until_it_is_done_with(versioned: bool) -> Non
     memory = np.array(Y)
     owner = Owner()
     alive = weakref.ref(owner)
-    what = Seen((1, 0), memory.ctypes.data, memory.shape, F32)
+    what = DlpackTensor((1, 0), memory.ctypes.data, memory.shape, F32)
     made = dlpack.capsule(what, owner, versioned=versioned)
     assert dlpack.seen(made, "it") == what
     del owner

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tflgpu
 from interpreter_models import chain
-from tflgpu.interpreter.known import Known
+from tflgpu.interpreter.copies import TensorCache
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -20,15 +20,15 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which short ways were taken."""
     taken: list[str] = []
     for name in ("put", "copied"):
-        inner = getattr(Known, name)
+        inner = getattr(TensorCache, name)
 
-        def spy(self: Known, *args: Any, inner: Any = inner, name: str = name) -> Any:
+        def spy(self: TensorCache, *args: Any, inner: Any = inner, name: str = name) -> Any:
             found = inner(self, *args)
             if found is not None and found is not False:
                 taken.append(name)
             return found
 
-        monkeypatch.setattr(Known, name, spy)
+        monkeypatch.setattr(TensorCache, name, spy)
     return taken
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.interpreter.pool import ResultPool
+from tflgpu.interpreter.copies import ResultPool
 
 SHAPE = (512, 1024)
 

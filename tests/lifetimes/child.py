@@ -120,7 +120,7 @@ def forks(backend: str) -> None:
     delegate, interpreter = opened(backend)
     check(interpreter)
     output = interpreter.get_output_details()[0]["index"]
-    recording = interpreter._main._memory.session.steps[0].recording
+    recording = interpreter._main._memory.session.parts[0].recording
     device = delegate.device
     uses: dict[str, Callable[[], Any]] = {
         "invoke": interpreter.invoke,

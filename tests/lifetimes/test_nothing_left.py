@@ -19,7 +19,7 @@ MODELS = 8
 COMPILING = ("opencl", "vulkan", "wgpu")
 #: What a model is made of while it is in use.
 KINDS = (
-    "Interpreter", "Subgraph", "Session", "SessionMemory", "Step", "Compiled", "Plan",
+    "Interpreter", "Subgraph", "Session", "SessionMemory", "LoadedPart", "Compiled", "Plan",
     "PlannedDispatch", "Graph", "Node", "Value", "ModelFile", "Kernel", "Launch", "Bound", "Region",
     "Memory", "PooledMemory", "NodeRun", "ReferenceRecording", "CheckedLender", "CheckedRecording",
     "CpuRefRecording", "OpenCLRecording", "VulkanRecording", "WgpuRecording", "GPUBuffer",

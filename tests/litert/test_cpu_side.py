@@ -39,7 +39,7 @@ X = numbers((1, 5, 7), 3, -9, 9)
 
 
 def steps(interpreter: tflgpu.Interpreter) -> list[Any]:
-    return list(interpreter._main._memory.session.steps)
+    return list(interpreter._main._memory.session.parts)
 
 
 def allocated(model: bytes, **arguments: Any) -> tflgpu.Interpreter:

@@ -86,7 +86,7 @@ def test_nothing_is_left_behind() -> None:
     for _ in range(20):
         with tflgpu.Interpreter(model_content=model) as interpreter:
             interpreter.allocate_tensors()
-            (step,) = interpreter._main._memory.session.steps
+            (step,) = interpreter._main._memory.session.parts
             inner = step.recording._inner
             assert isinstance(inner, LiteRTRecording)
             seen += [weakref.ref(inner), weakref.ref(inner._opened.interpreter)]
@@ -105,7 +105,7 @@ def test_closing_lets_litert_go_at_once() -> None:
     interpreter.allocate_tensors()
     interpreter.set_tensor(0, x)
     interpreter.invoke()
-    recording = interpreter._main._memory.session.steps[0].recording
+    recording = interpreter._main._memory.session.parts[0].recording
     inner, held = recording._inner, recording.outputs[0]
     expected, native = held.copy(), weakref.ref(inner._opened.interpreter)
     interpreter.close()

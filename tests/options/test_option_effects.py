@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 import tflgpu
@@ -20,11 +19,11 @@ from tflgpu.compiler.memory import Usage, assign
 from tflgpu.devices.option_checks import objections
 from tflgpu.devices.targets import target_on
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.options import DelegateOptions
+from tflgpu.options import DelegateOptions, WaitType
 from tflgpu.plugins.registry import registry
 from tflgpu.runtime import trials
 from tflgpu.runtime.opening import compiled_on
-from tflgpu.runtime.running import Running
+from tflgpu.runtime.run_policy import RunPolicy
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
@@ -309,12 +308,10 @@ def test_active_waiting_asks_until_it_is_over() -> None:
             return True
 
     recording: Any = SimpleNamespace(submit=Pending, run=lambda: asked.append("run"))
-    options = DelegateOptions(wait_type="active", invoke_loop_times=2)
-    active = attrs.evolve(Running.of(options), loops=1)
-    active.of_recording(recording)()
+    RunPolicy(wait=WaitType.ACTIVE).run(recording)
     assert asked == ["done", "done", "done", "wait"]
     asked.clear()
-    Running.of(DelegateOptions(invoke_loop_times=2)).of_recording(recording)()
+    RunPolicy(loops=2).run(recording)
     assert asked == ["run", "run"]
 
 

@@ -15,8 +15,9 @@ from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.graph_checks import run_graph
 from tflgpu.conformance.target import DeviceUnderTest
+from tflgpu.contract.buffers import MemoryKind
 from tflgpu.devices.choose import find_candidates
-from tflgpu.errors import DeviceError, OptionError, PluginError
+from tflgpu.errors import DeviceError, OptionError, PluginError, UnsupportedError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
 from tflgpu.language.builder import Builder
@@ -188,6 +189,38 @@ def test_a_generator_that_fails_is_named(source: Any, says: str) -> None:
     k.store(k.buffer("x", Scalar.F32, 1, "write"), 0, k.f32(1.0))
     with pytest.raises(PluginError, match=says):
         found.shader("odd", k.build(), DeviceCaps())
+
+
+def test_hook_register_memory() -> None:
+    module = example("tflgpu_register_memory")
+    found = Registry.of({"toy": module})
+    assert found.memory_kinds == ("a ToyMemory",)
+    source = module.ToyMemory()
+    memory = found.foreign_memory(source)
+    assert memory is not None
+    assert memory.source is source
+    assert memory.kind == "a ToyMemory"
+    assert found.foreign_memory(np.ones(3)) is None
+
+
+@pytest.mark.parametrize(
+    ("find", "error", "says"),
+    [
+        (lambda source: 1 / 0, PluginError, r"odd \(from explicit\): an Odd: .*ZeroDivisionError"),
+        (lambda source: source, PluginError, r"an Odd: 7 is neither a ForeignMemory nor None"),
+        (lambda source: _refuse(), UnsupportedError, r"^it lies apart$"),
+    ],
+)
+def test_memory_that_is_none(find: Any, error: type[Exception], says: str) -> None:
+    module = types.ModuleType("odd")
+    register = lambda: [MemoryKind("an Odd", find)]  # noqa: E731
+    setattr(module, "tflgpu_register_memory", hookspecs.hookimpl(register))  # noqa: B010
+    with pytest.raises(error, match=says):
+        Registry.of({"odd": module}).foreign_memory(7)
+
+
+def _refuse() -> None:
+    raise UnsupportedError("it lies apart")
 
 
 def test_hook_conformance_allowances() -> None:

@@ -166,7 +166,7 @@ def test_a_submission_that_breaks_the_contract(
 ) -> None:
     submit, match = SUBMITS[fault]
     delegate, opened = _recording(kind, monkeypatch, submit=submit)
-    (step,) = opened._main._memory.session.steps
+    (step,) = opened._main._memory.session.parts
     with pytest.raises(DeviceError, match=f"{WHO}: .*{match}"):
         pending = step.recording.submit()
         pending.done()
@@ -177,7 +177,7 @@ def test_a_submission_that_breaks_the_contract(
 
 def test_a_good_submission_works(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     delegate, opened = _recording(kind, monkeypatch)
-    (step,) = opened._main._memory.session.steps
+    (step,) = opened._main._memory.session.parts
     for _ in range(2):
         step.recording.inputs[0][...] = toys.X
         pending = step.recording.submit()
@@ -253,7 +253,7 @@ def test_buffers_that_raise(error: str, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("answer", [False, "no", Unsupported("")], ids=repr)
 def test_bindings_without_a_reason(kind: str, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     delegate, opened = _recording(kind, monkeypatch, bind=lambda self, i, o: answer)
-    (step,) = opened._main._memory.session.steps
+    (step,) = opened._main._memory.session.parts
     with pytest.raises(DeviceError, match=f"{WHO}: bind gave"):
         step.recording.bind()
     opened.close()
@@ -262,7 +262,7 @@ def test_bindings_without_a_reason(kind: str, answer: Any, monkeypatch: pytest.M
 
 def test_good_buffers_work(monkeypatch: pytest.MonkeyPatch) -> None:
     delegate, opened = _recording("plans", monkeypatch)
-    (step,) = opened._main._memory.session.steps
+    (step,) = opened._main._memory.session.parts
     buffer = delegate.device.allocate(24)
     assert step.recording.bind(outputs={0: buffer}) is None
     step.recording.inputs[0][...] = toys.X
@@ -307,7 +307,7 @@ TIMES: dict[str, Any] = {
 @pytest.mark.parametrize("fault", TIMES)
 def test_times_that_are_none(kind: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     delegate, opened = _recording(kind, monkeypatch, profile=lambda self: TIMES[fault])
-    (step,) = opened._main._memory.session.steps
+    (step,) = opened._main._memory.session.parts
     with pytest.raises(DeviceError, match=f"{WHO}: profile gave"):
         step.recording.profile()
     opened.close()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import DeviceError, StateError
-from tflgpu.flow.store import State, Store
+from tflgpu.flow.store import State, VariableStore
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -179,7 +179,7 @@ def test_a_signature_s_other_shapes_leave_the_state_of_another() -> None:
 
 
 def test_a_state_begins_at_its_zero_point() -> None:
-    store = Store()
+    store = VariableStore()
     states = store.states(0)
     states[3] = State(np.full(2, 9, np.int8), -5)
     store.reset()

@@ -124,7 +124,7 @@ def test_a_run_that_did_not_end_leaves_it(
     error: BaseException, device: WatchedDevice, streaming: Callable[..., Any]
 ) -> None:
     interpreter = streaming()
-    keeper = interpreter._main.session._keepers[0]
+    keeper = interpreter._main.session._state_buffers[0]
     device.half_written = keeper._pairs[0][1 - keeper._turn].inner.region
     device.fails = [error]
     with pytest.raises(type(error)):
@@ -200,7 +200,7 @@ def test_a_device_that_cannot_keep_it(
     interpreter = streaming()
     goes_on(interpreter)
     assert device.moved == (0, 0)
-    assert not interpreter._main.session._keepers[0]._may_leave  # and is not asked again
+    assert not interpreter._main.session._state_buffers[0]._may_leave  # and is not asked again
 
 
 def test_it_stays_where_a_device_may_never_give_it_back(
@@ -258,7 +258,7 @@ def test_a_thousand_calls_are_as_litert_computes_them(
     for x in rng.normal(size=(1000, *models.X.shape)).astype(np.float32):
         found, expected = step(interpreter, x), step(other, x)
         np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert interpreter._main.session._keepers[0].is_away
+    assert interpreter._main.session._state_buffers[0].is_away
     for index in (HIDDEN, CELL):
         np.testing.assert_allclose(
             interpreter.get_tensor(index), other.get_tensor(index), atol=1e-5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tflgpu.interpreter.copy import copy
+from tflgpu.interpreter.copies import copy
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (1, 257, 257, 21), (7, 1 << 20)])

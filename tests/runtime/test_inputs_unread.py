@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tflgpu
 import tflgpu_cpu_ref.device
+from tflgpu.interpreter.opened_subgraph import SessionMemory
 from tflgpu.interpreter.subgraph import Subgraph
-from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model

@@ -140,8 +140,8 @@ def test_an_estimate_is_what_is_taken(backend: str, model: str, precision: str) 
             report = interpreter.report
             assert delegate.memory == found.memory
             assert len(found.parts) == report.partitions == (2 if model == "parts" else 1)
-            steps: Any = interpreter._main.session.steps  # type: ignore[union-attr]
-            assert found.dispatches == sum(s.recording.dispatches for s in steps if not s.on_cpu)
+            parts: Any = interpreter._main.session.parts  # type: ignore[union-attr]
+            assert found.dispatches == sum(p.recording.dispatches for p in parts if not p.on_cpu)
         assert delegate.memory == MemoryUse()
     assert found.memory.weights > 0
     assert found.memory.staging > 0

@@ -48,7 +48,6 @@ class CpuRefRecording(BasePlanRecording[OutputSet, Block]):
         if self._memory.guarded:
             self._run_between_bands()
             return
-        self._outputs.for_run()
         self._memory.poison()
         for index in range(len(self._bound)):
             self._dispatch_alone(index)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
+from tflgpu.contract.buffers import ForeignMemory, MemoryKind
 from tflgpu.contract.device import API_VERSION, BackendInfo, Probe
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.plugins.hookspecs import hookimpl
@@ -63,6 +65,20 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> De
 def tflgpu_register_generators() -> list[ShaderGenerator]:
     """One language: OpenCL C."""
     return [ShaderGenerator("opencl-c", _source)]
+
+
+@hookimpl
+def tflgpu_register_memory() -> list[MemoryKind]:
+    """Two classes of pyopencl's."""
+    return [MemoryKind("a pyopencl Buffer or Array", _memory)]
+
+
+def _memory(source: object) -> ForeignMemory | None:
+    if "pyopencl" not in sys.modules:
+        return None
+    from tflgpu_opencl.foreign_memory import memory_of
+
+    return memory_of(source)
 
 
 def _source(kernel: Kernel, caps: DeviceCaps) -> str:

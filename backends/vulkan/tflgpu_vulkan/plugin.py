@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
+from tflgpu.contract.buffers import ForeignMemory, MemoryKind
 from tflgpu.contract.device import API_VERSION, BackendInfo, Probe
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.plugins.hookspecs import hookimpl
@@ -62,6 +64,19 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> De
 def tflgpu_register_generators() -> list[ShaderGenerator]:
     """One language: SPIR-V, as assembly."""
     return [ShaderGenerator("spirv", _source)]
+
+
+@hookimpl
+def tflgpu_register_memory() -> list[MemoryKind]:
+    """`tflgpu_vulkan.buffers.VulkanHandles`."""
+    return [MemoryKind("handles of a Vulkan buffer", _memory)]
+
+
+def _memory(source: object) -> ForeignMemory | None:
+    buffers = sys.modules.get("tflgpu_vulkan.buffers")
+    if buffers is None or not isinstance(source, buffers.VulkanHandles):
+        return None
+    return ForeignMemory(source, "a tflgpu_vulkan VulkanHandles")
 
 
 def _source(kernel: Kernel, caps: DeviceCaps) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
+from tflgpu.contract.buffers import ForeignMemory, MemoryKind
 from tflgpu.contract.device import API_VERSION, BackendInfo, Probe
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.plugins.hookspecs import hookimpl
@@ -63,6 +65,19 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> De
 def tflgpu_register_generators() -> list[ShaderGenerator]:
     """One language: WGSL."""
     return [ShaderGenerator("wgsl", _source)]
+
+
+@hookimpl
+def tflgpu_register_memory() -> list[MemoryKind]:
+    """A ``GPUBuffer`` of the package wgpu."""
+    return [MemoryKind("a wgpu GPUBuffer", _memory)]
+
+
+def _memory(source: object) -> ForeignMemory | None:
+    wgpu = sys.modules.get("wgpu")
+    if wgpu is None or not isinstance(source, wgpu.GPUBuffer):
+        return None
+    return ForeignMemory(source, "a wgpu GPUBuffer")
 
 
 def _source(kernel: Kernel, caps: DeviceCaps) -> str:

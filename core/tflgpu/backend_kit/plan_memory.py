@@ -50,6 +50,7 @@ class BasePlanMemory(Generic[R]):
     `_look` and `_overwrite`; and extends `release`. Bindings that are equal share a region.
 
     Attributes:
+        guarded: Whether regions have bands.
         band: Bytes of the pattern on each side of a region; 0 without guard bands.
         constants: One per constant of the plan.
         inputs, outputs: One per input and output of the plan.
@@ -77,6 +78,7 @@ class BasePlanMemory(Generic[R]):
         self._limit = limit
         self.ledger = Ledger() if ledger is None else ledger
         self._held: Holding[R] | None = None
+        self.guarded = guarded
         self.band = max(LEAST_BAND, least_band) if guarded else 0
         # Bytes that no kernel stores by chance: neither constant nor a repeated value.
         self._pattern = np.empty(0, np.uint8)
@@ -150,11 +152,6 @@ class BasePlanMemory(Generic[R]):
         self.constants = list(self._held.regions)
 
     # What recordings use
-
-    @property
-    def guarded(self) -> bool:
-        """Whether regions have bands."""
-        return self.band > 0
 
     @property
     def slices(self) -> list[R]:

@@ -4,7 +4,7 @@ dispatches, and runs between guard bands."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Generic
 
@@ -15,7 +15,6 @@ from tflgpu.backend_kit.recording import BaseRecording, stray_write
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedIO, Ref
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime
-from tflgpu.contract.pending import Pending
 from tflgpu.errors import DeviceError
 from tflgpu.lowering.reason import Unsupported
 
@@ -54,25 +53,6 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
         }
         self._regions = memory.bind(plan.dispatches)
         self._buffers: dict[Ref, BaseBuffer] = {}
-        self._waits: list[Callable[[], None]] = []
-
-    def run(self) -> None:
-        """As `BaseRecording.run`, when those are done who share a buffer that it is bound to."""
-        for wait in self._waits:
-            wait()
-        super().run()
-
-    def submit(self) -> Pending:
-        """As `BaseRecording.submit`, likewise."""
-        for wait in self._waits:
-            wait()
-        return super().submit()
-
-    def profile(self) -> Sequence[DispatchTime]:
-        """As `BaseRecording.profile`, likewise."""
-        for wait in self._waits:
-            wait()
-        return super().profile()
 
     @property
     def dispatches(self) -> int:

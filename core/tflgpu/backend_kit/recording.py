@@ -55,6 +55,7 @@ class BaseRecording(Holder, Generic[S]):
         self._failure = ""
         self._inputs: tuple[Array, ...] = ()
         self._sets: OutputSets[S] | None = None
+        self._waits: list[Callable[[], None]] = []  # for others who use what it is bound to
         self.belongs_to_process()
 
     # For subclasses to write
@@ -107,7 +108,7 @@ class BaseRecording(Holder, Generic[S]):
     @property
     def outputs(self) -> Sequence[Array]:
         """Host arrays, one per plan output."""
-        return () if self._closed else self._outputs.current.arrays
+        return () if self._sets is None or self._closed else self._sets.current.arrays
 
     def run(self) -> None:
         """Upload, run every dispatch, download; return when the outputs are there.
@@ -117,8 +118,11 @@ class BaseRecording(Holder, Generic[S]):
             DeviceError: the device failed, now or in an earlier run, or, with guard bands, a
                 kernel wrote outside its buffers.
         """
+        for wait in self._waits:
+            wait()
         with self._lock:
-            self._check_usable()
+            if self._closed or self._unfinished:
+                self._check_usable()
             self._attempt(self._run)
 
     def submit(self) -> Pending:
@@ -131,6 +135,8 @@ class BaseRecording(Holder, Generic[S]):
         if not self._goes_on:
             self.run()
             return FINISHED
+        for wait in self._waits:
+            wait()
         with self._lock:
             self._check_usable()
             submission = Submission(self._ask, self._wait_for)
@@ -167,6 +173,8 @@ class BaseRecording(Holder, Generic[S]):
             StateError: the recording is closed.
             DeviceError: as `run`.
         """
+        for wait in self._waits:
+            wait()
         with self._lock:
             self._check_usable()
             return self._attempt(self._profile)

@@ -14,7 +14,7 @@ from tflgpu.devices.choose import Choice, open_best
 from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.devices.device_states import DeviceState, opened_state
 from tflgpu.errors import TflgpuError
-from tflgpu.interpreter.providers import VARIABLE, is_switched_on
+from tflgpu.interpreter.gpu_delegate import VARIABLE, is_switched_on
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry, registry

@@ -13,10 +13,46 @@ import numpy as np
 import numpy.typing as npt
 
 from tflgpu.ir.dtypes import Array
+from tflgpu.values import frozen
 
 Bytes = npt.NDArray[np.uint8]
 #: Which memory, and from which byte of it to which.
 Span = tuple[Hashable, int, int]
+
+
+@frozen(eq=False)
+class ForeignMemory:
+    """Memory of a caller's that a tensor is to be bound to.
+
+    Attributes:
+        source: What `Device.import_buffer` takes, or, with ``owned``, a `Buffer`.
+        kind: What it is, for messages: "a pyopencl Buffer".
+        shape, dtype: Of its elements, packed row-major; None where it is bytes of any meaning.
+        array: The same memory as an array, where the host has it.
+        owned: Whether ``source`` is a `Buffer` that a device made, which stays the caller's.
+    """
+
+    source: Any
+    kind: str
+    shape: tuple[int, ...] | None = None
+    dtype: np.dtype[Any] | None = None
+    array: Array | None = None
+    owned: bool = False
+
+
+@frozen
+class MemoryKind:
+    """A kind of objects of an API's whose memory a device of it can import.
+
+    Attributes:
+        name: What they are called in the list of what can be bound: "a pyopencl Buffer or Array".
+        find: An object as memory; None where it is of another kind. Asked of everything that is
+            bound, so that it must not import a driver: whose class is not imported yet, there is no
+            object of. Raises `InputError` or `UnsupportedError` for one that cannot be bound.
+    """
+
+    name: str
+    find: Callable[[object], ForeignMemory | None]
 
 
 @runtime_checkable

@@ -28,9 +28,9 @@ from tflgpu.flow.operators import (
     keeps_state,
     table_of,
 )
-from tflgpu.flow.program import Program, Shared
+from tflgpu.flow.program import FlowContext, Program
 from tflgpu.flow.steps import Env, Given, HostStep, Told
-from tflgpu.flow.store import DeviceVariable, Handle, Store
+from tflgpu.flow.store import DeviceVariable, Handle, VariableStore
 from tflgpu.flow.tables import Fill, Find, MakeTable, Size
 from tflgpu.flow.texts import plan_texts
 from tflgpu.ir.dtypes import DType
@@ -45,7 +45,7 @@ class HostOperators:
         self._keeping: dict[tuple[int, ...], bool] = {}  # by the subgraphs that are run
 
     def may_pass(
-        self, shared: Shared, known: Known, operator: OperatorInfo, waiting: OperatorInfo
+        self, shared: FlowContext, known: Known, operator: OperatorInfo, waiting: OperatorInfo
     ) -> bool:
         """Whether not both see or change the same state."""
         if not (self._sees_state(shared, operator) and self._sees_state(shared, waiting)):
@@ -56,20 +56,20 @@ class HostOperators:
             return mine is not None and other is not None and (both_read or mine != other)
         return {operator.name, waiting.name} <= {FIND, SIZE}
 
-    def _sees_state(self, shared: Shared, operator: OperatorInfo) -> bool:
+    def _sees_state(self, shared: FlowContext, operator: OperatorInfo) -> bool:
         if operator.name in (VAR_HANDLE, TABLE):
             return False
         is_state = operator.name in STATE or operator.name == CALL_ONCE
         return is_state or self._keeps_state(shared, called(operator))
 
-    def _keeps_state(self, shared: Shared, bodies: tuple[int, ...]) -> bool:
+    def _keeps_state(self, shared: FlowContext, bodies: tuple[int, ...]) -> bool:
         if bodies not in self._keeping:
             self._keeping[bodies] = keeps_state(shared.model.subgraphs, bodies)
         return self._keeping[bodies]
 
     def plan(
         self,
-        shared: Shared,
+        shared: FlowContext,
         known: Known,
         operator: OperatorInfo,
         info: SubgraphInfo,
@@ -101,7 +101,7 @@ class HostOperators:
             (handle,) = _handles(given[:1], operator)
             if isinstance(given[1], tuple):
                 known.variables[handle] = given[1]
-            return Assign(inputs[1], handle, shared.store)
+            return AssignVariable(inputs[1], handle, shared.store)
         bodies = [shared.program(number) for number in called(operator)]
         if self._keeps_state(shared, called(operator)):
             known.variables.clear()
@@ -145,7 +145,7 @@ def _results_of_all(bodies: Sequence[Program], given: Sequence[Told]) -> tuple[T
 
 
 def _plan_table(
-    shared: Shared, operator: OperatorInfo, info: SubgraphInfo, given: Sequence[Told]
+    shared: FlowContext, operator: OperatorInfo, info: SubgraphInfo, given: Sequence[Told]
 ) -> HostStep:
     inputs, outputs, store = operator.inputs, operator.outputs, shared.store
     where = f"operator {operator.index} ({operator.name})"
@@ -230,7 +230,7 @@ class Read:
 
     output: int
     handle: Handle
-    store: Store
+    store: VariableStore
     dtype: DType
     results: tuple[Told, ...]
     is_lazy: bool = False
@@ -242,12 +242,12 @@ class Read:
 
 
 @attrs.frozen(eq=False)
-class Assign:
+class AssignVariable:
     """ASSIGN_VARIABLE."""
 
     value: int
     handle: Handle
-    store: Store
+    store: VariableStore
     results: tuple[Told, ...] = ()
 
     def __call__(self, env: Env) -> None:
@@ -264,7 +264,7 @@ class CallOnce:
     """CALL_ONCE."""
 
     body: Program
-    store: Store
+    store: VariableStore
     results: tuple[Told, ...] = ()
 
     def __call__(self, env: Env) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tflgpu.errors import BudgetError, ModelError
 from tflgpu.flow.pieces import Piece
-from tflgpu.flow.program import Program, Shared, Stretch
+from tflgpu.flow.program import FlowContext, Program, Stretch
 from tflgpu.flow.rounds import AHEAD, Body, Counter, Rounds, rounds
 from tflgpu.flow.steps import Env, Given, Told
 from tflgpu.flow.store import Handle
@@ -38,7 +38,7 @@ class Loop:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: FlowContext,
         index: int,
         where: str,
         inputs: tuple[int, ...],
@@ -113,7 +113,7 @@ def _results(body: Program, given: Sequence[Told]) -> tuple[Told, ...] | None:
 class Blocks:
     """A loop whose body is one graph, of the same shapes in every round."""
 
-    def __init__(self, shared: Shared, cond: Body, body: Body) -> None:
+    def __init__(self, shared: FlowContext, cond: Body, body: Body) -> None:
         self._shared = shared
         self._body, self._cond = body, cond
         self._counter = Counter.of(body, cond, shared.ops)
@@ -128,7 +128,7 @@ class Blocks:
 
     @classmethod
     def of(
-        cls, shared: Shared, cond: Program, body: Program, key: tuple[Told, ...]
+        cls, shared: FlowContext, cond: Program, body: Program, key: tuple[Told, ...]
     ) -> Blocks | None:
         """None where the subgraphs are more than a graph each."""
         if any(body.info.tensors[i].dtype is DType.STRING for i in body.info.inputs):

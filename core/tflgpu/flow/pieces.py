@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.flow.device_variables import PieceVariable, contents, lent
-from tflgpu.flow.store import DeviceVariable, Handle, State, States, Store
+from tflgpu.flow.store import DeviceVariable, Handle, State, States, VariableStore
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.runtime.session import Session
@@ -103,7 +103,7 @@ class KeepingPiece(Piece):
         open_session: Callable[[Graph, Sequence[tuple[int, int]]], Session],
         states: States,
         keeps: Sequence[PieceVariable],
-        store: Store,
+        store: VariableStore,
     ) -> None:
         pairs = [(k.made, k.read) for k in keeps]
         super().__init__(graph, lambda g: open_session(g, pairs), states)

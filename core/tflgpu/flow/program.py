@@ -23,7 +23,7 @@ from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE
 from tflgpu.flow.pieces import KeepingPiece, Piece
 from tflgpu.flow.random_numbers import Draws
 from tflgpu.flow.steps import Compiling, Env, Given, HostStep, Repeats, Step, Told, key_of, told
-from tflgpu.flow.store import Handle, Store
+from tflgpu.flow.store import Handle, VariableStore
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.base import OpDef
@@ -42,7 +42,7 @@ _LOOKING = frozenset({VAR_HANDLE, READ, CALL_ONCE})
 
 
 @attrs.frozen(eq=False)
-class Shared:
+class FlowContext:
     """Values that all programs of a model share.
 
     Attributes:
@@ -65,7 +65,7 @@ class Shared:
 
     model: ModelFile
     ops: Mapping[str, OpDef]
-    store: Store
+    store: VariableStore
     open: Callable[[Graph], Session]
     open_plain: Callable[[Graph], Session]
     repeating: Repeats
@@ -91,14 +91,14 @@ class Host(Protocol):
     """Plans the operators that the host runs: see `tflgpu.flow.host`."""
 
     def may_pass(
-        self, shared: Shared, known: Known, operator: OperatorInfo, waiting: OperatorInfo
+        self, shared: FlowContext, known: Known, operator: OperatorInfo, waiting: OperatorInfo
     ) -> bool:
         """Whether an operator may run before one that stands before it in the file."""
         ...
 
     def plan(
         self,
-        shared: Shared,
+        shared: FlowContext,
         known: Known,
         operator: OperatorInfo,
         info: SubgraphInfo,
@@ -168,7 +168,7 @@ class Program:
         keepable: Which of its variables pieces may keep.
     """
 
-    def __init__(self, shared: Shared, number: int) -> None:
+    def __init__(self, shared: FlowContext, number: int) -> None:
         self.number = number
         info = forwarded(shared.model.subgraphs[number], shared.model.subgraphs)
         # Where every tensor is kept, those between the operators of the file are too; and only

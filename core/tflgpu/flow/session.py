@@ -18,16 +18,17 @@ from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import ASSIGN, CALL_ONCE, READ, VAR_HANDLE, called, handle_of, reached
 from tflgpu.flow.pieces import KeepingPiece, Piece
-from tflgpu.flow.program import Program, Shared
+from tflgpu.flow.program import FlowContext, Program
 from tflgpu.flow.steps import Repeats
-from tflgpu.flow.store import DeviceVariable, Handle, Store
+from tflgpu.flow.store import DeviceVariable, Handle, VariableStore
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import check_held
-from tflgpu.runtime.places import Place, Traffic
+from tflgpu.runtime.loaded_part import Traffic
+from tflgpu.runtime.places import Place
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host
 from tflgpu.tflite.build import Foreign
@@ -95,7 +96,7 @@ class FlowSession(Session):
         shapes: Mapping[int, Shape],
         ops: Mapping[str, OpDef],
         openers: Openers,
-        store: Store,
+        store: VariableStore,
         foreign: Foreign | None,
         *,
         preserve_all: bool = False,
@@ -118,7 +119,7 @@ class FlowSession(Session):
         self._info = info
         self._model = model
         self._pieces = _Pieces()
-        self._shared = Shared(
+        self._shared = FlowContext(
             model,
             ops,
             store,
@@ -202,7 +203,9 @@ class FlowSession(Session):
             arrays[i] = np.array(array) if ours and (shown is None or i in shown) else array
         if self._edition != self._told:
             self.report = self._report()
-        self.traffic.add(moved.to_device, moved.to_host)
+        self.traffic.runs += 1
+        self.traffic.to_device += moved.to_device
+        self.traffic.to_host += moved.to_host
         self.complete = True
 
     def put(self, value_id: int, place: Place | None) -> Unsupported | None:
@@ -242,7 +245,7 @@ class FlowSession(Session):
 
     def after_fork(self) -> None:
         """A child may not touch what is on a device; what the CPU runs it may."""
-        if any(not step.on_cpu for session in self._sessions() for step in session.steps):
+        if any(not part.on_cpu for session in self._sessions() for part in session.parts):
             Holder.after_fork(self)
             self._closed = True
 

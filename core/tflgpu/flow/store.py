@@ -108,7 +108,7 @@ States = dict[int, State]
 
 @frozen(eq=False)
 class Snapshot:
-    """A state of the store that `Store.restore` brings back."""
+    """A state of the store that `VariableStore.restore` brings back."""
 
     arrays: dict[Handle, Array]
     called: frozenset[int]
@@ -121,7 +121,7 @@ class Snapshot:
 _ANEW = "reset_all_variables() lets it begin anew"
 
 
-class Store:
+class VariableStore:
     """Variables by name. An assignment replaces an array and never writes into it, so that an array
     that was read before keeps its contents. A piece may keep a variable on a device (`Owner`)."""
 
@@ -158,7 +158,7 @@ class Store:
         return array
 
     def assign(self, handle: Handle, array: Array) -> None:
-        """Store a copy of ``array``, which may have any shape."""
+        """VariableStore a copy of ``array``, which may have any shape."""
         kept = np.array(array)
         kept.setflags(write=False)
         self._arrays[handle] = kept

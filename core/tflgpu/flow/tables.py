@@ -10,7 +10,7 @@ import numpy as np
 
 from tflgpu.errors import ModelError, StateError
 from tflgpu.flow.steps import Env, Told
-from tflgpu.flow.store import Handle, Store
+from tflgpu.flow.store import Handle, VariableStore
 from tflgpu.ir.dtypes import Array, DType
 
 #: What LiteRT has tables of: keys and values.
@@ -23,13 +23,18 @@ class MakeTable:
 
     output: int
     handle: Handle
-    store: Store
+    store: VariableStore
     types: tuple[DType, DType]
     results: tuple[Told, ...]
 
     @classmethod
     def of(
-        cls, where: str, output: int, handle: Handle, fields: Mapping[str, Any], store: Store
+        cls,
+        where: str,
+        output: int,
+        handle: Handle,
+        fields: Mapping[str, Any],
+        store: VariableStore,
     ) -> MakeTable:
         """By the operator's options.
 
@@ -58,7 +63,7 @@ class Fill:
     keys: int
     values: int
     handle: Handle
-    store: Store
+    store: VariableStore
     types: tuple[DType, DType]
     results: tuple[Told, ...] = ()
 
@@ -76,7 +81,7 @@ class Find:
     default: int
     output: int
     handle: Handle
-    store: Store
+    store: VariableStore
     types: tuple[DType, DType]
     results: tuple[Told, ...]
 
@@ -101,7 +106,7 @@ class Size:
 
     output: int
     handle: Handle
-    store: Store
+    store: VariableStore
     results: tuple[Told, ...] = ((1,),)
 
     def __call__(self, env: Env) -> None:

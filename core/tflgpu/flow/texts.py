@@ -18,7 +18,7 @@ from tflgpu.errors import (
 )
 from tflgpu.errors.blame import of_signal
 from tflgpu.flow.cut import Known
-from tflgpu.flow.program import Shared
+from tflgpu.flow.program import FlowContext
 from tflgpu.flow.steps import Env, Told
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
@@ -122,7 +122,11 @@ class OnTexts:
 
 
 def plan_texts(
-    shared: Shared, known: Known, operator: OperatorInfo, info: SubgraphInfo, given: Sequence[Told]
+    shared: FlowContext,
+    known: Known,
+    operator: OperatorInfo,
+    info: SubgraphInfo,
+    given: Sequence[Told],
 ) -> OnTexts:
     """An operator whose operands' shapes are known, as a step.
 

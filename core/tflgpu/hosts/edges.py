@@ -31,7 +31,7 @@ from tflgpu.hosts.cdef import ARENA_RW, ffi
 from tflgpu.ir.dtypes import Array
 
 
-class Edge:
+class HostTensor:
     """A tensor: LiteRT's memory, and the session's array of the same shape and type."""
 
     __slots__ = ("_arena", "_name", "_pointer", "_shareable", "_view", "array", "index", "own")
@@ -101,7 +101,7 @@ class Edge:
 class Edges:
     """The inputs and outputs of one session, as LiteRT has them."""
 
-    def __init__(self, before: Sequence[Edge] = (), after: Sequence[Edge] = ()) -> None:
+    def __init__(self, before: Sequence[HostTensor] = (), after: Sequence[HostTensor] = ()) -> None:
         self.before = tuple(before)
         self.after = tuple(after)
 
@@ -109,7 +109,7 @@ class Edges:
         """Read what is not where the session reads it.
 
         Raises:
-            StateError: as `Edge.copy_in`.
+            StateError: as `HostTensor.copy_in`.
         """
         for edge in self.before:
             tensor = tensors[edge.index]
@@ -120,7 +120,7 @@ class Edges:
         """Write what is not where the session wrote it.
 
         Raises:
-            StateError: as `Edge.copy_in`.
+            StateError: as `HostTensor.copy_in`.
         """
         for edge in self.after:
             tensor = tensors[edge.index]
@@ -128,6 +128,6 @@ class Edges:
                 edge.copy_out(tensor)
 
     def give_back(self, tensors: Any, *, contents: bool) -> None:
-        """Give every edge's tensor back to LiteRT (`Edge.give_back`)."""
+        """Give every edge's tensor back to LiteRT (`HostTensor.give_back`)."""
         for edge in (*self.before, *self.after):
             edge.give_back(tensors[edge.index], contents=contents)

@@ -11,7 +11,7 @@ from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
 from tflgpu.errors.blame import in_a_line, of_signal
 from tflgpu.hosts.cdef import DYNAMIC, ffi, resize
-from tflgpu.hosts.edges import Edge, Edges
+from tflgpu.hosts.edges import Edges, HostTensor
 from tflgpu.hosts.reading import HostGraph, shape_of
 from tflgpu.hosts.subsets import Subset, open_subset
 from tflgpu.ir.brief import few
@@ -150,16 +150,18 @@ class SubsetKernel(Holder):
         arrays, named = session.arrays, self._info.tensors
         shareable = self._is_whole and not self._deferred
 
-        def edges(tensors: Sequence[int]) -> list[Edge]:
+        def edges(tensors: Sequence[int]) -> list[HostTensor]:
             return [
-                Edge(t, named[t].name, arrays[t], shareable=shareable)
+                HostTensor(t, named[t].name, arrays[t], shareable=shareable)
                 for t in tensors
                 if arrays[t].size
             ]
 
         # Variables stay LiteRT's, whose callers read them and set them to zero: they come in and go
         # out in every run.
-        kept = [Edge(t, named[t].name, a, shareable=False) for t, a in session.variables.items()]
+        kept = [
+            HostTensor(t, named[t].name, a, shareable=False) for t, a in session.variables.items()
+        ]
         before, after = edges(self._info.inputs), edges(self._info.outputs)
         self._edges = Edges([*before, *kept], [*after, *kept])
         self._session = session

@@ -18,7 +18,7 @@ from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.options import OpResolverType
 
 if TYPE_CHECKING:
-    from tflgpu.interpreter.load_delegate import Delegate, load_delegate
+    from tflgpu.interpreter.delegate import Delegate, load_delegate
 
 __all__ = [
     "Delegate",
@@ -36,7 +36,7 @@ _LATE = ("Delegate", "load_delegate")
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module 'tflgpu.interpreter' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module("tflgpu.interpreter.load_delegate"), name)
+    value = globals()[name] = getattr(import_module("tflgpu.interpreter.delegate"), name)
     return value
 
 

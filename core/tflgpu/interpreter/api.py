@@ -15,15 +15,14 @@ from tflgpu.backend_kit.forks import OfProcess
 from tflgpu.backend_kit.run_guard import Closable, RunGuard
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.errors import InputError, StateError, UnsupportedError
+from tflgpu.errors import InputError, UnsupportedError
 from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.buffer_methods import BufferMethods
-from tflgpu.interpreter.gpu_delegate import GpuDelegate
+from tflgpu.interpreter.details import ModelDetails
+from tflgpu.interpreter.gpu_delegate import GpuDelegate, provider_of
 from tflgpu.interpreter.invocation import Invocation, Lanes
-from tflgpu.interpreter.model_details import ModelDetails
-from tflgpu.interpreter.providers import provider_of
 from tflgpu.interpreter.session_opener import SessionOpener, is_kept
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
@@ -187,7 +186,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
             StateError: closed, in use, or a view made by `tensor` is still held.
         """
         with self._busy:
-            self._check_views()
+            self._main.check_views()
             self._main.allocate()
 
     def invoke(self) -> None:
@@ -203,8 +202,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
             DeviceError: the device failed.
         """
         with self._busy:
-            if self._main.has_views:
-                self._check_views()
+            self._main.check_views()
             if self._lanes is not None:
                 self._settle()
             self._main.run()
@@ -273,7 +271,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
             StateError: closed, in use, or a view made by `tensor` is still held.
         """
         with self._busy:
-            self._check_views()
+            self._main.check_views()
             self._settle()
             self._main.resize(input_index, tensor_size, strict=truth("strict", strict))
 
@@ -361,7 +359,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
     def _ensure_safe(self) -> None:
         """Raise `StateError`, as `invoke` does, where a view made by `tensor` is still held."""
         with self._busy:
-            self._check_views()
+            self._main.check_views()
 
     def _native_handle(self) -> int:
         """In TFLite, the address of a C++ interpreter.
@@ -408,7 +406,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
         return made
 
     def _make(self, index: int) -> Subgraph:
-        return Subgraph(self._model, index, self._opener, compress=self._compress)
+        return Subgraph(self._model, index, self._opener)
 
     def _make_lane(self) -> Subgraph:
         made = self._make(0)
@@ -439,10 +437,3 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
                     f"{said} There is no signature {shown(key)}; the model has {listed}"
                 )
             return known[-1], self._subgraph(known[-1].subgraph), self._busy
-
-    def _check_views(self) -> None:
-        if self._main.has_views:
-            raise StateError(
-                "There is at least 1 reference to internal data: a NumPy view of a tensor is still "
-                "held; keep the function that tensor() returned, and call it each time"
-            )

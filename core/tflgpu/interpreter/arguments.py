@@ -13,7 +13,6 @@ import numpy as np
 
 from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.errors.blame import shown
-from tflgpu.interpreter.details import numpy_type
 from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
@@ -24,6 +23,17 @@ from tflgpu.tflite.read import read_model
 
 #: What is meant by a number that a method is given.
 _INDEX = "a tensor index, as get_input_details()[0]['index'] is,"
+
+# Types that NumPy lacks, by what stands for them in Python. Those of less than 8 bits are unpacked
+# to bytes.
+_STAND_INS: dict[DType, type[np.generic]] = {
+    DType.STRING: np.bytes_,
+    DType.I2: np.int8,
+    DType.I4: np.int8,
+    DType.U4: np.uint8,
+    DType.RESOURCE: np.object_,
+    DType.VARIANT: np.object_,
+}
 
 
 def load(path: Any, content: Any, known: Callable[[memoryview], bool]) -> ModelFile:
@@ -156,6 +166,23 @@ def shape_of(size: Any) -> Shape:
         rank = "" if sizes.ndim == 1 else f"Shape should be 1D instead of {sizes.ndim}: "
         raise InputError(f"{rank}tensor_size is a list of whole numbers, not {shown(size)}")
     return tuple(int(d) for d in sizes)
+
+
+def numpy_type(info: TensorInfo) -> type[np.generic]:
+    """The NumPy scalar type of a tensor's elements.
+
+    Raises:
+        InputError: none stands for its type (bf16).
+    """
+    if info.dtype.has_numpy:
+        return info.dtype.numpy.type
+    try:
+        return _STAND_INS[info.dtype]
+    except KeyError:
+        raise InputError(
+            f"tensor {info.index} ({quoted(info.name)}) is {info.dtype.value}, for which NumPy "
+            "has no type"
+        ) from None
 
 
 def as_array(info: TensorInfo, value: Any) -> Array:

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 
 from tflgpu.backend_kit.host_memory import pages_of
-from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.buffers import Buffer, ForeignMemory
 from tflgpu.errors import DeviceError, InputError, StateError, TflgpuError, UnsupportedError
 from tflgpu.errors.blame import Failed, attempt, in_a_line
-from tflgpu.interpreter.given import Given
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
-from tflgpu.runtime.places import Traffic
+from tflgpu.runtime.loaded_part import Traffic
 from tflgpu.runtime.session import Session
 from tflgpu.values import define, frozen
 
@@ -44,7 +43,7 @@ class Bound:
 
     Attributes:
         port: The tensor.
-        given: What the caller handed over.
+        memory: What the caller handed over.
         shape, dtype: The tensor's.
         buffer: The device's buffer over it; None where an array is copied.
         traffic: Counts what is read and written here.
@@ -52,7 +51,7 @@ class Bound:
     """
 
     port: Port
-    given: Given
+    memory: ForeignMemory
     shape: Shape
     dtype: np.dtype[Any]
     buffer: Buffer | None
@@ -66,8 +65,8 @@ class Bound:
             StateError: the buffer or its device is closed.
             DeviceError: the device failed.
         """
-        if self.given.array is not None:
-            return np.array(_seen_as(self.given.array, self.shape, self.dtype))
+        if self.memory.array is not None:
+            return np.array(_seen_as(self.memory.array, self.shape, self.dtype))
         assert self.buffer is not None
         found: Array = np.empty(self.shape, self.dtype)
         try:
@@ -84,11 +83,11 @@ class Bound:
             InputError: the memory cannot be written.
             StateError, DeviceError: as `read`.
         """
-        if self.given.array is not None:
-            target = _seen_as(self.given.array, self.shape, self.dtype)
+        if self.memory.array is not None:
+            target = _seen_as(self.memory.array, self.shape, self.dtype)
             if not target.flags.writeable:
                 raise InputError(
-                    f"{self.port.told} is bound to {self.given.kind} that is read-only; unbind "
+                    f"{self.port.told} is bound to {self.memory.kind} that is read-only; unbind "
                     "it to set it"
                 )
             np.copyto(target, value)
@@ -109,14 +108,14 @@ class Bound:
         """
         check = getattr(self.buffer, "check_open", None)
         try:
-            if self.given.owned and check is not None:
+            if self.memory.owned and check is not None:
                 check()
         except StateError as error:
             raise self._lost(error) from error
 
     def _lost(self, error: StateError) -> StateError:
         return StateError(
-            f"{self.port.told} is bound to {self.given.kind}: {error}; what is in it is lost. "
+            f"{self.port.told} is bound to {self.memory.kind}: {error}; what is in it is lost. "
             "Bind it to something else, or call resize_tensor_input or close; the next time "
             "unbind before closing"
         )
@@ -137,7 +136,7 @@ class Bound:
 
     def close(self) -> None:
         """Let go of the memory, which is the caller's."""
-        if self.buffer is not None and not self.given.owned:
+        if self.buffer is not None and not self.memory.owned:
             self.buffer.close()
 
 
@@ -146,6 +145,7 @@ class Bindings:
     until it is unbound, whatever becomes of the session.
 
     Attributes:
+        bound: What tensors are bound to, by index.
         traffic: What runs and reading have copied between host and device.
         leaves_outputs: Whether outputs that are bound are only read when that is asked for
             (`Interpreter.set_allow_buffer_handle_output`).
@@ -154,23 +154,9 @@ class Bindings:
     def __init__(self) -> None:
         self.traffic = Traffic()
         self.leaves_outputs = False
-        self._bound: dict[int, Bound] = {}
+        self.bound: dict[int, Bound] = {}
 
-    def get(self, index: int) -> Bound | None:
-        """What a tensor is bound to."""
-        return self._bound.get(index)
-
-    @property
-    def any(self) -> bool:
-        """Whether a tensor is bound."""
-        return bool(self._bound)
-
-    @property
-    def all(self) -> tuple[int, ...]:
-        """The tensors that are bound."""
-        return tuple(self._bound)
-
-    def bind(self, session: Session, port: Port, given: Given) -> None:
+    def bind(self, session: Session, port: Port, memory: ForeignMemory) -> None:
         """Bind a tensor; what it was bound to before it is not any more.
 
         Raises:
@@ -179,9 +165,9 @@ class Bindings:
             StateError: a buffer or its device is closed.
             DeviceError: another device's, too small, or bound to another tensor that a run writes.
         """
-        self._check_apart(port, given)
-        made = self._placed(session, port, given)
-        old, self._bound[port.index] = self._bound.get(port.index), made
+        self._check_apart(port, memory)
+        made = self._placed(session, port, memory)
+        old, self.bound[port.index] = self.bound.get(port.index), made
         if old is not None and old.buffer is not made.buffer:
             old.close()
 
@@ -194,7 +180,7 @@ class Bindings:
             StateError: what it is bound to is closed, so that its contents are not there.
             DeviceError: the device failed.
         """
-        bound, lost = self._bound.get(index), ""
+        bound, lost = self.bound.get(index), ""
         if bound is None:
             return lost
         if session is not None and session.is_broken:
@@ -202,7 +188,7 @@ class Bindings:
                 contents = attempt(bound.read)
                 if isinstance(contents, Failed):
                     why = in_a_line(contents.error.__cause__ or contents.error)
-                    lost = f"it was bound to {bound.given.kind}, which is lost ({why})"
+                    lost = f"it was bound to {bound.memory.kind}, which is lost ({why})"
                 else:
                     np.copyto(session.arrays[index], contents)
         elif session is not None:
@@ -210,7 +196,7 @@ class Bindings:
             session.put(index, None)
             session.settle()  # what was lent is not for these contents
             np.copyto(session.arrays[index], contents)
-        del self._bound[index]
+        del self.bound[index]
         bound.close()
         return lost
 
@@ -221,9 +207,9 @@ class Bindings:
             As `bind`: of another shape, or on another device, what was bound may not fit.
         """
         session.traffic = self.traffic
-        for index, bound in list(self._bound.items()):
+        for index, bound in list(self.bound.items()):
             try:
-                made = self._placed(session, bound.port, bound.given)
+                made = self._placed(session, bound.port, bound.memory)
             except TflgpuError as error:
                 raise type(error)(
                     f"{error} (it was bound before the model was prepared anew; bind something "
@@ -231,11 +217,11 @@ class Bindings:
                 ) from error
             if made.buffer is not bound.buffer:
                 bound.close()
-            self._bound[index] = made
+            self.bound[index] = made
 
     def check_inputs(self) -> None:
         """As `Bound.check_open`, of every input, before a run."""
-        for bound in self._bound.values():
+        for bound in self.bound.values():
             if bound.port.is_input:
                 bound.check_open()
 
@@ -246,7 +232,7 @@ class Bindings:
             StateError: reading was ruled out, or what it is bound to is closed.
             DeviceError: the device failed.
         """
-        bound = self._bound.get(index)
+        bound = self.bound.get(index)
         if bound is None:
             return None
         held = self._held(bound)
@@ -258,15 +244,15 @@ class Bindings:
         Raises:
             StateError, DeviceError: as `contents`; or it is an input, which nobody would read.
         """
-        bound = self._bound.get(index)
+        bound = self.bound.get(index)
         if bound is None:
             return None
-        if bound.given.array is not None:
-            return _seen_as(bound.given.array, bound.shape, bound.dtype)
+        if bound.memory.array is not None:
+            return _seen_as(bound.memory.array, bound.shape, bound.dtype)
         if bound.port.is_input:
             raise StateError(
-                f"{bound.port.told} is bound to {bound.given.kind} and has no memory that the host "
-                "sees; set_tensor writes to it"
+                f"{bound.port.told} is bound to {bound.memory.kind} and has no memory that the "
+                "host sees; set_tensor writes to it"
             )
         held = self._held(bound)
         seen = bound.read() if held is None else held.view()
@@ -275,46 +261,46 @@ class Bindings:
 
     def close(self) -> None:
         """Let go of everything."""
-        while self._bound:
-            self._bound.popitem()[1].close()
+        while self.bound:
+            self.bound.popitem()[1].close()
 
     # Inside
 
     def _held(self, bound: Bound) -> Array | None:
         """Of an output that is only read when that is asked for: what was read."""
-        if not self.leaves_outputs or bound.port.is_input or bound.given.array is not None:
+        if not self.leaves_outputs or bound.port.is_input or bound.memory.array is not None:
             return None
         held = bound.readable
         if held is None:
             raise StateError(
-                f"{bound.port.told} is in {bound.given.kind} only, since "
+                f"{bound.port.told} is in {bound.memory.kind} only, since "
                 "set_allow_buffer_handle_output(True) was called; call "
                 "ensure_tensor_data_is_readable first"
             )
         return held
 
-    def _check_apart(self, port: Port, given: Given) -> None:
+    def _check_apart(self, port: Port, memory: ForeignMemory) -> None:
         """No run may write host memory that another tensor is bound to: an input would be another
         one in the next run. (Buffers of the device know their memory themselves.)"""
-        old = self._bound.get(port.index)
+        old = self.bound.get(port.index)
         if old is not None and old.port.is_input is not port.is_input:
             raise UnsupportedError(
                 f"{port.told} is input and output, which is one tensor, bound as {old.port.told} "
                 "already: what is bound serves as both; unbind it first to bind something else"
             )
-        for index, other in self._bound.items():
-            theirs = other.given.array
-            if index == port.index or given.array is None or theirs is None:
+        for index, other in self.bound.items():
+            theirs = other.memory.array
+            if index == port.index or memory.array is None or theirs is None:
                 continue
             is_written = not (port.is_input and other.port.is_input)
-            if is_written and _overlap(given.array, theirs):
+            if is_written and _overlap(memory.array, theirs):
                 raise DeviceError(
                     f"{port.told} and {other.port.told} cannot be bound to the same memory, "
                     "which a run writes; give each an array of its own"
                 )
 
-    def _placed(self, session: Session, port: Port, given: Given) -> Bound:
-        """Put a tensor's home where ``given`` is."""
+    def _placed(self, session: Session, port: Port, memory: ForeignMemory) -> Bound:
+        """Put a tensor's home where ``memory`` is."""
         if port.index not in session.arrays:
             raise UnsupportedError(
                 f"{port.told} cannot be bound: its shape depends on what the model computes"
@@ -326,26 +312,26 @@ class Bindings:
             )
         own = session.arrays[port.index]
         shape, dtype = own.shape, own.dtype
-        _check_fit(port, given, shape, dtype)
-        if given.array is None:
-            buffer: Buffer | None = _imported(session, port, given)
+        _check_fit(port, memory, shape, dtype)
+        if memory.array is None:
+            buffer: Buffer | None = _imported(session, port, memory)
             assert buffer is not None
-            answer = _put(session, port, buffer, given, own.nbytes)
+            answer = _put(session, port, buffer, memory, own.nbytes)
             if answer is not None:
-                if not given.owned:
+                if not memory.owned:
                     buffer.close()
                 raise UnsupportedError(
-                    f"{port.told} cannot be bound to {given.kind}: {answer.reason}; a NumPy "
+                    f"{port.told} cannot be bound to {memory.kind}: {answer.reason}; a NumPy "
                     "array can"
                 )
         else:
-            array = _seen_as(given.array, shape, dtype)
-            buffer = _host_in_place(session, port, given, array)
+            array = _seen_as(memory.array, shape, dtype)
+            buffer = _host_in_place(session, port, memory, array)
             if buffer is None:
                 answer = session.put(port.index, array)
                 if answer is not None:
                     raise UnsupportedError(f"{port.told} cannot be bound: {answer.reason}")
-        return Bound(port, given, shape, dtype, buffer, self.traffic)
+        return Bound(port, memory, shape, dtype, buffer, self.traffic)
 
 
 def _overlap(one: Array, other: Array) -> bool:
@@ -368,24 +354,25 @@ def _repeats(array: Array) -> bool:
     return False
 
 
-def _check_fit(port: Port, given: Given, shape: Shape, dtype: np.dtype[Any]) -> None:
+def _check_fit(port: Port, memory: ForeignMemory, shape: Shape, dtype: np.dtype[Any]) -> None:
     wanted = f"{port.told} is {dtype}{listed(shape)}"
-    if given.dtype is not None and (given.dtype != dtype or given.shape != shape):
-        how = "" if given.dtype == dtype else f"; nothing is converted on the way to {dtype}"
+    if memory.dtype is not None and (memory.dtype != dtype or memory.shape != shape):
+        how = "" if memory.dtype == dtype else f"; nothing is converted on the way to {dtype}"
         raise InputError(
-            f"{wanted}, and {given.kind} of {given.dtype}{listed(given.shape or ())} was given{how}"
+            f"{wanted}, and {memory.kind} of {memory.dtype}{listed(memory.shape or ())} was "
+            f"given{how}"
         )
-    array = given.array
+    array = memory.array
     if array is None:
         return
     nbytes = int(np.prod(shape)) * dtype.itemsize
     if array.nbytes != nbytes:
-        raise InputError(f"{wanted} ({nbytes} bytes), and {given.kind} has {array.nbytes} bytes")
+        raise InputError(f"{wanted} ({nbytes} bytes), and {memory.kind} has {array.nbytes} bytes")
     if not port.is_input and not array.flags.writeable:
-        raise InputError(f"{port.told} cannot be written to {given.kind}, which is read-only")
+        raise InputError(f"{port.told} cannot be written to {memory.kind}, which is read-only")
     if not port.is_input and _repeats(array):
         raise InputError(
-            f"{port.told} cannot be written to {given.kind} with strides "
+            f"{port.told} cannot be written to {memory.kind} with strides "
             f"{listed(array.strides)}, some of whose elements are the same memory; give one with "
             "memory for each"
         )
@@ -399,40 +386,42 @@ def _seen_as(array: Array, shape: Shape, dtype: np.dtype[Any]) -> Array:
     return found
 
 
-def _imported(session: Session, port: Port, given: Given) -> Buffer:
-    if given.owned:
-        mine: Buffer = given.source
+def _imported(session: Session, port: Port, memory: ForeignMemory) -> Buffer:
+    if memory.owned:
+        mine: Buffer = memory.source
         return mine
     device = session.device
     if device is None:
         raise UnsupportedError(
-            f"{port.told} cannot be bound to {given.kind}: no part of the model runs on a device "
+            f"{port.told} cannot be bound to {memory.kind}: no part of the model runs on a device "
             "that runs kernels; bind a NumPy array"
         )
-    found = device.import_buffer(given.source)
+    found = device.import_buffer(memory.source)
     if isinstance(found, Unsupported):
-        raise UnsupportedError(f"{port.told} cannot be bound to {given.kind}: {found.reason}")
+        raise UnsupportedError(f"{port.told} cannot be bound to {memory.kind}: {found.reason}")
     return found
 
 
 def _put(
-    session: Session, port: Port, buffer: Buffer, given: Given, nbytes: int
+    session: Session, port: Port, buffer: Buffer, memory: ForeignMemory, nbytes: int
 ) -> Unsupported | None:
     if buffer.nbytes < nbytes:
-        if not given.owned:
+        if not memory.owned:
             buffer.close()
         raise InputError(
-            f"{port.told} takes {nbytes} bytes, and {given.kind} has {buffer.nbytes} bytes"
+            f"{port.told} takes {nbytes} bytes, and {memory.kind} has {buffer.nbytes} bytes"
         )
     try:
         return session.put(port.index, buffer)
     except BaseException:
-        if not given.owned:
+        if not memory.owned:
             buffer.close()
         raise
 
 
-def _host_in_place(session: Session, port: Port, given: Given, array: Array) -> Buffer | None:
+def _host_in_place(
+    session: Session, port: Port, memory: ForeignMemory, array: Array
+) -> Buffer | None:
     """The device's buffer over an array, None where it has to be copied."""
     device = session.device
     if device is None or not array.flags.c_contiguous:
@@ -441,7 +430,7 @@ def _host_in_place(session: Session, port: Port, given: Given, array: Array) -> 
     found = device.import_buffer(array if pages is None else pages)
     if isinstance(found, Unsupported):
         return None
-    if found.nbytes < array.nbytes or _put(session, port, found, given, array.nbytes) is not None:
+    if found.nbytes < array.nbytes or _put(session, port, found, memory, array.nbytes) is not None:
         found.close()
         return None
     return found

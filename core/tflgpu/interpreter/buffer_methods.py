@@ -6,13 +6,14 @@ from typing import Any
 
 from tflgpu.backend_kit.host_memory import in_pages
 from tflgpu.backend_kit.run_guard import RunGuard
+from tflgpu.contract.buffers import ForeignMemory
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import as_index
 from tflgpu.interpreter.bindings import Port
 from tflgpu.interpreter.cuda_buffer import CudaBuffer, allocate
 from tflgpu.interpreter.device_buffer import DeviceBuffer
-from tflgpu.interpreter.given import Given, recognised
+from tflgpu.interpreter.foreign_memory import memory_of
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
@@ -56,8 +57,8 @@ class BufferMethods:
         Args:
             which: ``index`` in the input's details, or its name (in the file, or in a signature).
             buffer: A `tflgpu.DeviceBuffer`; a NumPy array, or what has Python's buffer protocol or
-                ``__dlpack__``; a pyopencl ``Buffer`` or ``Array``, a wgpu ``GPUBuffer``, or
-                ``VulkanHandles`` (docs/buffers.md), of the device that runs the model.
+                ``__dlpack__``; or a buffer of the API (docs/buffers.md), of the device that runs
+                the model.
 
         Raises:
             InputError: no such input; or another shape, type or size than the input has.
@@ -67,9 +68,9 @@ class BufferMethods:
             StateError: not allocated, closed, in use, a closed buffer, or a view made by `tensor`
                 is still held.
         """
-        given = recognised(buffer)
+        memory = memory_of(buffer)
         with self._busy:
-            self._bind(self._port(which, is_input=True), given)
+            self._bind(self._port(which, is_input=True), memory)
 
     def bind_output(self, which: int | str, buffer: Any) -> None:
         """Let runs write an output to ``buffer``, until another is bound or `unbind` is called.
@@ -80,9 +81,9 @@ class BufferMethods:
             InputError: as `bind_input`; or the buffer cannot be written.
             ArgumentError, UnsupportedError, DeviceError, StateError: as `bind_input`.
         """
-        given = recognised(buffer)
+        memory = memory_of(buffer)
         with self._busy:
-            self._bind(self._port(which, is_input=False), given)
+            self._bind(self._port(which, is_input=False), memory)
 
     def unbind(self, which: int | str | None = None) -> None:
         """Give an input or output (without a name: each) its own memory back, with the contents
@@ -95,7 +96,7 @@ class BufferMethods:
         """
         with self._busy:
             main = self._main
-            ports = main.bindings.all if which is None else (self._either(which).index,)
+            ports = tuple(main.bindings.bound) if which is None else (self._either(which).index,)
             main.unbind(ports)
 
     def allocate_buffer(self, which: int | str) -> DeviceBuffer:
@@ -196,9 +197,9 @@ class BufferMethods:
         Raises:
             As these.
         """
-        given = recognised(buffer)
+        memory = memory_of(buffer)
         with self._busy:
-            self._bind(self._either(as_index(tensor_index)), given)
+            self._bind(self._either(as_index(tensor_index)), memory)
 
     def set_allow_buffer_handle_output(self, allow_buffer_handle_output: bool) -> None:
         """Whether outputs that are bound to buffers may stay there, as in TensorFlow Lite.
@@ -228,14 +229,11 @@ class BufferMethods:
         with self._busy:
             main = self._main
             main.array(tensor_index)
-            bound = main.bindings.get(as_index(tensor_index))
-            if bound is not None and bound.given.array is None:
+            bound = main.bindings.bound.get(as_index(tensor_index))
+            if bound is not None and bound.memory.array is None:
                 bound.ensure()
 
     # Inside
-
-    def _check_views(self) -> None:
-        raise NotImplementedError
 
     def _check_outputs_free(self) -> None:
         """Before a run whose outputs go to memory of its own.
@@ -243,20 +241,18 @@ class BufferMethods:
         Raises:
             StateError: an output is bound to memory, which would keep what it has.
         """
-        bindings = self._main.bindings
-        for index in bindings.all if bindings.any else ():
-            bound = bindings.get(index)
-            if bound is not None and not bound.port.is_input:
+        for bound in self._main.bindings.bound.values():
+            if not bound.port.is_input:
                 raise StateError(
-                    f"{bound.port.told} is bound to {bound.given.kind}, which invoke_async does "
+                    f"{bound.port.told} is bound to {bound.memory.kind}, which invoke_async does "
                     "not write: its runs have results of their own; unbind it, or call invoke"
                 )
 
-    def _bind(self, port: Port, given: Given) -> None:
-        self._check_views()
+    def _bind(self, port: Port, memory: ForeignMemory) -> None:
+        self._main.check_views()
         session = self._main.ready_to_bind(port.told)
         assert session is not None
-        self._main.bindings.bind(session, port, given)
+        self._main.bindings.bind(session, port, memory)
 
     def _either(self, which: int | str) -> Port:
         """An input or output."""

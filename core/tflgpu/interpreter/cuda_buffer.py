@@ -14,7 +14,7 @@ from tflgpu.contract.offers import offers
 from tflgpu.errors import StateError, UnsupportedError
 from tflgpu.interpreter.cuda import Cuda, Imported
 from tflgpu.interpreter.device_buffer import DeviceBuffer
-from tflgpu.interpreter.dlpack import CUDA, Seen, capsule
+from tflgpu.interpreter.dlpack import CUDA, DlpackTensor, capsule
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
 
@@ -67,7 +67,7 @@ class CudaBuffer(DeviceBuffer):
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise UnsupportedError("a CudaBuffer is handed over as it is: no copy, no other device")
         self._check()
-        what = Seen(self.__dlpack_device__(), self.pointer, self.shape, self.dtype)
+        what = DlpackTensor(self.__dlpack_device__(), self.pointer, self.shape, self.dtype)
         return capsule(what, self, versioned=max_version is not None and max_version[0] >= 1)
 
     @property

@@ -1,18 +1,23 @@
-"""Tensors and operators of a file as the dictionaries that TFLite's interpreter gives."""
+"""What an interpreter says of its model: tensors, operators and signatures, as TFLite's does."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.errors import InputError
-from tflgpu.interpreter.views import SessionMemory
-from tflgpu.ir.brief import quoted
+from tflgpu.interpreter.arguments import as_index, numpy_type
+from tflgpu.interpreter.resizing import no_tensor
+from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import DType
-from tflgpu.tflite.model_file import OperatorInfo, TensorInfo
+from tflgpu.runtime.session import Session
+from tflgpu.tflite.bodies import STATE
+from tflgpu.tflite.model_file import ModelFile, OperatorInfo, TensorInfo
 from tflgpu.tflite.sparsity import Sparsity
 
 
@@ -46,39 +51,10 @@ class TensorDetails(TypedDict):
     sparsity_parameters: SparsityParameters
 
 
-# Types that NumPy lacks, by what stands for them in Python. Those of less than 8 bits are unpacked
-# to bytes.
-_STAND_INS: dict[DType, type[np.generic]] = {
-    DType.STRING: np.bytes_,
-    DType.I2: np.int8,
-    DType.I4: np.int8,
-    DType.U4: np.uint8,
-    DType.RESOURCE: np.object_,
-    DType.VARIANT: np.object_,
-}
-
-
-def numpy_type(info: TensorInfo) -> type[np.generic]:
-    """The NumPy scalar type of a tensor's elements.
-
-    Raises:
-        InputError: none stands for its type (bf16).
-    """
-    if info.dtype.has_numpy:
-        return info.dtype.numpy.type
-    try:
-        return _STAND_INS[info.dtype]
-    except KeyError:
-        raise InputError(
-            f"tensor {info.index} ({quoted(info.name)}) is {info.dtype.value}, for which NumPy "
-            "has no type"
-        ) from None
-
-
-def _type_in(memory: SessionMemory, info: TensorInfo) -> type[np.generic]:
+def _type_in(session: Session, info: TensorInfo) -> type[np.generic]:
     """The type of the array that has a tensor's contents; of texts and of what has no array its
     own."""
-    array = None if info.data is not None else memory.session.arrays.get(info.index)
+    array = None if info.data is not None else session.arrays.get(info.index)
     # What is bf16 lies as f32, and stays without a type.
     if array is None or array.dtype.hasobject or info.dtype is DType.BF16:
         return numpy_type(info)
@@ -88,7 +64,7 @@ def _type_in(memory: SessionMemory, info: TensorInfo) -> type[np.generic]:
 def tensor_details(
     info: TensorInfo,
     shape: Sequence[int],
-    memory: SessionMemory | None = None,
+    session: Session | None = None,
     *,
     compress: bool = False,
 ) -> TensorDetails:
@@ -112,7 +88,7 @@ def tensor_details(
         "index": info.index,
         "shape": np.array(shape, np.int32),
         "shape_signature": np.array(info.signature(tuple(shape)), np.int32),
-        "dtype": numpy_type(info) if memory is None else _type_in(memory, info),
+        "dtype": numpy_type(info) if session is None else _type_in(session, info),
         "quantization": (float(scales[0]), int(points[0])) if len(scales) == 1 else (0.0, 0),
         "quantization_parameters": {
             "scales": np.array(scales, np.float32),
@@ -154,3 +130,148 @@ def operator_details(operator: OperatorInfo, tensors: Sequence[TensorInfo]) -> d
         "operand_types": [numpy_type(tensors[i]) for i in operator.inputs if i != -1],
         "result_types": [numpy_type(tensors[i]) for i in operator.outputs if i != -1],
     }
+
+
+class ModelDetails:
+    """The half of `Interpreter` that only looks. All of it raises `StateError` where the
+    interpreter is closed or in use."""
+
+    _busy: RunGuard
+    _model: ModelFile
+    _main: Subgraph
+    _compress: bool
+
+    @abstractmethod
+    def _subgraph(self, index: int) -> Subgraph:
+        """A subgraph.
+
+        Raises:
+            InputError: there is none of that index.
+        """
+
+    def __repr__(self) -> str:
+        info = self._main.info
+        sides = (", ".join(info.tensors[i].name for i in at) for at in (info.inputs, info.outputs))
+        state = "ready" if self._main.allocated else "not allocated"
+        return f"<Interpreter: {' -> '.join(sides)}; {state}>"
+
+    def get_input_details(self) -> list[TensorDetails]:
+        """A dictionary per input: name, index, shape, shape_signature, dtype, quantization,
+        quantization_parameters, sparsity_parameters."""
+        with self._busy:
+            return [self._details(self._main, i) for i in self._main.info.inputs]
+
+    def get_output_details(self) -> list[TensorDetails]:
+        """A dictionary per output, as `get_input_details`."""
+        with self._busy:
+            return [self._details(self._main, i) for i in self._main.info.outputs]
+
+    def get_tensor_details(self, subgraph_index: int = 0) -> list[TensorDetails]:
+        """A dictionary per tensor of the file that NumPy has a type for.
+
+        Raises:
+            InputError: no such subgraph.
+        """
+        with self._busy:
+            subgraph = self._subgraph(subgraph_index)
+            found = []
+            for info in subgraph.info.tensors:
+                try:
+                    found.append(self._details(subgraph, info.index))
+                except InputError:
+                    continue
+            return found
+
+    def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> TensorDetails:
+        """What `get_tensor_details` has of one tensor.
+
+        Raises:
+            InputError: no such tensor or subgraph, or one of a type that NumPy lacks.
+        """
+        with self._busy:
+            subgraph, index = self._subgraph(subgraph_index), as_index(tensor_index)
+            count = len(subgraph.info.tensors)
+            if index >= count:  # in LiteRT, tensors of kernels follow, which have no shape
+                raise InputError(f"Tensor with no shape found. {no_tensor(index, count)}")
+            return self._details(subgraph, index)
+
+    def _get_ops_details(self) -> list[dict[str, Any]]:
+        """A dictionary per operator of the file: index, op_name, inputs, outputs, types.
+
+        In TFLite, operators named DELEGATE follow them that stand for delegated parts; here what
+        runs where is in `report`.
+        """
+        with self._busy:
+            info = self._main.info
+            return [operator_details(o, info.tensors) for o in info.operators]
+
+    def _get_op_details(self, op_index: int) -> dict[str, Any]:
+        """What `_get_ops_details` has of one operator.
+
+        Raises:
+            InputError: no such operator.
+            ArgumentError: ``op_index`` is not a number.
+        """
+        with self._busy:
+            info, index = self._main.info, as_index(op_index, "an operator index")
+            if not 0 <= index < len(info.operators):
+                count = len(info.operators)
+                raise InputError(
+                    f"Invalid node index: there is no operator {index}; the model has {count}, "
+                    "from 0"
+                )
+            return operator_details(info.operators[index], info.tensors)
+
+    @property
+    def experimental_compress_quantization_zero_points(self) -> bool:
+        """As the constructor was given it."""
+        with self._busy:
+            return self._compress
+
+    def num_subgraphs(self) -> int:
+        """How many subgraphs the model has."""
+        with self._busy:
+            return len(self._model.subgraphs)
+
+    def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
+        """Names of inputs and outputs of each signature, by its key."""
+        with self._busy:
+            return {
+                s.key: {"inputs": sorted(s.inputs), "outputs": sorted(s.outputs)}
+                for s in self._model.signatures
+            }
+
+    def _get_full_signature_list(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Tensor indices of each signature's inputs and outputs, by key and name."""
+        with self._busy:
+            return {
+                s.key: {
+                    "inputs": dict(sorted(s.inputs.items())),
+                    "outputs": dict(sorted(s.outputs.items())),
+                }
+                for s in self._model.signatures
+            }
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether results depend on earlier runs: the file has variables.
+
+        Raises:
+            StateError: closed, or in use.
+        """
+        with self._busy:
+            return any(
+                any(t.is_variable for t in s.tensors) or any(o.name in STATE for o in s.operators)
+                for s in self._model.subgraphs
+            )
+
+    def _details(self, subgraph: Subgraph, index: int) -> TensorDetails:
+        """Of a tensor of a subgraph.
+
+        Raises:
+            InputError: no such tensor, or one of a type that NumPy lacks.
+        """
+        info = subgraph.tensor(index)
+        return tensor_details(
+            info, subgraph.shape(info.index), subgraph.session, compress=self._compress
+        )

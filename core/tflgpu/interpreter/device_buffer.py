@@ -88,8 +88,7 @@ class DeviceBuffer(Closable):
         return DeviceBuffer(self.buffer, wanted, self.dtype)
 
     def export(self) -> Any:
-        """What the device's API calls it, over the same memory: a ``pyopencl.Buffer``, a wgpu
-        ``GPUBuffer``, the handles of a ``VkBuffer``.
+        """What the device's API calls it, over the same memory (docs/buffers.md).
 
         Raises:
             UnsupportedError: the backend does not hand it out; says why.

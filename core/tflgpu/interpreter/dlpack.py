@@ -74,7 +74,7 @@ _raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char
 
 
 @frozen
-class Seen:
+class DlpackTensor:
     """What a capsule says.
 
     Attributes:
@@ -94,7 +94,7 @@ class Seen:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
-def seen(capsule: object, kind: str) -> Seen:
+def seen(capsule: object, kind: str) -> DlpackTensor:
     """Look into a capsule, which stays its owner's: it is not consumed.
 
     Args:
@@ -138,14 +138,14 @@ def seen(capsule: object, kind: str) -> Seen:
                 )
             step *= size
     device = int(tensor.device_type), int(tensor.device_id)
-    return Seen(device, int(tensor.data or 0) + int(tensor.byte_offset), shape, dtype)
+    return DlpackTensor(device, int(tensor.data or 0) + int(tensor.byte_offset), shape, dtype)
 
 
 #: What capsules over our memory need, by the address of their struct, until somebody deletes it.
 _kept: dict[int, tuple[Any, ...]] = {}
 
 
-def capsule(what: Seen, owner: object, *, versioned: bool = False) -> Any:
+def capsule(what: DlpackTensor, owner: object, *, versioned: bool = False) -> Any:
     """A capsule over memory, which keeps ``owner`` alive until its consumer is done with it."""
     shape = (ctypes.c_int64 * max(1, len(what.shape)))(*what.shape)
     tensor = _Tensor(

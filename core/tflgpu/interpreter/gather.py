@@ -32,9 +32,9 @@ from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.backend_kit.waiting import manner
 from tflgpu.errors import BusyError, InputError, StateError
 from tflgpu.errors.blame import of_signal
-from tflgpu.interpreter.copy import copy
+from tflgpu.interpreter.copies import copy
 from tflgpu.interpreter.model import Model, Results
-from tflgpu.interpreter.requests import Batch, Copy, Request, RequestChecks, refuse
+from tflgpu.interpreter.requests import Batch, ModelCopy, Request, RequestChecks, refuse
 
 #: Batches that tell how large the next one will be.
 _LAST = 4
@@ -72,7 +72,7 @@ class Gatherer(Holder):
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)  # a run is over, and a thread closes the pool
         self._turns = RunGuard("this pool")  # what threads of the pool are inside of
-        self._copies = [Copy(models, self._lock) for models in copies]
+        self._copies = [ModelCopy(models, self._lock) for models in copies]
         self.free = deque(self._copies)
         self._open: Batch | None = None  # what is being gathered
         self._queue: deque[Request] = deque()  # empty where a copy is free, but for the leader
@@ -266,7 +266,7 @@ class Gatherer(Holder):
                 batch.copy.notify()
         return batch
 
-    def _begun(self, mine: Copy, first: Request) -> Batch:
+    def _begun(self, mine: ModelCopy, first: Request) -> Batch:
         size = max(self._last)
         rows = mine.models[size]._input_rows(first.shapes) if self._gathers else None  # noqa: SLF001
         batch = mine.batch = Batch(mine, size, rows, first.due, self._names)
@@ -279,7 +279,7 @@ class Gatherer(Holder):
         if self._open is batch:
             self._open = None
 
-    def _next(self, mine: Copy) -> Batch | None:
+    def _next(self, mine: ModelCopy) -> Batch | None:
         """A batch that the thread of a copy is to run now; None where there will be none."""
         patience = self._deadline  # saves being woken by the first request of each batch
         while True:
@@ -333,7 +333,7 @@ class Gatherer(Holder):
 
     # Inside: in the thread that runs a batch
 
-    def _serve(self, mine: Copy) -> None:
+    def _serve(self, mine: ModelCopy) -> None:
         while True:
             with self._lock:
                 batch = self._next(mine)

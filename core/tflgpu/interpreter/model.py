@@ -18,7 +18,7 @@ from tflgpu.contract.pending import Pending
 from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
-from tflgpu.interpreter.ports import converted, fits, listed, ports
+from tflgpu.interpreter.named_tensors import converted, fits, listed, named_tensors
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
@@ -241,12 +241,12 @@ class Model(Closable, OfProcess):
     def _look(self) -> None:
         names = _signature_names(self._interpreter)
         details = self._interpreter.get_input_details
-        inputs = ports(details(), names.get("inputs", {}))
+        inputs = named_tensors(details(), names.get("inputs", {}))
         if self._size > 1:  # a run has so many items, a call any number
             inputs = (attrs.evolve(p, open_shape=(-1, *p.open_shape[1:])) for p in inputs)
         self._inputs = tuple(inputs)
         self._outputs = tuple(
-            ports(self._interpreter.get_output_details(), names.get("outputs", {}))
+            named_tensors(self._interpreter.get_output_details(), names.get("outputs", {}))
         )
 
     def _assigned(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> dict[int, Array]:

@@ -4,6 +4,7 @@ inputs, and replaced where a fork, an error or a signal has left it of no use.""
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -11,16 +12,15 @@ import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.pending import Pending
-from tflgpu.errors import AllocationError, ModelError, NotAllocatedError, StateError
+from tflgpu.errors import AllocationError, DeviceError, ModelError, NotAllocatedError, StateError
 from tflgpu.interpreter.bindings import Bindings
-from tflgpu.interpreter.known import Known
-from tflgpu.interpreter.pool import ResultPool
-from tflgpu.interpreter.recovery import Recovery
+from tflgpu.interpreter.copies import ResultPool, TensorCache
+from tflgpu.interpreter.recovery import MADE_AGAIN, Recovery
 from tflgpu.interpreter.resizing import all_named, new_shape, told
 from tflgpu.interpreter.session_opener import SessionOpener, readable
-from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape, at_rest
+from tflgpu.options import OnError
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile
 
@@ -28,6 +28,40 @@ _LOG = logging.getLogger("tflgpu")
 _DEVICE = "this interpreter's device"
 #: What is said of inputs after a fork.
 FORKED = "what was in the model's inputs stayed in the process that this one was forked from"
+
+
+class ViewBase:
+    """The base object of a view that a user holds; it dies with the last slice of that view."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "_array", "_memory")
+
+    def __init__(self, array: Array, memory: SessionMemory) -> None:
+        self.__array_interface__: dict[str, Any] = array.__array_interface__
+        self._array = array
+        self._memory = memory
+
+
+class SessionMemory:
+    """A session, closed when neither this object nor a view that a user holds is left."""
+
+    __slots__ = ("__weakref__", "_close", "session", "views")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.views: weakref.WeakSet[ViewBase] = weakref.WeakSet()
+        self._close = weakref.finalize(self, session.close)
+
+    def view(self, array: Array) -> Array:
+        """A view of one of the session's arrays that keeps the session open while it is held."""
+        lease = ViewBase(array, self)
+        self.views.add(lease)
+        return np.asarray(lease)
+
+    def release(self) -> None:
+        """Close the session now, or as soon as the last view is gone."""
+        if not self.views:
+            self.session.close()
+            self._close.detach()
 
 
 class OpenedSubgraph:
@@ -45,16 +79,13 @@ class OpenedSubgraph:
         model: ModelFile,
         index: int,
         opener: SessionOpener,
-        *,
-        compress: bool = False,
     ) -> None:
         self.index = index
         self.info = model.subgraphs[index]
         self.bindings = Bindings()
         self._opener = opener
         self._pool = ResultPool()
-        self._known = Known(self._pool)
-        self._compress = compress
+        self._known = TensorCache(self._pool)
         self._resized: dict[int, Shape] = {}
         self._shapes: Mapping[int, Shape] = {}
         self._memory: SessionMemory | None = None
@@ -77,7 +108,7 @@ class OpenedSubgraph:
     @property
     def has_views(self) -> bool:
         """Whether somebody holds a view of a tensor."""
-        return self._memory is not None and bool(self._memory.leases)
+        return self._memory is not None and bool(self._memory.views)
 
     @property
     def report(self) -> DelegationReport:
@@ -114,22 +145,76 @@ class OpenedSubgraph:
         return {} if self._memory is None else self._memory.session.variables
 
     def begin(self) -> Pending | None:
-        """As `Recovery.submit`."""
-        return self._recovery.submit(self._ready().session, self._again)
+        """Begin a run, to be ended by `finish`; None where `run` has to make it.
+
+        Raises:
+            NotAllocatedError, StateError, DeviceError: as `run`.
+        """
+        session = self._before_run()
+        try:
+            return session.submit()
+        except DeviceError as error:
+            self._recovery.failed(session, error, self._again)
+            return MADE_AGAIN
 
     def finish(self, pending: Pending, timeout: float | None) -> bool:
-        """As `Recovery.finish`."""
+        """Wait for a run that was begun: True; False where it takes longer than ``timeout``.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
         assert self._memory is not None
-        return self._recovery.finish(self._memory.session, pending, self._again, timeout)
+        session = self._memory.session
+        if pending is MADE_AGAIN:
+            return True
+        try:
+            if not pending.wait(timeout):
+                return False
+            session.finish()
+        except DeviceError as error:
+            self._recovery.failed(session, error, self._again)
+        return True
 
     def run(self) -> None:
         """Run it on what the input arrays hold.
 
         Raises:
             NotAllocatedError: tensors have not been allocated.
-            StateError, DeviceError: as `Recovery.run`.
+            StateError: inputs are lost, or as `Session.run`.
+            DeviceError: the device failed, for good where something follows.
         """
-        self._recovery.run(self._ready().session, self._again)
+        session = self._before_run()
+        try:
+            session.run()
+        except DeviceError as error:
+            self._recovery.failed(session, error, self._again)
+
+    def check_views(self) -> None:
+        """That no view of a tensor is held.
+
+        Raises:
+            StateError: one is.
+        """
+        if self.has_views:
+            raise StateError(
+                "There is at least 1 reference to internal data: a NumPy view of a tensor is still "
+                "held; keep the function that tensor() returned, and call it each time"
+            )
+
+    def _before_run(self) -> Session:
+        """What is to run, with all that it needs; kept is what the run may have to be made again
+        with."""
+        memory, recovery, bound = self._memory, self._recovery, self.bindings.bound
+        if memory is None or bound or self._lost or not memory.session.complete:
+            memory = self._ready()
+        elif memory.session.inherited:
+            memory = self._open_in_child(memory)
+        session = memory.session
+        # What is bound to the caller's memory may change without a word to us.
+        recovery.inputs_changed = bool(bound)
+        if recovery.policy is not OnError.RAISE:
+            recovery.keep_state(session)
+        return session
 
     def _ready(self) -> SessionMemory:
         memory = self._memory
@@ -143,8 +228,7 @@ class OpenedSubgraph:
         if self._lost:
             lost, why = all_named(self.info, sorted(self._lost)), next(iter(self._lost.values()))
             raise StateError(f"{why}; set it again: {lost}")
-        if self.bindings.any:
-            self.bindings.check_inputs()
+        self.bindings.check_inputs()
         if memory.session.is_broken:
             memory = self._open_again(memory)
         return memory
@@ -270,7 +354,7 @@ class OpenedSubgraph:
         session.reset_variables()
         for i in self.info.inputs:
             tensor = self.info.tensors[i]
-            if tensor.is_variable and self.bindings.get(i) is None:
+            if tensor.is_variable and i not in self.bindings.bound:
                 session.arrays[i][...] = at_rest(tensor.dtype, tensor.quantization)
 
     def resize(self, index: int, size: Any, *, strict: bool = False) -> None:

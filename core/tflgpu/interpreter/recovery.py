@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tflgpu.contract.pending import Finished, Pending
+from tflgpu.contract.pending import Finished
 from tflgpu.errors import DeviceError, DeviceLostError
 from tflgpu.errors.blame import in_a_line, of_signal
 from tflgpu.interpreter.session_opener import SessionOpener
@@ -31,7 +31,7 @@ _LOG = logging.getLogger("tflgpu")
 #: So many failures in a row to load what was loaded before, and the device counts as lost.
 _STRIKES = 2
 #: A run that failed when it was submitted, and was made again there and then.
-_MADE_AGAIN = Finished()
+MADE_AGAIN = Finished()
 
 T = TypeVar("T")
 #: Opens a session in the place of one that is broken, with its inputs and state.
@@ -39,7 +39,7 @@ Again = Callable[[], Session]
 
 
 class Recovery:
-    """Runs the sessions of one subgraph. One thread at a time.
+    """What follows a failed run of one subgraph. One thread at a time.
 
     Attributes:
         policy: What follows an error of the session in use.
@@ -61,56 +61,9 @@ class Recovery:
         self.inputs_changed = True
         self.edition += 1
 
-    def run(self, session: Session, again: Again) -> None:
-        """A run, and what follows where it fails.
-
-        Raises:
-            StateError: as `Session.run`.
-            DeviceError: it failed for good.
-        """
-        self.begin(session)
-        try:
-            session.run()
-        except DeviceError as error:
-            self.failed(session, error, again)
-
-    def submit(self, session: Session, again: Again) -> Pending | None:
-        """Begin a run, to be ended by `finish`; None where `run` has to make it.
-
-        Raises:
-            StateError, DeviceError: as `run`.
-        """
-        self.begin(session)
-        try:
-            return session.submit()
-        except DeviceError as error:
-            self.failed(session, error, again)
-            return _MADE_AGAIN
-
-    def finish(
-        self, session: Session, pending: Pending, again: Again, timeout: float | None
-    ) -> bool:
-        """Wait for a run that was submitted: True; False where it takes longer than ``timeout``.
-
-        Raises:
-            StateError, DeviceError: as `run`.
-        """
-        if pending is _MADE_AGAIN:
-            return True
-        try:
-            if not pending.wait(timeout):
-                return False
-            session.finish()
-        except DeviceError as error:
-            self.failed(session, error, again)
-        return True
-
-    def begin(self, session: Session) -> None:
+    def keep_state(self, session: Session) -> None:
         """Keep what a run may have to be made again with."""
-        # What is bound to the caller's memory may change without a word to us.
-        self.inputs_changed = session.is_bound
-        if self.policy is not OnError.RAISE:
-            self._before = {key: array.copy() for key, array in session.at_hand.items()}
+        self._before = {key: array.copy() for key, array in session.at_hand.items()}
 
     def failed(self, session: Session, error: DeviceError, again: Again) -> None:
         """Recover from an error of a run; returns where the run was repeated.

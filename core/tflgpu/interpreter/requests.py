@@ -117,7 +117,7 @@ class Batch:
 
     def __init__(
         self,
-        mine: Copy,
+        mine: ModelCopy,
         size: int,
         rows: Sequence[Array] | None,
         due: float,
@@ -169,7 +169,7 @@ class Batch:
                 return
 
 
-class Copy:
+class ModelCopy:
     """A copy of the model, and the thread that runs its batches where their callers do not.
 
     Attributes:

@@ -16,7 +16,7 @@ from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError
 from tflgpu.errors.blame import in_a_line
 from tflgpu.flow.operators import keeps_state, reached
-from tflgpu.flow.store import Store
+from tflgpu.flow.store import VariableStore
 from tflgpu.interpreter.batching import Batching
 from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
@@ -65,7 +65,7 @@ class SessionOpener(Holder):
     fuse: bool
     digest: str = ""
     batching: Batching | None = None
-    store: Store = attrs.Factory(Store)
+    store: VariableStore = attrs.Factory(VariableStore)
     lock: threading.RLock = attrs.Factory(threading.RLock)
 
     def __attrs_post_init__(self) -> None:
@@ -126,7 +126,7 @@ class SessionOpener(Holder):
 
     def open(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
-    ) -> tuple[Session, Edge | None]:
+    ) -> tuple[Session, KnownTensors | None]:
         """A session of a subgraph at the shapes of its inputs, and what of its graph outlives that;
         None where it takes more than one graph to run it.
 
@@ -153,7 +153,7 @@ class SessionOpener(Holder):
 
     def _open(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
-    ) -> tuple[Session, Edge | None]:
+    ) -> tuple[Session, KnownTensors | None]:
         build = partial(self._graph, number, dict(shapes))
         source = Source(self.model.content, number, shapes, build, self.digest)
         source.check()
@@ -171,7 +171,9 @@ class SessionOpener(Holder):
             if found is not None:
                 session, start = found
                 _say(warn, start.warnings)
-                return session, Edge(start.shapes, {*start.edge, *info.inputs, *info.outputs})
+                return session, KnownTensors(
+                    start.shapes, {*start.edge, *info.inputs, *info.outputs}
+                )
         graph = source.graph
         _say(warn, source.warnings)
         has_device = self.provider.device is not None
@@ -264,7 +266,7 @@ def _is_inherited(provider: Provider) -> bool:
 
 
 @frozen
-class Edge:
+class KnownTensors:
     """What an interpreter asks of a graph whose session is open.
 
     Attributes:
@@ -276,12 +278,12 @@ class Edge:
     readable: Collection[int]
 
 
-def edge_of(graph: Graph, *, all_of_it: bool) -> Edge:
+def edge_of(graph: Graph, *, all_of_it: bool) -> KnownTensors:
     """Of a graph; with ``all_of_it`` the tensors between operators can be read as well."""
     edge = {v.id for v in (*graph.inputs, *graph.outputs)}
     variables = {v.id for v in graph.values.values() if v.is_variable}
     shapes = {v.id: v.shape for v in graph.values.values()}
-    return Edge(shapes, graph.values.keys() if all_of_it else edge | variables)
+    return KnownTensors(shapes, graph.values.keys() if all_of_it else edge | variables)
 
 
 def _say(warn: Callable[[str], object], texts: Iterable[str]) -> None:
@@ -290,7 +292,7 @@ def _say(warn: Callable[[str], object], texts: Iterable[str]) -> None:
 
 
 def readable(
-    session: Session, edge: Edge | None, info: SubgraphInfo, *, all_of_it: bool
+    session: Session, edge: KnownTensors | None, info: SubgraphInfo, *, all_of_it: bool
 ) -> tuple[Mapping[int, Shape], Collection[int]]:
     """Shapes of tensors, as far as they are known before a run, and the tensors that can be read:
     with ``all_of_it`` those between operators as well."""

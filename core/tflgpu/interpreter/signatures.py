@@ -40,6 +40,7 @@ class SignatureRunner:
         assert signature_key is not None
         signature, subgraph, busy = interpreter._signature(signature_key)  # noqa: SLF001
         self._settle = interpreter._settle  # noqa: SLF001
+        self._details = interpreter._details  # noqa: SLF001
         self._key = signature.key
         self._inputs = dict(sorted(signature.inputs.items()))
         self._outputs = dict(sorted(signature.outputs.items()))
@@ -79,12 +80,12 @@ class SignatureRunner:
     def get_input_details(self) -> dict[str, TensorDetails]:
         """Tensor details of each input, by name in the signature."""
         with self._busy:
-            return {name: self._subgraph.details(i) for name, i in self._inputs.items()}
+            return {name: self._details(self._subgraph, i) for name, i in self._inputs.items()}
 
     def get_output_details(self) -> dict[str, TensorDetails]:
         """Tensor details of each output, by name in the signature."""
         with self._busy:
-            return {name: self._subgraph.details(i) for name, i in self._outputs.items()}
+            return {name: self._details(self._subgraph, i) for name, i in self._outputs.items()}
 
 
 def _names(names: Any) -> str:

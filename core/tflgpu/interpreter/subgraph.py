@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, StateError
 from tflgpu.interpreter.arguments import array_of, as_array, as_index, check_view
-from tflgpu.interpreter.copy import copy
-from tflgpu.interpreter.details import TensorDetails, tensor_details
+from tflgpu.interpreter.copies import copy
 from tflgpu.interpreter.opened_subgraph import OpenedSubgraph
 from tflgpu.interpreter.resizing import named, no_tensor
 from tflgpu.ir.dtypes import Array
@@ -25,15 +24,6 @@ _UNSET = ("Cannot set tensor: Tensor is unallocated.", "Try calling allocate_ten
 
 class Subgraph(OpenedSubgraph):
     """A subgraph that is fed and read. One thread at a time."""
-
-    def details(self, index: int) -> TensorDetails:
-        """As `tensor_details`.
-
-        Raises:
-            InputError: no such tensor, or one of a type that NumPy lacks.
-        """
-        info = self.tensor(index)
-        return tensor_details(info, self.shape(info.index), self._memory, compress=self._compress)
 
     def tensor(self, index: int) -> TensorInfo:
         """A tensor as the file has it.
@@ -108,7 +98,7 @@ class Subgraph(OpenedSubgraph):
                 f"{list(target.shape)}, the value has {list(source.shape)}; reshape it, or call "
                 "resize_tensor_input and allocate_tensors first"
             )
-        bound = self.bindings.get(info.index)
+        bound = self.bindings.bound.get(info.index)
         is_input = info.index in self.info.inputs
         if self._memory is not None and bound is None and not is_input:
             # A result may have been lent: what is written now is not for who has it.
@@ -138,13 +128,13 @@ class Subgraph(OpenedSubgraph):
     @property
     def _is_plain(self) -> bool:
         """Whether tensors are in the session's arrays, and nowhere else."""
-        return self._memory is not None and not self._lost and not self.bindings.any
+        return self._memory is not None and not self._lost and not self.bindings.bound
 
     @property
     def edition(self) -> object:
         """Equal to what it was where no input has changed since; None where that cannot be
         known."""
-        return None if self.has_views or self.bindings.any else self._recovery.edition
+        return None if self.has_views or self.bindings.bound else self._recovery.edition
 
     def value(self, index: int) -> Array:
         """The contents of an input, wherever they are; not to be changed.
@@ -152,7 +142,7 @@ class Subgraph(OpenedSubgraph):
         Raises:
             StateError, DeviceError: what it is bound to cannot be read.
         """
-        bound = self.bindings.get(index)
+        bound = self.bindings.bound.get(index)
         return self.array(index) if bound is None else bound.read()
 
     def view(self, index: int) -> Array:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tflgpu.compat.entry import CompatEntry
     from tflgpu.compiler.plan import Plan
     from tflgpu.contract.allowances import Allowances
+    from tflgpu.contract.buffers import MemoryKind
     from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
     from tflgpu.ir.graph import Node
     from tflgpu.language.generator import ShaderGenerator
@@ -76,6 +77,13 @@ def tflgpu_register_passes() -> list[Pass]:
 @hookspec
 def tflgpu_register_generators() -> list[ShaderGenerator]:
     """Add printers of kernels, by the name of their language. Must import without drivers."""
+    raise AssertionError("a specification is never called")
+
+
+@hookspec
+def tflgpu_register_memory() -> list[MemoryKind]:
+    """Name the objects of your API that inputs and outputs can be bound to. Must import without
+    drivers."""
     raise AssertionError("a specification is never called")
 
 

@@ -23,8 +23,16 @@ from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.table import SHIPPED
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.allowances import Allowances
+from tflgpu.contract.buffers import ForeignMemory, MemoryKind
 from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
-from tflgpu.errors import DeviceError, KernelError, OptionError, PluginError
+from tflgpu.errors import (
+    DeviceError,
+    InputError,
+    KernelError,
+    OptionError,
+    PluginError,
+    UnsupportedError,
+)
 from tflgpu.errors.blame import Failed, attempt, shown
 from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node
@@ -69,10 +77,12 @@ class Registry(Holder):
         ops = host.collect("tflgpu_register_ops", lambda: (plugin_ops().OpDef,))
         passes = host.collect("tflgpu_register_passes", lambda: (plugin_ops().Pass,))
         generators = host.collect("tflgpu_register_generators", lambda: (ShaderGenerator,))
+        memory = host.collect("tflgpu_register_memory", lambda: (MemoryKind,))
         host.refuse_clashes("backend", backends, lambda: (CPU,))
         host.refuse_clashes("op", ops, builtin_ops)
         host.refuse_clashes("pass", passes, _names_of_passes)
         host.refuse_clashes("shader generator", generators)
+        host.refuse_clashes("kind of memory", memory)
         names = [info.name for _, info in host.usable(backends)]
         rules = {
             n: host.collect("tflgpu_register_kernels", lambda: plugin_ops().RULES, backend=n)
@@ -94,6 +104,7 @@ class Registry(Holder):
         marked = [attrs.evolve(item, owner=str(p)) for p, item in host.usable(passes)]
         self._passes = tuple(sorted(marked, key=lambda p: (p.phase, p.name)))
         self._generators = {item.name: (plugin, item) for plugin, item in host.usable(generators)}
+        self._memory = tuple(host.usable(memory))
         self._rules: dict[str, tuple[Rule, ...]] = {
             n: tuple(attrs.evolve(rule, owner=str(p)) for p, rule in host.usable(rules[n]))
             for n in order
@@ -191,6 +202,34 @@ class Registry(Holder):
         if not isinstance(text, str):
             raise PluginError(f"plugin {plugin}: generator {generator} gave {shown(text)}, no text")
         return text
+
+    @property
+    def memory_kinds(self) -> tuple[str, ...]:
+        """What plugins name that tensors can be bound to, with its article."""
+        return tuple(kind.name for _, kind in self._memory)
+
+    def foreign_memory(self, source: object) -> ForeignMemory | None:
+        """An object as memory to be bound, by the first plugin that knows its kind; None where
+        none does.
+
+        Raises:
+            InputError, UnsupportedError: it is known, and cannot be bound.
+            PluginError: a plugin failed on it, or answered with something else; names it.
+        """
+        for plugin, kind in self._memory:
+            found = attempt(kind.find, source)
+            if isinstance(found, Failed):
+                if isinstance(found.error, (InputError, UnsupportedError)):
+                    raise found.error
+                raise PluginError(f"plugin {plugin}: {kind.name}: {found}") from found.error
+            if found is None or isinstance(found, ForeignMemory):
+                if found is not None:
+                    return found
+                continue
+            raise PluginError(
+                f"plugin {plugin}: {kind.name}: {shown(found)} is neither a ForeignMemory nor None"
+            )
+        return None
 
     # Hooks that are called later
 

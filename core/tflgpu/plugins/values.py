@@ -13,6 +13,7 @@ import pluggy
 from tflgpu.checks.device import wrong_info
 from tflgpu.compat.entry import CompatEntry, Verdict
 from tflgpu.contract.allowances import Allowances
+from tflgpu.contract.buffers import MemoryKind
 from tflgpu.contract.device import API_CHANGES, API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors.blame import Refused, shown
 from tflgpu.language.generator import ShaderGenerator
@@ -23,6 +24,7 @@ _Fields = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 _FIELDS: Mapping[type, _Fields] = {
     BackendInfo: (("name",), ("rank",), ()),
     ShaderGenerator: (("name",), (), ("source",)),
+    MemoryKind: (("name",), (), ("find",)),
     CompatEntry: (("name", "reason"), ("rank",), ()),
 }
 

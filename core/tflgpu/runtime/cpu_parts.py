@@ -16,7 +16,7 @@ from tflgpu.errors import DeviceError, UnsupportedError
 from tflgpu.errors.blame import attempt
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
-from tflgpu.runtime.session import Step
+from tflgpu.runtime.loaded_part import LoadedPart
 from tflgpu.values import define
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class CpuLoader:
     variables: dict[int, Array]
     placed: dict[int, str] = attrs.field(factory=dict)
 
-    def load(self, part: Part) -> list[Step]:
-        """The steps that run a part.
+    def load(self, part: Part) -> list[LoadedPart]:
+        """What runs a part, in order.
 
         Raises:
             UnsupportedError: an operator that neither the CPU side nor a reference runs; lists all,
@@ -58,8 +58,8 @@ class CpuLoader:
         whole = self.load_whole(part)
         return [whole] if whole is not None else self._load_divided(device, part)
 
-    def load_whole(self, part: Part) -> Step | None:
-        """The step by which the CPU side runs a part as it is; None where it does not, or where
+    def load_whole(self, part: Part) -> LoadedPart | None:
+        """A part as the CPU side runs it whole; None where it does not, or where
         only NumPy is there.
 
         Raises:
@@ -72,7 +72,7 @@ class CpuLoader:
             return None
         return found
 
-    def _load_divided(self, device: NodeDevice, part: Part) -> list[Step]:
+    def _load_divided(self, device: NodeDevice, part: Part) -> list[LoadedPart]:
         """The CPU side what it takes node by node, NumPy the rest."""
         from tflgpu.compiler.partition import divide  # most parts are taken whole
 
@@ -81,21 +81,21 @@ class CpuLoader:
             refused = device.supports(node, self.ops)
             if refused is not None:
                 reasons[id(node)] = refused.reason
-        steps: list[Step] = []
+        loaded: list[LoadedPart] = []
         try:
             for piece, taken in divide(part, lambda node: id(node) not in reasons):
-                step = self._by_device(device, piece) if taken else None
-                if isinstance(step, DeviceError):  # together what it takes one by one
-                    _LOG.warning("tflgpu: a part of the model runs by NumPy: %s", step)
-                    reasons.update((id(node), str(step)) for node in piece.nodes)
-                    step = None
-                steps.append(step or self._by_numpy(piece, reasons))
+                found = self._by_device(device, piece) if taken else None
+                if isinstance(found, DeviceError):  # together what it takes one by one
+                    _LOG.warning("tflgpu: a part of the model runs by NumPy: %s", found)
+                    reasons.update((id(node), str(found)) for node in piece.nodes)
+                    found = None
+                loaded.append(found or self._by_numpy(piece, reasons))
         except BaseException:
-            attempt(close_all, [step.recording for step in steps])
+            attempt(close_all, [each.recording for each in loaded])
             raise
-        return steps
+        return loaded
 
-    def _by_device(self, device: NodeDevice, part: Part) -> Step | DeviceError:
+    def _by_device(self, device: NodeDevice, part: Part) -> LoadedPart | DeviceError:
         assert self.side is not None
         try:
             recording = device.load_nodes(self._run_of(part))
@@ -103,9 +103,9 @@ class CpuLoader:
             return error
         for node in part.nodes:
             self.placed.update(dict.fromkeys(node.origins, self.side.name))
-        return Step(recording, part.inputs, part.outputs, part.label, on_cpu=True)
+        return LoadedPart(recording, part.inputs, part.outputs, part.label, on_cpu=True)
 
-    def _by_numpy(self, part: Part, reasons: Mapping[int, str]) -> Step:
+    def _by_numpy(self, part: Part, reasons: Mapping[int, str]) -> LoadedPart:
         from tflgpu.compiler.references import reference_support
         from tflgpu.runtime.reference import ReferenceRecording
 
@@ -116,7 +116,7 @@ class CpuLoader:
                 f"{len(refused)} operators run neither on the device nor on the CPU: {listed}"
             )
         recording = ReferenceRecording(self._run_of(part))
-        return Step(recording, part.inputs, part.outputs, part.label, on_cpu=True)
+        return LoadedPart(recording, part.inputs, part.outputs, part.label, on_cpu=True)
 
     def _run_of(self, part: Part) -> NodeRun:
         return NodeRun(part.nodes, part.inputs, part.outputs, self.ops, self.variables)

@@ -52,7 +52,7 @@ def open_cpu_session(
     tries = bool(graph.nodes) and not is_integer
     whole = loader.load_whole(_part(graph, preserve_all)) if tries else None
     if whole is not None:
-        steps = [whole]
+        parts = [whole]
     else:
         wanted = partial(integer_node, ops=ops, refusal=partial(reference_support, ops=ops))
         view = float_view(
@@ -60,8 +60,8 @@ def open_cpu_session(
         )
         report = with_numerics(report, graph, view.integers, view.in_floats)
         graph = view.graph
-        steps = loader.load(_part(graph, preserve_all))
-    return Session(graph, steps, placed(report, loader.placed), variables)
+        parts = loader.load(_part(graph, preserve_all))
+    return Session(graph, parts, placed(report, loader.placed), variables)
 
 
 def open_as_it_is(
@@ -74,9 +74,9 @@ def open_as_it_is(
     """
     variables = make_variables(graph)
     loader = CpuLoader(side, ops, variables)
-    steps = loader.load(_part(graph, preserve_all)) if graph.nodes else []
+    parts = loader.load(_part(graph, preserve_all)) if graph.nodes else []
     report = cpu_report(graph, "no delegate was given", ReasonCode.NO_DELEGATE)
-    return Session(graph, steps, placed(report, loader.placed), variables)
+    return Session(graph, parts, placed(report, loader.placed), variables)
 
 
 def _part(graph: Graph, preserve_all: bool) -> Part:

@@ -22,10 +22,12 @@ from tflgpu.errors.blame import attempt
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
 from tflgpu.lowering.reason import ReasonCode
+from tflgpu.options import DelegateOptions, InferencePreference, OnError, WaitType
 from tflgpu.plugins.registry import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
-from tflgpu.runtime.running import Running
-from tflgpu.runtime.session import Session, Step, make_variables
+from tflgpu.runtime.loaded_part import LoadedPart
+from tflgpu.runtime.run_policy import RunPolicy
+from tflgpu.runtime.session import Session, make_variables
 from tflgpu.runtime.state import StateBuffers, too_large
 from tflgpu.values import frozen
 
@@ -51,9 +53,8 @@ class Loader:
         device: An opened device.
         known: The registry of ops, and of hooks that see plans.
         cpu: What runs the other parts.
-        guard_bands: As `Device.load`.
+        options: How the device's recordings are loaded and run.
         may_fall_back: Whether a part that the device cannot load runs on the CPU instead.
-        running: How the device's recordings are run.
         whole: Whether even a part for which memory_limit leaves no room is to be an error.
         progress: Told how many of a part's kernels are ready, and of how many.
     """
@@ -61,9 +62,8 @@ class Loader:
     device: Device | NodeDevice
     known: Registry
     cpu: CpuSide
-    guard_bands: bool
+    options: DelegateOptions
     may_fall_back: bool
-    running: Running = Running()
     whole: bool = False
     progress: Progress | None = None
 
@@ -95,7 +95,7 @@ class Loader:
 
         variables = make_variables(compiled.graph)
         on_cpu = CpuLoader(self.cpu, self.known.ops(), variables)
-        steps: list[Step] = []
+        parts: list[LoadedPart] = []
         kept = self._kept(compiled, pairs)
         not_kept = dict(kept.refused)
         try:
@@ -105,7 +105,7 @@ class Loader:
                     arrays = {v.id: np.zeros(v.shape, v.dtype.numpy) for v in held}
                     try:
                         states = (*part.states, *held)
-                        steps.append(self._on_device(loaded, {**variables, **arrays}, states))
+                        parts.append(self._on_device(loaded, {**variables, **arrays}, states))
                         variables.update(arrays)
                         continue
                     except MemoryLimitError as error:
@@ -119,11 +119,11 @@ class Loader:
                     not_kept.update(
                         (v.id, "the device could not load what has to do with it") for v in held
                     )
-                steps += on_cpu.load(compiled.parts[index])
+                parts += on_cpu.load(compiled.parts[index])
             made = placed(report(compiled), on_cpu.placed)
-            session = Session(compiled.graph, steps, made, variables)
+            session = Session(compiled.graph, parts, made, variables)
         except BaseException:
-            attempt(close_all, [step.recording for step in steps])
+            attempt(close_all, [part.recording for part in parts])
             raise
         session.not_kept = not_kept
         return session
@@ -150,11 +150,11 @@ class Loader:
         """
         close_what_ended()
         variables = {v.id: np.zeros(v.shape, v.dtype.numpy) for v in states}
-        step = self._on_device(part, variables, states)
+        loaded = self._on_device(part, variables, states)
         try:
-            return Session(compiled.graph, [step], report(compiled), variables)
+            return Session(compiled.graph, [loaded], report(compiled), variables)
         except BaseException:
-            attempt(close_all, [step.recording])
+            attempt(close_all, [loaded.recording])
             raise
 
     def _kept(self, compiled: Compiled, pairs: Pairs) -> CarriedState:
@@ -183,9 +183,9 @@ class Loader:
                 f"{self.device.info.backend} runs operators as they are, and keeps no tensors "
                 "for them"
             )
-        if self.guard_bands:
+        if self.options.guard_bands:
             return "between guard bands (guard_bands) nothing stays on the device"
-        if not self.running.state_may_leave:
+        if not self._state_may_leave:
             return (
                 "somebody may have to go on without the device, which then gives nothing back "
                 "(on_error, run_timeout)"
@@ -194,7 +194,7 @@ class Loader:
 
     def _on_device(
         self, part: Part, variables: dict[int, Array], states: tuple[Value, ...] | None = None
-    ) -> Step:
+    ) -> LoadedPart:
         if isinstance(self.device, NodeDevice):
             run = NodeRun(part.nodes, part.inputs, part.outputs, self.known.ops(), variables)
             recording = self.device.load_nodes(run)
@@ -202,32 +202,37 @@ class Loader:
             assert part.plan is not None
             self.known.plan_ready(self.device.info.backend, part.plan)
             with telling(self.progress):
-                recording = self.device.load(part.plan, guard_bands=self.guard_bands)
+                recording = self.device.load(part.plan, guard_bands=self.options.guard_bands)
         states = part.states if states is None else states
-        keeper = self._keeper(part, recording, {v.id: variables[v.id] for v in states})
-        if keeper is not None:
-            recording = keeper
-        runner = self.running.of_recording(recording)
-        if self.running.warm_up:
-            try:
-                runner()
+        state = self._state_buffers(part, recording, {v.id: variables[v.id] for v in states})
+        if state is not None:
+            recording = state
+        policy = _run_policy(self.options)
+        if self.options.inference_preference is not InferencePreference.FAST_SINGLE_ANSWER:
+            try:  # once, on zeros: drivers put work off until a first run
+                recording.run() if policy is None else policy.run(recording)
             except BaseException:
                 attempt(close_all, [recording])
                 raise
         device = None if isinstance(self.device, NodeDevice) else self.device
-        return Step(
+        return LoadedPart(
             recording,
             part.inputs,
             part.outputs,
             part.label,
-            keeper=keeper,
-            run=runner,
-            times=self.running.loops,
+            state=state,
+            policy=policy,
             device=device,
-            submit=self.running.submission(recording),
         )
 
-    def _keeper(
+    @property
+    def _state_may_leave(self) -> bool:
+        """Whether state may lie on the device only, which may never give it back: not where the
+        CPU, or a device opened anew, is to go on with it."""
+        options = self.options
+        return options.run_timeout is None and options.on_error in (None, OnError.RAISE)
+
+    def _state_buffers(
         self, part: Part, recording: Recording, homes: dict[int, Array]
     ) -> StateBuffers | None:
         """What keeps the state of a part that has some; None for others."""
@@ -241,7 +246,7 @@ class Loader:
             device,
             homes,
             nbytes=plan.arena_bytes + plan.edge_bytes,
-            may_leave=not self.guard_bands and self.running.state_may_leave,
+            may_leave=not self.options.guard_bands and self._state_may_leave,
         )
 
     def _not_loaded(self, error: DeviceError) -> str:
@@ -251,3 +256,10 @@ class Loader:
         # Compilers are told to say everything; a line of it is enough for every operator.
         said = next(iter(str(error).splitlines()), type(error).__name__)
         return f"{where} could not load it: {said}"
+
+
+def _run_policy(options: DelegateOptions) -> RunPolicy | None:
+    """How options have recordings run; None where they ask for nothing."""
+    wait, loops, timeout = options.wait_type, options.invoke_loop_times, options.run_timeout
+    is_plain = wait is WaitType.PASSIVE and loops == 1 and timeout is None
+    return None if is_plain else RunPolicy(wait, loops, timeout)

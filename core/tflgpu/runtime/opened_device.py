@@ -30,7 +30,6 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry, registry
 from tflgpu.runtime.loading import Loader
-from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -166,9 +165,8 @@ class OpenedDevice(Holder):
             self._device,
             self.registry,
             cpu or self.cpu,
-            self.options.guard_bands,
+            self.options,
             self.may_fall_back,
-            Running.of(self.options),
             progress=self._progress,
         )
 

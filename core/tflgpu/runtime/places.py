@@ -11,58 +11,40 @@ host memory, before or after a run, which works with every kind of part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 import numpy as np
 
 from tflgpu.backend_kit.base_buffer import overlap
 from tflgpu.contract.buffers import Buffer
-from tflgpu.contract.device import Recording
 from tflgpu.errors import DeviceError, InputError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Graph, Value
+from tflgpu.ir.graph import Value
 from tflgpu.lowering.reason import Unsupported
-from tflgpu.values import define, frozen
-
-if TYPE_CHECKING:
-    from tflgpu.runtime.session import Step
+from tflgpu.runtime.loaded_part import LoadedPart
+from tflgpu.values import frozen
 
 Place = Union[Buffer, Array]
-
-
-@define
-class Traffic:
-    """Bytes that were copied between host and device, and how many runs there were."""
-
-    to_device: int = 0
-    to_host: int = 0
-    runs: int = 0
-
-    def add(self, to_device: int, to_host: int) -> None:
-        """Count a run."""
-        self.runs += 1
-        self.to_device += to_device
-        self.to_host += to_host
 
 
 @frozen(eq=False)
 class _End:
     """Where a tensor goes into a recording or comes out of it."""
 
-    step: Step
+    part: LoadedPart
     index: int
     is_input: bool
 
     @property
     def array(self) -> Array:
-        recording = self.step.recording
+        recording = self.part.recording
         return (recording.inputs if self.is_input else recording.outputs)[self.index]
 
     def bind(self, buffer: Buffer | None) -> Unsupported | None:
         change = {self.index: buffer}
         if self.is_input:
-            return self.step.recording.bind(inputs=change)
-        return self.step.recording.bind(outputs=change)
+            return self.part.recording.bind(inputs=change)
+        return self.part.recording.bind(outputs=change)
 
 
 class Places:
@@ -73,13 +55,15 @@ class Places:
         arrays: Of the caller's, by value id.
     """
 
-    def __init__(self, graph: Graph, steps: Sequence[Step]) -> None:
+    def __init__(
+        self, inputs: Sequence[Value], outputs: Sequence[Value], parts: Sequence[LoadedPart]
+    ) -> None:
         self.buffers: dict[int, Buffer] = {}
         self.arrays: dict[int, Array] = {}
-        self._values = {v.id: v for v in (*graph.inputs, *graph.outputs)}
-        self._inputs = {v.id for v in graph.inputs}
-        self._outputs = {v.id for v in graph.outputs}
-        self._steps = tuple(steps)
+        self._values = {v.id: v for v in (*inputs, *outputs)}
+        self._inputs = {v.id for v in inputs}
+        self._outputs = {v.id for v in outputs}
+        self._parts = parts
 
     def put(self, value_id: int, place: Place | None) -> Unsupported | None:
         """Let an input or output be somewhere else from the next run on; None in a place's stead is
@@ -97,10 +81,6 @@ class Places:
             if isinstance(place, np.ndarray):
                 self.arrays[value_id] = place
         return answer
-
-    def is_elsewhere(self, step: Step, index: int) -> bool:
-        """Whether an input of a recording is in a buffer, so that nothing is copied for it."""
-        return step.inputs[index].id in self.buffers
 
     def before(self, own: Any) -> list[tuple[Array, Array]]:
         """Copies that a run begins with: to where, from where. ``own`` are the session's arrays."""
@@ -123,15 +103,6 @@ class Places:
                     f"tensor {index} is bound to an array that has become read-only since; make it "
                     "writable again, or unbind the tensor"
                 )
-
-    def copies(self) -> tuple[int, int]:
-        """Bytes that a run copies to the device and to the host."""
-        sent = fetched = 0
-        for step in self._steps:
-            if not step.on_cpu:
-                more = _copies(step.recording) or self._all(step)
-                sent, fetched = sent + more[0] * step.times, fetched + more[1] * step.times
-        return sent, fetched
 
     # Inside
 
@@ -167,9 +138,9 @@ class Places:
 
     def _ends(self, value_id: int) -> list[_End]:
         return [
-            _End(step, i, is_input)
-            for step in self._steps
-            for is_input, values in ((True, step.inputs), (False, step.outputs))
+            _End(part, i, is_input)
+            for part in self._parts
+            for is_input, values in ((True, part.inputs), (False, part.outputs))
             for i, value in enumerate(values)
             if value.id == value_id
         ]
@@ -186,9 +157,9 @@ class Places:
             return Unsupported("no operator makes it when the model runs: it is known beforehand")
         for end in ends:
             does = "reads" if end.is_input else "makes"
-            if end.step.on_cpu:
+            if end.part.on_cpu:
                 return Unsupported(
-                    f"a part of the model that runs on the CPU ({end.step.label}) {does} it"
+                    f"a part of the model that runs on the CPU ({end.part.label}) {does} it"
                 )
             found = end.array
             if found.dtype != value.dtype.numpy or found.shape != value.shape:
@@ -208,25 +179,6 @@ class Places:
                     f"tensors {value_id} and {other} are bound to the same memory, and a run "
                     "writes it; give each a buffer of its own"
                 )
-
-    def _all(self, step: Step) -> tuple[int, int]:
-        """Of a recording that does not say what it copies: all that is not bound."""
-        recording = step.recording
-        sides = ((step.inputs, recording.inputs), (step.outputs, recording.outputs))
-        sent, fetched = (
-            sum(
-                array.nbytes
-                for value, array in zip(values, arrays, strict=True)
-                if value.id not in self.buffers
-            )
-            for values, arrays in sides
-        )
-        return sent, fetched
-
-
-def _copies(recording: Recording) -> tuple[int, int] | None:
-    said: tuple[int, int] | None = getattr(recording, "copies", None)
-    return said
 
 
 def _undo(ends: Sequence[_End], before: Buffer | None) -> None:

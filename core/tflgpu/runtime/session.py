@@ -9,17 +9,16 @@ recording to another is copied.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-import attrs
 import numpy as np
 
 from tflgpu.backend_kit.forks import Holder, immortal
 from tflgpu.backend_kit.output_sets import NoRoomError
 from tflgpu.checks.device import close_all
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.device import Device, Recording
+from tflgpu.contract.device import Device
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
 from tflgpu.contract.pending import Pending
@@ -27,10 +26,9 @@ from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.lowering.reason import Unsupported
-from tflgpu.runtime.places import Place, Places, Traffic
-from tflgpu.runtime.state import StateBuffers
+from tflgpu.runtime.loaded_part import LoadedPart, Traffic
+from tflgpu.runtime.places import Place, Places
 from tflgpu.runtime.stateful import Stateful
-from tflgpu.values import frozen
 
 
 class Watcher(Protocol):
@@ -45,39 +43,8 @@ class Watcher(Protocol):
         ...
 
 
-@frozen
-class Step:
-    """One recording and the values at its edges, aligned with its arrays. Those ``on_cpu`` can run
-    again after an error, and in a forked child. ``run`` is what runs the recording to its end, so
-    many ``times``; ``submit`` begins a run that goes on by itself, None where none can. ``device``
-    makes buffers that the recording can be bound to.
-
-    ``keeper`` is the recording where that keeps state, which changes when all of a run is over, so
-    that an error in the middle leaves it as it was."""
-
-    recording: Recording
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    label: str
-    on_cpu: bool = False
-    keeper: StateBuffers | None = None
-    run: Callable[[], None] = attrs.field()
-    times: int = 1
-    device: Device | None = None
-    submit: Callable[[], Pending] | None = attrs.field()
-
-    @run.default
-    def _plainly(self) -> Callable[[], None]:
-        return self.recording.run
-
-    @submit.default
-    def _by_itself(self) -> Callable[[], Pending] | None:
-        is_plain = not self.on_cpu and self.run == self.recording.run
-        return self.recording.submit if is_plain else None
-
-
 class Session(Stateful, Holder):
-    """Runs steps in order over host arrays. One thread at a time.
+    """Runs loaded parts in order over host arrays. One thread at a time.
 
     Attributes:
         report: What runs where.
@@ -92,33 +59,35 @@ class Session(Stateful, Holder):
     def __init__(
         self,
         graph: Graph,
-        steps: Sequence[Step],
+        parts: Sequence[LoadedPart],
         report: DelegationReport,
         variables: dict[int, Array],
     ) -> None:
         self.report = report
         self.complete = True
         self._watcher: Watcher | None = None
-        self._running: Step | None = None  # begun, and perhaps not finished
-        self._steps = tuple(steps)
+        self._running: LoadedPart | None = None  # begun, and perhaps not finished
+        self._parts = tuple(parts)
+        self._graph_inputs, self._graph_outputs = tuple(graph.inputs), tuple(graph.outputs)
         self._variables = variables
+        self.kept = variables.keys()
         self._at_rest = {index: graph.values[index].at_rest for index in variables}
         self._arrays: dict[int, Array] = dict(variables)
         self._own_moves: list[list[tuple[int, Array, Array]]] = []
-        self._keepers = [step.keeper for step in self._steps if step.keeper is not None]
-        self._seen = [0] * len(self._keepers)  # their editions
+        self._state_buffers = [part.state for part in self._parts if part.state is not None]
+        self._seen = [0] * len(self._state_buffers)  # their editions
         for value in graph.values.values():
             if value.data is not None:
                 self._arrays[value.id] = value.data
-        readers = Counter(value.id for step in self._steps for value in step.inputs)
-        for step in self._steps:
+        readers = Counter(value.id for part in self._parts for value in part.inputs)
+        for part in self._parts:
             moves = []
-            given = zip(step.inputs, step.recording.inputs, strict=True)
+            given = zip(part.inputs, part.recording.inputs, strict=True)
             for i, (value, array) in enumerate(given):
                 home = self._arrays.get(value.id)
                 # What is written for a device is not read again: others that read it have it from
                 # elsewhere.
-                is_readable = step.on_cpu or readers[value.id] == 1
+                is_readable = part.on_cpu or readers[value.id] == 1
                 if home is None and is_readable and _is_home(value, array):
                     self._arrays[value.id] = array  # a graph input, first read here
                 else:
@@ -126,40 +95,40 @@ class Session(Stateful, Holder):
                         home = self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
                     moves.append((i, array, home))
             self._own_moves.append(moves)
-            for value, array in zip(step.outputs, step.recording.outputs, strict=True):
+            for value, array in zip(part.outputs, part.recording.outputs, strict=True):
                 self._arrays[value.id] = array
         self._lenders = self._find_lenders(graph)
-        self._moving: dict[int, Step] = {}  # whose next run may leave its outputs elsewhere
+        self._moving: dict[int, LoadedPart] = {}  # whose next run may leave outputs elsewhere
         self._after = self._convert_outputs(graph)
         for value in (*graph.inputs, *graph.outputs):
             if value.id not in self._arrays:
                 self._arrays[value.id] = value.dtype.blank(value.shape)
-        self._places = Places(graph, self._steps)
+        self._places: Places | None = None  # of inputs and outputs, once one is put elsewhere
         self.traffic = Traffic()
         self._replaced()
         self._closed = False
-        self._open = [step.recording for step in self._steps]
+        self._open = [part.recording for part in self._parts]
         self.belongs_to_process()
 
-    def _find_lenders(self, graph: Graph) -> dict[int, tuple[Lender, int, Step]]:
-        """By value: what can be lent. Nothing inside may rely on where such a step's outputs are,
-        so that they must all be results of the graph, read by no other step and not converted."""
-        read = {value.id for step in self._steps for value in step.inputs}
+    def _find_lenders(self, graph: Graph) -> dict[int, tuple[Lender, int, LoadedPart]]:
+        """By value: what can be lent. Nothing inside may rely on where such a part's outputs are,
+        so that they must all be results of the graph, read by no other part and not converted."""
+        read = {value.id for part in self._parts for value in part.inputs}
         results = {value.id for value in graph.outputs}
-        found: dict[int, tuple[Lender, int, Step]] = {}
-        for step in self._steps:
-            recording = step.recording
-            if step.keeper is not None:
+        found: dict[int, tuple[Lender, int, LoadedPart]] = {}
+        for part in self._parts:
+            recording = part.recording
+            if part.state is not None:
                 continue  # its results may be those of two recordings in turn
             if offers(recording, Lender) and all(
                 value.id in results and value.id not in read and _is_home(value, array)
-                for value, array in zip(step.outputs, recording.outputs, strict=True)
+                for value, array in zip(part.outputs, recording.outputs, strict=True)
             ):
-                found.update((v.id, (recording, i, step)) for i, v in enumerate(step.outputs))
+                found.update((v.id, (recording, i, part)) for i, v in enumerate(part.outputs))
         return found
 
-    def _look_up_outputs(self, step: Step) -> None:
-        for value, array in zip(step.outputs, step.recording.outputs, strict=True):
+    def _look_up_outputs(self, part: LoadedPart) -> None:
+        for value, array in zip(part.outputs, part.recording.outputs, strict=True):
             self._arrays[value.id] = array
 
     def _convert_outputs(self, graph: Graph) -> list[tuple[Array, Array]]:
@@ -184,15 +153,15 @@ class Session(Stateful, Holder):
         return {}
 
     @property
-    def steps(self) -> tuple[Step, ...]:
-        """The recordings, in order."""
-        return self._steps
+    def parts(self) -> tuple[LoadedPart, ...]:
+        """Its loaded parts, in the order of a run."""
+        return self._parts
 
     @property
     def is_broken(self) -> bool:
         """Whether a device's recording was left in the middle of something: by its driver's error
         or by a signal. It cannot run again then; the CPU's can."""
-        return self._running is not None and _on_device(self._running)
+        return self._running is not None and not self._running.on_cpu
 
     @property
     def is_closed(self) -> bool:
@@ -208,7 +177,7 @@ class Session(Stateful, Holder):
         Raises:
             StateError: the session is closed, or the process was forked since it was opened.
             InputError: an array that an output is bound to has become read-only.
-            DeviceError: a step failed.
+            DeviceError: a part failed.
         """
         if is_watched and self._watcher is not None:
             self._watcher.run()
@@ -217,16 +186,20 @@ class Session(Stateful, Holder):
             self.check_inherited("this interpreter's device")
             raise StateError("this session is closed")
         if self._wanted:
+            assert self._places is not None
             self._places.check_writable()
         # Set before and not where an exception is caught: a signal may come anywhere.
         self.complete = False
         for target, source in self._given:
             np.copyto(target, source)
-        for step, moves in zip(self._steps, self._moves, strict=True):
+        for part, moves in zip(self._parts, self._moves, strict=True):
             for target, source in moves:
                 np.copyto(target, source, casting="unsafe")
-            self._running = step
-            step.run()
+            self._running = part
+            if part.policy is None:
+                part.recording.run()
+            else:
+                part.policy.run(part.recording)
         self.finish()
 
     def submit(self) -> Pending | None:
@@ -236,10 +209,11 @@ class Session(Stateful, Holder):
         Raises:
             StateError, DeviceError: as `run`.
         """
-        if self._watcher is not None or len(self._steps) != 1:
+        if self._watcher is not None or len(self._parts) != 1:
             return None
-        (step,), (moves,) = self._steps, self._moves
-        if step.on_cpu or step.keeper is not None or step.submit is None:
+        (part,), (moves,) = self._parts, self._moves
+        policy = part.policy
+        if part.on_cpu or part.state is not None or not (policy is None or policy.submits):
             return None
         if self._closed:
             self.check_inherited("this interpreter's device")
@@ -247,8 +221,8 @@ class Session(Stateful, Holder):
         self.complete = False
         for target, source in (*self._given, *moves):
             np.copyto(target, source, casting="unsafe")
-        self._running = step
-        return step.submit()
+        self._running = part
+        return part.recording.submit() if policy is None else policy.submit(part.recording)
 
     def finish(self) -> None:
         """Copy results and commit state when all parts of a run are over."""
@@ -259,21 +233,25 @@ class Session(Stateful, Holder):
             np.copyto(target, source, casting="unsafe")
         for target, index in self._wanted:
             np.copyto(target, self._arrays[index])
-        if self._keepers:
+        if self._state_buffers:
             self._commit()
-        self.traffic.add(*self._copies)
+        traffic = self.traffic
+        traffic.runs += 1
+        traffic.to_device += self._copies[0]
+        traffic.to_host += self._copies[1]
         self.complete = True
 
     @property
     def device(self) -> Device | None:
         """The device whose buffers it can be bound to; None where no part runs on one."""
-        return next((step.device for step in self._steps if step.device is not None), None)
+        return next((part.device for part in self._parts if part.device is not None), None)
 
     @property
     def is_bound(self) -> bool:
         """Whether inputs or outputs are elsewhere than in `arrays`, where others may change
         them."""
-        return bool(self._places.buffers or self._places.arrays)
+        places = self._places
+        return places is not None and bool(places.buffers or places.arrays)
 
     def put(self, value_id: int, place: Place | None) -> Unsupported | None:
         """As `tflgpu.runtime.places.Places.put`.
@@ -286,6 +264,8 @@ class Session(Stateful, Holder):
                 "the accuracy guard reads inputs and outputs of its first runs in host memory; "
                 "bind after these, or leave accuracy_guard out"
             )
+        if self._places is None:
+            self._places = Places(self._graph_inputs, self._graph_outputs, self._parts)
         answer = self._places.put(value_id, place)
         self._replaced()
         return answer
@@ -294,11 +274,27 @@ class Session(Stateful, Holder):
         """What a run copies, after something was put elsewhere."""
         places = self._places
         self._moves = [
-            [(to, source) for i, to, source in moves if not places.is_elsewhere(step, i)]
-            for step, moves in zip(self._steps, self._own_moves, strict=True)
+            [
+                (to, source)
+                for i, to, source in moves
+                if places is None or part.inputs[i].id not in places.buffers
+            ]
+            for part, moves in zip(self._parts, self._own_moves, strict=True)
         ]
-        self._given, self._wanted = places.before(self._arrays), places.after
-        self._copies = places.copies()
+        self._given = [] if places is None else places.before(self._arrays)
+        self._wanted = [] if places is None else places.after
+        self._count_copies()
+
+    def _count_copies(self) -> None:
+        """Bytes that a run copies to the device and to the host."""
+        bound = () if self._places is None else self._places.buffers.keys()
+        sent = fetched = 0
+        for part in self._parts:
+            if not part.on_cpu:
+                more = getattr(part.recording, "copies", None) or _not_bound(part, bound)
+                times = 1 if part.policy is None else part.policy.loops
+                sent, fetched = sent + more[0] * times, fetched + more[1] * times
+        self._copies = sent, fetched
 
     def lend(self, value_id: int) -> Array | None:
         """A tensor's array for the caller to keep and change, with the results of the last run.
@@ -309,12 +305,12 @@ class Session(Stateful, Holder):
         """
         if value_id not in self._lenders:
             return None
-        recording, index, step = self._lenders[value_id]
-        self.complete, self._running = False, step
+        recording, index, part = self._lenders[value_id]
+        self.complete, self._running = False, part
         lent = recording.lend(index)
-        self._look_up_outputs(step)
+        self._look_up_outputs(part)
         if lent is not None:
-            self._moving[id(step)] = step
+            self._moving[id(part)] = part
         self.complete, self._running = True, None
         return lent
 
@@ -327,14 +323,14 @@ class Session(Stateful, Holder):
         """
         if not self.complete:
             return  # there are no results to settle
-        for recording, _, step in self._lenders.values():
-            self.complete, self._running = False, step
+        for recording, _, part in self._lenders.values():
+            self.complete, self._running = False, part
             try:
                 recording.settle()
             except NoRoomError:
                 self.complete, self._running = True, None
                 raise
-            self._look_up_outputs(step)
+            self._look_up_outputs(part)
             self.complete, self._running = True, None
 
     def watch(self, watcher: Watcher) -> None:
@@ -368,16 +364,23 @@ class Session(Stateful, Holder):
 
     def after_fork(self) -> None:
         """A child may not touch what is on a device; what the CPU runs it may."""
-        on_device = [step for step in self._steps if _on_device(step)]
-        for step in on_device:
-            immortal(step.recording)
+        on_device = [part for part in self._parts if not part.on_cpu]
+        for part in on_device:
+            immortal(part.recording)
         if on_device:
             super().after_fork()
             self._closed = True
 
 
-def _on_device(step: Step) -> bool:
-    return not step.on_cpu
+def _not_bound(part: LoadedPart, bound: Collection[int]) -> tuple[int, int]:
+    """Bytes of all inputs and outputs that are not bound to buffers: what a recording copies that
+    does not say it itself."""
+    sides = ((part.inputs, part.recording.inputs), (part.outputs, part.recording.outputs))
+    sent, fetched = (
+        sum(a.nbytes for value, a in zip(values, arrays, strict=True) if value.id not in bound)
+        for values, arrays in sides
+    )
+    return sent, fetched
 
 
 def _is_home(value: Value, array: Array) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.places import Places, Traffic
+from tflgpu.runtime.loaded_part import Traffic
 from tflgpu.runtime.state import StateBuffers
 
 
@@ -16,6 +16,7 @@ class Stateful:
 
     Attributes:
         traffic: As the session's.
+        kept: Which values are state tensors.
         not_kept: Inputs that it was asked to keep between runs and does not, by id, with reasons.
     """
 
@@ -23,10 +24,9 @@ class Stateful:
     not_kept: Mapping[int, str] = MappingProxyType({})
     _variables: dict[int, Array]
     _at_rest: dict[int, int]
-    _keepers: list[StateBuffers]
+    _state_buffers: list[StateBuffers]
     _seen: list[int]
-    _places: Places
-    _copies: tuple[int, int]
+    kept: AbstractSet[int]
 
     @property
     def variables(self) -> Mapping[int, Array]:
@@ -36,17 +36,12 @@ class Stateful:
         Raises:
             StateError, DeviceError: as `tflgpu.runtime.state.StateBuffers.bring_home`.
         """
-        for keeper in self._keepers:
+        for buffers in self._state_buffers:
             try:
-                keeper.bring_home()
+                buffers.bring_home()
             finally:
-                self._count(keeper)
+                self._count(buffers)
         return self._variables
-
-    @property
-    def kept(self) -> AbstractSet[int]:
-        """Which values are state tensors."""
-        return self._variables.keys()
 
     def at_rest(self, value_id: int) -> int:
         """The value of a state tensor before the first run (`Value.at_rest`)."""
@@ -56,24 +51,24 @@ class Stateful:
     def at_hand(self) -> Mapping[int, Array]:
         """Those state tensors that are in host memory, without asking for the others, which a run
         that fails leaves as they were."""
-        away = {i for keeper in self._keepers if keeper.is_away for i in keeper.values}
+        away = {i for buffers in self._state_buffers if buffers.is_away for i in buffers.values}
         return {i: a for i, a in self._variables.items() if i not in away}
 
     def step_back(self) -> None:
         """Let the state that is not `at_hand` be what it was before the last run."""
-        for keeper in self._keepers:
-            keeper.step_back()
+        for buffers in self._state_buffers:
+            buffers.step_back()
 
     @property
     def commits(self) -> tuple[int, ...]:
         """For `step_back_to`."""
-        return tuple([keeper.commits for keeper in self._keepers])
+        return tuple([buffers.commits for buffers in self._state_buffers])
 
     def step_back_to(self, commits: tuple[int, ...]) -> None:
         """`step_back`, of the parts that ran since ``commits`` was read; one run at most."""
-        for keeper, before in zip(self._keepers, commits, strict=True):
-            if keeper.commits != before:
-                keeper.step_back()
+        for buffers, before in zip(self._state_buffers, commits, strict=True):
+            if buffers.commits != before:
+                buffers.step_back()
 
     def peek(self, value_id: int) -> Array:
         """A copy of a state tensor, which stays where it is.
@@ -81,19 +76,19 @@ class Stateful:
         Raises:
             StateError, DeviceError: as `variables`.
         """
-        for keeper in self._keepers:
-            if value_id in keeper.values:
+        for buffers in self._state_buffers:
+            if value_id in buffers.values:
                 try:
-                    return keeper.peek(value_id)
+                    return buffers.peek(value_id)
                 finally:
-                    self._count(keeper)
+                    self._count(buffers)
         plain: Array = self._variables[value_id].copy()
         return plain
 
     @property
     def why_home(self) -> str:
         """Why some of the state never goes to the device; "" where all does."""
-        return next((k.why_home for k in self._keepers if k.why_home), "")
+        return next((k.why_home for k in self._state_buffers if k.why_home), "")
 
     def keep_at_hand(self) -> None:
         """Keep all state in host memory from now on: its arrays are read and written without a call
@@ -102,19 +97,19 @@ class Stateful:
         Raises:
             StateError, DeviceError: as `variables`.
         """
-        for keeper in self._keepers:
-            keeper.stay()
+        for buffers in self._state_buffers:
+            buffers.stay()
 
-    def _count(self, keeper: StateBuffers) -> None:
+    def _count(self, buffers: StateBuffers) -> None:
         """What moving state has copied."""
-        self.traffic.to_device += keeper.copied[0]
-        self.traffic.to_host += keeper.copied[1]
-        keeper.copied[:] = 0, 0
+        self.traffic.to_device += buffers.copied[0]
+        self.traffic.to_host += buffers.copied[1]
+        buffers.copied[:] = 0, 0
 
     def reset_variables(self) -> None:
         """Set every state tensor to its rest value (`Value.at_rest`)."""
-        for keeper in self._keepers:
-            keeper.begin_anew()
+        for buffers in self._state_buffers:
+            buffers.begin_anew()
         for index, array in self._variables.items():
             array[...] = self._at_rest[index]
 
@@ -122,11 +117,14 @@ class Stateful:
         """That the next session in its place, for other shapes, is to begin anew: it does, where
         each has state of its own."""
 
+    def _count_copies(self) -> None:
+        raise NotImplementedError
+
     def _commit(self) -> None:
-        for at, keeper in enumerate(self._keepers):
-            keeper.commit()
-            if any(keeper.copied):
-                self._count(keeper)
-            if keeper.edition != self._seen[at]:
-                self._seen[at] = keeper.edition
-                self._copies = self._places.copies()
+        for at, buffers in enumerate(self._state_buffers):
+            buffers.commit()
+            if any(buffers.copied):
+                self._count(buffers)
+            if buffers.edition != self._seen[at]:
+                self._seen[at] = buffers.edition
+                self._count_copies()

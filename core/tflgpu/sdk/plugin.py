@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from tflgpu.compat.entry import CompatEntry, Verdict
 from tflgpu.contract.allowances import Allowances
+from tflgpu.contract.buffers import ForeignMemory, MemoryKind
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import (
     CompileError,
     DeviceError,
     DeviceLostError,
+    InputError,
     KernelError,
     ModelError,
     OptionError,
@@ -34,7 +36,10 @@ __all__ = [
     "DeviceError",
     "DeviceInfo",
     "DeviceLostError",
+    "ForeignMemory",
+    "InputError",
     "KernelError",
+    "MemoryKind",
     "ModelError",
     "OptionError",
     "PluginError",

@@ -47,7 +47,7 @@ _Outcome = AccuracyOutcome
 def guard_session(session: Session, shop: Workshop, options: AccuracyGuard) -> None:
     """Let a guard watch a session until as many runs are compared as the options say. Where nothing
     of it runs on the device there is nothing to compare."""
-    if any(not step.on_cpu for step in session.steps):
+    if any(not part.on_cpu for part in session.parts):
         session.watch(Guard(session, shop, options))
 
 

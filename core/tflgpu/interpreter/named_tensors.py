@@ -14,7 +14,7 @@ from tflgpu.ir.dtypes import Array
 
 
 @attrs.frozen
-class Port:
+class NamedTensor:
     """An input or output: its names in the first signature and in the file, and its shape."""
 
     index: int
@@ -30,11 +30,13 @@ class Port:
         return f"{quoted(self.name)} ({self.dtype}{list(self.open_shape)})"
 
 
-def ports(details: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> Iterator[Port]:
+def named_tensors(
+    details: Sequence[Mapping[str, Any]], names: Mapping[int, str]
+) -> Iterator[NamedTensor]:
     """Of details as `tensor_details` gives them; ``names`` are a signature's, by tensor."""
     for d in details:
         index, own = d["index"], str(d["name"])
-        yield Port(
+        yield NamedTensor(
             index,
             names.get(index, own),
             frozenset({own}),
@@ -53,53 +55,55 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     )
 
 
-def converted(port: Port, value: Any) -> Array:
+def converted(tensor: NamedTensor, value: Any) -> Array:
     """An array of the input's type.
 
     Raises:
         InputError: it is no array of numbers, or would change; or it is of bytes or samples (whole
             numbers of 8 or 16 bits), which a model may expect in any range.
     """
-    is_text = port.dtype.kind == "S"
+    is_text = tensor.dtype.kind == "S"
     if np.ma.is_masked(value):
-        raise InputError(f"input {port.described}: elements are masked; fill them (.filled(0))")
+        raise InputError(f"input {tensor.described}: elements are masked; fill them (.filled(0))")
     try:
         # Of a list of texts NumPy drops final zeros, unless they stay objects.
         kept = is_text and not isinstance(value, (np.ndarray, np.generic))
         array = np.asarray(value, np.object_ if kept else None)
     except (ValueError, TypeError) as error:
-        raise InputError(f"input {port.described}: no array can be made of it: {error}") from error
-    if array.dtype == port.dtype or (is_text and array.dtype.kind in "OSU"):
+        raise InputError(
+            f"input {tensor.described}: no array can be made of it: {error}"
+        ) from error
+    if array.dtype == tensor.dtype or (is_text and array.dtype.kind in "OSU"):
         return array  # texts are looked at one by one when they are set
     is_small = array.dtype.kind in "iu" and array.dtype.itemsize <= 2
-    if is_small and port.dtype.kind == "f":
+    if is_small and tensor.dtype.kind == "f":
         raise InputError(
-            f"input {port.described}: an array of {array.dtype} is not converted, since only the "
+            f"input {tensor.described}: an array of {array.dtype} is not converted, since only the "
             "model's author knows the range that it expects; convert it by "
-            f"x.astype(np.{port.dtype}) or, where that is from 0 to 1, (x / "
-            f"{np.iinfo(array.dtype).max}).astype(np.{port.dtype}); of bytes "
+            f"x.astype(np.{tensor.dtype}) or, where that is from 0 to 1, (x / "
+            f"{np.iinfo(array.dtype).max}).astype(np.{tensor.dtype}); of bytes "
             "tflgpu.converters.FromBytes does so on the device"
         )
-    if array.dtype.kind in "fiub" and port.dtype.kind == "f":
+    if array.dtype.kind in "fiub" and tensor.dtype.kind == "f":
         with np.errstate(over="ignore"):
-            found = array.astype(port.dtype)
+            found = array.astype(tensor.dtype)
         if np.array_equal(np.isinf(found), np.isinf(array)):
             return found  # digits are lost at most
-        raise InputError(f"input {port.described}: values to {_largest(array)} do not fit")
+        raise InputError(f"input {tensor.described}: values to {_largest(array)} do not fit")
     if (
         array.dtype.kind in "iu"
-        and port.dtype.kind in "iu"
-        and (not is_small or np.can_cast(array.dtype, port.dtype))
+        and tensor.dtype.kind in "iu"
+        and (not is_small or np.can_cast(array.dtype, tensor.dtype))
     ):
-        found = array.astype(port.dtype)
+        found = array.astype(tensor.dtype)
         if np.array_equal(found, array):
             return found
         raise InputError(
-            f"input {port.described}: values from {array.min()} to {array.max()} do not fit"
+            f"input {tensor.described}: values from {array.min()} to {array.max()} do not fit"
         )
     raise InputError(
-        f"input {port.described}: an array of {array.dtype} is not converted, since it might "
-        f"change; give one of {port.dtype}"
+        f"input {tensor.described}: an array of {array.dtype} is not converted, since it might "
+        f"change; give one of {tensor.dtype}"
     )
 
 

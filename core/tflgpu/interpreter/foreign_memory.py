@@ -1,24 +1,21 @@
-"""What a caller hands over to be bound to a tensor: whose memory it is, and what is known of it.
-
-Nothing here imports a driver's package: who has an object of one has imported it.
-"""
+"""What a caller hands over to be bound to a tensor, as memory: arrays and tensors of the host,
+buffers of tflgpu's, and objects of the kinds that plugins register."""
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
+from tflgpu.contract.buffers import ForeignMemory
 from tflgpu.errors import ArgumentError, InputError, UnsupportedError
 from tflgpu.errors.blame import Failed, attempt, shown
 from tflgpu.interpreter import cuda_buffer, dlpack
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Shape
-from tflgpu.values import frozen
+from tflgpu.plugins.registry import registry
 
 #: DLPack's kinds of devices: those whose memory the host reads, and names of some others.
 _ON_HOST = frozenset({1, 3, 11})
@@ -31,96 +28,49 @@ _NAMES = {
     13: "CUDA managed",
     15: "WebGPU",
 }
-ACCEPTED = (
-    "a tflgpu.DeviceBuffer, a NumPy array, a pyopencl Buffer or Array, a wgpu GPUBuffer, handles "
-    "of a Vulkan buffer, or what has __dlpack__ or Python's buffer protocol"
-)
 
 
-@frozen(eq=False)
-class Given:
-    """Memory to be bound.
-
-    Attributes:
-        source: What the device is to import, or, with ``owned``, a buffer that it made.
-        kind: What it is, for messages.
-        shape, dtype: Of its elements; None where it is bytes of any meaning.
-        array: Its memory as an array, where the host has it.
-        owned: Whether ``source`` is a buffer of the contract, which stays the caller's.
-    """
-
-    source: Any
-    kind: str
-    shape: Shape | None = None
-    dtype: np.dtype[Any] | None = None
-    array: Array | None = None
-    owned: bool = False
-
-
-def recognised(source: Any) -> Given:
-    """What was given.
+def memory_of(source: Any) -> ForeignMemory:
+    """What a caller's object is as memory.
 
     Raises:
         ArgumentError: nothing that could be bound; lists what could.
         UnsupportedError: memory that no backend reaches.
+        PluginError: a plugin failed on it.
         InputError: memory whose elements do not lie packed row-major.
     """
     if isinstance(source, DeviceBuffer):
-        return Given(source.buffer, "a DeviceBuffer", source.shape, source.dtype, owned=True)
+        return ForeignMemory(
+            source.buffer, "a DeviceBuffer", source.shape, source.dtype, owned=True
+        )
     if isinstance(source, np.ndarray):
         return _host(source, "a NumPy array")
-    opencl = _loaded("pyopencl.array", "Array")
-    if opencl is not None and isinstance(source, opencl):
-        return _opencl_array(source)
-    for module, name in (
-        ("pyopencl", "Buffer"),
-        ("wgpu", "GPUBuffer"),
-        ("tflgpu_vulkan.buffers", "VulkanHandles"),
-    ):
-        known = _loaded(module, name)
-        if known is not None and isinstance(source, known):
-            return Given(source, f"a {module.partition('.')[0]} {name}")
+    found = registry().foreign_memory(source)
+    if found is not None:
+        return found
     if hasattr(source, "__dlpack__"):
         return _dlpack(source)
     view = attempt(memoryview, source)
     if isinstance(view, Failed):
-        raise ArgumentError(f"{shown(source)} cannot be bound to a tensor; give {ACCEPTED}")
+        kinds = ", ".join(registry().memory_kinds)
+        raise ArgumentError(
+            f"{shown(source)} cannot be bound to a tensor; give a tflgpu.DeviceBuffer, a NumPy "
+            f"array, {kinds}{', ' if kinds else ''}or what has __dlpack__ or Python's buffer "
+            "protocol"
+        )
     kind = f"a {type(source).__name__}"
     if not view.c_contiguous:
         raise InputError(f"{kind} whose elements do not lie packed row-major cannot be bound")
     if view.format == "B" and view.ndim == 1:
-        return Given(source, kind, array=np.frombuffer(view, np.uint8))
+        return ForeignMemory(source, kind, array=np.frombuffer(view, np.uint8))
     return _host(np.asarray(view), kind)
 
 
-def _loaded(module: str, name: str) -> Any:
-    """A class of a package, None where nobody has imported that."""
-    return getattr(sys.modules.get(module), name, None)
+def _host(array: Array, kind: str) -> ForeignMemory:
+    return ForeignMemory(array, kind, array.shape, array.dtype, array)
 
 
-def _host(array: Array, kind: str) -> Given:
-    return Given(array, kind, array.shape, array.dtype, array)
-
-
-def _opencl_array(source: Any) -> Given:
-    kind = "a pyopencl Array"
-    if not source.flags.c_contiguous:
-        raise InputError(f"{kind} whose elements do not lie packed row-major cannot be bound")
-    dtype = np.dtype(source.dtype)
-    buffer = source.base_data
-    if source.offset or buffer.size < source.nbytes:
-        # A part of another array; OpenCL says where such a part may begin.
-        part = attempt(buffer.get_sub_region, source.offset, source.nbytes)
-        if isinstance(part, Failed):
-            raise UnsupportedError(
-                f"{kind} that begins {source.offset} bytes into its buffer cannot be bound: the "
-                f"driver makes no buffer of that part ({part}); copy it to an array of its own"
-            )
-        buffer = part
-    return Given(buffer, kind, tuple(int(n) for n in source.shape), dtype)
-
-
-def _dlpack(source: Any) -> Given:
+def _dlpack(source: Any) -> ForeignMemory:
     kind = f"a {type(source).__module__.partition('.')[0]} {type(source).__name__}"
     where = attempt(methodcaller("__dlpack_device__"), source)
     if isinstance(where, Failed):
@@ -144,7 +94,7 @@ def _dlpack(source: Any) -> Given:
     return _host(_writable(array, source), kind)
 
 
-def _cuda(source: Any, kind: str) -> Given:
+def _cuda(source: Any, kind: str) -> ForeignMemory:
     """A tensor of CUDA: a whole buffer of ``allocate_cuda``, by whatever name."""
     # Not to be waited for: a run waits for all of CUDA's work.
     capsule = attempt(partial(source.__dlpack__, stream=-1))
@@ -159,7 +109,7 @@ def _cuda(source: Any, kind: str) -> Given:
             "cupy.from_dlpack make tensors, or of allocate_buffer(), or copy the tensor to the "
             "host and bind that"
         )
-    return Given(known.buffer, kind, said.shape, said.dtype, owned=True)
+    return ForeignMemory(known.buffer, kind, said.shape, said.dtype, owned=True)
 
 
 def _writable(array: Array, source: Any) -> Array:
