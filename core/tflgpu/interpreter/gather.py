@@ -184,6 +184,7 @@ class Gatherer(Holder):
                 waits = self._queue or (self._leads and request.future is not None)
                 batch = None if waits else self._gathered(request)
                 if batch is None:
+                    request.queued = True
                     self._queue.append(request)
                 elif batch.items <= batch.size:
                     batch.copying.add(request)
@@ -194,7 +195,8 @@ class Gatherer(Holder):
                 request.placed = True
         finally:
             batch = request.batch
-            if batch is not None:
+            # What was queued is in a batch that a thread of the pool was told of.
+            if batch is not None and not request.queued:
                 batch.copying.discard(request)
                 if batch.closed and not batch.copying:
                     self._hand_on(batch, request)

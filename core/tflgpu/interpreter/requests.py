@@ -32,6 +32,7 @@ class Request:
         future: Told what came of it; None where a thread waits at the ``gate``.
         batch: What it is run in; None in the queue.
         at: The first of its rows there.
+        queued: Whether it waited for a copy of the model.
         placed: Whether they are where the model that the batch was begun for reads them.
         left: Whether nothing waits for results any more.
         ran: Whether its caller ran its batch.
@@ -39,7 +40,7 @@ class Request:
 
     batch: Batch | None = None
     at = 0
-    placed = left = ran = False
+    queued = placed = left = ran = False
     found: Results | None = None
     error: BaseException | None = None
 
@@ -128,7 +129,7 @@ class Batch:
     @property
     def is_ready(self) -> bool:
         """Whether a thread is to run it."""
-        return self.closed and not self.copying and self.runner is None
+        return self.closed and not (self.over or self.copying) and self.runner is None
 
     def tell(self) -> None:
         """Let threads and futures have results and errors. What a signal ends is done once more."""

@@ -1,0 +1,90 @@
+"""Two threads of a pool meet in the middle of a step; each meeting is made to happen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu.interpreter import gather
+from tflgpu.interpreter.requests import Batch, Request
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+X = np.arange(4, dtype=np.float32)[None]
+#: Seconds after which a thread is taken to wait for ever.
+LONG = 60.0
+
+
+@pytest.fixture
+def pool() -> Iterator[tflgpu.Pool]:
+    tensors = [TensorSpec("x", (1, 4)), TensorSpec("y", (1, 4))]
+    model = write_model(ModelSpec(tensors, [OperatorSpec("ADD", {}, [0, 0], [1])], [0], [1]))
+    with tflgpu.Pool(model, size=1, backend="cpu_ref") as made:
+        yield made
+
+
+def called(pool: tflgpu.Pool) -> np.ndarray:
+    """What a call in a thread of its own gives: one that hangs fails the test."""
+    results: list[np.ndarray] = []
+    thread = threading.Thread(target=lambda: results.extend(pool(X)), daemon=True)
+    thread.start()
+    thread.join(LONG)
+    assert results, "the pool does not answer"
+    return results[0]
+
+
+def test_a_copy_is_free_before_its_caller_is_out_of_the_queue(pool: tflgpu.Pool) -> None:
+    """The pool's thread is told to answer the request, so its caller leaves it alone."""
+    gatherer = pool._gather
+    first = Request((X,), {}, 1, None, 0.0, None)
+    gatherer._add(first)
+    assert first.batch is not None
+    assert first.batch.runner is first
+
+    class Queue(deque[Request]):
+        def append(self, request: Request) -> None:
+            super().append(request)
+            gatherer._give_back(first.batch)
+
+    gatherer._queue = Queue()
+    second = Request((X,), {}, 1, None, 0.0, None)
+    gatherer._add(second)
+    assert second.gate.acquire(timeout=LONG)
+    np.testing.assert_array_equal(second.results()[0], 2 * X)
+    gatherer._queue = deque()
+    np.testing.assert_array_equal(called(pool), 2 * X)
+    np.testing.assert_array_equal(called(pool), 2 * X)
+
+
+def test_the_pools_thread_is_quicker_than_the_caller(
+    pool: tflgpu.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that the pool's thread has run is not run again by the request's own thread."""
+    gatherer = pool._gather
+
+    class Slow(set[Request]):
+        batch: Batch
+
+        def discard(self, request: Request) -> None:
+            super().discard(request)
+            with gatherer._lock:
+                self.batch.copy.notify()
+            until = time.monotonic() + LONG
+            while not self.batch.done and time.monotonic() < until:
+                time.sleep(1e-3)
+
+    def made(*args: object) -> Batch:
+        batch = Batch(*args)  # type: ignore[arg-type]
+        batch.copying = Slow()
+        batch.copying.batch = batch
+        return batch
+
+    monkeypatch.setattr(gather, "Batch", made)
+    for _ in range(2):
+        np.testing.assert_array_equal(called(pool), 2 * X)
+    assert list(gatherer.free) == gatherer._copies
