@@ -26,6 +26,16 @@ class Interruption(KeyboardInterrupt):
     """What the handler of a planted signal raises."""
 
 
+class _Signal:
+    """``_planted[SIGINT]`` lets a signal come without handling it: a subscript, unlike a call, is
+    no place at which Python does."""
+
+    __getitem__ = staticmethod(_thread.interrupt_main)
+
+
+_planted = _Signal()
+
+
 @attrs.frozen
 class SignalResult:
     """What came of it.
@@ -75,7 +85,7 @@ def interrupted(action: Callable[[], object], at: int | None = None) -> SignalRe
         seen += event == "line"
         if event == "line" and seen == at:
             sys.settrace(None)
-            _thread.interrupt_main()
+            _planted[signal.SIGINT]
             return None
         return step
 
