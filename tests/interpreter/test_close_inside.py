@@ -86,19 +86,3 @@ def test_another_thread_waits_or_is_refused() -> None:
         assert not waiting.closed
     thread.join(30)
     assert told[1:] == ["inside"]
-
-
-def test_a_call_that_was_not_left_is_over_with_its_function() -> None:
-    """A signal's handler may raise between two steps of entering or leaving."""
-    guard = RunGuard("this model")
-
-    def interrupted() -> None:
-        guard.enter(None)  # and `leave` is not called
-
-    interrupted()
-    with guard:
-        assert guard.is_inside
-    interrupted()
-    told: list[str] = []
-    after_calls(lambda: guard.close(lambda: told.append("released")))
-    assert told == ["released"]

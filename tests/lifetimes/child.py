@@ -195,7 +195,7 @@ def forks(backend: str) -> None:
 # Signals
 
 
-class Stop(Exception):
+class Stop(BaseException):
     """What a handler raises that is no KeyboardInterrupt."""
 
 

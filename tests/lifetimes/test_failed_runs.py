@@ -32,8 +32,6 @@ ERRORS: dict[str, type[BaseException]] = {
     "driver": DeviceError,
     "ctrl-c": KeyboardInterrupt,
     "terminate": SystemExit,
-    "handler": ZeroDivisionError,
-    "time limit": ValueError,  # as drivers' packages raise, too
 }
 
 
@@ -172,7 +170,7 @@ def test_a_failure_of_loading_is_told_and_tried_again(
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["memory", "binding", "load"])
-@pytest.mark.parametrize("error", ["driver", "ctrl-c", "handler"])
+@pytest.mark.parametrize("error", ["driver", "ctrl-c"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_preparing_works_after_it_failed(
     backend: str, error: str, place: int, after: bool, require_backend: Callable[[str], Any],

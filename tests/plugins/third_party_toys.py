@@ -204,8 +204,6 @@ ERRORS: Mapping[str, BaseException] = {
     "value": ValueError("no such thing"),
     "attribute": AttributeError("gone"),
     "memory": MemoryError(),
-    "exit": SystemExit(3),
-    "panic": type("PanicException", (BaseException,), {})("index out of bounds"),
     "ours": tflgpu.errors.KernelError("ill-typed"),
     "device": tflgpu.errors.DeviceError("lost"),
 }

@@ -346,7 +346,7 @@ def test_the_largest_batch_is_made_first(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made == [8]
 
 
-class Interrupted(Exception):
+class Interrupted(BaseException):
     """What a signal's handler raises here."""
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import logging
 import os
 import stat
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tflgpu.cache import disk_cache
@@ -214,6 +219,96 @@ class TestDisk:
 
 
 @POSIX
+class TestDrivers:
+    """What a driver was reading when its process died is dropped, half a minute later."""
+
+    @pytest.fixture
+    def kept(self, cache: DiskCache) -> Callable[[], list[str]]:
+        """The keys that are left when a new process comes."""
+        for key in "abc":
+            cache.store(key, key.encode())
+
+        def look() -> list[str]:
+            fresh = DiskCache(cache.path("a").parent)
+            fresh.sweep()
+            return [key for key in "abc" if fresh.load(key) == key.encode()]
+
+        return look
+
+    def dead(self, cache: DiskCache) -> None:
+        """The processes that left marks died a while ago."""
+        for mark in self.marks(cache):
+            os.utime(mark, (1e9, 1e9))
+
+    def marks(self, cache: DiskCache) -> list[Path]:
+        return list((cache.path("a").parent / "marks").glob("*.mark"))
+
+    @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+    def test_a_reading_that_ends_leaves_nothing(
+        self, cache: DiskCache, kept: Callable[[], list[str]], error: Any
+    ) -> None:
+        with contextlib.suppress(KeyboardInterrupt), cache.reading(["a", "c"]) as is_safe:
+            assert is_safe
+            assert kept() == ["a", "b", "c"]  # it lives
+            if error is not None:
+                raise error
+        assert kept() == ["a", "b", "c"]
+        assert self.marks(cache) == []
+
+    @pytest.mark.parametrize("kind", ["load", "proof"])
+    def test_a_process_that_dies(
+        self, cache: DiskCache, kept: Callable[[], list[str]], kind: Any
+    ) -> None:
+        with cache.reading(["a", "c"], kind):
+            assert kept() == ["a", "b", "c"]
+            self.dead(cache)
+            assert kept() == (["b"] if kind == "load" else ["a", "b", "c"])
+        assert self.marks(cache) == []
+        assert cache.is_unsafe("a") is (kind == "proof")
+        assert not cache.is_unsafe("b")
+
+    @pytest.mark.parametrize(
+        "text", ["", "load", "what\n", "load\n../outside\n/etc\n.\n..", "\xff"]
+    )
+    def test_marks_that_are_none(
+        self, cache: DiskCache, kept: Callable[[], list[str]], text: str
+    ) -> None:
+        outside = cache.path("a").parent.parent / "outside.bin"
+        outside.write_text("not ours")
+        with cache.reading(["a"]):
+            self.marks(cache)[0].write_bytes(text.encode("latin-1"))
+            self.dead(cache)
+            assert kept() == ["a", "b", "c"]
+        assert outside.exists()
+
+    def test_nothing_is_read_without_a_mark(
+        self, cache: DiskCache, kept: Callable[[], list[str]]
+    ) -> None:
+        (cache.path("a").parent / "marks").write_text("in the way")
+        with cache.reading(["a"]) as is_safe:
+            assert not is_safe
+        assert kept() == ["a", "b", "c"]
+
+    def test_processes_that_build_the_same_wait(self, cache: DiskCache) -> None:
+        code = (
+            "from tflgpu.cache.disk_cache import DiskCache; from pathlib import Path; import time\n"
+        )
+        code += f"with DiskCache(Path({str(cache.path('a').parent)!r})).building('a'):\n"
+        code += "    print('x', flush=True); time.sleep(60)"
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            with cache.building("a", limit=0.05) as waited:  # not for ever
+                assert waited
+            with cache.building("another") as waited:
+                assert not waited
+        finally:
+            process.kill()
+            process.communicate()
+        with cache.building("a") as waited:  # a dead process holds nothing up
+            assert not waited
+
+
 class TestOwners:
     @pytest.mark.parametrize("mask", [0, 0o002, 0o022])
     def test_what_is_made_is_private(self, tmp_path: Path, mask: int) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 from ai_edge_litert.interpreter import Interpreter, InterpreterWithCustomOps
 from ai_edge_litert.interpreter import OpResolverType as LiteRTResolver
-from tflgpu.backend_kit.waiting import of_signal
 from tflgpu.errors import OptionError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
@@ -102,8 +101,6 @@ class Opened:
         try:
             self.interpreter.invoke()
         except _ERRORS as error:
-            if of_signal(error):
-                raise
             raise LiteRTError(self._named(error)) from error
 
     def _named(self, error: BaseException) -> str:
@@ -121,15 +118,11 @@ def open_model(model: SmallModel, settings: Settings) -> Opened:
     try:
         return _opened(model, settings)
     except _ERRORS as error:
-        if of_signal(error):
-            raise
         if settings.plain == settings:
             raise LiteRTError(_named(model, error)) from error
     try:
         return _opened(model, settings.plain)
     except _ERRORS as error:
-        if of_signal(error):
-            raise
         raise LiteRTError(_named(model, error)) from error
 
 
@@ -156,8 +149,6 @@ def try_registerers(settings: Settings) -> None:
     try:
         InterpreterWithCustomOps(settings.registerers, model_content=nothing.content)
     except Exception as error:  # whatever a registerer in Python raises
-        if of_signal(error):
-            raise
         raise OptionError(f"{type(error).__name__}: {_line(error)}") from error
 
 

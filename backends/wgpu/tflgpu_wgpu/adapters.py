@@ -12,7 +12,6 @@ import wgpu
 from tflgpu.backend_kit.driver_libraries import load_drivers, vulkan_manifests
 from tflgpu.backend_kit.listing import VENDORS, Listing, vendor_named
 from tflgpu.backend_kit.parallel import aside
-from tflgpu.backend_kit.waiting import of_signal
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.language.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.language.subgroup import LARGEST
@@ -54,9 +53,7 @@ def find_adapters() -> Listing[Any]:
         _leave_out_opengl()
         with _runtime_folder():
             listed = list(wgpu.gpu.enumerate_adapters_sync())
-    except Exception as error:
-        if of_signal(error):
-            raise
+    except Exception as error:  # noqa: BLE001
         return Listing("WebGPU", (), f"wgpu cannot list adapters: {error}")
     ranked = ((_kind(h.info), _info(h.info), h) for h in _unique(listed))
     return Listing.of("WebGPU", ranked, "no Vulkan, Metal or Direct3D 12 driver was found")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import wgpu
-from tflgpu.backend_kit.waiting import of_signal
 from tflgpu.errors import DeviceError, DeviceLostError
 
 
@@ -21,7 +20,7 @@ def device_errors(what: str) -> Iterator[None]:
             "precision F16"
         ) from error
     except (wgpu.GPUError, RuntimeError, ValueError) as error:
-        if isinstance(error, DeviceError) or of_signal(error):
+        if isinstance(error, DeviceError):
             raise
         raise failure(what, str(error)) from error
 

@@ -210,7 +210,6 @@ class Download:
         # all, does not get through the library that calls, so it is kept for who asked it.
         def failed(kind: Any, error: BaseException, trace: Any) -> None:
             mapping.done = True
-            # Its way here tells that a handler raised it (`tflgpu.errors.blame.of_signal`).
             _asking.raised = error.with_traceback(trace)
 
         @ffi.callback(  # type: ignore[untyped-decorator]

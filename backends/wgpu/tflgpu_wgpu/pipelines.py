@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import attrs
 import wgpu
 from tflgpu.backend_kit.kernel_cache import KernelCache
-from tflgpu.backend_kit.waiting import of_signal
 from tflgpu.errors import CompileError
 from tflgpu.language.kernel import Kernel
 
@@ -110,8 +109,6 @@ class Compiler(KernelCache[Way, Job, Pipeline]):
                 compute={"module": module, "entry_point": ENTRY_POINT},
             )
         except (wgpu.GPUError, RuntimeError) as error:
-            if of_signal(error):
-                raise
             raise CompileError(
                 f"wgpu refused kernel {name}\n--- log\n{error}\n--- source\n{job.source}"
             ) from error

@@ -151,7 +151,6 @@ class BaseBuffer(Holder):
         """A child may not touch it."""
         super().after_fork()
         self._closed = True
-        self._counting = threading.Lock()
 
     # Inside
 

@@ -203,11 +203,6 @@ class BaseDevice(Holder):
             self._release()
             self._released = True
 
-    def after_fork(self) -> None:
-        """A child may not touch it."""
-        super().after_fork()
-        self._lock = threading.RLock()
-
     # Inside
 
     def _check_open(self) -> None:

@@ -39,8 +39,3 @@ class Counted(Holder):
             was_open, self._is_open = self._is_open, False
         if was_open:
             self.release()
-
-    def after_fork(self) -> None:
-        """In a forked child nothing is destroyed or counted."""
-        super().after_fork()
-        self._counting = threading.Lock()

@@ -26,6 +26,7 @@ _PATIENCE = 30.0
 #: What to do in a child, for messages.
 REMEDY = "start the child by multiprocessing's 'spawn' method"
 
+_LOCKS: Any = (type(threading.Lock()), type(threading.RLock()))
 _holders: weakref.WeakSet[Holder] = weakref.WeakSet()
 _arrays: dict[int, weakref.ref[Any]] = {}
 _calls: list[Callable[[], object]] = []
@@ -61,7 +62,7 @@ class Holder(OfProcess):
         _holders.add(self)
 
     def after_fork(self) -> None:
-        """In a child: forget locks, which another thread may have held. To be extended."""
+        """In a child, where its own locks are free again. To be extended."""
         self.inherited = True
 
     def check_inherited(self, what: str) -> None:
@@ -183,6 +184,9 @@ def leave_without_drivers() -> None:
 def _after_fork() -> None:
     inherited = False
     for holder in list(_holders):
+        for value in list(vars(holder).values()):
+            if isinstance(value, _LOCKS):  # which a thread of the parent may have held
+                value._at_fork_reinit()  # noqa: SLF001
         # One that fails must not keep the others from being told.
         with contextlib.suppress(Exception):
             holder.after_fork()
@@ -197,45 +201,12 @@ def _after_fork() -> None:
         with contextlib.suppress(Exception):
             function()
     if inherited:
-        gc.freeze()
         leave_without_drivers()
-    _collector.over(forks=_collector.forks)
+    else:
+        gc.unfreeze()
 
-
-class _Collector:
-    """Python's collector, which rests from before a fork until a child has been told what it
-    inherits. In a child it would release what lay in circles in the parent, and a driver's library
-    may wait there for threads that only the parent has.
-
-    Attributes:
-        forks: How many are under way: several threads may fork.
-    """
-
-    def __init__(self) -> None:
-        self.forks = 0
-        self._was_on = False
-        self._lock = free_in_child()
-
-    def rest(self) -> None:
-        """A fork begins."""
-        with self._lock:
-            if not self.forks:
-                self._was_on = gc.isenabled()
-            self.forks += 1
-            gc.disable()
-
-    def over(self, forks: int = 1) -> None:
-        """So many are over."""
-        with self._lock:
-            # A signal's handler may have ended `rest` before it counted.
-            self.forks = max(0, self.forks - forks)
-            if self._was_on and not self.forks:
-                gc.enable()
-
-
-_collector = _Collector()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_collector.rest, after_in_parent=_collector.over, after_in_child=_after_fork
-    )
+    # Python's collector takes nothing of what was there before the fork: in a child it would
+    # release what lay in circles, and a driver may wait there for threads that only the parent has.
+    os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze, after_in_child=_after_fork)

@@ -237,7 +237,6 @@ class BaseRecording(Holder, Generic[S]):
     def after_fork(self) -> None:
         """A child may not touch it."""
         super().after_fork()
-        self._lock = threading.Lock()
         self._closed = True
         self._inputs = ()
 

@@ -14,9 +14,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from sys import _getframe
-from types import FrameType
 
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.errors import StateError
@@ -30,11 +27,10 @@ _CLOSED = "is closed; make a new one"
 
 
 class _Thread(threading.local):
-    """The calls that a thread is inside of, each with the function that makes it, and what is to be
-    done when it leaves the last of them."""
+    """The calls that a thread is inside of, and what is to be done when it leaves the last."""
 
     def __init__(self) -> None:
-        self.calls: dict[RunGuard, FrameType] = {}
+        self.calls: set[RunGuard] = set()
         self.put_off: list[Callable[[], object]] = []
 
 
@@ -44,7 +40,7 @@ _here = _Thread()
 def after_calls(action: Callable[[], object]) -> None:
     """Close something by ``action``: now, or where this thread is inside of calls, at the end of
     the outermost of them."""
-    if _under_way():
+    if _here.calls:
         _here.put_off.append(action)
     else:
         action()
@@ -94,7 +90,7 @@ class RunGuard(Holder):
 
         with guard:                  a call, alone
         with guard.call:             a call, beside those of other threads: where inputs are
-            with guard:              converted, say, which may be code of others, before it is alone
+            with guard.alone:        converted, say, which may be code of others, before it is alone
 
     A call from inside a call of the same thread raises `StateError`, and so does one that comes
     after `close`, or while another thread closes it.
@@ -111,12 +107,9 @@ class RunGuard(Holder):
         self.belongs_to_process()
 
     def __enter__(self) -> None:
-        self.begin(_getframe(1))
-        free = self._lock.acquire(self._waits)
-        if self._shut or not free:
-            self.leave() if free else self.end()
-            busy = f"another thread is using {self._what}; make one for each thread"
-            raise StateError(f"{self._what} {self._shut}" if self._shut else busy)
+        self.check_outside()
+        self.take()
+        _here.calls.add(self)
 
     def enter(self, timeout: float | None) -> bool:
         """As ``with`` does, where a call of another thread ends within ``timeout`` seconds;
@@ -125,16 +118,17 @@ class RunGuard(Holder):
         Raises:
             StateError: from inside a call.
         """
-        self.begin(_getframe(1))
+        self.check_outside()
         free = self._lock.acquire(timeout=-1 if timeout is None else timeout)
-        if not free:
-            self.end()
+        if free:
+            _here.calls.add(self)
         return free
 
     def leave(self, *exception: object) -> None:
         """What `enter` began is over."""
+        _here.calls.discard(self)
         self._lock.release()
-        self.end()
+        _catch_up()
 
     __exit__ = leave
 
@@ -144,9 +138,14 @@ class RunGuard(Holder):
         return _Call(self)
 
     @property
+    def alone(self) -> _Alone:
+        """The part of a `call` that lets no other thread in."""
+        return _Alone(self)
+
+    @property
     def is_inside(self) -> bool:
         """Whether this thread is in a call of it."""
-        return self in _under_way()
+        return self in _here.calls
 
     @property
     def closed(self) -> bool:
@@ -174,28 +173,34 @@ class RunGuard(Holder):
                     self._shut = ""
 
     def after_fork(self) -> None:
-        """The call, or the closing, of another thread is the parent's."""
-        self._lock = threading.RLock()
+        """The closing by another thread is the parent's."""
         self._shut = _CLOSED if self.closed else ""
 
-    # What `_Call` uses
-
-    def begin(self, frame: FrameType) -> None:
-        """This thread is inside, in the function of ``frame``.
+    def take(self) -> None:
+        """Keep other threads out from here on.
 
         Raises:
-            StateError: it is already, in another.
+            StateError: another thread is in, or it is closed.
         """
-        calls = _here.calls
-        if self in calls and calls[self] is not frame and self.is_inside:
-            raise StateError(f"{self._what} is used from inside its own call, by the same thread")
-        calls[self] = frame
+        free = self._lock.acquire(self._waits)
+        if self._shut or not free:
+            if free:
+                self._lock.release()
+            busy = f"another thread is using {self._what}; make one for each thread"
+            raise StateError(f"{self._what} {self._shut}" if self._shut else busy)
 
-    def end(self) -> None:
-        """It left."""
-        _here.calls.pop(self, None)
-        if _here.put_off:
-            _catch_up()
+    def give(self) -> None:
+        """Let them in again."""
+        self._lock.release()
+
+    def check_outside(self) -> None:
+        """Refuse a call from inside a call of the same thread.
+
+        Raises:
+            StateError: it is one.
+        """
+        if self in _here.calls:
+            raise StateError(f"{self._what} is used from inside its own call, by the same thread")
 
 
 class _Call:
@@ -203,26 +208,28 @@ class _Call:
         self._guard = guard
 
     def __enter__(self) -> None:
-        self._guard.begin(_getframe(1))
+        self._guard.check_outside()
+        _here.calls.add(self._guard)
 
     def __exit__(self, *exception: object) -> None:
-        self._guard.end()
+        _here.calls.discard(self._guard)
+        _catch_up()
 
 
-def _under_way() -> dict[RunGuard, FrameType]:
-    """This thread's calls. Those are not whose function is over: a signal's handler may raise
-    between two steps of entering or leaving one."""
-    calls = _here.calls
-    for guard, frame in tuple(calls.items()):
-        with suppress(RuntimeError):
-            frame.clear()  # refused as long as the function runs
-            del calls[guard]
-            guard._lock.release()  # noqa: SLF001  (refused where it had not got so far)
-    return calls
+class _Alone:
+    def __init__(self, guard: RunGuard) -> None:
+        self._guard = guard
+
+    def __enter__(self) -> None:
+        self._guard.take()
+
+    def __exit__(self, *exception: object) -> None:
+        self._guard.give()
 
 
 def _catch_up() -> None:
-    if _here.put_off and not _under_way():
+    """Do what was put off, all of it, once this thread has left its outermost call."""
+    if _here.put_off and not _here.calls:
         try:
             _here.put_off.pop(0)()
         finally:

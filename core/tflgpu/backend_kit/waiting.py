@@ -15,10 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from tflgpu.errors.blame import of_signal
-
-__all__ = ["of_signal", "wait_until"]  # backends ask both here
-
 #: Seconds without sleep.
 _AWAKE = 2e-3
 #: The part of the time waited so far that a nap takes, and the shortest and longest nap in seconds.

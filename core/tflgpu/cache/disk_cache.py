@@ -16,11 +16,11 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from tflgpu.cache import private_folder, whole_file
 from tflgpu.cache.age import age_of
 from tflgpu.cache.file_lock import exclusive
-from tflgpu.cache.load_marks import Kind, deaths, marked
 
 _LOG = logging.getLogger("tflgpu")
 _FAMILY = b"tflgpu cache "
@@ -31,6 +31,12 @@ MAX_BYTES = 256 << 20
 _UNSAFE = ".unsafe"
 _DISTRUST = 7 * 24 * 3600.0  # seconds
 _LEFT = 3600.0  # seconds after which a temporary file is one that a dead process left
+#: Seconds after which a process that has not finished reading has died of it.
+_DEAD = 30.0
+_MARK_BYTES = 1 << 20
+
+#: Reading what was kept, or trying whether a fresh binary can be read.
+Kind = Literal["load", "proof"]
 
 
 def cache_folder(name: str, root: str | None = None) -> Path:
@@ -141,27 +147,27 @@ class DiskCache:
     @contextlib.contextmanager
     def reading(self, keys: Sequence[str], kind: Kind = "load") -> Iterator[bool]:
         """While inside, a driver may read the bytes of ``keys``: should the process die, they are
-        dropped at the next start. Gives False where that cannot be promised; then nothing may be
-        handed to a driver, which could end every process from then on.
+        dropped at a start half a minute later. Gives False where that cannot be promised; then
+        nothing may be handed to a driver, which could end every process from then on.
 
         ``kind`` is "proof" for bytes that a driver just made, read to see whether it can. Where
         that is fatal, there is no use in making them anew, and `is_unsafe` remembers it. The
         keys of a proof may be any names, such as one for all that a driver makes.
         """
-        if not keys or not private_folder.make(self._folder):
-            yield not keys
-            return
-        with marked(self._folder / "marks", kind, keys) as is_marked:
-            yield is_marked
+        mark = self._mark(kind, keys) if keys else None
+        try:
+            yield not keys or mark is not None
+        finally:
+            if mark is not None:
+                with contextlib.suppress(OSError):
+                    mark.unlink()
 
     def sweep(self) -> None:
         """Drop what processes that died were reading, and what they left half written. Call it
         before `load` of what a driver is to read."""
-        for death in deaths(self._folder / "marks"):
-            for key in death.keys:
-                if not _is_name(key):
-                    continue
-                if death.kind == "proof":
+        for kind, keys in self._deaths():
+            for key in filter(_is_name, keys):
+                if kind == "proof":
                     self._distrust(key)
                 else:
                     self.drop(key, "tflgpu: a process died while a driver was reading it")
@@ -190,6 +196,34 @@ class DiskCache:
         # A few thousand files for all keys: two keys that share one only wait for nothing.
         return exclusive(locks / f"{hashlib.sha256(key.encode()).hexdigest()[:3]}.lock", limit)
 
+    def _mark(self, kind: Kind, keys: Sequence[str]) -> Path | None:
+        """A file that names the keys, None where it cannot be written."""
+        folder = self._folder / "marks"
+        if not private_folder.make(self._folder) or not private_folder.make(folder):
+            return None
+        path = folder / f"{os.urandom(8).hex()}.mark"
+        try:
+            with open(path, "x", encoding="utf-8", opener=_opener) as file:
+                file.write("\n".join((kind, *keys)))
+        except OSError as error:
+            private_folder.warn_once(
+                folder, f"the cache folder {folder} is not used: {error.strerror}"
+            )
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        return path
+
+    def _deaths(self) -> Iterator[tuple[str, list[str]]]:
+        """What processes that died were reading: the marks that they left."""
+        folder = self._folder / "marks"
+        for path in list(folder.glob("*.mark")) if private_folder.usable(folder) else ():
+            with contextlib.suppress(OSError, ValueError):
+                if age_of(path.lstat()) > _DEAD:
+                    kind, *keys = whole_file.content(path, _MARK_BYTES).decode().split("\n")
+                    yield kind, keys
+                    path.unlink()
+
     def _distrust(self, key: str) -> None:
         path = self._unsafe(key)
         with contextlib.suppress(OSError):
@@ -203,6 +237,10 @@ class DiskCache:
 
     def _unsafe(self, key: str) -> Path:
         return self._folder / f"{key}{_UNSAFE}"
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def is_entry(path: Path) -> bool:

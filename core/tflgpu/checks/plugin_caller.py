@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from tflgpu.errors import DeviceError, StateError, TflgpuError
-from tflgpu.errors.blame import describe, of_signal
+from tflgpu.errors.blame import describe
 from tflgpu.values import frozen
 
 _T = TypeVar("_T")
@@ -33,15 +33,13 @@ class PluginCaller:
         """
         try:
             return action(*args, **kwargs)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
             self.blame(what, error)
 
-    def blame(self, what: str, error: BaseException) -> NoReturn:
+    def blame(self, what: str, error: Exception) -> NoReturn:
         """Raise what is to be raised instead of ``error``, or ``error`` itself where it is one of
-        ours and names the backend, or comes from a signal's handler."""
-        if of_signal(error) or (isinstance(error, TflgpuError) and self.shipped):
+        ours and names the backend."""
+        if isinstance(error, TflgpuError) and self.shipped:
             raise error
         if isinstance(error, MemoryError):
             raise DeviceError(f"{self.label}: {what}: not enough memory") from error

@@ -106,9 +106,7 @@ class CheckedRecording:
             return
         try:
             self._inner.run()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
             self._party.blame("run", error)
         self._after_run()
 
@@ -265,9 +263,7 @@ class CheckedRecording:
         try:
             inner = self._inner
             same = self._fixed and inner.outputs is self._outputs and inner.inputs is self._inputs
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
             self._party.blame("outputs", error)
         if not same:
             for side in ("inputs", "outputs"):
@@ -285,9 +281,7 @@ class CheckedRecording:
             return
         try:
             given = getattr(self._inner, side)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
             self._party.blame(side, error)
         if given is self._given[side] and isinstance(given, tuple):
             return

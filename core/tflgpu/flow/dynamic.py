@@ -21,7 +21,6 @@ from tflgpu.errors import (
     TflgpuError,
     UnsupportedError,
 )
-from tflgpu.errors.blame import of_signal
 from tflgpu.flow.cut import Known
 from tflgpu.flow.random_numbers import Draws
 from tflgpu.ir.budget import check_size
@@ -162,9 +161,7 @@ class Dynamic:
             return False
         except ModelError:
             return True  # which planning will say with the operator's name
-        except _FAILURES as error:
-            if of_signal(error):
-                raise
+        except _FAILURES:
             return False
         return True
 
@@ -190,8 +187,6 @@ class Dynamic:
         except TflgpuError as error:
             raise ModelError(f"{self._where}: {error}") from error
         except _FAILURES as error:
-            if of_signal(error):
-                raise
             raise DeviceError(f"{self._where}: {type(error).__name__}: {error}") from error
         problem = wrong_results(definition, results, specs)
         if problem is not None:

@@ -16,7 +16,6 @@ from tflgpu.errors import (
     TflgpuError,
     UnsupportedError,
 )
-from tflgpu.errors.blame import of_signal
 from tflgpu.flow.cut import Known
 from tflgpu.flow.program import FlowContext
 from tflgpu.flow.steps import Env, Told
@@ -99,8 +98,6 @@ class OnTexts:
         except TflgpuError as error:
             raise ModelError(f"{self.where}: {error}") from error
         except _FAILURES as error:
-            if of_signal(error):
-                raise
             raise DeviceError(f"{self.where}: {type(error).__name__}: {error}") from error
         problem = wrong_results(self.definition, results, specs)
         if problem is not None:

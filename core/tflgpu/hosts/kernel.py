@@ -9,7 +9,7 @@ from typing import Any
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
-from tflgpu.errors.blame import in_a_line, of_signal
+from tflgpu.errors.blame import in_a_line
 from tflgpu.hosts.cdef import DYNAMIC, ffi, resize
 from tflgpu.hosts.edges import Edges, HostTensor
 from tflgpu.hosts.reading import HostGraph, shape_of
@@ -110,7 +110,7 @@ class SubsetKernel(Holder):
         here, which LiteRT keeps.)"""
         self._is_lost = isinstance(error, DeviceLostError)
         wanted = self._provider.options.on_error
-        if wanted in (None, OnError.RAISE) or not self._session.is_broken or of_signal(error):
+        if wanted in (None, OnError.RAISE) or not self._session.is_broken:
             raise error
         said = in_a_line(error)
         if wanted is OnError.CPU:

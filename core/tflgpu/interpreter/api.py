@@ -235,7 +235,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
                 if index not in self._main.info.inputs:
                     raise InputError(f"tensor {index} is no input of the model")
                 given[index] = self._main.as_array(index, value)
-            with self._busy:
+            with self._busy.alone:
                 if not self._main.allocated:
                     self._main.run()  # says what lacks
                 self._check_outputs_free()

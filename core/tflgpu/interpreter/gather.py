@@ -31,7 +31,6 @@ from tflgpu.backend_kit.forks import Holder
 from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.backend_kit.waiting import manner
 from tflgpu.errors import BusyError, InputError, StateError
-from tflgpu.errors.blame import of_signal
 from tflgpu.interpreter.copies import copy
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.interpreter.requests import Batch, ModelCopy, Request, RequestChecks, refuse
@@ -408,7 +407,7 @@ class Gatherer(Holder):
             with nullcontext() if is_mine else self._guard.call:
                 action(batch)
         except BaseException as error:
-            if is_mine and (isinstance(error, KeyboardInterrupt) or of_signal(error)):
+            if is_mine and (not isinstance(error, Exception)):
                 raise
             for request in requests:
                 request.fail(error, shared=len(requests) > 1)

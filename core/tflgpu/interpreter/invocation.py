@@ -26,7 +26,7 @@ from tflgpu.backend_kit.forks import Holder
 from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import InputError, StateError
-from tflgpu.errors.blame import attempt, of_signal
+from tflgpu.errors.blame import attempt
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.interpreter.subgraph import Subgraph
@@ -178,10 +178,8 @@ class RunLane:
                 outputs = self.subgraph.info.outputs
                 flight._results = [self.subgraph.get(i) for i in outputs]  # noqa: SLF001
                 self.after(self.subgraph)
-            except BaseException as error:
+            except Exception as error:  # noqa: BLE001
                 # Whatever ended the run, a plugin's mistake too, is its caller's; Ctrl-C is not.
-                if isinstance(error, KeyboardInterrupt) or of_signal(error):
-                    raise
                 flight._error = error  # noqa: SLF001
                 attempt(self.after, self.subgraph)
             self.flight = flight._run = None  # noqa: SLF001

@@ -20,7 +20,7 @@ import numpy as np
 
 from tflgpu.contract.pending import Finished
 from tflgpu.errors import DeviceError, DeviceLostError
-from tflgpu.errors.blame import in_a_line, of_signal
+from tflgpu.errors.blame import in_a_line
 from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OnError
@@ -73,13 +73,13 @@ class Recovery:
         """
         if isinstance(error, DeviceLostError):
             self._strikes = _STRIKES
-        if self.policy is OnError.RAISE or not session.is_broken or of_signal(error):
+        if self.policy is OnError.RAISE or not session.is_broken:
             raise error
         if self.policy is OnError.RETRY:
             try:
                 self._retry(error, again)
             except DeviceError as second:
-                if of_signal(second) or not self._opener.is_default:
+                if not self._opener.is_default:
                     raise
                 error = second
             else:
@@ -111,8 +111,7 @@ class Recovery:
         try:
             made = opened()
         except DeviceError as error:
-            if not of_signal(error):
-                self._strikes += _STRIKES if isinstance(error, DeviceLostError) else 1
+            self._strikes += _STRIKES if isinstance(error, DeviceLostError) else 1
             raise
         self._strikes = 0
         return made
@@ -122,9 +121,7 @@ class Recovery:
     def _retry(self, error: DeviceError, again: Again) -> None:
         try:
             new = again()
-        except DeviceError as second:
-            if of_signal(second):
-                raise
+        except DeviceError:
             self._strikes = _STRIKES  # it was loaded before: the device is to blame
             new = again()
         said = in_a_line(error)

@@ -67,7 +67,7 @@ class SignatureRunner:
                 index: array_of(subgraph.tensor(index), inputs[name])
                 for name, index in self._inputs.items()
             }
-            with self._busy:
+            with self._busy.alone:
                 self._settle()
                 for index, array in arrays.items():
                     subgraph.resize(index, array.shape)

@@ -8,7 +8,6 @@ from typing import Any
 from flatbuffers import flexbuffers
 
 from tflgpu.errors import ModelError, TflgpuError
-from tflgpu.errors.blame import of_signal
 from tflgpu.ir.budget import Budget, spend
 from tflgpu.ops.base import Fields
 
@@ -32,8 +31,6 @@ def read_map(fields: Fields) -> Fields:
         raise
     except Exception as error:
         # The library trusts its input: broken bytes make it raise anything.
-        if of_signal(error):
-            raise
         raise ModelError(f"{where} are not a flexbuffer: {error!r}") from error
     if not isinstance(found, dict):
         raise ModelError(f"{where} are {type(found).__name__}, not a map")

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, PluginError, UnsupportedError
-from tflgpu.errors.blame import Refused, of_signal, shown
+from tflgpu.errors.blame import Refused, shown
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import Draw, Fields, OpDef, Operand, Sample
@@ -29,15 +29,9 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
     def guarded(name: str, action: Callable[[], _T]) -> _T:
         try:
             return action()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if of_signal(error):
-                raise
+        except Exception as error:
             if name in ("parse", "infer") and isinstance(error, (ModelError, UnsupportedError)):
                 raise
-            if name == "generate" and not isinstance(error, (Exception, SystemExit)):
-                raise  # it calls what draws its numbers, which has ways out of its own
             raise PluginError(f"plugin {owner}: op {op.name}: {name} {outcome(error)}") from error
 
     def parse(fields: Fields) -> Any:

@@ -115,7 +115,6 @@ class Registry(Holder):
 
     def after_fork(self) -> None:
         """A child may use it too."""
-        self._lock = threading.Lock()
         self.used_before_fork = frozenset(self._probes)
         if self._probes:
             leave_without_drivers()

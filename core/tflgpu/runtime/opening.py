@@ -28,7 +28,7 @@ from tflgpu.devices.choose import ALL_ON_CPU
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import node_choice
 from tflgpu.errors import MemoryLimitError, SavedModelError, UnsupportedError
-from tflgpu.errors.blame import in_a_line, of_signal
+from tflgpu.errors.blame import in_a_line
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode
@@ -91,7 +91,7 @@ def open_graph(
     try:
         return _opened(graph, provider, cpu, preserve_all, fuse, keeping)
     except Exception as error:
-        if of_signal(error) or not provider.gives_way:
+        if not provider.gives_way:
             raise
         session = _on_cpu(
             graph,
@@ -113,8 +113,8 @@ def open_source(source: Source, provider: Provider, cpu: CpuSide) -> tuple[Sessi
     """
     try:
         return _opened_source(source, provider, cpu)
-    except Exception as error:
-        if of_signal(error) or not provider.gives_way:
+    except Exception:
+        if not provider.gives_way:
             raise
         return None  # it may fail again with the graph, and then the CPU takes over
 
@@ -248,7 +248,7 @@ def _opened_source(
     except Exception as error:
         # Of what was compiled just now it is as it would be without a file; what was read may be
         # what no compiler makes.
-        if vars(source).get("compiled") is start.compiled or of_signal(error):
+        if vars(source).get("compiled") is start.compiled:
             raise
         said = f"{type(error).__name__}: {in_a_line(error)}"
     # What is compiled now may fail alike, for too little memory say: then the file stays.

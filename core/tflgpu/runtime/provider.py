@@ -29,7 +29,6 @@ from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import TflgpuError
-from tflgpu.errors.blame import of_signal
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions, OnError
 from tflgpu.plugins.registry import registry
@@ -163,7 +162,7 @@ def shared_provider(options: DelegateOptions) -> Provider:
                 shared = _shared[key] = _Shared(OpenedDevice(options, only_gpus=True))
                 _LOG.info("tflgpu: default delegate: %s", shared.opened.why_none)
     except Exception as error:
-        if of_signal(error) or not options.allow_fallback:
+        if not options.allow_fallback:
             raise
         warn_of_default(error)
         return cpu_only(

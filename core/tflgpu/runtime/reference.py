@@ -11,7 +11,6 @@ import numpy as np
 from tflgpu.backend_kit.node_recording import BaseNodeRecording
 from tflgpu.contract.device import NodeRun
 from tflgpu.errors import DeviceError, PluginError, TflgpuError
-from tflgpu.errors.blame import of_signal
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.ops.foreign import wrong_results
@@ -87,8 +86,6 @@ class ReferenceRecording(BaseNodeRecording):
         except TflgpuError:
             raise
         except (ValueError, TypeError, IndexError, MemoryError, FloatingPointError) as error:
-            if of_signal(error):
-                raise
             raise DeviceError(f"{node.label} failed on the CPU: {error}") from error
         problem = wrong_results(call.op, results, call.specs)
         if problem is not None:

@@ -15,7 +15,6 @@ from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import NodeDevice
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError
-from tflgpu.errors.blame import of_signal
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.compile_or_load import compile_or_load
@@ -119,8 +118,8 @@ def repeating(
         if sees_each_run(provider):
             return None
         compiled = compile_or_load(graph, opened.target(), provider)
-    except Exception as error:
-        if of_signal(error) or not provider.gives_way:
+    except Exception:
+        if not provider.gives_way:
             raise
         return None
     if compiled.refusals or len(compiled.parts) != 1 or compiled.parts[0].plan is None:

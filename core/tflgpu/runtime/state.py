@@ -28,7 +28,7 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import Device, DispatchTime, Recording
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import DeviceError, StateError, TflgpuError
-from tflgpu.errors.blame import Failed, attempt, in_a_line, of_signal
+from tflgpu.errors.blame import Failed, attempt, in_a_line
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 
@@ -177,8 +177,6 @@ class StateBuffers(Holder):
             try:
                 recording.close()
             except TflgpuError as error:
-                if of_signal(error):
-                    raise
                 first = first or error
         if not self.inherited:
             if self._is_away:
@@ -323,8 +321,6 @@ class StateBuffers(Holder):
         try:
             refused = self._move_out()
         except TflgpuError as error:
-            if of_signal(error):
-                raise
             refused = Unsupported(in_a_line(error))
         if refused is not None:
             self._may_leave, self.why_home = False, refused.reason

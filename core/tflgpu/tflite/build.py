@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
-from tflgpu.errors.blame import of_signal
 from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import DType
@@ -283,8 +282,6 @@ class _Building:
                 )
             raise ModelError(f"{where}: {error}{operands_of(node)}") from error
         except FAILURES as error:
-            if of_signal(error):
-                raise
             raise ModelError(
                 f"{where}: {type(error).__name__}: {error}{operands_of(node)}"
             ) from error

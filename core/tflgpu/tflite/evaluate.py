@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tflgpu.errors import ModelError, TflgpuError
-from tflgpu.errors.blame import of_signal
 from tflgpu.ir.brief import few
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
@@ -58,8 +57,6 @@ def evaluate(node: Node, definition: OpDef, where: str) -> bool:
     except TflgpuError as error:
         raise ModelError(f"{where}: {error}{operands_of(node)}") from error
     except FAILURES as error:
-        if of_signal(error):
-            raise
         raise ModelError(f"{where}: {type(error).__name__}: {error}{operands_of(node)}") from error
     problem = wrong_results(definition, results, [v.spec for v in node.outputs])
     if problem is not None:

@@ -1,4 +1,8 @@
-"""Runs that a signal's handler ends (Ctrl-C): what comes out, and what works afterwards."""
+"""Runs that a signal's handler ends (Ctrl-C): what comes out, and what works afterwards.
+
+The signal is there before a run begins, comes in its middle, or after its last call of the driver.
+`contract.submissions` has signals that come while a driver is at work.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tflgpu.conformance.contract.signals import Interruption, can_plant, handled, interrupted, steps
+from tflgpu.conformance.contract.signals import (
+    BEFORE,
+    Interruption,
+    can_plant,
+    handled,
+    interrupted,
+)
 from tflgpu.conformance.contract.tools import fill, same, shared, whole, works
 from tflgpu.conformance.plans import chain, chain_expected
 from tflgpu.conformance.target import Check, NotApplicable, Outcome
@@ -14,8 +24,6 @@ from tflgpu.contract.device import Device, Recording
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 
-#: At how many steps of a run a signal comes, each in a recording of its own.
-PLACES = 12
 _COUNT = 65
 
 
@@ -41,8 +49,7 @@ def interrupt_runs(
     after: Sequence[Array],
     expected_after: Sequence[Array],
 ) -> Outcome:
-    """Interrupt runs of recordings that ``load`` makes, at places from their beginning to their
-    end.
+    """Interrupt runs of recordings that ``load`` makes: before, within and at the end.
 
     What a handler raises comes out as it is. A recording that was interrupted is right when it is
     run again, or says that it cannot by a `DeviceError`: then a session loads another. Either way
@@ -59,43 +66,40 @@ def interrupt_runs(
         return NotApplicable("signals are handled in the main thread of CPython")
     recording = load()
     fill(recording, *before)
-    total = steps(recording.run)
+    last = min(interrupted(recording.run).steps for _ in range(2))  # the first may import
     recording.close()
-    came = lost = 0
+    came = 0
     with handled():
-        for at in [-1, *sorted({total * i // PLACES for i in range(PLACES)})]:
-            where = f"a run that was interrupted at step {at + 1} of {total}"
+        for where, at in (("before it began", BEFORE), ("within", last // 2), ("at its end", last)):
+            what = f"a run that was interrupted {where}"
             recording = load()
             fill(recording, *before)
-            planted = interrupted(recording.run, at)
-            if planted.error is None:
-                # Over before the signal came; or Python dropped it, as it does in finalizers.
-                lost += planted.reached
-                _same(recording, expected_before, f"{where} to no effect")
-            elif isinstance(planted.error, Interruption):
-                came += 1
-            else:
+            error = interrupted(recording.run, at).error
+            if error is None:  # over before the signal came
+                _same(recording, expected_before, f"{what} to no effect")
+            elif not isinstance(error, Interruption):
                 raise AssertionError(
-                    f"{where} raised {planted.error!r}, not what the signal's handler raised"
-                ) from planted.error
+                    f"{what} raised {error!r}, not what the signal's handler raised"
+                ) from error
+            came += error is not None
             fill(recording, *after)
             failure = _failure(recording)
             if failure is None:
-                _same(recording, expected_after, f"a run after {where}")
-            elif planted.error is None:
-                raise AssertionError(f"after {where} to no effect none works: {failure!r}")
+                _same(recording, expected_after, f"a run after {what}")
+            elif error is None:
+                raise AssertionError(f"after {what} to no effect none works: {failure!r}")
             elif not isinstance(failure, DeviceError):
                 raise AssertionError(
-                    f"a run after {where} raised {failure!r}, which is no DeviceError"
+                    f"a run after {what} raised {failure!r}, which is no DeviceError"
                 ) from failure
             recording.close()
             recording.close()
             with_another = load()
             fill(with_another, *after)
             with_another.run()
-            _same(with_another, expected_after, f"another recording after {where}")
+            _same(with_another, expected_after, f"another recording after {what}")
             with_another.close()
-    assert lost <= max(came, 1), f"{lost} of {came + lost} signals in a run did not come out of it"
+    assert came >= 2, f"{3 - came} of 3 signals in a run did not come out of it"
     return None
 
 

@@ -18,6 +18,9 @@ from typing import Any
 
 import attrs
 
+#: Before the first step.
+BEFORE = 0
+
 
 class Interruption(KeyboardInterrupt):
     """What the handler of a planted signal raises."""
@@ -38,11 +41,11 @@ class SignalResult:
     """What came of it.
 
     Attributes:
-        reached: Whether there was such a step.
+        steps: How many steps there were, up to the signal.
         error: What came out of the action, None where it ended as always.
     """
 
-    reached: bool
+    steps: int
     error: BaseException | None = None
 
 
@@ -68,68 +71,36 @@ def handled() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
 
 
-def steps(action: Callable[[], object], *, within: str = "", event: str = "line") -> int:
-    """How many steps an action takes; `interrupted` has the arguments."""
-    tracer = _Tracer(-1, within, event)
-    tracer.trace(action)
-    return tracer.seen
-
-
-def interrupted(
-    action: Callable[[], object], at: int, *, within: str = "", event: str = "line"
-) -> SignalResult:
-    """Do something, with a signal planted at one of its steps; to be called where it is `handled`.
+def interrupted(action: Callable[[], object], at: int | None = None) -> SignalResult:
+    """Do something, with a signal at one of its lines; to be called where it is `handled`.
 
     Args:
         action: What to do.
-        at: At which step. With -1 the signal is there before the action begins; where that is no
-            Python code, it finds the signal pending.
-        within: Only steps in files whose path begins so count.
-        event: A step is a "line" or an "opcode".
+        at: At which line, counted from 1; `BEFORE` it begins; None for no signal.
     """
-    tracer = _Tracer(at, within, event)
-    error: BaseException | None = None
-    try:
-        if at < 0:
+    seen = 0
+
+    def step(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal seen
+        seen += event == "line"
+        if event == "line" and seen == at:
+            sys.settrace(None)
             _planted[signal.SIGINT]
-            action()
+            return None
+        return step
+
+    error: BaseException | None = None
+    traced = sys.gettrace()
+    try:
+        if at == BEFORE:
+            _thread.interrupt_main()
         else:
-            tracer.trace(action)
+            sys.settrace(step)
+        action()
         for _ in range(3):  # one that came in the last steps is handled here
             pass
     except BaseException as raised:  # noqa: BLE001  (it is what was asked for)
         error = raised
-    return SignalResult(at < 0 or tracer.seen > at, error)
-
-
-class _Tracer:
-    """Counts steps, and plants a signal at one of them."""
-
-    def __init__(self, at: int, within: str, event: str) -> None:
-        self.seen = 0
-        self._at, self._within, self._event = at, within, event
-        # One object, which lives as long as this: CPython 3.11 may call a handler without other
-        # references after it is gone.
-        self._function = self._step
-
-    def trace(self, action: Callable[[], object]) -> None:
-        before = sys.gettrace()
-        sys.settrace(self._function)
-        try:
-            action()
-        finally:
-            sys.settrace(before)
-
-    def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(self._within):
-            return None
-        if event == "call":
-            frame.f_trace_opcodes = self._event == "opcode"
-        if event != self._event:
-            return self._function
-        self.seen += 1
-        if self.seen != self._at + 1:
-            return self._function
-        sys.settrace(None)
-        _planted[signal.SIGINT]  # and no call after it, which would handle it here
-        return None
+    finally:
+        sys.settrace(traced)
+    return SignalResult(seen, error)
