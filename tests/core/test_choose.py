@@ -241,11 +241,8 @@ class TestTwoGpus:
             choice.reasons
         )  # fmt: skip
 
-    @pytest.mark.parametrize("thrown", [ZeroDivisionError("oops"), SystemExit("oops")])
-    def test_a_crash_in_a_backend_is_a_failure_like_any(
-        self, pick: Any, watch: Stopwatch, thrown: BaseException
-    ) -> None:
-        watch.seconds = {"toy 0": thrown, "toy 1": 1e-3}
+    def test_a_crash_in_a_backend_is_a_failure_like_any(self, pick: Any, watch: Stopwatch) -> None:
+        watch.seconds = {"toy 0": ZeroDivisionError("oops"), "toy 1": 1e-3}
         choice = pick(Backend("toy", *self.TWO))
         assert of(choice) == "toy 1"
         assert "oops" in said(choice)

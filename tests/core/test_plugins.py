@@ -113,13 +113,6 @@ class TestLoading:
         assert (failure.name, failure.distribution) == ("bad", "explicit")
         assert "on fire" in failure.error
 
-    def test_sys_exit_does_not_end_the_host(self) -> None:
-        def leave() -> list[BackendInfo]:
-            raise SystemExit(3)
-
-        registry = Registry.of({"bad": Hooks(register_backends=leave)})
-        assert "SystemExit" in registry.failures[0].error
-
     def test_a_misspelt_hook_is_blamed_on_its_plugin(self) -> None:
         bad = Hooks(register_bakends=lambda: None)
         registry = Registry.of({"bad": bad, "good": backend()})

@@ -35,7 +35,7 @@ def without_a_field(monkeypatch: pytest.MonkeyPatch) -> bytes:
     assert operator.gap == ""
     real = schema.layout("FakeQuantOptions")
     known = {n: f for n, f in real.fields.items() if n != "num_bits"}
-    older = schema.Layout(real.name, known)
+    older = schema.TableLayout(real.name, known)
     for module in ("flat", "operators"):
         monkeypatch.setattr(
             f"tflgpu.tflite.{module}.layout",

@@ -218,6 +218,10 @@ class TestDisk:
         assert young.exists()
 
 
+#: Larger than any process' number.
+NO_PROCESS = (1 << 22) + 1
+
+
 @POSIX
 class TestDrivers:
     """What a driver was reading when its process died is dropped, half a minute later."""
@@ -239,6 +243,7 @@ class TestDrivers:
         """The processes that left marks died a while ago."""
         for mark in self.marks(cache):
             os.utime(mark, (1e9, 1e9))
+            mark.rename(mark.with_name(f"{NO_PROCESS}-{mark.name.partition('-')[2]}"))
 
     def marks(self, cache: DiskCache) -> list[Path]:
         return list((cache.path("a").parent / "marks").glob("*.mark"))
@@ -254,6 +259,14 @@ class TestDrivers:
                 raise error
         assert kept() == ["a", "b", "c"]
         assert self.marks(cache) == []
+
+    def test_a_process_that_takes_long_and_lives(
+        self, cache: DiskCache, kept: Callable[[], list[str]]
+    ) -> None:
+        with cache.reading(["a", "c"]):
+            for mark in self.marks(cache):
+                os.utime(mark, (1e9, 1e9))
+            assert kept() == ["a", "b", "c"]
 
     @pytest.mark.parametrize("kind", ["load", "proof"])
     def test_a_process_that_dies(

@@ -201,7 +201,7 @@ class DiskCache:
         folder = self._folder / "marks"
         if not private_folder.make(self._folder) or not private_folder.make(folder):
             return None
-        path = folder / f"{os.urandom(8).hex()}.mark"
+        path = folder / f"{os.getpid()}-{os.urandom(8).hex()}.mark"
         try:
             with open(path, "x", encoding="utf-8", opener=_opener) as file:
                 file.write("\n".join((kind, *keys)))
@@ -219,7 +219,7 @@ class DiskCache:
         folder = self._folder / "marks"
         for path in list(folder.glob("*.mark")) if private_folder.usable(folder) else ():
             with contextlib.suppress(OSError, ValueError):
-                if age_of(path.lstat()) > _DEAD:
+                if age_of(path.lstat()) > _DEAD and not _runs(int(path.name.partition("-")[0])):
                     kind, *keys = whole_file.content(path, _MARK_BYTES).decode().split("\n")
                     yield kind, keys
                     path.unlink()
@@ -237,6 +237,19 @@ class DiskCache:
 
     def _unsafe(self, key: str) -> Path:
         return self._folder / f"{key}{_UNSAFE}"
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this machine is alive; False where that cannot be asked."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _opener(path: str, flags: int) -> int:

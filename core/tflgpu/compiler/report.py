@@ -9,10 +9,31 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.report_json import to_dict, to_json
-from tflgpu.compiler.report_values import ReportFields
+from tflgpu.compiler.report_values import (
+    CompositeReport,
+    InFloats,
+    OperatorReport,
+    PartitionReport,
+    Refusal,
+    ReportFields,
+)
 from tflgpu.errors import UnsupportedError
 from tflgpu.values import frozen
+
+# The types of a report's fields, by which its annotations are read.
+__all__ = [
+    "AccuracyCheck",
+    "CompositeReport",
+    "DelegationReport",
+    "InFloats",
+    "OperatorReport",
+    "PartitionReport",
+    "Refusal",
+    "insist",
+    "tell",
+]
 
 #: Its own, so that a program that shows the report can turn the sentence off and keep the rest of
 #: the log.
