@@ -48,7 +48,8 @@ def cache_folder(name: str, root: str | None = None) -> Path:
 
         root = platformdirs.user_cache_dir("tflgpu", False)
     # No shell has seen what a Dockerfile or a TOML file says.
-    return Path(os.path.expanduser(root)) / name  # noqa: PTH111 (the `~` of an unknown user stays as it is)
+    # The `~` of an unknown user stays as it is.
+    return Path(os.path.expanduser(root)) / name  # noqa: PTH111
 
 
 def cache_key(*parts: str) -> str:

@@ -321,11 +321,11 @@ def _assemble(
             key = _key(binding, item, storage)
             if key is None or key in refs:
                 continue
-            nbytes = (
-                binding.layout.nbytes
-                if isinstance(binding, Temp)
-                else max(storage.layout(m).nbytes for m in storage.members(binding))  # type: ignore[arg-type]
-            )
+            if isinstance(binding, Temp):
+                nbytes = binding.layout.nbytes
+            else:
+                members = storage.members(binding)  # type: ignore[arg-type]
+                nbytes = max(storage.layout(m).nbytes for m in members)
             first = usages[key].first if key in usages else step
             usages[key] = Usage(nbytes, first, step)
     limit = part.site.caps.max_buffer_bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Union
 
 import attrs
@@ -156,7 +157,7 @@ def run_many(device: Device, items: Sequence[Prepared]) -> list[Result]:
             return _run_together(device, items)
         except TflgpuError:
             pass
-    return [_attempt(lambda item=item: run_one(device, item)) for item in items]  # type: ignore[misc]
+    return [_attempt(partial(run_one, device, item)) for item in items]
 
 
 def _run_together(device: Device, items: Sequence[Prepared]) -> list[Result]:
@@ -169,7 +170,7 @@ def _run_together(device: Device, items: Sequence[Prepared]) -> list[Result]:
         results: list[Result] = []
         for item in items:
             own = [outputs.pop(0) for _ in item.plan.outputs]
-            results.append(_attempt(lambda item=item, own=own: item.take(own)))  # type: ignore[misc]
+            results.append(_attempt(partial(item.take, own)))
         return results
     finally:
         recording.close()

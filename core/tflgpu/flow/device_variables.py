@@ -112,7 +112,7 @@ def _keep(info: SubgraphInfo, handle: Handle, uses: list[OperatorInfo]) -> Piece
         return "it is assigned to several times in a run"
     (assign,) = assigned
     at = uses.index(assign)
-    takers = {o.outputs[0]: [] for o in uses if o.name == READ}  # type: dict[int, list[OperatorInfo]]
+    takers: dict[int, list[OperatorInfo]] = {o.outputs[0]: [] for o in uses if o.name == READ}
     made = assign.inputs[1]
     takers.setdefault(made, [])
     maker = None

@@ -267,7 +267,8 @@ class Gatherer(Holder):
 
     def _begun(self, mine: ModelCopy, first: Request) -> Batch:
         size = max(self._last)
-        rows = mine.models[size]._input_rows(first.shapes) if self._gathers else None  # noqa: SLF001
+        model = mine.models[size]
+        rows = model._input_rows(first.shapes) if self._gathers else None  # noqa: SLF001
         batch = mine.batch = Batch(mine, size, rows, first.due, self._names)
         self.free.popleft()
         return batch

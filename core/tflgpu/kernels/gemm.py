@@ -231,10 +231,18 @@ class _Stage:
         k, tile = self.k, self.tile
         for (item, partial), reg in zip(self._a_items, self._a_regs, strict=True):
             at = self.a_base + item // tile.depth * self.pitch + item % tile.depth
-            maybe(k, partial, lambda at=at, reg=reg: k.store_shared(self.a, at, reg))  # type: ignore[misc]
+            maybe(
+                k,
+                partial,
+                lambda at=at, reg=reg: k.store_shared(self.a, at, reg),  # type: ignore[misc]
+            )
         for (item, partial), reg in zip(self._b_items, self._b_regs, strict=True):
             at = self.b_base + item
-            maybe(k, partial, lambda at=at, reg=reg: k.store_shared(self.b, at, reg))  # type: ignore[misc]
+            maybe(
+                k,
+                partial,
+                lambda at=at, reg=reg: k.store_shared(self.b, at, reg),  # type: ignore[misc]
+            )
 
 
 def _accumulate(

@@ -226,7 +226,11 @@ class _Stage:
         a_base = k.let(self.a_base(buffer), "pa")
         for (item, inside), reg in zip(self._a_items, self._a_regs, strict=True):
             at = k.let(a_base + item // tile.depth * tile.a_pitch + item % tile.depth, "ia")
-            maybe(k, inside, lambda at=at, reg=reg: self._commit_input(at, reg))  # type: ignore[misc]
+            maybe(
+                k,
+                inside,
+                lambda at=at, reg=reg: self._commit_input(at, reg),  # type: ignore[misc]
+            )
         b_base = k.let(self.b_base(buffer), "pb")
         for i, (item, inside) in enumerate(self._b_items):
             at = k.let(b_base + item // tile.slices * tile.b_pitch + item % tile.slices, "ib")

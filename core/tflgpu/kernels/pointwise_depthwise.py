@@ -126,7 +126,11 @@ def build_joined(low: Lowering) -> None:
                 k.fma_to(total, four.lane(i), weight)
         made = k.let(activate(k, first.attrs.activation, total), "made")
         kept: Expr = k.let(k.select(inside, made, k.f32(0.0, 4)), "kept")
-        maybe(k, there, lambda item=item, kept=kept: k.store_shared(between, item, kept))  # type: ignore[misc]
+        maybe(
+            k,
+            there,
+            lambda item=item, kept=kept: k.store_shared(between, item, kept),  # type: ignore[misc]
+        )
     k.barrier()
 
     y, x = k.let(lane // _SIDE, "dy"), k.let(lane % _SIDE, "dx")

@@ -54,8 +54,8 @@ _WORDS = frozenset(_TEXT.split())
 _PATTERN = re.compile(
     r"_|__.*|.*__|(u?char|u?short|u?int|u?long|float|double|half|bool|quad)\d+(x\d+)?"
     r"|vec[234][a-z]?|mat[234]x[234][fh]?|(pack|unpack)[24]x\w+|v(load|store)\w*"
-    r"|(convert|as|native|half|float|get|atom|atomic|async|work_group|sub_group|cl|CL|CLK|FLT|HALF|DBL"
-    r"|INT|UINT|CHAR|SCHAR|UCHAR|SHRT|USHRT|LONG|ULONG|M|FP|read_image|write_image|intel|memory"
+    r"|(convert|as|native|half|float|get|atom|atomic|async|work_group|sub_group|cl|CL|CLK|FLT|HALF"
+    r"|DBL|INT|UINT|CHAR|SCHAR|UCHAR|SHRT|USHRT|LONG|ULONG|M|FP|read_image|write_image|intel|memory"
     r"|enqueue|ndrange|create|to|matrix|subgroup)_\w+"
     r"|atomic[A-Z]\w*|texture\w*|dpd[xy]\w*|fwidth\w*|(subgroup|quad)\w*"
 )

@@ -239,10 +239,8 @@ class Lowering:
     def dispatch(self, k: Builder, invocations: tuple[int, int, int]) -> None:
         """Launch a kernel over at least ``invocations``, rounded up to whole workgroups; the
         kernel must leave out the excess itself (`guard`)."""
-        self.dispatch_groups(
-            k,
-            tuple(-(-n // w) for n, w in zip(invocations, k.workgroup, strict=True)),  # type: ignore[arg-type]
-        )
+        x, y, z = (-(-n // w) for n, w in zip(invocations, k.workgroup, strict=True))
+        self.dispatch_groups(k, (x, y, z))
 
     def dispatch_groups(self, k: Builder, groups: Size3) -> None:
         """Launch a kernel over a number of workgroups.

@@ -49,10 +49,10 @@ def _to_runs(value: object) -> int:
 
 
 def _to_tolerance(value: object) -> float:
-    is_number = isinstance(value, (int, float, np.integer, np.floating))
-    if not is_number or isinstance(value, bool) or not 0 < float(value) < math.inf:  # type: ignore[arg-type]
-        raise OptionError(f"{_OPTION}: tolerance is a number above 0, not {shown(value)}")
-    return float(value)  # type: ignore[arg-type]
+    number = value if isinstance(value, (int, float, np.integer, np.floating)) else math.nan
+    if not isinstance(value, bool) and 0 < float(number) < math.inf:
+        return float(number)
+    raise OptionError(f"{_OPTION}: tolerance is a number above 0, not {shown(value)}")
 
 
 def _to_on_failure(value: object) -> OnFailure:

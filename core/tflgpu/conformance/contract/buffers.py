@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -150,7 +151,7 @@ def _sizes(device: Device) -> Outcome:
             buffer.read(found)
             same(found, data, f"a buffer of {nbytes} bytes")
     for nbytes in (most + 1, -1):
-        refused(lambda n=nbytes: device.allocate(n), f"allocating {nbytes} bytes", DeviceError)  # type: ignore[misc]
+        refused(partial(device.allocate, nbytes), f"allocating {nbytes} bytes", DeviceError)
     return None
 
 
@@ -272,7 +273,7 @@ def _refusals(device: Device) -> Outcome:
     ):
         large = np.zeros(buffer.nbytes + 1, np.uint8)
         for what, action in (("writing", buffer.write), ("reading", buffer.read)):
-            error = refused(lambda a=action: a(large), f"{what} too much", DeviceError)  # type: ignore[misc]
+            error = refused(partial(action, large), f"{what} too much", DeviceError)
             says(error, f"{what} too much", str(large.nbytes), str(buffer.nbytes))
         for what, inputs, outputs, words in (
             ("too small a buffer", {0: short}, {}, (str(_BYTES),)),
@@ -368,7 +369,7 @@ def _a_closed_device(device: Device) -> Outcome:
         recording.run()
         device.close()
         for buffer in (bound, free):
-            refused(lambda b=buffer: _held(b), "a buffer of a closed device", StateError)  # type: ignore[misc]
+            refused(partial(_held, buffer), "a buffer of a closed device", StateError)
             buffer.close()
         refused(lambda: device.allocate(4), "allocating on a closed device", StateError)
         refused(
