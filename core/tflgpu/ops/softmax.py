@@ -165,6 +165,11 @@ def _softmax_samples() -> list[Sample]:
     return _samples({"beta": 1.0}) + scaled
 
 
+def _l2_samples() -> list[Sample]:
+    # Rows without a length are divided by the epsilon.
+    return [*_samples({}), Sample("zeros", {}, (Arg((3, 7), low=0.0, high=0.0),), accumulates=7)]
+
+
 OPS = (
     OpDef(
         "SOFTMAX", _parse_softmax, _infer_softmax, reference_of("SOFTMAX", _softmax),
@@ -182,7 +187,7 @@ OPS = (
     ),
     OpDef(
         "L2_NORMALIZATION", _parse_l2, _infer("L2_NORMALIZATION"),
-        reference_of("L2_NORMALIZATION", _l2), lambda: _samples({}),
+        reference_of("L2_NORMALIZATION", _l2), _l2_samples,
         arithmetic=Arithmetic(activation_field="activation"), accuracy=Accuracy.TRANSCENDENTAL,
         file=FileForm(max_version=2), batch=each_row(0, rank=2),
         quantized=Quantized(results=stored_unit.as_stored)
