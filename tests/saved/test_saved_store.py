@@ -196,6 +196,21 @@ def test_threads_that_want_the_same_compile_it_once(folder: Path, compiled: list
     assert len(compiled) == 1
 
 
+def test_what_another_made_just_before_the_lock_is_read(
+    folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = store.exclusive
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.setattr(store, "exclusive", real)
+        opened(folder)
+        return real(*arguments)
+
+    monkeypatch.setattr(store, "exclusive", late)
+    assert isinstance(opened(folder), Compiled)
+    assert len(compiled) == 1
+
+
 _CHILD = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -120,8 +120,8 @@ def open_or_make(
     found = _read(path, read)
     if found is not None:
         return found
-    with _making(folder, key) as waited:
-        found = _read(path, read) if waited else None
+    with _making(folder, key):
+        found = _read(path, read)  # another may have made it since
         if found is not None:
             return found
         made = make()
@@ -224,11 +224,11 @@ def _read(path: Path, read: Callable[[Path], T]) -> T | None:
 
 
 @contextlib.contextmanager
-def _making(folder: Path, key: Key) -> Iterator[bool]:
-    """While inside, other processes that want to make the same wait. Gives whether this one did."""
+def _making(folder: Path, key: Key) -> Iterator[None]:
+    """While inside, other processes and threads that want to make the same wait."""
     locks = folder / _LOCKS
     if not private_folder.make(locks):
-        yield False
+        yield
         return
-    with exclusive(locks / f"{cache_key(key.name)[:3]}.lock", _WAIT) as waited:
-        yield waited
+    with exclusive(locks / f"{cache_key(key.name)[:3]}.lock", _WAIT):
+        yield
