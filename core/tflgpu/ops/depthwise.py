@@ -151,6 +151,7 @@ def _samples() -> Sequence[Sample]:
         case("pointwise", (1, 5, 7, 6), (1, 1), activation=Activation.RELU_N1_TO_1),
         case("to_one_pixel", (1, 7, 7, 10), (7, 7), padding=valid),
         case("large", (1, 9, 7, 3), (9, 7)),
+        case("large_dilated", (1, 17, 19, 3), (9, 7), dilation=(2, 3)),
         case("no_bias", (1, 7, 5, 9), (3, 3), bias=False),
         case("runtime_filter", (1, 5, 7, 6), (3, 3), const=False),
         case("wide", (1, 2, 37, 13), (3, 5)),
