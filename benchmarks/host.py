@@ -17,7 +17,7 @@ import numpy as np
 import tflgpu
 from ai_edge_litert.interpreter import Interpreter
 from tflgpu.hosts import callbacks
-from tflgpu.hosts.kernel import DelegateKernel
+from tflgpu.hosts.kernel import SubsetKernel
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
@@ -60,7 +60,7 @@ def _empty(rounds: int, numbers: int) -> float:
         interpreter = Interpreter(model_content=model, experimental_delegates=[delegate])
         interpreter.allocate_tensors()
         for kernel, _ in callbacks._kernels.values():  # noqa: SLF001
-            if isinstance(kernel, DelegateKernel):
+            if isinstance(kernel, SubsetKernel):
                 setattr(kernel._session, "run", lambda: None)  # noqa: B010, SLF001
         return _race([interpreter.invoke], rounds)[0]
 
