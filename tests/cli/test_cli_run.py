@@ -13,11 +13,12 @@ import pytest
 from cli_helpers import Tflgpu
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.cli import run as run_module
-from tflgpu.cli.inputs import Normalization, load, random_input
-from tflgpu.cli.measure import difference
+from tflgpu.cli.inputs import Normalization, load
 from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tools.difference import difference
+from tflgpu.tools.runs import random_input
 
 CPU = ("--backend", "cpu", "--runs", "1")
 
