@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tflgpu.contract.device import CustomOps, ForeignOps, NodeDevice
+from tflgpu.contract.device import CustomOps, DeviceInfo, ForeignOps, NodeDevice
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, OptionError, StateError, TflgpuError, UnsupportedError
 from tflgpu.errors.blame import shown
@@ -84,6 +84,18 @@ class CpuSide:
                 )
             self._chosen = True
         return self._device
+
+    @property
+    def likely(self) -> DeviceInfo | None:
+        """The device that `device` would open, as far as its backend's probe says; None for the
+        references. Opens nothing."""
+        for name in self._ranked if self._asked is None else [self._asked]:
+            probe = None if name == REFERENCES else self._known.probe(name)
+            if probe is None:
+                break
+            if probe.available and probe.devices:
+                return probe.devices[0]
+        return None
 
     @property
     def name(self) -> str:
