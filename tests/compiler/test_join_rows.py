@@ -16,6 +16,7 @@ from tflgpu.ir.graph import Graph, Value
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import Fields
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
@@ -84,7 +85,7 @@ def _check(device: Device, net: Net, kernels: list[str], *outputs: Value) -> Non
 
 def _rounded(net: Net, x: Value) -> Value:
     """As a quantized tensor has it."""
-    return net.op("QUANTIZE_AND_DEQUANTIZE", x, scale=0.0125, low=-128, high=127)
+    return net.op("QUANTIZE_AND_DEQUANTIZE", x, attributes=QuantizeAndDequantize(0.0125, -128, 127))
 
 
 def _normalized(net: Net, x: Value) -> Value:
