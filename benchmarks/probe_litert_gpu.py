@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from tflgpu.cli.inputs import random_input
+from tflgpu.tools.runs import random_input
 
 from benchmarks.contestants import LiteRTCpu, LiteRTGpu
 

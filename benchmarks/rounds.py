@@ -10,9 +10,9 @@ from pathlib import Path
 import attrs
 import numpy as np
 from tflgpu.cli import console
-from tflgpu.cli.inputs import random_input
-from tflgpu.cli.measure import difference
 from tflgpu.ir.dtypes import Array
+from tflgpu.tools.difference import difference
+from tflgpu.tools.runs import random_input
 
 from benchmarks.contestants import Contestant, LiteRTCpu, Opened
 

@@ -48,6 +48,7 @@ ROOMS = (
     "sdk",
     "conformance",
     "demo",
+    "tools",
     "cli",
     "",  # tflgpu/__init__.py: the public names
     "__main__",  # the script

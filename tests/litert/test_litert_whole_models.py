@@ -14,7 +14,7 @@ import pytest
 import tflgpu
 from ai_edge_litert.interpreter import Interpreter as LiteRT
 from litert_models import LITERT, i64_in_the_middle, litert, numbers, run
-from tflgpu.cli.inputs import random_input
+from tflgpu.tools.runs import random_input
 from tflgpu_litert.recording import LiteRTRecording
 
 #: 8-bit and 16-bit weights, a state, custom ops, and plain floats.

@@ -69,25 +69,6 @@ def load(path: Path, detail: Mapping[str, Any], normalization: Normalization) ->
     return _load_image(path, detail, normalization)
 
 
-def random_input(detail: Mapping[str, Any], rng: np.random.Generator) -> Array:
-    """Random contents: floats in [-1, 1), bytes of all values, other whole numbers 0 or 1."""
-    shape = tuple(int(s) for s in detail["shape"])
-    dtype = np.dtype(detail["dtype"])
-    if dtype.kind == "f":
-        return rng.uniform(-1, 1, shape).astype(dtype)
-    if dtype.kind == "c":
-        return (rng.uniform(-1, 1, shape) + 1j * rng.uniform(-1, 1, shape)).astype(dtype)
-    if dtype in (np.dtype(np.int8), np.dtype(np.uint8)):
-        limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-    if dtype.kind in "iub":
-        # Such inputs are mostly indices; what is in range everywhere cannot be known.
-        return rng.integers(0, 2, shape).astype(dtype)
-    if dtype.kind == "S":
-        raise InputError(f"input {detail['name']} takes texts; give a .npy file of them by -i")
-    raise InputError(f"input {detail['name']} is {dtype}, for which there are no random values")
-
-
 def _load_npy(path: Path) -> Array:
     try:
         loaded: Array = np.load(path, allow_pickle=False)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import attrs
 import numpy as np
 import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
-from tflgpu.cli.inputs import Normalization, assign, load, random_input
-from tflgpu.cli.measure import difference, run_once, time_runs
+from tflgpu.cli.inputs import Normalization, assign, load
 from tflgpu.cli.models import (
     Backend,
     CpuBackend,
@@ -32,9 +33,12 @@ from tflgpu.errors import InputError, OptionError, TflgpuError
 from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import CPU
+from tflgpu.tools.difference import difference
+from tflgpu.tools.runs import random_input, run_once
 
 _TOP = 5
 _REASONS = 8
+_WARM_UP = 3
 
 
 @with_delegate_flags
@@ -85,7 +89,7 @@ def run(
         arrays = _inputs(interpreter, inputs or [], Normalization(mean, std), seed, batch)
         outputs = run_once(interpreter, arrays)
         _show_outputs(interpreter, outputs)
-        timing = time_runs(lambda: run_once(interpreter, arrays), runs)
+        timing = _time_runs(lambda: run_once(interpreter, arrays), runs)
         console.say(
             f"{timing.median:.3f} ms, median of {runs} runs "
             f"({timing.fastest:.3f} to {timing.slowest:.3f}), NumPy to NumPy"
@@ -318,3 +322,25 @@ def _save(folder: Path, names: Sequence[str], outputs: Sequence[Array]) -> None:
             console.say(f"saved {path}")
     except OSError as error:
         raise InputError(f"cannot save outputs in {folder}: {error}") from error
+
+
+@attrs.frozen
+class _Timing:
+    """Milliseconds from NumPy arrays to NumPy arrays."""
+
+    median: float
+    fastest: float
+    slowest: float
+
+
+def _time_runs(call: Callable[[], object], runs: int) -> _Timing:
+    """Time ``runs`` calls, after a few that do not count."""
+    for _ in range(min(_WARM_UP, runs)):
+        call()
+    times = []
+    with console.counting() as progress:
+        for _ in progress.track(range(runs), description="measuring"):
+            start = time.perf_counter()
+            call()
+            times.append(1e3 * (time.perf_counter() - start))
+    return _Timing(float(np.median(times)), min(times), max(times))
