@@ -301,6 +301,8 @@ TIMES: dict[str, Any] = {
     "bool": [_time(True)],
     "text": [_time("fast")],
     "no names": [DispatchTime(1, None, 1e-3)],  # type: ignore[arg-type]
+    "a start before the first": [DispatchTime("#0 RELU", "relu", 1e-3, -1e-9)],
+    "a reason without words": Unsupported(""),
 }
 
 

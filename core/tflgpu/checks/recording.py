@@ -147,15 +147,17 @@ class CheckedRecording:
         )
         return None if answer is None else checked_reason(answer, self._party, "bind")
 
-    def profile(self) -> Sequence[DispatchTime]:
+    def profile(self) -> Sequence[DispatchTime] | Unsupported:
         """Run with timers.
 
         Raises:
-            StateError, DeviceError: as `run`; or what came is no list of times.
+            StateError, DeviceError: as `run`; or what came is neither a list of times nor a reason.
         """
         times = self._party.call("profile", self._inner.profile)
         self._after_run()
         broke = self._party.broke
+        if isinstance(times, Unsupported):
+            return checked_reason(times, self._party, "profile")
         if not isinstance(times, (list, tuple)):
             raise broke(f"profile gave {shown(times)}, not a list of DispatchTime")
         for i, time in enumerate(times):
@@ -167,6 +169,11 @@ class CheckedRecording:
                 raise broke(
                     f"profile gave {shown(time.seconds)} seconds for {time.label}; a time is a "
                     "finite number from 0 on"
+                )
+            if time.start is not None and not _is_time(time.start):
+                raise broke(
+                    f"profile gave {shown(time.start)} as the start of {time.label}; it is a "
+                    "finite number from 0 on, or None"
                 )
         if self._planned is not None and times and len(times) != self._planned:
             raise broke(
