@@ -95,13 +95,16 @@ def _reference(attributes: StoredHardSwish, arrays: Sequence[Array | None]) -> l
 
 
 def _samples() -> list[Sample]:
+    def stored(dtype: DType, *quants: tuple[float, int]) -> StoredHardSwish:
+        found = (Quantization((scale,), (zero,)) for scale, zero in quants)
+        return StoredHardSwish.of(*(QuantizeAndDequantize.of(q, dtype) for q in found))
+
     def sample(id: str, shape: tuple[int, ...], x: float, y: float, dtype: DType) -> Sample:
         zero = 121 if dtype is DType.U8 else -7
-        stored = (Quantization((x,), (zero,)), Quantization((y,), (zero + 3,)))
-        attributes = StoredHardSwish.of(*(QuantizeAndDequantize.of(q, dtype) for q in stored))
+        attributes = stored(dtype, (x, zero), (y, zero + 3))
         return Sample.of(id, attributes, Arg(shape, low=-9, high=9))
 
-    halves = {"operand": (129 / 4096, -9), "result": (1 / 64, 5)}
+    halves = stored(DType.I8, (129 / 4096, -9), (1 / 64, 5))
     steps = np.arange(-119, 137, dtype=np.float32).reshape(4, 64)
     return [
         sample("image", (2, 3, 5, 7), 1 / 16, 1 / 32, DType.I8),
@@ -110,7 +113,7 @@ def _samples() -> list[Sample]:
         sample("coarse", (3, 13), 1 / 2, 1 / 4, DType.I8),
         sample("fine", (5, 6), 1 / 64, 1 / 64, DType.I8),
         # Every step, of a scale by which some products are halves.
-        Sample("halves", {**halves, "dtype": DType.I8}, (Arg.of(steps * np.float32(129 / 4096)),)),
+        Sample.of("halves", halves, Arg.of(steps * np.float32(129 / 4096))),
     ]
 
 
