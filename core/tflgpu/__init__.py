@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from tflgpu.profiles.check import check
     from tflgpu.runtime.estimate import Estimate
     from tflgpu.tflite import converters
+    from tflgpu.tools.benchmark import benchmark
+    from tflgpu.tools.measurement import Benchmark, Measurement
 
     __version__: str
 
@@ -79,6 +81,7 @@ __all__ = [
     "AccuracyGuard",
     "AllocationError",
     "ArgumentError",
+    "Benchmark",
     "BudgetError",
     "BusyError",
     "CompatibilityList",
@@ -102,6 +105,7 @@ __all__ = [
     "Interpreter",
     "Invocation",
     "KernelError",
+    "Measurement",
     "MemoryLimitError",
     "Model",
     "ModelError",
@@ -124,6 +128,7 @@ __all__ = [
     "UnsupportedError",
     "WaitType",
     "__version__",
+    "benchmark",
     "check",
     "converters",
     "delegate_library",
@@ -136,6 +141,7 @@ __all__ = [
 
 _HOMES = {
     "AccuracyGuard": "tflgpu.options.accuracy",
+    "Benchmark": "tflgpu.tools.measurement",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
     "DelegationReport": "tflgpu.compiler.report",
@@ -149,6 +155,7 @@ _HOMES = {
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
     "Invocation": "tflgpu.interpreter.invocation",
+    "Measurement": "tflgpu.tools.measurement",
     "Model": "tflgpu.interpreter.model",
     "Pool": "tflgpu.interpreter.callers",
     "Results": "tflgpu.interpreter.model",
@@ -159,6 +166,7 @@ _HOMES = {
     "SignatureRunner": "tflgpu.interpreter.signatures",
     "TensorDetails": "tflgpu.interpreter.details",
     "WaitType": "tflgpu.options",
+    "benchmark": "tflgpu.tools.benchmark",
     "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from tflgpu.cli import console
+from tflgpu.cli.benchmark import benchmark_command
 from tflgpu.cli.cache import cache
 from tflgpu.cli.compile import compile as compile_command
 from tflgpu.cli.demo import demo
@@ -62,6 +63,7 @@ def make_app() -> typer.Typer:
     app.callback()(_root)
     for command in (devices, run, inspect, profiles, shader, demo):
         app.command()(command)
+    app.command("benchmark")(benchmark_command)
     app.command("compile")(compile_command)
     app.add_typer(cache, name="cache")
     try:

@@ -52,20 +52,18 @@ def index_or_name(device: str | None) -> int | str | None:
     return int(device) if device is not None and is_count(device) else device
 
 
-def delegate_of(
+def options_of(
     backend: str | None,
     device: str | None,
     precision: str | None,
     numerics: str | None = None,
     flags: Flags | None = None,
     cpu_backend: str | None = None,
-) -> GpuDelegate:
-    """A delegate with the options that were given; then those of environment variables, then those
-    of a file.
+) -> DelegateOptions:
+    """The options that were given; then those of environment variables, then those of a file.
 
     Raises:
         OptionError: a wrong option; names the flag.
-        DeviceError: no such backend or device, or it does not open.
     """
     given = dict(flags or {})
     file = given.pop(FILE, None)
@@ -83,7 +81,24 @@ def delegate_of(
         is_short = numerics is not None and name == "quantized_numerics"
         return "--numerics" if is_short else flag_of(name)
 
-    options = DelegateOptions.gathered(given, text=True, called=called, environ=environ)
+    return DelegateOptions.gathered(given, text=True, called=called, environ=environ)
+
+
+def delegate_of(
+    backend: str | None,
+    device: str | None,
+    precision: str | None,
+    numerics: str | None = None,
+    flags: Flags | None = None,
+    cpu_backend: str | None = None,
+) -> GpuDelegate:
+    """A delegate with the options of `options_of`.
+
+    Raises:
+        OptionError: as there.
+        DeviceError: no such backend or device, or it does not open.
+    """
+    options = options_of(backend, device, precision, numerics, flags, cpu_backend)
     return quiet_delegate(options, progress=console.kernels)
 
 
