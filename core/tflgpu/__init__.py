@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from tflgpu.tflite import converters
     from tflgpu.tools.benchmark import benchmark
     from tflgpu.tools.measurement import Benchmark, Measurement
+    from tflgpu.tools.metadata import metadata
+    from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
 
     __version__: str
 
@@ -109,6 +111,7 @@ __all__ = [
     "MemoryLimitError",
     "Model",
     "ModelError",
+    "ModelMetadata",
     "NotAllocatedError",
     "Numerics",
     "OnError",
@@ -124,6 +127,7 @@ __all__ = [
     "SignatureRunner",
     "StateError",
     "TensorDetails",
+    "TensorMetadata",
     "TflgpuError",
     "UnsupportedError",
     "WaitType",
@@ -136,6 +140,7 @@ __all__ = [
     "errors",
     "estimate",
     "load_delegate",
+    "metadata",
     "profiles",
 ]
 
@@ -157,6 +162,7 @@ _HOMES = {
     "Invocation": "tflgpu.interpreter.invocation",
     "Measurement": "tflgpu.tools.measurement",
     "Model": "tflgpu.interpreter.model",
+    "ModelMetadata": "tflgpu.tools.metadata_values",
     "Pool": "tflgpu.interpreter.callers",
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
@@ -165,12 +171,14 @@ _HOMES = {
     "Precision": "tflgpu.lowering.precision",
     "SignatureRunner": "tflgpu.interpreter.signatures",
     "TensorDetails": "tflgpu.interpreter.details",
+    "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
     "benchmark": "tflgpu.tools.benchmark",
     "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",
     "load_delegate": "tflgpu.interpreter.delegate",
+    "metadata": "tflgpu.tools.metadata",
 }
 
 _MODULES = {

@@ -94,13 +94,33 @@ class TestRunning:
         assert "1 of 1 operators run on cpu_ref (NumPy kernel interpreter, f32)" in output
 
     def test_without_any_device_it_runs_on_the_cpu(
-        self, tflgpu: Tflgpu, scale: Path, install: Any, cpu_ref: object
-    ) -> None:
+        self, tflgpu: Tflgpu, scale: Path, install: Any, cpu_ref: object,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
         install(cpu_ref=cpu_ref)
         result = tflgpu("run", scale, "--runs", 1)
         assert result.exit_code == 0
         assert "1 of 1 operators run on the CPU" in result.stdout
-        assert result.stdout.count("no device can run kernels") == 1
+        assert result.stdout.count("there is no GPU that can be used") == 1
+        assert result.stderr.count("no GPU was found, so the CPU runs the model") == 1
+        named = tflgpu("run", scale, "--backend", "cpu_ref", "--device", "1", "--runs", 1)
+        assert "no GPU was found" not in named.stderr
+
+    def test_without_a_backend_it_runs_where_an_interpreter_does(
+        self, tflgpu: Tflgpu, scale: Path, require_backend: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A device that computes on the CPU is used only by its name."""
+        require_backend("opencl")
+        for variable in ("TFLGPU_BACKEND", "TFLGPU_DEVICE"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
+        with Interpreter(str(scale)) as interpreter:
+            interpreter.allocate_tensors()
+            expected = interpreter.report.summary
+        assert expected in tflgpu("run", scale, "--runs", 1).stdout
+        monkeypatch.setenv("TFLGPU_BACKEND", "opencl")
+        assert "1 of 1 operators run on opencl" in tflgpu("run", scale, "--runs", 1).stdout
 
     def test_the_cpu_side_is_chosen(
         self, tflgpu: Tflgpu, scale: Path, require_backend: Any
@@ -137,6 +157,7 @@ class TestRunning:
         caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
         monkeypatch.delenv("TFLGPU_BACKEND", raising=False)
+        monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
         install(cpu_ref=cpu_ref)
         for command in ("run", "inspect"):
             assert tflgpu(command, scale).exit_code == 0

@@ -29,7 +29,7 @@ Models = Annotated[list[Path], typer.Argument(help=".tflite files.", show_defaul
 
 
 @with_delegate_flags
-def benchmark_command(
+def benchmark(
     models: Models,
     backend: Backend = None,
     device: Device = None,
@@ -37,41 +37,42 @@ def benchmark_command(
     numerics: Numerics = None,
     cpu_backend: CpuBackend = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every backend that has a device, in every precision.")
+        bool, typer.Option("--all", help="Every backend here, in every precision.")
     ] = False,
     compare: Annotated[
-        str, typer.Option(help="Time beside, by turns: litert, litert-gpu; commas between them.")
+        str, typer.Option(metavar="litert,litert-gpu", help="Time beside, by turns.")
     ] = "",
     hint: Annotated[
-        str | None, typer.Option(help="latency, or throughput: 3 runs in flight, of 8 items.")
+        str | None,
+        typer.Option(metavar="latency|throughput", help="throughput: 3 runs in flight, of 8."),
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Items of a run.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, metavar="N", help="Items of a run.")] = None,
     in_flight: Annotated[
-        int | None, typer.Option(min=1, help="Runs under way at a time, by one thread.")
+        int | None, typer.Option(min=1, metavar="N", help="Runs under way at a time.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads that call; --in-flight copies of the model.")
+        int | None, typer.Option(min=1, metavar="N", help="Threads that call copies of the model.")
     ] = None,
-    duration: Annotated[float, typer.Option(help="Seconds for which each is timed.")] = 3.0,
-    warm_up: Annotated[float, typer.Option(help="Seconds of runs before.")] = 1.0,
-    starts: Annotated[bool, typer.Option(help="Time starts, in processes of their own.")] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0,
+    duration: Annotated[float, typer.Option(metavar="SECONDS", help="Of timing each.")] = 3.0,
+    warm_up: Annotated[float, typer.Option(metavar="SECONDS", help="Of runs before.")] = 1.0,
+    starts: Annotated[bool, typer.Option(help="Time starts, in new processes.")] = True,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of random inputs.")] = 0,
     require_full_delegation: Annotated[
         bool,
         typer.Option(
             "--require-full-delegation",
-            help="Exit code 1 where an operator is left to the CPU.",
+            help="Exit code 1 if the CPU runs an operator.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="A line for each measurement.")] = False,
     flags: Flags = NO_FLAGS,
 ) -> None:
-    """Time models: latency or throughput, starts, memory, error against LiteRT, energy.
+    """Time models: latency or throughput, starts, memory, error, energy.
 
     docs/benchmark.md says how it is measured and what each number means.
     """
-    from tflgpu.tools.benchmark import benchmark
+    from tflgpu.tools.benchmark import benchmark as measured
     from tflgpu.tools.measurement import to_csv
 
     if as_json and as_csv:
@@ -81,7 +82,7 @@ def benchmark_command(
     for model in models:
         with _progress(model) as progress:
             found.append(
-                benchmark(
+                measured(
                     model,
                     options,
                     compare=[name.strip() for name in compare.split(",") if name.strip()],

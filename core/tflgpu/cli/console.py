@@ -113,6 +113,11 @@ def warn(message: str) -> None:
     err().print(f"[yellow]warning:[/] {escape(_harmless(message))}")
 
 
+def note(message: str) -> None:
+    """One line on stderr that is neither a result nor a fault."""
+    err().print(f"[dim]note:[/] {escape(_harmless(message))}")
+
+
 def say(message: str) -> None:
     """One line of results, printed as it is, however long."""
     with _written():

@@ -18,31 +18,43 @@ from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import OptionError
 from tflgpu.interpreter import Interpreter
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import CPU, OPTIONS_FILE, DelegateOptions
 from tflgpu.options.kinds import is_count
 from tflgpu.runtime.opened_device import CHOICE
 
-Model = Annotated[Path, typer.Argument(help="A .tflite file.", show_default=False)]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A .tflite file.", show_default=False)]
 Backend = Annotated[
     str | None,
-    typer.Option(help="opencl, ...; cpu for the NumPy references. Default: the best there is."),
+    typer.Option(
+        metavar="NAME",
+        help="opencl, vulkan, wgpu, ...; cpu for the NumPy references.  [default: the best GPU]",
+    ),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="Index in `tflgpu devices`, or a part of the name.")
+    str | None,
+    typer.Option(metavar="INDEX|NAME", help="As `tflgpu devices` lists it, or part of the name."),
 ]
 Precision = Annotated[
-    str | None, typer.Option(help="f32, f16 or f32_f16 (16-bit storage, 32-bit sums).")
+    str | None,
+    typer.Option(
+        metavar="f32|f16|f32_f16", help="f32_f16: 16-bit storage, 32-bit sums.  [default: f32]"
+    ),
 ]
 
 Numerics = Annotated[
     str | None,
-    typer.Option(help="Of quantized operators: float, or integer where there is a kernel for it."),
+    typer.Option(
+        metavar="float|integer",
+        help="Of quantized operators; integer where there is a kernel for it.  [default: float]",
+    ),
 ]
 
 CpuBackend = Annotated[
     str | None,
     typer.Option(
-        help="What runs what the device leaves, or all of it with --backend cpu: litert, cpu_ref."
+        metavar="litert|cpu_ref",
+        help="For what the device leaves, or for all with --backend cpu.  [default: litert]",
     ),
 ]
 
@@ -50,6 +62,25 @@ CpuBackend = Annotated[
 def index_or_name(device: str | None) -> int | str | None:
     """The value of --device, as `GpuDelegate` takes it."""
     return int(device) if device is not None and is_count(device) else device
+
+
+def delegate_of(
+    backend: str | None,
+    device: str | None,
+    precision: str | None,
+    numerics: str | None = None,
+    flags: Flags | None = None,
+    cpu_backend: str | None = None,
+) -> GpuDelegate:
+    """A delegate with the options that were given; then those of environment variables, then those
+    of a file.
+
+    Raises:
+        OptionError: a wrong option; names the flag.
+        DeviceError: no such backend or device, or it does not open.
+    """
+    options = options_of(backend, device, precision, numerics, flags, cpu_backend)
+    return quiet_delegate(options, progress=console.kernels)
 
 
 def options_of(
@@ -60,7 +91,7 @@ def options_of(
     flags: Flags | None = None,
     cpu_backend: str | None = None,
 ) -> DelegateOptions:
-    """The options that were given; then those of environment variables, then those of a file.
+    """The options of `delegate_of`.
 
     Raises:
         OptionError: a wrong option; names the flag.
@@ -84,24 +115,6 @@ def options_of(
     return DelegateOptions.gathered(given, text=True, called=called, environ=environ)
 
 
-def delegate_of(
-    backend: str | None,
-    device: str | None,
-    precision: str | None,
-    numerics: str | None = None,
-    flags: Flags | None = None,
-    cpu_backend: str | None = None,
-) -> GpuDelegate:
-    """A delegate with the options of `options_of`.
-
-    Raises:
-        OptionError: as there.
-        DeviceError: no such backend or device, or it does not open.
-    """
-    options = options_of(backend, device, precision, numerics, flags, cpu_backend)
-    return quiet_delegate(options, progress=console.kernels)
-
-
 @contextmanager
 def opened(
     model: Path | bytes,
@@ -113,7 +126,8 @@ def opened(
     cpu_backend: str | None = None,
     batch: int = 1,
 ) -> Iterator[Interpreter]:
-    """An interpreter (not allocated yet) on a backend; both are closed at the end.
+    """An interpreter (not allocated yet) on a backend; both are closed at the end. Without a
+    backend or device it runs where `tflgpu.Interpreter` does: on a GPU, or on the CPU.
 
     Raises:
         OptionError: as `delegate_of`, or a device, precision or numerics for the CPU.
@@ -131,8 +145,13 @@ def opened(
         return
     # The file first: a mistyped name is noticed before a device is woken up.
     _read(model, None, REFERENCES).close()
+    options = options_of(backend, device, precision, numerics, flags, cpu_backend)
+    if options.backend is None and options.device is None:
+        with _read(model, options, batch=batch) as interpreter:
+            yield interpreter
+        return
     with (
-        delegate_of(backend, device, precision, numerics, flags, cpu_backend) as delegate,
+        quiet_delegate(options, progress=console.kernels) as delegate,
         _read(model, delegate, batch=batch) as interpreter,
     ):
         yield interpreter
@@ -140,20 +159,29 @@ def opened(
 
 def _read(
     model: Path | bytes,
-    delegate: GpuDelegate | None,
+    delegate: GpuDelegate | DelegateOptions | None,
     cpu_backend: str | None = None,
     batch: int = 1,
 ) -> Interpreter:
     path, content = (None, model) if isinstance(model, bytes) else (str(model), None)
-    delegates = [] if delegate is None else [delegate]
-    return Interpreter(path, content, delegates, cpu_backend=cpu_backend, batch=batch)
+    if isinstance(delegate, DelegateOptions):
+        made: Any = delegate  # those of the default delegate
+    else:
+        made = [] if delegate is None else [delegate]
+    return Interpreter(path, content, made, cpu_backend=cpu_backend, batch=batch)
 
 
 def allocate(interpreter: Interpreter) -> None:
     """Allocate, with a sign of life: drivers may compile for seconds. The log's sentence on
-    operators left on the CPU is suppressed: the calling command shows the report."""
+    operators left on the CPU is suppressed: the calling command shows the report. That there is no
+    GPU is a line on stderr."""
     with _kept_back(TOLD), console.working("preparing the model"):
         interpreter.allocate_tensors()
+    if any(refusal.code is ReasonCode.NO_DEVICE for refusal in interpreter.report.refusals):
+        console.note(
+            "no GPU was found, so the CPU runs the model, without the options of a device; "
+            "`tflgpu devices` says what there is for --backend"
+        )
 
 
 def quiet_delegate(*options: DelegateOptions, **more: Any) -> GpuDelegate:

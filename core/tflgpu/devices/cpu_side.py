@@ -12,10 +12,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tflgpu.contract.device import CustomOps, ForeignOps, NodeDevice
+from tflgpu.contract.device import CustomOps, DeviceInfo, ForeignOps, NodeDevice
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, OptionError, StateError, TflgpuError, UnsupportedError
-from tflgpu.errors.blame import shown
+from tflgpu.errors.blame import did_you_mean, shown
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.options import DelegateOptions
@@ -84,6 +84,18 @@ class CpuSide:
                 )
             self._chosen = True
         return self._device
+
+    @property
+    def likely(self) -> DeviceInfo | None:
+        """The device that `device` would open, as far as its backend's probe says; None for the
+        references. Opens nothing."""
+        for name in self._ranked if self._asked is None else [self._asked]:
+            probe = None if name == REFERENCES else self._known.probe(name)
+            if probe is None:
+                break
+            if probe.available and probe.devices:
+                return probe.devices[0]
+        return None
 
     @property
     def name(self) -> str:
@@ -209,9 +221,9 @@ def _asked(
     if name is None:
         name, who = environ.get(VARIABLE, "").strip() or None, VARIABLE
     if name is not None and name != REFERENCES and name not in ranked:
-        there = ", ".join(dict.fromkeys([*ranked, REFERENCES]))
+        there = list(dict.fromkeys([*ranked, REFERENCES]))
         raise OptionError(
-            f"{who} is one of {there}, not {shown(name)}: other backends do not run what a "
-            "device leaves"
+            f"{who} is one of {', '.join(there)}, not {shown(name)}{did_you_mean(name, there)}: "
+            "other backends do not run what a device leaves"
         )
     return name

@@ -45,6 +45,11 @@ def figures_key(device: DeviceInfo, owner: str, settings: str) -> str:
     return cache_key("figures", _FIGURES, machine, settings)
 
 
+def device_settings(precision: str) -> str:
+    """What the figures of a device depend on besides the device: the precision."""
+    return f"precision {precision}"
+
+
 class MeasuredTimes:
     """Times, and other figures in seconds, by key. Safe to share between threads and processes."""
 

@@ -85,9 +85,8 @@ class OpenedDevice(Holder):
         self._device: Device | NodeDevice | None = None
         self.belongs_to_process()
         self._open()
-        if self._device is None and not only_gpus and not self.choice.explicit:
-            for reason in self.choice.reasons:
-                CHOICE.warning("tflgpu: %s", reason)
+        if not only_gpus and not self.choice.explicit:
+            self._say_without_gpu()
 
     @property
     def device(self) -> Device | NodeDevice | None:
@@ -212,6 +211,16 @@ class OpenedDevice(Holder):
             immortal(self._device)
 
     # Inside
+
+    def _say_without_gpu(self) -> None:
+        if self._device is None:
+            for reason in self.choice.reasons:
+                CHOICE.warning("tflgpu: %s", reason)
+        elif not self.choice.judgement.is_gpu(self._device.info):
+            from tflgpu.devices.no_gpu import warn_of_emulation
+
+            precision = self.precision.value
+            warn_of_emulation(self._device.info, precision, self.cpu, self.registry, CHOICE)
 
     def _release(self) -> None:
         self._closed = True

@@ -161,6 +161,10 @@ def shared_provider(options: DelegateOptions) -> Provider:
             if shared is None:
                 shared = _shared[key] = _Shared(OpenedDevice(options, only_gpus=True))
                 _LOG.info("tflgpu: default delegate: %s", shared.opened.why_none)
+                if shared.opened.device is None and not shared.opened.choice.explicit:
+                    from tflgpu.devices.no_gpu import tell_of_no_gpu
+
+                    tell_of_no_gpu(shared.opened.cpu)
     except Exception as error:
         if not options.allow_fallback:
             raise

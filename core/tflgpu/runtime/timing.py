@@ -16,7 +16,12 @@ from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, NodeRun, Recording
 from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.devices.figures import Open, measure_machine
-from tflgpu.devices.measured_times import MeasuredTimes, default_folder, figures_key
+from tflgpu.devices.measured_times import (
+    MeasuredTimes,
+    default_folder,
+    device_settings,
+    figures_key,
+)
 from tflgpu.errors import UnsupportedError
 from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.graph import Graph
@@ -65,7 +70,7 @@ def time_model(
     references = DeviceInfo(REFERENCES, 0, "NumPy references", driver=f"NumPy {np.__version__}")
     beside = references if host is None else host.info
     sides: Sequence[tuple[DeviceInfo, str, Open]] = (
-        (info, f"precision {target.site.precision.value}", on_device),
+        (info, device_settings(target.site.precision.value), on_device),
         # That its nodes were timed by pools is a reason to measure it anew.
         (beside, cpu.settings if host is not None else f"{cpu.settings}, no joins", on_host),
     )
