@@ -21,10 +21,12 @@ from tflgpu.saved.kernel import CodeOf, SavedKernel
 from tflgpu.saved.key import Key
 from tflgpu.saved.model_lookup import FileLookup, GraphLookup, ModelLookup, kernels_of
 from tflgpu.saved.rebuild import Rebuilder
-from tflgpu.saved.source import Source
+from tflgpu.saved.source import Facts, Source
 from tflgpu.saved.start import Start
 
 SUFFIX = ".tflgpu"
+#: The fact that is no part of a key: a file may have any name.
+_NAME = "called"
 
 
 def saved_bytes(
@@ -52,7 +54,8 @@ def saved_bytes(
     flattener = Flattener(classes_for(graph), graph, code_of, source)
     flat = flattener.flat(root)
     # The key's texts come last, so that they stand together; those that are there are used.
-    places = [flattener.text(text) for fact in key.facts for text in fact]
+    facts = key.facts if source is None else (*key.facts, (_NAME, source.name))
+    places = [flattener.text(text) for fact in facts for text in fact]
     index = attrs.evolve(flat.index, texts=flattener.texts, key=places)
     return packed(index, flat.blobs)
 
@@ -107,8 +110,21 @@ def key_in(index: Index) -> Key:
     Raises:
         SavedModelError: it has none.
     """
+    return Key(tuple(fact for fact in _facts_in(index) if fact[0] != _NAME))
+
+
+def name_in(index: Index) -> str:
+    """The name that a model's file had when this was kept of it; "" where there is none.
+
+    Raises:
+        SavedModelError: as `key_in`.
+    """
+    return next((text for fact, text in _facts_in(index) if fact == _NAME), "")
+
+
+def _facts_in(index: Index) -> Facts:
     texts = _texts_at(index, index.key)
-    return Key(tuple(zip(texts[::2], texts[1::2], strict=True)))
+    return tuple(zip(texts[::2], texts[1::2], strict=True))
 
 
 def write_saved(
