@@ -101,11 +101,10 @@ def test_what_is_kept_of_a_file_has_its_name(
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "cache"))
     copied = tmp_path / "other.tflite"
     copied.write_bytes(scale.read_bytes())
+    where = {"serialization_dir": tmp_path / "cache", "model_token": "a"}
     for path in (scale, copied):
         with (
-            GpuDelegate(
-                backend="cpu_ref", device=1, serialization_dir=tmp_path / "cache"
-            ) as delegate,
+            GpuDelegate(backend="cpu_ref", device=1, **where) as delegate,
             Interpreter(str(path), experimental_delegates=[delegate]) as interpreter,
         ):
             interpreter.allocate_tensors()
