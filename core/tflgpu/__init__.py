@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from tflgpu.runtime.estimate import Estimate
     from tflgpu.runtime.profile import RunProfile
     from tflgpu.tflite import converters
+    from tflgpu.tools.benchmark import benchmark
+    from tflgpu.tools.measurement import Benchmark, Measurement
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
 
@@ -82,6 +84,7 @@ __all__ = [
     "AccuracyGuard",
     "AllocationError",
     "ArgumentError",
+    "Benchmark",
     "BudgetError",
     "BusyError",
     "CompatibilityList",
@@ -105,6 +108,7 @@ __all__ = [
     "Interpreter",
     "Invocation",
     "KernelError",
+    "Measurement",
     "MemoryLimitError",
     "Model",
     "ModelError",
@@ -130,6 +134,7 @@ __all__ = [
     "UnsupportedError",
     "WaitType",
     "__version__",
+    "benchmark",
     "check",
     "converters",
     "delegate_library",
@@ -143,6 +148,7 @@ __all__ = [
 
 _HOMES = {
     "AccuracyGuard": "tflgpu.options.accuracy",
+    "Benchmark": "tflgpu.tools.measurement",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
     "DelegationReport": "tflgpu.compiler.report",
@@ -156,6 +162,7 @@ _HOMES = {
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
     "Invocation": "tflgpu.interpreter.invocation",
+    "Measurement": "tflgpu.tools.measurement",
     "Model": "tflgpu.interpreter.model",
     "ModelMetadata": "tflgpu.tools.metadata_values",
     "Pool": "tflgpu.interpreter.callers",
@@ -169,6 +176,7 @@ _HOMES = {
     "TensorDetails": "tflgpu.interpreter.details",
     "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
+    "benchmark": "tflgpu.tools.benchmark",
     "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",
