@@ -3,6 +3,9 @@
     u8 [1, 480, 640, 4] -> CAST -> SLICE -> RESIZE_BILINEAR -> SUB -> MUL -> f32 [1, 257, 257, 3]
     f32 [1, 257, 257, 21] -> ARG_MAX -> CAST -> u8 [1, 257, 257]
 
+A converter gives and takes real numbers: QUANTIZE follows it where the input is quantized, and
+DEQUANTIZE comes before it where the output is.
+
 What they make is a model with other inputs and outputs, of builtin operators only. So they run
 where the model runs, as kernels of its first and last part, and any runtime for `.tflite` files
 takes the model and computes the same.
@@ -59,7 +62,8 @@ class FromSomething(Protocol):
         ...
 
     def steps(self, shape: Shape) -> list[Step]:
-        """The operators that make the model's tensor from the caller's, at least one."""
+        """The operators that make the tensor's real numbers from what the caller gives; none where
+        those are given."""
         ...
 
 
@@ -67,8 +71,31 @@ class ToSomething(Protocol):
     """A converter for an output of the model."""
 
     def steps(self, shape: Shape) -> list[Step]:
-        """The operators that make the caller's result from a tensor of ``shape``, at least one."""
+        """The operators that make the caller's result from real numbers of ``shape``; none where
+        those are the result."""
         ...
+
+
+@attrs.frozen(eq=False)
+class FromFloats:
+    """An input of f32 in the place of a quantized one."""
+
+    def given(self, shape: Shape) -> tuple[Shape, DType]:
+        """The same shape, as f32."""
+        return shape, DType.F32
+
+    def steps(self, shape: Shape) -> list[Step]:
+        """None but QUANTIZE, which follows every converter there."""
+        return []
+
+
+@attrs.frozen(eq=False)
+class ToFloats:
+    """An output of f32 in the place of a quantized one."""
+
+    def steps(self, shape: Shape) -> list[Step]:
+        """None but DEQUANTIZE, which comes before every converter there."""
+        return []
 
 
 @attrs.frozen(eq=False)
@@ -252,8 +279,8 @@ def converted(
 
     Raises:
         ModelError: no such file, no well-formed model, or it has what cannot be written again.
-        InputError: no such input or output, or one that is not f32, or of a shape that the
-            converter is not for.
+        InputError: no such input or output, or one that is neither f32 nor quantized, or of a
+            shape that the converter is not for.
         OptionError: a converter's numbers make no sense.
     """
     file = read_model(model if isinstance(model, bytes) else os.fspath(model))
@@ -288,10 +315,10 @@ class _Edit:
         return attrs.evolve(whole, signatures=self._signatures)
 
     def found(self, which: str | int, *, is_input: bool) -> int:
-        """The tensor that is meant, which must be f32.
+        """The tensor that is meant, which must have real numbers: f32, or quantized.
 
         Raises:
-            InputError: there is none, or it is of another type.
+            InputError: there is none, or it has others.
         """
         whole = self._whole
         ports = whole.inputs if is_input else whole.outputs
@@ -308,9 +335,10 @@ class _Edit:
         tensor = whole.tensors[index]
         if index not in now:
             raise InputError(f"{kind} {quoted(tensor.name)} is converted twice")
-        if tensor.dtype is not DType.F32:
+        if tensor.dtype is not DType.F32 and not _is_quantized(tensor):
             raise InputError(
-                f"{kind} {quoted(tensor.name)} is {tensor.dtype.value}; converters are for f32"
+                f"{kind} {quoted(tensor.name)} is {tensor.dtype.value} without one scale; "
+                "converters are for f32 and for quantized tensors"
             )
         if is_input and index in self._whole.outputs:
             raise InputError(f"{quoted(tensor.name)} is an input and an output at once")
@@ -320,15 +348,19 @@ class _Edit:
         tensor = self._tensors[index]
         shape, dtype = give.given(tensor.shape)
         steps = give.steps(tensor.shape)
+        if steps and (steps[-1].shape != tensor.shape or steps[-1].dtype is not DType.F32):
+            raise InputError(f"{type(give).__name__} makes {listed(steps[-1].shape)}")
+        if tensor.dtype is not DType.F32:
+            own = tensor.quantization
+            steps.append(Step("QUANTIZE", tensor.shape, tensor.dtype, quantization=own))
+        _check_some(steps, give, tensor)
         made = self._new(TensorSpec(tensor.name, shape, dtype, **_open(tensor, shape)))
         inner = attrs.evolve(tensor, name=f"{tensor.name}, converted")
         self._tensors[index] = inner
         source = made
         for i, step in enumerate(steps):
-            last = i == len(steps) - 1
-            if last and (step.shape != tensor.shape or step.dtype is not tensor.dtype):
-                raise InputError(f"{type(give).__name__} makes {listed(step.shape)}")
-            source = self._add(self._before, step, source, tensor, index if last else None)
+            target = index if i == len(steps) - 1 else None
+            source = self._add(self._before, step, source, tensor, target)
         self._inputs = [made if i == index else i for i in self._inputs]
         self._rename(index, made, is_input=True)
 
@@ -336,6 +368,9 @@ class _Edit:
         tensor = self._tensors[index]
         source = index
         steps = take.steps(tensor.shape)
+        if tensor.dtype is not DType.F32:
+            steps.insert(0, Step("DEQUANTIZE", tensor.shape))
+        _check_some(steps, take, tensor)
         self._tensors[index] = attrs.evolve(tensor, name=f"{tensor.name}, as computed")
         for step in steps:
             source = self._add(self._after, step, source, tensor, None)
@@ -384,6 +419,17 @@ class _Edit:
                     if is_input
                     else attrs.evolve(signature, outputs=ports)
                 )
+
+
+def _is_quantized(tensor: TensorSpec) -> bool:
+    own = tensor.quantization
+    whole = tensor.dtype in (DType.U8, DType.I8, DType.I16)
+    return whole and own is not None and len(own.scale) == 1 and own.scale[0] > 0
+
+
+def _check_some(steps: Sequence[Step], converter: object, tensor: TensorSpec) -> None:
+    if not steps:
+        raise InputError(f"{type(converter).__name__}: {quoted(tensor.name)} is f32 as it is")
 
 
 def _open(port: TensorSpec, shape: Shape) -> dict[str, Any]:
