@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from tflgpu.profiles.check import check
     from tflgpu.runtime.estimate import Estimate
     from tflgpu.tflite import converters
+    from tflgpu.tools.metadata import metadata
+    from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
 
     __version__: str
 
@@ -105,6 +107,7 @@ __all__ = [
     "MemoryLimitError",
     "Model",
     "ModelError",
+    "ModelMetadata",
     "NotAllocatedError",
     "Numerics",
     "OnError",
@@ -120,6 +123,7 @@ __all__ = [
     "SignatureRunner",
     "StateError",
     "TensorDetails",
+    "TensorMetadata",
     "TflgpuError",
     "UnsupportedError",
     "WaitType",
@@ -131,6 +135,7 @@ __all__ = [
     "errors",
     "estimate",
     "load_delegate",
+    "metadata",
     "profiles",
 ]
 
@@ -150,6 +155,7 @@ _HOMES = {
     "Interpreter": "tflgpu.interpreter",
     "Invocation": "tflgpu.interpreter.invocation",
     "Model": "tflgpu.interpreter.model",
+    "ModelMetadata": "tflgpu.tools.metadata_values",
     "Pool": "tflgpu.interpreter.callers",
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
@@ -158,11 +164,13 @@ _HOMES = {
     "Precision": "tflgpu.lowering.precision",
     "SignatureRunner": "tflgpu.interpreter.signatures",
     "TensorDetails": "tflgpu.interpreter.details",
+    "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
     "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",
     "load_delegate": "tflgpu.interpreter.delegate",
+    "metadata": "tflgpu.tools.metadata",
 }
 
 _MODULES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 
 #: What a shell makes of Ctrl-C, and the command itself once it runs.
 _INTERRUPTED = 130
@@ -10,7 +11,11 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Entry point of the `tflgpu` script. The command's modules take a good part of a second to
-    import: Ctrl-C in that time ends it as quietly as later on."""
+    import: Ctrl-C in that time ends it as quietly as later on, and the version needs none of them.
+    """
+    if sys.argv[1:] == ["--version"]:
+        sys.stdout.write(f"tflgpu {version('tflgpu')}\n")
+        return
     try:
         from tflgpu.cli.app import main as command
 

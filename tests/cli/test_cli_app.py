@@ -14,8 +14,10 @@ import pytest
 import typer
 from cli_helpers import Hooks, Tflgpu
 from tflgpu.__main__ import main
+from tflgpu.cli.app import COMMANDS, make_app
 from tflgpu.errors import ModelError, PluginError
 from tflgpu.plugins import registry as plugins
+from typer.testing import CliRunner
 
 
 def test_the_script_is_main() -> None:
@@ -83,7 +85,8 @@ def test_a_plugin_that_fails_at_it_is_named(tflgpu: Tflgpu, install: Any, cpu_re
         raise RuntimeError("boom")
 
     install(cpu_ref=cpu_ref, toy=Hooks(register_commands=command))
-    result = tflgpu("--version")
+    assert tflgpu("--version").stderr == ""  # which asks for no plugin's commands
+    result = tflgpu("--help")
     assert result.exit_code == 0
     assert "plugin toy" in result.stderr
     assert "boom" in result.stderr
@@ -124,3 +127,52 @@ def test_ctrl_c_while_modules_are_imported_is_quiet(
         main()
     assert raised.value.code == 130
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_version_imports_no_command() -> None:
+    code = (
+        "import sys\n"
+        "from tflgpu.__main__ import main\n"
+        "sys.argv = ['tflgpu', '--version']\n"
+        "main()\n"
+        "print(*sorted(n for n in sys.modules if n.startswith(('tflgpu', 'numpy', 'typer'))))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown, loaded = done.stdout.splitlines()
+    assert shown == f"tflgpu {version('tflgpu')}"
+    assert loaded.split() == ["tflgpu", "tflgpu.__main__", "tflgpu.errors"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_screen(name: str) -> None:
+    """With what each option takes; 80 columns and 40 lines."""
+    runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
+    lines = runner.invoke(make_app(), [name, "--help"]).stdout.splitlines()
+    assert lines[0].startswith(f"Usage: root {name}")
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_list_of_commands_is_whole() -> None:
+    """Each is a module's function, in help of one line each, which is not cut."""
+    runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
+    text = runner.invoke(make_app(), ["--help"]).stdout
+    for name, said in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(said)}$", text, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("devcies",), "Did you mean 'devices'?"),
+        (("run", "MODEL", "--precision", "f23"), "(did you mean F32?)"),
+        (("run", "MODEL", "--backend", "cpu_reg"), "(did you mean cpu_ref?)"),
+        (("run", "MODEL", "--cpu-backend", "litret"), "(did you mean litert?)"),
+        (("run", "MODEL", "--wait-type", "activ"), "(did you mean ACTIVE?)"),
+        (("inspect", "MODEL", "--as", "adreno-74"), "(did you mean adreno-740?)"),
+    ],
+)
+def test_what_was_meant(tflgpu: Tflgpu, scale: Path, arguments: tuple[str, ...], hint: str) -> None:
+    result = tflgpu(*(scale if part == "MODEL" else part for part in arguments))
+    assert result.exit_code == 2
+    assert hint in result.stderr

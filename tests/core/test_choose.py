@@ -345,7 +345,7 @@ class TestAsking:
 
     @pytest.mark.parametrize("name", ["OpenCL", "opncl", "OPENCL"])
     def test_a_misspelt_backend_is_guessed(self, pick: Any, name: str) -> None:
-        with pytest.raises(DeviceError, match=r"known: opencl; did you mean opencl\?"):
+        with pytest.raises(DeviceError, match=r"\(did you mean opencl\?\); known: opencl"):
             pick(Backend("opencl", GPU), backend=name)
 
 

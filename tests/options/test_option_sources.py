@@ -254,9 +254,14 @@ HERE = ("--backend", "cpu_ref", "--device", "1")
 
 @pytest.mark.parametrize("name", ["run", "shader"])
 def test_every_option_is_a_flag(command: Any, name: str) -> None:
-    text = command(name, "--help").output
+    """All of them are in the long help, with what they take; the short one fits a screen."""
+    text = command(name, "--help-all").output
     for option in (*known_options(), *OTHER_NAMES):
         assert re.search(rf"--{option.replace('_', '-')}\s", text), option
+    assert "--wait-type passive|active|do_not_wait|aggressive" in text
+    short = command(name, "--help").output
+    assert "--wait-type" not in short
+    assert "--help-all" in short
 
 
 def test_flags_reach_the_delegate(command: Any, tmp_path: Path) -> None:

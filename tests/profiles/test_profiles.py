@@ -80,7 +80,7 @@ class TestTable:
     def test_get(self) -> None:
         assert profiles.get(" Adreno-740 ").title == "Qualcomm Adreno 740"
         with pytest.raises(
-            OptionError, match=r"'adreno-74'; did you mean adreno-740\? .*mali-g715"
+            OptionError, match=r"'adreno-74' \(did you mean adreno-740\?\).*mali-g715"
         ):
             profiles.get("adreno-74")
 

@@ -1,23 +1,17 @@
-"""Damaged, foreign and forged files: one clear error, quickly."""
+"""Damaged and foreign files: one clear error, quickly."""
 
 from __future__ import annotations
 
 import random
-import struct
-from collections.abc import Iterator
 
 import attrs
 import numpy as np
 import pytest
 from saved_models import bytes_of, compiled_small, small_model
-from tflgpu.cache.digest import digest_of
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.parts import Part
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
-from tflgpu.saved import records
 from tflgpu.saved.container import HEADER, packed, unpacked
-from tflgpu.saved.index import Index
 from tflgpu.saved.key import Key
 from tflgpu.saved.model import compiled_in
 
@@ -70,16 +64,10 @@ def test_another_file_is_none(saved: Saved, data: bytes) -> None:
 
 def test_another_version_says_so(saved: Saved) -> None:
     with pytest.raises(SavedModelError, match="another version"):
-        read(saved, saved[2].replace(b"tflgpu saved 2", b"tflgpu saved 1", 1))
+        read(saved, saved[2].replace(b"tflgpu saved 3", b"tflgpu saved 2", 1))
 
 
-# What a digest does not find: files that somebody made on purpose.
-
-
-def sealed(data: bytes) -> bytes:
-    """With a digest that is right."""
-    body = data[48:]
-    return data[:16] + digest_of(body) + body
+# What a right digest leaves: files of other versions of the code.
 
 
 def forged(saved: Saved, **changes: object) -> bytes:
@@ -88,150 +76,63 @@ def forged(saved: Saved, **changes: object) -> bytes:
     return b"".join(bytes(piece) for piece in packed(index, content.blobs))
 
 
-def outcome(saved: Saved, data: bytes) -> str:
-    """Read it: nothing but a `SavedModelError` may come out, or a compiled model."""
-    try:
-        found = read(saved, data)
-    except SavedModelError as error:
-        return str(error)
-    assert isinstance(found, Compiled)
-    try:
-        assert all(d.kernel.body is not None for plan in found.plans for d in plan.dispatches)
-    except SavedModelError as error:
-        return str(error)
-    return ""
+def refusal(saved: Saved, **changes: object) -> str:
+    with pytest.raises(SavedModelError) as raised:
+        read(saved, forged(saved, **changes))
+    return str(raised.value)
 
 
-def flips(good: bytes, count: int, rng: random.Random) -> Iterator[bytes]:
-    """The index with some bits flipped, under a digest that is right."""
-    (size,) = struct.unpack_from("<Q", good, 56)
-    for _ in range(count):
-        bad = bytearray(good)
-        for _ in range(rng.choice((1, 1, 2, 8))):
-            bad[HEADER + rng.randrange(size)] ^= 1 << rng.randrange(8)
-        yield sealed(bytes(bad))
+def classes_of(saved: Saved) -> list[list[str]]:
+    return [list(words) for words in unpacked(memoryview(saved[2])).index.classes]
 
 
-def swaps(index: Index, count: int, rng: random.Random) -> Iterator[Index]:
-    """Words, numbers, places and classes in each other's place."""
-    for _ in range(count):
-        name = rng.choice(("words", "words", "bodies", "integers", "floats", "blobs", "classes"))
-        numbers = list(getattr(index, name))
-        a, b = (rng.randrange(len(numbers)) for _ in range(2))
-        how = rng.randrange(4)
-        if how == 0:
-            numbers[a], numbers[b] = numbers[b], numbers[a]
-        elif how == 1:
-            numbers[a] = rng.choice((0, 1, 7, 31, 32, 33, 2**31, 2**32 - 1))
-        elif how == 2:
-            del numbers[min(a, b) : max(a, b)]
-        else:
-            numbers[a:a] = numbers[b : b + 50]
-        yield attrs.evolve(index, **{name: numbers})
+def test_a_class_that_is_none_of_ours(saved: Saved) -> None:
+    classes = classes_of(saved)
+    (graph,) = (words for words in classes if words[0] == "tflgpu.ir.graph.Graph")
+    graph[0] = "subprocess.Popen"
+    assert "'subprocess.Popen'" in refusal(saved, classes=classes)
 
 
-def test_bits_flipped_under_a_right_digest(saved: Saved) -> None:
-    said = [outcome(saved, data) for data in flips(saved[2], 150, random.Random(3))]
-    assert sum(map(bool, said)) > 50
-
-
-def test_tables_swapped_under_a_right_digest(saved: Saved) -> None:
-    content = unpacked(memoryview(saved[2]))
-    said = []
-    for index in swaps(content.index, 150, random.Random(4)):
-        if index.blobs == content.index.blobs:
-            data = b"".join(bytes(piece) for piece in packed(index, content.blobs))
-            said.append(outcome(saved, data))
-    assert sum(map(bool, said)) > 50
-
-
-def words_of(saved: Saved) -> list[int]:
-    return list(unpacked(memoryview(saved[2])).index.words)
+def test_a_class_whose_fields_have_changed(saved: Saved) -> None:
+    classes = classes_of(saved)
+    (graph,) = (words for words in classes if words[0] == "tflgpu.ir.graph.Graph")
+    graph[graph.index("next_id")] = "next_name"
+    assert "does not have in that form" in refusal(saved, classes=classes)
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ([records.TUPLE, 1, 2**32 - 1], "damaged"),
-        ([records.TUPLE, 2**32 - 1], "damaged"),
-        ([records.LIST, 2, 0], "damaged"),
-        ([31], "no record of kind 31"),
-        ([2**32 - 1], "damaged"),
-        ([records.ARRAY, 0, 0, 2**32 - 1], "damaged"),
-        ([records.INTEGERS, 2**32 - 1, 0], "run of numbers"),
-        ([records.INTEGERS, 1, 0, records.INTEGERS, 1, 0], "run of numbers"),
-        ([records.NONE], "holds a NoneType"),
+        ([["tuple", 2**32]], "damaged"),
+        ([["no such kind"]], "damaged"),
+        ([[2**32]], "damaged"),
+        ([["member", "tflgpu.no.Such", "X"]], "damaged"),
+        ([None], "holds a NoneType"),
     ],
 )
-def test_records_that_nobody_writes(saved: Saved, more: list[int], says: str) -> None:
-    assert says in outcome(saved, forged(saved, words=[*words_of(saved), *more]))
-
-
-def test_no_records_at_all(saved: Saved) -> None:
-    assert "end in the middle" in outcome(saved, forged(saved, words=[]))
-
-
-def test_a_class_that_is_none_of_ours(saved: Saved) -> None:
-    texts = unpacked(memoryview(saved[2])).index.texts
-    assert "tflgpu.ir.graph.Graph" in texts
-    evil = tuple("subprocess.Popen" if t == "tflgpu.ir.graph.Graph" else t for t in texts)
-    assert "'subprocess.Popen'" in outcome(saved, forged(saved, texts=evil))
-
-
-def test_a_class_whose_fields_have_changed(saved: Saved) -> None:
-    texts = unpacked(memoryview(saved[2])).index.texts
-    older = tuple("next_name" if t == "next_id" else t for t in texts)
-    assert "does not have in that form" in outcome(saved, forged(saved, texts=older))
+def test_records_that_no_writer_makes(saved: Saved, more: list[object], says: str) -> None:
+    content = unpacked(memoryview(saved[2]))
+    assert says in refusal(saved, records=[*content.index.records, *more])
 
 
 def test_what_many_share_costs_no_more_than_the_file(saved: Saved) -> None:
     """Tuples of tuples of one thing: what they stand for is far larger than the file."""
-    bomb: list[int] = [records.NONE]
-    for i in range(2000):
-        bomb += [records.TUPLE, 20, *[i] * 20]
-    assert "holds a tuple" in outcome(saved, forged(saved, words=bomb))
-    # In a field that may be no tuple: neither the check nor the message goes through it.
-    kinds = list(class_names(saved))
-    at = kinds.index("tflgpu.compiler.parts.Part")
-    part = [records.OBJECT + at, *[2000] * len(attrs.fields(Part))]
-    assert "Part.nodes is a tuple" in outcome(saved, forged(saved, words=[*bomb, *part]))
-
-
-def class_names(saved: Saved) -> Iterator[str]:
-    index = unpacked(memoryview(saved[2])).index
-    at = 0
-    while at < len(index.classes):
-        yield index.texts[index.classes[at]]
-        at += 2 + index.classes[at + 1]
+    bomb = [None, *(["tuple", *[i] * 20] for i in range(2000))]
+    assert "holds a tuple" in refusal(saved, records=bomb)
 
 
 def test_a_body_is_read_when_it_is_asked_for(saved: Saved) -> None:
-    """What is wrong with it is said then, as an error of ours."""
-    index = unpacked(memoryview(saved[2])).index
-    found = read(saved, forged(saved, bodies=[31] * len(index.bodies)))
+    content = unpacked(memoryview(saved[2]))
+    kernels = [r for r in content.index.records if isinstance(r, list) and r[0] == "kernel"]
+    blobs = list(content.blobs)
+    for _, body, *_ in kernels:
+        blobs[body] = memoryview(b"no records")
+    data = b"".join(bytes(piece) for piece in packed(content.index, blobs))
+    found = read(saved, data)
     (kernel, *_) = (d.kernel for plan in found.plans for d in plan.dispatches)
     assert kernel.name
-    with pytest.raises(SavedModelError, match="no record of kind 31"):
+    with pytest.raises(ValueError, match="Expecting value"):
         _ = kernel.body
-
-
-def test_bodies_lie_one_after_another(saved: Saved) -> None:
-    index = unpacked(memoryview(saved[2])).index
-    words = list(index.words)
-    first = words.index(records.KERNEL)
-    assert "the body of a kernel" in outcome(saved, forged(saved, bodies=index.bodies[:5]))
-    words[first + 5] += 1
-    assert "damaged" in outcome(saved, forged(saved, words=words))
-
-
-def test_arrays_are_as_large_as_their_bytes(saved: Saved) -> None:
-    content = unpacked(memoryview(saved[2]))
-    dtype = content.index.texts.index("<f4")
-    numbers = [*content.index.integers, 2**40, -1]
-    huge, negative = len(numbers) - 2, len(numbers) - 1
-    for sizes in ((huge,), (huge, huge), (negative,), (huge, negative)):
-        words = [*words_of(saved), records.ARRAY, dtype, 0, len(sizes), *sizes]
-        assert "damaged" in outcome(saved, forged(saved, words=words, integers=numbers))
 
 
 def test_weights_lie_in_the_file_at_multiples_of_64_bytes(saved: Saved) -> None:

@@ -289,38 +289,6 @@ def test_a_kept_model_that_is_not_to_blame_stays(
         assert [entry.path.read_bytes() for entry in entries(folder)] == content
 
 
-def test_a_kept_model_that_is_to_blame_is_dropped(
-    device: Device,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """One that cannot be loaded, and is not what the model compiles to."""
-    real = compile_or_load.fresh_start
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            compile_or_load, "fresh_start",
-            lambda *given: attrs.evolve(real(*given), warnings=("of another compiler",)),
-        )  # fmt: skip
-        with device() as delegate:
-            first = run(small_model(), delegate)
-    content = [entry.path.read_bytes() for entry in entries(folder)]
-    with device() as delegate, caplog.at_level(logging.WARNING):
-        load, loads = type(delegate.device).load, []
-
-        def once(*given: Any, **more: Any) -> Any:
-            loads.append(1)
-            if len(loads) == 1:
-                raise DeviceError("no such buffer")
-            return load(*given, **more)
-
-        monkeypatch.setattr(type(delegate.device), "load", once)
-        assert_same(run(small_model(), delegate), first)
-    assert "a saved model is dropped, and made anew: DeviceError: no such buffer" in caplog.text
-    (entry,) = entries(folder)
-    assert [entry.path.read_bytes()] != content
-
-
 def test_what_became_kernels_is_not_read(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither nodes nor options: importing the ops that have these takes as long as all of a start.
     Parts of the CPU are there whole."""

@@ -97,7 +97,7 @@ def test_a_bad_file_is_dropped_and_made_anew(
     else:
         bad = {
             "flipped": good[:-1] + bytes([good[-1] ^ 1]), "cut": good[:1000], "empty": b"",
-            "foreign": b"TFL3" * 100, "older": good.replace(b"saved 2", b"saved 1", 1),
+            "foreign": b"TFL3" * 100, "older": good.replace(b"saved 3", b"saved 2", 1),
         }  # fmt: skip
         path.write_bytes(bad[damage])
         assert fault(path)

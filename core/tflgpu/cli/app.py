@@ -2,27 +2,84 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
 from tflgpu.cli import console
-from tflgpu.cli.cache import cache
-from tflgpu.cli.compile import compile as compile_command
-from tflgpu.cli.demo import demo
-from tflgpu.cli.devices import devices
-from tflgpu.cli.inspect import inspect
-from tflgpu.cli.profiles import profiles
-from tflgpu.cli.run import run
-from tflgpu.cli.shader import shader
 from tflgpu.errors import TflgpuError
 from tflgpu.plugins.registry import registry
 
+#: The shipped commands in the order of the help: each is a function, or an application, of the
+#: module of its name, which is imported when the command is called.
+COMMANDS = {
+    "devices": "List devices, what is missing, and which one is used.",
+    "run": "Run a model: outputs, time, and what ran where.",
+    "inspect": "Show a model's operators, and where each would run.",
+    "profiles": "List devices and delegates for `inspect MODEL --as NAME`.",
+    "compile": "Compile a model for a device, and save it in a file.",
+    "shader": "Print the kernels of an operator.",
+    "cache": "List and clear what is kept on disk.",
+    "demo": "Classify digits on every device there is.",
+}
+
 
 class _Commands(TyperGroup):
-    """A group whose commands may raise `TflgpuError`."""
+    """A group whose commands may raise `TflgpuError`: the shipped ones, then the plugins'."""
+
+    _has_plugins = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names, for help and completion."""
+        self._add_plugins()
+        return [*COMMANDS, *(name for name in self.commands if name not in COMMANDS)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by its name; modules of others are not imported."""
+        if cmd_name in COMMANDS:
+            return self._shipped(cmd_name)
+        self._add_plugins()
+        if cmd_name not in self.commands:
+            for name in COMMANDS:  # among which the one that was meant is looked for
+                self._shipped(name)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands in the help."""
+        others = {n: c.get_short_help_str(60) for n, c in self.commands.items()}
+        names = self.list_commands(ctx)
+        with formatter.section("Commands"):
+            formatter.write_dl([(n, COMMANDS.get(n) or others[n]) for n in names])
+
+    def _shipped(self, name: str) -> Any:
+        if name not in self.commands:
+            target = getattr(import_module(f"tflgpu.cli.{name}"), name)
+            app = target
+            if not isinstance(target, typer.Typer):
+                app = _typer()
+                app.command(name)(target)
+            self.commands[name] = get_command(app)
+        return self.commands[name]
+
+    def _add_plugins(self) -> None:
+        """Add the plugins' commands. A plugin that cannot add its own is warned about; the others
+        work."""
+        if self._has_plugins:
+            return
+        self._has_plugins = True
+        app = _typer()
+        try:
+            failures = registry().register_commands(app)
+        except TflgpuError as error:
+            console.warn(f"no plugin can be used: {error}")
+            return
+        for failure in failures:
+            console.warn(f"{failure}; it adds no commands")
+        self.commands = {**get_group(app).commands, **self.commands}
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error is one red line, or with --debug a traceback."""
@@ -54,24 +111,21 @@ def _root(
 
 
 def make_app() -> typer.Typer:
-    """The application: the shipped commands, then the plugins'.
-
-    A plugin that cannot add its commands is warned about; the others work.
-    """
-    app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+    """The application: the shipped commands, then the plugins'."""
+    app = _typer(cls=_Commands, no_args_is_help=True)
     app.callback()(_root)
-    for command in (devices, run, inspect, profiles, shader, demo):
-        app.command()(command)
-    app.command("compile")(compile_command)
-    app.add_typer(cache, name="cache")
-    try:
-        failures = registry().register_commands(app)
-    except TflgpuError as error:
-        console.warn(f"no plugin can be used: {error}")
-        return app
-    for failure in failures:
-        console.warn(f"{failure}; it adds no commands")
     return app
+
+
+def _typer(**settings: Any) -> typer.Typer:
+    """An application whose help is plain text, which is half as long as typer's boxes."""
+    completes = "cls" in settings
+    return typer.Typer(
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        add_completion=completes,
+        **settings,
+    )
 
 
 def main() -> None:

@@ -41,6 +41,8 @@ Folder = Annotated[
 
 cache = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
     help="What is kept on disk: compiled models, drivers' programs, measurements.",
 )
 

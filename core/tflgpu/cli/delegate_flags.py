@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from tflgpu.cli import console
 from tflgpu.options import OTHER_NAMES, known_options
 
 #: What was given: text by option name.
@@ -21,7 +22,15 @@ NO_FLAGS: Flags = {}
 
 FILE = "options_file"
 _ARGUMENT = "flags"
-_PANEL = "Delegate options (docs/options.md)"
+_HELP_ALL = "help_all"
+
+
+def _show_all(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        for parameter in ctx.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        console.plain(ctx.get_help())
+        raise typer.Exit
 
 
 def flag_of(option: str) -> str:
@@ -34,25 +43,48 @@ def with_delegate_flags(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     own = inspect.signature(command).parameters
     kept = [p.replace(annotation=hints[n]) for n, p in own.items() if n != _ARGUMENT]
-    texts = {name: option.effect for name, option in known_options().items()}
-    texts |= {name: f"Stands for {other.stands_for}." for name, other in OTHER_NAMES.items()}
-    texts[FILE] = "A TOML file of options; flags and environment variables come before it."
-    made = {name: text.replace("`", "") for name, text in texts.items() if name not in own}
+    flags = {name: _parameter(name, *text) for name, text in _texts().items() if name not in own}
+    help_all = typer.Option(
+        flag_of(_HELP_ALL),
+        help="Show this message with the options of delegates, and exit.",
+        callback=_show_all,
+        is_eager=True,
+    )
+    flags[_HELP_ALL] = inspect.Parameter(
+        _HELP_ALL,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=Annotated[bool, help_all],
+    )
 
     @wraps(command)
     def decorated(**given: Any) -> None:
-        flags = {name: given.pop(name) for name in made}
-        said = {name: text for name, text in flags.items() if text is not None}
+        said = {name: text for name in flags if (text := given.pop(name)) not in (None, False)}
         command(**given, flags=said)
 
-    parameters = [*kept, *(_parameter(name, text) for name, text in made.items())]
+    parameters = [*kept, *flags.values()]
     decorated.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     decorated.__annotations__ = {p.name: p.annotation for p in parameters}
     return decorated
 
 
-def _parameter(name: str, text: str) -> inspect.Parameter:
-    flag = typer.Option(flag_of(name), help=text, rich_help_panel=_PANEL, show_default=False)
+def _texts() -> Mapping[str, tuple[str, str]]:
+    """By the name of an option: its help, and what it takes in a word."""
+    found = {}
+    for name, option in known_options().items():
+        choices = option.kind.takes.split(", ")
+        is_choice = len(choices) > 1 and all(choice.isidentifier() for choice in choices)
+        takes = "" if is_choice else f"{option.kind.takes}; "
+        text = f"{option.effect}  [{takes}default: {option.kind.shown(option.default)}]"
+        found[name] = (text.replace("`", ""), "|".join(choices).lower() if is_choice else "VALUE")
+    for name, other in OTHER_NAMES.items():
+        found[name] = (f"Stands for {other.stands_for}.".replace("`", ""), "VALUE")
+    found[FILE] = ("A TOML file of options; flags and environment variables come first.", "FILE")
+    return found
+
+
+def _parameter(name: str, text: str, takes: str) -> inspect.Parameter:
+    flag = typer.Option(flag_of(name), help=text, metavar=takes, hidden=True, show_default=False)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -23,27 +23,38 @@ from tflgpu.options import CPU, OPTIONS_FILE, DelegateOptions
 from tflgpu.options.kinds import is_count
 from tflgpu.runtime.opened_device import CHOICE
 
-Model = Annotated[Path, typer.Argument(help="A .tflite file.", show_default=False)]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A .tflite file.", show_default=False)]
 Backend = Annotated[
     str | None,
-    typer.Option(help="opencl, ...; cpu for the NumPy references. Default: the best there is."),
+    typer.Option(
+        metavar="NAME",
+        help="opencl, vulkan, wgpu, ...; cpu for the NumPy references.  [default: the best GPU]",
+    ),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="Index in `tflgpu devices`, or a part of the name.")
+    str | None,
+    typer.Option(metavar="INDEX|NAME", help="As `tflgpu devices` lists it, or part of the name."),
 ]
 Precision = Annotated[
-    str | None, typer.Option(help="f32, f16 or f32_f16 (16-bit storage, 32-bit sums).")
+    str | None,
+    typer.Option(
+        metavar="f32|f16|f32_f16", help="f32_f16: 16-bit storage, 32-bit sums.  [default: f32]"
+    ),
 ]
 
 Numerics = Annotated[
     str | None,
-    typer.Option(help="Of quantized operators: float, or integer where there is a kernel for it."),
+    typer.Option(
+        metavar="float|integer",
+        help="Of quantized operators; integer where there is a kernel for it.  [default: float]",
+    ),
 ]
 
 CpuBackend = Annotated[
     str | None,
     typer.Option(
-        help="What runs what the device leaves, or all of it with --backend cpu: litert, cpu_ref."
+        metavar="litert|cpu_ref",
+        help="For what the device leaves, or for all with --backend cpu.  [default: litert]",
     ),
 ]
 

@@ -15,7 +15,7 @@ from typing import Any
 from tflgpu.contract.device import CustomOps, DeviceInfo, ForeignOps, NodeDevice
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, OptionError, StateError, TflgpuError, UnsupportedError
-from tflgpu.errors.blame import shown
+from tflgpu.errors.blame import did_you_mean, shown
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.options import DelegateOptions
@@ -221,9 +221,9 @@ def _asked(
     if name is None:
         name, who = environ.get(VARIABLE, "").strip() or None, VARIABLE
     if name is not None and name != REFERENCES and name not in ranked:
-        there = ", ".join(dict.fromkeys([*ranked, REFERENCES]))
+        there = list(dict.fromkeys([*ranked, REFERENCES]))
         raise OptionError(
-            f"{who} is one of {there}, not {shown(name)}: other backends do not run what a "
-            "device leaves"
+            f"{who} is one of {', '.join(there)}, not {shown(name)}{did_you_mean(name, there)}: "
+            "other backends do not run what a device leaves"
         )
     return name

@@ -7,7 +7,7 @@ those that a signal's handler raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _LINE = 200
@@ -63,3 +63,11 @@ def attempt(action: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return action(*args, **kwargs)
     except Exception as error:  # noqa: BLE001
         return Failed(error)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The hint behind a misspelled name: " (did you mean opencl?)"; "" where it is like none."""
+    import difflib  # nothing else needs it
+
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {close[0]}?)" if close else ""

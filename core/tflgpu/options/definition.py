@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from tflgpu.errors import OptionError
+from tflgpu.errors.blame import did_you_mean
 from tflgpu.options.kinds import OptionKind
 from tflgpu.values import frozen
 
@@ -66,20 +67,12 @@ def options_of(cls: type) -> Mapping[str, Option]:
     }
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a misspelled one is most like; None where it is like none."""
-    import difflib  # nothing else needs it
-
-    return next(iter(difflib.get_close_matches(name, known, 1)), None)
-
-
 def unknown_option(
     name: str, known: Iterable[str], suffix: str = "", called: str = "", who: str = ""
 ) -> OptionError:
     """The error for an option that does not exist, with the one that was probably meant; ``called``
     is what it was called where it was given, and ``who`` begins the message."""
     listed = sorted(known)
-    close = closest(name, listed)
-    meant = f" (did you mean {close}?)" if close else ""
+    meant = did_you_mean(name, listed)
     there = ", ".join(listed)
     return OptionError(f"{who}unknown option {called or name}{meant}; there are {there}{suffix}")

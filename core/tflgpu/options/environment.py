@@ -10,7 +10,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from tflgpu.options.definition import Option, closest, variable
+from tflgpu.errors.blame import did_you_mean
+from tflgpu.options.definition import Option, variable
 from tflgpu.options.other_names import OTHER_NAMES, REFUSED, canonical
 
 _LOG = logging.getLogger("tflgpu")
@@ -58,8 +59,7 @@ def warn_of_unknown(environ: Mapping[str, str], known: Mapping[str, Option]) -> 
     for name in environ:
         if name.startswith(PREFIX) and name not in names and name not in _warned:
             _warned.add(name)
-            close = closest(name, sorted(names))
-            meant = f" (did you mean {close}?)" if close else ""
+            meant = did_you_mean(name, sorted(names))
             _LOG.warning(
                 "tflgpu: the environment variable %s is unknown%s; docs/options.md lists what "
                 "there is",

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tflgpu.errors import OptionError
-from tflgpu.errors.blame import shown
+from tflgpu.errors.blame import did_you_mean, shown
 from tflgpu.values import frozen
 
 #: What a string may say for a truth value, in any case: options of TFLite's delegates that are
@@ -184,7 +184,10 @@ class Flags(OptionKind):
 
     def _wrong(self, option: str, value: object) -> OptionError:
         names = ", ".join(f"{m.name} ({m.value})" for m in self.members if m.value)
-        return OptionError(f"{option} is any of {names} and sums of them, not {shown(value)}")
+        meant = _meant(value, self.members)
+        return OptionError(
+            f"{option} is any of {names} and sums of them, not {shown(value)}{meant}"
+        )
 
 
 @frozen
@@ -286,7 +289,13 @@ def member(option: str, kind: type[_E], value: object, prefix: str = "") -> _E:
         if code is not None and one.value == code:
             return one
     codes = isinstance(next(iter(kind)).value, int)
-    raise OptionError(f"{option} is one of {_listed(kind, codes)}, not {shown(value)}")
+    meant = _meant(value, kind)
+    raise OptionError(f"{option} is one of {_listed(kind, codes)}, not {shown(value)}{meant}")
+
+
+def _meant(value: object, members: Iterable[enum.Enum]) -> str:
+    known = [m.name for m in members]
+    return did_you_mean(value.strip().upper(), known) if isinstance(value, str) else ""
 
 
 def _listed(kind: Iterable[enum.Enum], codes: bool) -> str:

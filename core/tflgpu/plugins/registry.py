@@ -33,7 +33,7 @@ from tflgpu.errors import (
     PluginError,
     UnsupportedError,
 )
-from tflgpu.errors.blame import Failed, attempt, shown
+from tflgpu.errors.blame import Failed, attempt, did_you_mean, shown
 from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node
 from tflgpu.language.caps import DeviceCaps
@@ -41,7 +41,6 @@ from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.registry import LaterOps, builtin_ops
 from tflgpu.options import CPU, DelegateOptions
-from tflgpu.options.definition import closest
 from tflgpu.plugins.host import PluginHost
 from tflgpu.plugins.sources import GROUP, Plugin, PluginFailure, installed_plugins
 from tflgpu.plugins.values import plugin_ops, wrong_allowances, wrong_probe
@@ -339,10 +338,9 @@ class Registry(Holder):
         info = self.backends.get(backend)
         if info is not None:
             return info
-        close = closest(str(backend).lower(), self.backends)
-        text = f"there is no backend {shown(backend)}; known: {', '.join(self.backends) or 'none'}"
-        if close:
-            text += f"; did you mean {close}?"
+        meant = did_you_mean(str(backend).lower(), self.backends)
+        there = ", ".join(self.backends) or "none"
+        text = f"there is no backend {shown(backend)}{meant}; known: {there}"
         if self._host.failures:
             text += "; not usable: " + "; ".join(str(f) for f in self._host.failures)
         raise DeviceError(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -10,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from tflgpu.errors import OptionError
+from tflgpu.errors.blame import did_you_mean
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.profiles.profile import Profile
 from tflgpu.profiles.rules import Rule, RuleTable
@@ -49,9 +49,8 @@ def get(name: str) -> Profile:
     known = {profile.name: profile for profile in every()}
     found = known.get(name.strip().lower())
     if found is None:
-        near = difflib.get_close_matches(name.strip().lower(), known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise OptionError(f"there is no profile {name!r}{hint} (there are {', '.join(known)})")
+        meant = did_you_mean(name.strip().lower(), known)
+        raise OptionError(f"there is no profile {name!r}{meant}; there are {', '.join(known)}")
     return found
 
 

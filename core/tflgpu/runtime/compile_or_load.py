@@ -14,7 +14,6 @@ where nothing is kept yet, or for what only the graph has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -74,14 +73,17 @@ def kept_start(source: Source, provider: Provider) -> Start | None:
     if opened is None or not _keeps(provider, opened):
         return None
     source.compile = partial(_compiled, opened)
-    return _kept(source, provider, opened, partial(fresh_start, source, opened))
-
-
-def keep_instead(source: Source, provider: Provider, start: Start, failed: str) -> None:
-    """Keep ``start`` of a model's file in the place of what could not be loaded, ``failed`` says
-    why. Where they are the same, the device or the memory was to blame, and what is kept stays."""
-    assert provider.opened is not None
-    _kept(source, provider, provider.opened, lambda: start, failed)
+    device = opened.device
+    if device is None or isinstance(device, NodeDevice):
+        return None
+    try:
+        facts = _facts(opened, device)
+    except SavedModelError:
+        return None  # the reason is told where the graph is compiled
+    try:
+        return provider.keeping.start(source, facts, device, partial(fresh_start, source, opened))
+    except _NotPlainError:
+        return None
 
 
 def fresh_start(source: Source, opened: OpenedDevice) -> Start:
@@ -95,26 +97,6 @@ def fresh_start(source: Source, opened: OpenedDevice) -> Start:
     source.check()
     unmatched = (f"tflgpu: {each}" for each in node_choice(opened.options).unmatched(graph))
     return start_of(graph, compiled, report_of(graph, compiled), (*source.warnings, *unmatched))
-
-
-def _kept(
-    source: Source,
-    provider: Provider,
-    opened: OpenedDevice,
-    make: Callable[[], Start],
-    failed: str = "",
-) -> Start | None:
-    device = opened.device
-    if device is None or isinstance(device, NodeDevice):
-        return None
-    try:
-        facts = _facts(opened, device)
-    except SavedModelError:
-        return None  # the reason is told where the graph is compiled
-    try:
-        return provider.keeping.start(source, facts, device, make, failed)
-    except _NotPlainError:
-        return None
 
 
 def _keeps(provider: Provider, opened: OpenedDevice) -> bool:

@@ -28,18 +28,12 @@ from tflgpu.devices.choose import ALL_ON_CPU
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import node_choice
 from tflgpu.errors import MemoryLimitError, SavedModelError, UnsupportedError
-from tflgpu.errors.blame import in_a_line
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import InferencePreference
-from tflgpu.runtime.compile_or_load import (
-    compile_or_load,
-    fresh_start,
-    keep_instead,
-    kept_start,
-)
+from tflgpu.runtime.compile_or_load import compile_or_load, fresh_start, kept_start
 from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.provider import Provider, failure_of_default, warn_of_default
@@ -245,17 +239,13 @@ def _opened_source(
         return None
     try:
         return _of_start(source, start, provider, opened, cpu), start
-    except Exception as error:
-        # Of what was compiled just now it is as it would be without a file; what was read may be
-        # what no compiler makes.
+    except Exception:
+        # What was compiled just now is as it would be without a file.
         if vars(source).get("compiled") is start.compiled:
             raise
-        said = f"{type(error).__name__}: {in_a_line(error)}"
-    # What is compiled now may fail alike, for too little memory say: then the file stays.
+    # By the times that were measured since it may have other parts than the one that was kept.
     fresh = fresh_start(source, opened)
-    session = _of_start(source, fresh, provider, opened, cpu)
-    keep_instead(source, provider, fresh, said)
-    return session, fresh
+    return _of_start(source, fresh, provider, opened, cpu), fresh
 
 
 def _of_start(

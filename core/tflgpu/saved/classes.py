@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import enum
 import importlib
-import pkgutil
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, TypeGuard
 
 import attrs
 
 from tflgpu import compiler, ir, language, lowering, ops
 from tflgpu.ir.graph import Graph
-from tflgpu.saved.checks import Check, Checks
 from tflgpu.tflite import model_file, sparsity
 from tflgpu.values import frozen
 
 _ROOMS = (ir, ops, language, lowering, compiler)
-_START = "tflgpu.saved.start"
-_PREFIXES = (*(f"{room.__name__}." for room in _ROOMS), _START)
+_PREFIXES = (*(f"{room.__name__}." for room in _ROOMS), "tflgpu.saved.start")
 
 
-@frozen(eq=False, slots=False)
+@frozen(eq=False)
 class SavedClass:
     """A class as a file has it.
 
@@ -44,12 +40,6 @@ class SavedClass:
     fields: tuple[str, ...]
     make: Callable[..., Any]
     by_value: bool
-    _checks: Checks
-
-    @cached_property
-    def checks(self) -> tuple[Check | None, ...]:
-        """Whether each field may be what it is; None where anything may."""
-        return tuple(self._checks.of_fields(self.kind))
 
     def parts(self, value: Any) -> list[Any]:
         """The fields of a value."""
@@ -59,11 +49,7 @@ class SavedClass:
 class Classes:
     """The table. A class is looked for where its name says, and only modules of some rooms, which
     are tflgpu's own, are asked; importing all of them to make one list takes longer than reading a
-    file.
-
-    Attributes:
-        checks: What the fields are held against.
-    """
+    file."""
 
     def __init__(
         self,
@@ -74,17 +60,15 @@ class Classes:
         """``brought`` are classes from elsewhere; ``rooms`` are those besides the usual ones;
         ``later`` gives a table for what this one lacks."""
         self._rooms = (*_PREFIXES, *rooms)
-        self._kinds = {name_of(kind): kind for kind in brought}
-        self._missing: set[str] = set()
+        self._kinds: dict[str, type[Any] | None] = {name_of(kind): kind for kind in brought}
         self._known: dict[type[Any], SavedClass] = {}
         self._later = later
-        self.checks = Checks(_Names(self._kinds))
 
     def of(self, kind: type[Any]) -> SavedClass | None:
         """How files hold a class; None where it is no attrs class of the table."""
         found = self._known.get(kind)
         if found is None and attrs.has(kind) and self.kind(name_of(kind)) is kind:
-            found = self._known[kind] = _known(kind, self.checks)
+            found = self._known[kind] = _known(kind)
         return found
 
     def named(self, name: str) -> SavedClass | None:
@@ -92,52 +76,22 @@ class Classes:
         kind = self.kind(name)
         return None if kind is None else self.of(kind)
 
-    def enum(self, name: str) -> type[enum.Enum] | None:
-        """The enum that a file names."""
-        kind = self.kind(name)
-        return kind if kind is not None and issubclass(kind, enum.Enum) else None
-
     def kind(self, name: str) -> type[Any] | None:
         """The class or enum that a file names; None where it is not in the table."""
-        if name not in self._kinds and name not in self._missing:
-            kind = self._shipped(name)
-            if kind is None and self._later is not None:
-                kind = self._later().kind(name)
-            if kind is None:
-                self._missing.add(name)
-            else:
-                self._kinds[name] = kind
-        return self._kinds.get(name)
+        if name not in self._kinds:
+            found = self._shipped(name)
+            if found is None and self._later is not None:
+                found = self._later().kind(name)
+            self._kinds[name] = found
+        return self._kinds[name]
 
     def _shipped(self, name: str) -> type[Any] | None:
-        """The attrs class or enum of a name that a file may have made up."""
+        """The attrs class or enum of a name."""
         module, _, plain = name.rpartition(".")
         if not module.startswith(self._rooms):
             return None
-        # Most are there already; which others there are takes a look into the folders.
-        if module not in sys.modules and module not in _modules():
-            return None
         found = vars(importlib.import_module(module)).get(plain)
         return found if _is_ours(found) and name_of(found) == name else None
-
-
-class _Names(dict[str, Any]):
-    """Names that a module imports for type checkers only, so that annotations can use any class of
-    the rooms."""
-
-    def __init__(self, brought: Mapping[str, type[Any]]) -> None:
-        super().__init__({kind.__name__: kind for kind in brought.values() if attrs.has(kind)})
-
-    def __missing__(self, name: str) -> Any:
-        # As a rule it is of a module that is there already.
-        for module in [each for each in sys.modules if each.startswith(_PREFIXES)]:
-            found = vars(sys.modules[module]).get(name)
-            if _is_ours(found) and found.__module__ == module:
-                break
-        else:
-            found = _shipped_names()[name]
-        self[name] = found
-        return found
 
 
 def name_of(kind: type) -> str:
@@ -164,34 +118,12 @@ def _table(brought: frozenset[type], as_read: bool) -> Classes:
     return Classes(filter(_is_ours, brought), rooms)
 
 
-@cache
-def _modules() -> frozenset[str]:
-    """The modules of the rooms, of which none is imported for it."""
-    found = [
-        f"{room.__name__}.{module.name}"
-        for room in _ROOMS
-        for module in pkgutil.iter_modules(room.__path__)
-    ]
-    return frozenset((*found, _START, model_file.__name__, sparsity.__name__))
-
-
-@cache
-def _shipped_names() -> Mapping[str, type[Any]]:
-    """All attrs classes and enums of the rooms, by their names alone."""
-    found: dict[str, type[Any]] = {}
-    for module in sorted(_modules()):
-        for value in vars(importlib.import_module(module)).values():
-            if _is_ours(value):
-                found[value.__name__] = value
-    return found
-
-
 def _is_ours(value: object) -> TypeGuard[type[Any]]:
     """Whether it is of a kind that files may have values of."""
     return isinstance(value, type) and (attrs.has(value) or issubclass(value, enum.Enum))
 
 
-def _known(kind: type[Any], checks: Checks) -> SavedClass:
+def _known(kind: type[Any]) -> SavedClass:
     fields = [field for field in attrs.fields(kind) if field.init]
     make: Callable[..., Any] = kind
     if any(field.kw_only for field in fields):
@@ -204,4 +136,4 @@ def _known(kind: type[Any], checks: Checks) -> SavedClass:
     # __eq__ of an expression compares nothing.)
     plain = vars(object)
     by_value = not any(getattr(kind, n) is plain[n] for n in ("__setattr__", "__hash__"))
-    return SavedClass(kind, name_of(kind), tuple(f.name for f in fields), make, by_value, checks)
+    return SavedClass(kind, name_of(kind), tuple(f.name for f in fields), make, by_value)

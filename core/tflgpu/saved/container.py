@@ -1,29 +1,43 @@
 """The file around an index: a header with a digest, the index, and the arrays at its end.
 
-Reading checks the sizes first, then the digest, which covers everything after itself, and looks at
+Reading checks the size first, then the digest, which covers everything after itself, and looks at
 nothing else before both are right. Arrays are views of the bytes that were given: of a mapped file,
 no weight is copied.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator, Sequence
-
-import attrs
+from typing import Any
 
 from tflgpu.cache.digest import digest_of
 from tflgpu.errors import SavedModelError
-from tflgpu.saved.index import Index, index_bytes, read_index
 from tflgpu.values import frozen
 
 FAMILY = b"tflgpu saved "
-MAGIC = FAMILY + b"2\n\0"
+MAGIC = FAMILY + b"3\n\0"
 ALIGNMENT = 64
 _DIGEST = slice(16, 48)
 _SIZES = struct.Struct("<QQ")
 HEADER = 64
 _REMEDY = "; delete it, or make it again with `tflgpu compile`"
+
+
+@frozen(eq=False)
+class Index:
+    """The contents of a file without its arrays.
+
+    Attributes:
+        key: What the file is for: names and texts.
+        classes: Of each class that it has values of, its name and those of its fields.
+        records: The values (`tflgpu.saved.records`); the last one is the whole.
+    """
+
+    key: Sequence[Sequence[str]]
+    classes: Sequence[Sequence[str]]
+    records: Sequence[Any]
 
 
 @frozen(eq=False)
@@ -34,23 +48,21 @@ class Content:
     blobs: Sequence[memoryview]
 
 
+def index_bytes(index: Index, sizes: Sequence[int] = ()) -> bytes:
+    """The index as JSON, with the sizes of the arrays, which lie one after another."""
+    parts = (index.key, index.classes, index.records, sizes)
+    return json.dumps(parts, separators=(",", ":")).encode()
+
+
 def packed(index: Index, blobs: Sequence[memoryview]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file, piece by piece. ``index.blobs`` is filled in here; each blob is a view
-    of bytes."""
-    sizes = [len(blob) for blob in blobs]
-    # The index has the places of the blobs, which begin after it: its size does not depend on them.
-    draft = len(index_bytes(attrs.evolve(index, blobs=[0] * (2 * len(blobs)))))
-    at, places = _aligned(HEADER + draft), []
-    start = at
-    for size in sizes:
-        places += [at, size]
-        at = _aligned(at + size)
-    data = index_bytes(attrs.evolve(index, blobs=places))
-    assert len(data) == draft
-    pieces: list[bytes | memoryview] = [_SIZES.pack(at if blobs else start, len(data)), data]
+    """The bytes of a file, piece by piece. Each blob is a view of bytes."""
+    data = index_bytes(index, [len(blob) for blob in blobs])
+    start = _aligned(HEADER + len(data))
+    whole = start + sum(_aligned(len(blob)) for blob in blobs)
+    pieces: list[bytes | memoryview] = [_SIZES.pack(whole, len(data)), data]
     pieces.append(bytes(start - HEADER - len(data)))
-    for blob, size in zip(blobs, sizes, strict=True):
-        pieces += [blob, bytes(_aligned(size) - size)]
+    for blob in blobs:
+        pieces += [blob, bytes(_aligned(len(blob)) - len(blob))]
     yield MAGIC + digest_of(*pieces)
     yield from pieces
 
@@ -61,12 +73,11 @@ def unpacked(data: memoryview) -> Content:
     Raises:
         SavedModelError: they are no saved model, one of another version, cut short, or changed.
     """
-    content = data[HEADER:] if len(data) >= HEADER else data[:0]
     if len(data) < len(FAMILY) or bytes(data[: len(FAMILY)]) != FAMILY:
         raise SavedModelError("this is no saved model")
     if bytes(data[: len(MAGIC)]) != MAGIC:
         raise SavedModelError("this model was saved in a format of another version" + _REMEDY)
-    if not content:
+    if len(data) <= HEADER:
         raise SavedModelError(
             f"this saved model ends in its header, after {len(data)} bytes{_REMEDY}"
         )
@@ -75,21 +86,12 @@ def unpacked(data: memoryview) -> Content:
         raise SavedModelError(f"this saved model has {len(data)} bytes and says {size}{_REMEDY}")
     if digest_of(data[_DIGEST.stop :]) != data[_DIGEST]:
         raise SavedModelError(f"this saved model is damaged{_REMEDY}")
-    if index_size > len(content):
-        raise SavedModelError(f"the index of this saved model is longer than the file{_REMEDY}")
-    index = read_index(content[:index_size])
-    return Content(index, _blobs(data, index.blobs))
-
-
-def _blobs(data: memoryview, places: Sequence[int]) -> list[memoryview]:
-    if len(places) % 2:
-        raise SavedModelError("a saved model is damaged: an array without a size")
-    found = []
-    for start, size in zip(places[::2], places[1::2], strict=True):
-        if start % ALIGNMENT or start + size > len(data):
-            raise SavedModelError("a saved model is damaged: an array that does not lie in it")
-        found.append(data[start : start + size])
-    return found
+    key, classes, records, sizes = json.loads(bytes(data[HEADER : HEADER + index_size]))
+    at, blobs = _aligned(HEADER + index_size), []
+    for size in sizes:
+        blobs.append(data[at : at + size])
+        at = _aligned(at + size)
+    return Content(Index(key, classes, records), blobs)
 
 
 def _aligned(size: int) -> int:

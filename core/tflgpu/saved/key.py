@@ -17,7 +17,7 @@ from tflgpu.cache.disk_cache import cache_key
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.classes import Classes, classes_for
-from tflgpu.saved.index import index_bytes
+from tflgpu.saved.container import index_bytes
 from tflgpu.saved.source import FILE, Facts
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _digest(value: Any, classes: Classes) -> str:
     from tflgpu.saved.flatten import Flattener  # a start's key is texts
 
     flat = Flattener(classes).flat(value)
-    digest = hashlib.sha256(index_bytes(flat.index))
+    digest = hashlib.sha256(index_bytes(flat.index()))
     for blob in flat.blobs:
         digest.update(len(blob).to_bytes(8, "little"))
         digest.update(blob)

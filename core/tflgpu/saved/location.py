@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -21,24 +20,20 @@ from tflgpu.plugins.sources import Plugin
 from tflgpu.saved.code import code_by, hand_over
 from tflgpu.saved.facts import facts_of
 from tflgpu.saved.key import Key, key_of
-from tflgpu.saved.model import is_saved, read_saved, read_start, write_saved
+from tflgpu.saved.model import read_saved, read_start, write_saved
 from tflgpu.saved.source import Facts, Source
 from tflgpu.saved.start import Start
 from tflgpu.saved.store import (
     FOLDER,
     default_folder,
-    drop,
     knows,
     open_or_compile,
     open_or_make,
-    path_of,
 )
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
-
-_LOG = logging.getLogger("tflgpu")
 
 
 @frozen
@@ -77,23 +72,15 @@ class SavedLocation:
         facts: Facts,
         device: Device,
         make: Callable[[], Start],
-        failed: str = "",
     ) -> Start:
         """The start of a model's file: read from the folder, where it is `Start.lean`, or made and
-        stored there. With ``failed``, why what is there could not be loaded, it is dropped first,
-        unless it is the same as what is made: then the device or the memory was to blame.
+        stored there.
 
         Raises:
             The errors of ``make``.
         """
         assert self.folder is not None
         key = Key((("token", self.token), *facts, *source.facts))
-        if failed:
-            start, path = make(), path_of(self.folder, key)
-            if is_saved(path, start.lean(), source.graph, key, code_by(device), source):
-                return start
-            _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", failed)
-            drop(path)
         found = open_or_make(
             self.folder,
             key,

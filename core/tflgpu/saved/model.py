@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import attrs
 
 from tflgpu.cache import whole_file
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.classes import Classes, classes_for, classes_of_file
-from tflgpu.saved.container import Content, packed, unpacked
-from tflgpu.saved.index import Index
+from tflgpu.saved.container import Content, Index, packed, unpacked
 from tflgpu.saved.kernel import CodeOf, SavedKernel
 from tflgpu.saved.key import Key
 from tflgpu.saved.model_lookup import FileLookup, GraphLookup, ModelLookup, kernels_of
@@ -49,12 +46,8 @@ def saved_bytes(
     if compiled.broken_rules:
         why = next(iter(compiled.broken_rules.values()))
         raise SavedModelError(f"this model is not saved, since a kernel rule was left out: {why}")
-    flattener = Flattener(classes_for(graph), graph, code_of, source)
-    flat = flattener.flat(root)
-    # The key's texts come last, so that they stand together; those that are there are used.
-    places = [flattener.text(text) for fact in key.facts for text in fact]
-    index = attrs.evolve(flat.index, texts=flattener.texts, key=places)
-    return packed(index, flat.blobs)
+    flat = Flattener(classes_for(graph), graph, code_of, source).flat(root)
+    return packed(flat.index(key.facts), flat.blobs)
 
 
 def compiled_in(
@@ -102,13 +95,8 @@ def _root(data: memoryview, key: Key, where: str, classes: Classes, given: Model
 
 
 def key_in(index: Index) -> Key:
-    """The key that a file says.
-
-    Raises:
-        SavedModelError: it has none.
-    """
-    texts = _texts_at(index, index.key)
-    return Key(tuple(zip(texts[::2], texts[1::2], strict=True)))
+    """The key that a file says."""
+    return Key(tuple((name, text) for name, text in index.key))
 
 
 def write_saved(
@@ -132,22 +120,6 @@ def write_saved(
         whole_file.write(path, pieces, lasting=lasting)
     except OSError as error:
         raise SavedModelError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def is_saved(
-    path: Path,
-    root: Compiled | Start,
-    graph: Graph,
-    key: Key,
-    code_of: CodeOf | None = None,
-    source: Source | None = None,
-) -> bool:
-    """Whether `write_saved` would write what a file has already, by the digest at its start."""
-    try:
-        start = next(saved_bytes(root, graph, key, code_of, source))
-        return mapped(path)[: len(start)] == start
-    except SavedModelError:
-        return False
 
 
 def read_saved(
@@ -203,9 +175,3 @@ def checked(path: Path) -> tuple[Content, Key]:
     """
     content = unpacked(mapped(path))
     return content, key_in(content.index)
-
-
-def _texts_at(index: Index, places: Sequence[int]) -> list[str]:
-    if len(places) % 2 or max(places, default=0) >= len(index.texts):
-        raise SavedModelError("a saved model is damaged: its key")
-    return [index.texts[place] for place in places]

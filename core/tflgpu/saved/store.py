@@ -114,7 +114,7 @@ def open_or_make(
     Raises:
         The errors of ``make``. Those of ``read`` and ``write`` are logged.
     """
-    path = path_of(folder, key)
+    path = folder / f"{key.name}{SUFFIX}"
     if not private_folder.make(folder):
         return make()
     found = _read(path, read)
@@ -131,11 +131,6 @@ def open_or_make(
             private_folder.warn_once(folder, "tflgpu: a compiled model is not kept", f": {error}")
     prune(folder, limit)
     return made
-
-
-def path_of(folder: Path, key: Key) -> Path:
-    """Where a folder has what is kept under a key."""
-    return folder / f"{key.name}{SUFFIX}"
 
 
 def knows(folder: Path, digest: Callable[[], str]) -> bool:

@@ -8,7 +8,7 @@ them, and what one file may cost in all is bounded by its size.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,12 @@ _NOT_FLAT = f"{NOT_FLAT}: {DAMAGED}"
 class FlatFile:
     """The bytes of a flatbuffer, and what may still be spent on reading them."""
 
-    __slots__ = ("_budget", "data", "size")
+    __slots__ = ("_budget", "data", "layout", "size")
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, layouts: Callable[[str], TableLayout] = layout) -> None:
+        """A flatbuffer whose tables have these ``layouts``, by name: the TFLite schema's."""
         self.data = data
+        self.layout = layouts
         self.size = len(data)
         # A table takes four bytes and the offset to it four; no file has more unless they are
         # shared. A hostile one may have a million tables share one long vector, too.
@@ -55,7 +57,7 @@ class FlatFile:
 
     def root(self, where: str, table: str) -> Table:
         """The root table."""
-        return self.table(self._offset(0, f"{where}: root table"), where, layout(table))
+        return self.table(self._offset(0, f"{where}: root table"), where, self.layout(table))
 
     def table(self, position: int, where: str, fields: TableLayout) -> Table:
         """The table at an absolute position.
@@ -177,13 +179,22 @@ class Table:
         position = self._at(field, _OFFSET)
         if position is None:
             return ""
-        where = f"{self.where}: {field.name}"
+        return self._text_at(position, f"{self.where}: {field.name}")
+
+    def _text_at(self, position: int, where: str) -> str:
         start, count = self._file.vector(self._file.follow(position, where), 1, where)
         self._file.require(start, count + 1, where)
         if self._file.data[start + count] != 0:
             raise ModelError(f"{where}: string without its final zero byte. {_NOT_FLAT}")
         self._file.spend(count, where)
         return bytes(self._file.data[start : start + count]).decode("utf-8", "backslashreplace")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A vector of strings."""
+        start, count = self._offsets(name)
+        where = f"{self.where}: {name}"
+        self._file.spend(_OFFSET * count, where)
+        return tuple(self._text_at(start + _OFFSET * i, where) for i in range(count))
 
     def array(self, name: str) -> Array:
         """A vector of numbers, as a read-only view of the file."""
@@ -226,7 +237,7 @@ class Table:
         position = self._at(self._layout.fields[name], _OFFSET)
         if position is None:
             return None
-        return self._file.table(self._file.follow(position, where), where, layout(table))
+        return self._file.table(self._file.follow(position, where), where, self._file.layout(table))
 
     def count(self, name: str) -> int:
         """How many tables a vector of tables has; its offsets are known to be within the file."""
@@ -235,7 +246,7 @@ class Table:
     def children(self, name: str, table: str, where: str) -> Iterator[Table]:
         """The tables of a vector of tables, one at a time; ``where`` plus the index names each."""
         start, count = self._offsets(name)
-        fields = layout(table)
+        fields = self._file.layout(table)
         for i in range(count):
             here = f"{where} {i}"
             yield self._file.table(self._file.follow(start + _OFFSET * i, here), here, fields)
@@ -245,7 +256,7 @@ class Table:
         start, _ = self._offsets(name)
         here = f"{where} {index}"
         position = self._file.follow(start + _OFFSET * index, here)
-        return self._file.table(position, here, layout(table))
+        return self._file.table(position, here, self._file.layout(table))
 
     def _offsets(self, name: str) -> tuple[int, int]:
         position = self._at(self._layout.fields[name], _OFFSET)

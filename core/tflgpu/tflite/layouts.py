@@ -1,7 +1,6 @@
 """What a flatbuffer's tables have: fields with slots, kinds and defaults.
 
-Whose they are is said elsewhere: TFLite's by `tflgpu.tflite.schema`, which takes a package of
-hundreds of modules to know, a saved model's by `tflgpu.saved.index`.
+Those of TFLite are in `tflgpu.tflite.schema`, which takes a package of hundreds of modules to know.
 """
 
 from __future__ import annotations
