@@ -8,26 +8,37 @@ here the interpreter pretends to be such a device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
 
 import attrs
 import numpy as np
 import pytest
+import tflgpu
 from tflgpu import GpuDelegate, Interpreter
+from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.target import Target
 from tflgpu.conformance.op_checks import Question, ask, judge
 from tflgpu.conformance.run import Tensors, prepare
 from tflgpu.conformance.special import SpecialKind, SpecialNumbers, special_samples
 from tflgpu.conformance.target import DeviceUnderTest
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph
+from tflgpu.kernels.domain import team_shape
+from tflgpu.kernels.operands import pixels_per_invocation
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import has_matrices
-from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import OpDef, Sample
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Lowering, Precision, guard
+from tflgpu.lowering.rule import KernelRule, Unsupported
+from tflgpu.lowering.tuning import H200, TABLE, Tuning, tuning_of
+from tflgpu.ops.base import Fields, OpDef, Sample
 from tflgpu.ops.conv import conv_sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.plugins.registry import registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+from tflgpu_cpu_ref.device import CpuRefDevice
 
 OPS = builtin_ops()
 CAPS = {
@@ -158,3 +169,280 @@ def test_a_constant_beyond_f16_is_infinite_without_a_word_of_numpys(op: str) -> 
         interpreter.set_tensor(0, np.ones((1, 4), np.float32))
         interpreter.invoke()
         assert np.isposinf(interpreter.get_tensor(2)).all()
+
+
+# A normalization over one element gives one number, unless that element is not finite: a compiler
+# for graphics that sees the one element leaves the question out.
+
+
+@pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
+@pytest.mark.parametrize(("op", "fields", "number"), [
+    ("SOFTMAX", {"beta": 1.0}, 1.0), ("SOFTMAX", {"beta": 0.5}, 1.0), ("LOG_SOFTMAX", {}, 0.0),
+])  # fmt: skip
+def test_what_is_not_finite_is_nan(
+    op: str, fields: dict[str, Any], number: float, backend: str,
+    require_backend: Callable[[str], Any],
+) -> None:  # fmt: skip
+    require_backend(backend)
+    given = np.array([[np.nan], [np.inf], [-np.inf], [3e38], [0], [-7]], np.float32)
+    shapes = [TensorSpec("x", given.shape), TensorSpec("y", given.shape)]
+    model = write_model(ModelSpec(shapes, [OperatorSpec(op, fields, (0,), (1,))], (0,), (1,)))
+    with (
+        GpuDelegate(backend=backend) as delegate,
+        Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, given)
+        interpreter.invoke()
+        assert interpreter.report.fully_delegated
+        found = interpreter.get_tensor(1)
+    np.testing.assert_array_equal(found, [[np.nan]] * 3 + [[number]] * 3)
+
+
+# One kernel resizes a part of an image of bytes; its neighbours are left as they are.
+
+
+X = np.random.default_rng(0).integers(0, 256, (2, 11, 13, 7)).astype(np.uint8)
+TO_F32 = {"in_data_type": DType.U8.tflite, "out_data_type": DType.F32.tflite}
+
+
+def model(
+    begin: Sequence[int] = (0, 2, 3, 0),
+    size: Sequence[int] = (2, 6, 9, 5),
+    *,
+    cast: bool = True,
+    cut: bool = True,
+    also: Sequence[int] = (),
+) -> bytes:
+    """CAST, SLICE and RESIZE_BILINEAR; ``also`` are further outputs, 1 of CAST and 2 of SLICE."""
+    shape = tuple(size) if cut else X.shape
+    tensors = [
+        TensorSpec("x", X.shape, DType.U8 if cast else DType.F32), TensorSpec("f", X.shape),
+        TensorSpec("part", shape), TensorSpec("y", (shape[0], 5, 17, shape[3])),
+        TensorSpec("begin", (4,), DType.I32, begin), TensorSpec("size", (4,), DType.I32, size),
+        TensorSpec("sides", (2,), DType.I32, [5, 17]),
+    ]  # fmt: skip
+    operators = [OperatorSpec("CAST", TO_F32, (0,), (1,))] if cast else []
+    source = 1 if cast else 0
+    if cut:
+        operators.append(OperatorSpec("SLICE", {}, (source, 4, 5), (2,)))
+        source = 2
+    operators.append(
+        OperatorSpec("RESIZE_BILINEAR", {"half_pixel_centers": True}, (source, 6), (3,))
+    )
+    return write_model(ModelSpec(tensors, operators, (0,), (3, *also)))
+
+
+def results(content: bytes, delegate: Any, x: Any) -> tuple[list[Any], int]:
+    with tflgpu.Interpreter(
+        model_content=content, experimental_delegates=[delegate] if delegate else []
+    ) as one:
+        one.allocate_tensors()
+        one.set_tensor(0, x)
+        one.invoke()
+        found = [one.get_tensor(d["index"]) for d in one.get_output_details()]
+        return found, one.report.dispatches
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> Any:
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("options", "kernels"),
+    [
+        ({}, 1),
+        ({"cut": False}, 1),
+        ({"cast": False}, 1),
+        ({"size": (2, 9, 10, 7)}, 1),
+        # What somebody else needs is made; so is a part that begins behind the first channel.
+        ({"also": (2,)}, 2),
+        ({"also": (1,)}, 2),
+        ({"begin": (0, 2, 3, 1)}, 2),
+        ({"begin": (1, 0, 0, 0), "size": (1, 6, 9, 5)}, 2),
+    ],
+)
+def test_as_the_references(interpreted: Any, options: dict[str, Any], kernels: int) -> None:
+    content = model(**options)
+    x = X if options.get("cast", True) else X.astype(np.float32)
+    want, _ = results(content, None, x)
+    found, dispatches = results(content, interpreted, x)
+    for a, b in zip(found, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+    # The CAST before a SLICE that is not joined runs by itself, or inside the SLICE.
+    assert dispatches in ((kernels,) if kernels == 1 else (2, 3))
+
+
+# A kernel may unroll its slices in Python: at a part's edge, too, where rows have no padding.
+
+
+def _twice(low: Lowering) -> None:
+    """The example of docs/design.md."""
+    k = low.kernel("scale", (64, 1, 1))
+    src, dst = low.read(k, 0), low.write(k)
+    i = k.let(k.global_id(0), "i")
+    guard(k, i < dst.layout.outer)
+    for s in range(dst.slices):
+        dst.store(i, s, src.load(i, s) * 2.0)
+    low.dispatch(k, (dst.layout.outer, 1, 1))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("channels", [1, 3, 4, 5, 9])
+def test_every_channel_is_written_once(channels: int, inside: bool) -> None:
+    """The interpreter refuses two writes of one element, and any beyond the buffer."""
+    rng = np.random.default_rng(channels)
+    graph = Graph()
+    values = [graph.add_value((3, channels), DType.F32) for _ in range(3 if inside else 2)]
+    no_attributes = builtin_ops()["NEG"].parse(Fields("NEG", {}))
+    for source, result in pairwise(values):
+        graph.add_node("NEG", no_attributes, [source], [result])
+    rule = KernelRule("NEG", "twice", _twice, rank=9, fuses=False)
+    target = Target.plain(DeviceCaps(), Precision.F32, rules=(rule,))
+    device = CpuRefDevice()
+    recording = device.load(plan_of(graph.nodes, values[:1], values[-1:], target))
+    x = rng.uniform(-1, 1, (3, channels)).astype(np.float32)
+    recording.inputs[0][...] = x.reshape(recording.inputs[0].shape)
+    recording.run()
+    got = np.array(recording.outputs[0]).reshape(x.shape)
+    np.testing.assert_array_equal(got, x * (4 if inside else 2))
+    recording.close()
+    device.close()
+
+
+# Weights that f16 does not hold well, those of files and those that passes would make: not stored
+# in it.
+
+
+CHANNELS = 16
+HALVES_FILTERS: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {
+    "CONV_2D": ((CHANNELS, 3, 3, CHANNELS), {"stride_w": 1, "stride_h": 1}),
+    "DEPTHWISE_CONV_2D": ((1, 3, 3, CHANNELS), {"stride_w": 1, "stride_h": 1,
+    "depth_multiplier": 1}),
+    "TRANSPOSE_CONV": ((CHANNELS, 3, 3, CHANNELS), {"stride_w": 2, "stride_h": 2}),
+    "FULLY_CONNECTED": ((CHANNELS, CHANNELS), {}),
+}  # fmt: skip
+#: Of the factor, the weights and the input. Products of the first two overflow f16, or are among
+#: its subnormals; none of the three is, and neither are the results.
+SIZES = [(1e4, 20.0, 1e-3), (1e-4, 1e-2, 1e3)]
+
+
+def scaled(op: str, factor: float, size: float, before: bool) -> tuple[bytes, tuple[int, ...]]:
+    """A filter of SAME padding, and a MUL by a factor a channel before or behind it."""
+    shape, options = HALVES_FILTERS[op]
+    rng = np.random.default_rng(3)
+    weights = (rng.normal(size=shape) * size).astype(np.float32)
+    factors = (rng.uniform(0.5, 1, CHANNELS) * factor).astype(np.float32)
+    x = (64, CHANNELS) if op == "FULLY_CONNECTED" else (1, 8, 8, CHANNELS)
+    y = (1, 16, 16, CHANNELS) if op == "TRANSPOSE_CONV" else x
+    tensors = [
+        TensorSpec("x", x), TensorSpec("between", x if before else y), TensorSpec("y", y),
+        TensorSpec("w", shape, data=weights), TensorSpec("factors", (CHANNELS,), data=factors),
+        TensorSpec("b", (CHANNELS,), data=np.zeros(CHANNELS, np.float32)),
+        TensorSpec("shape", (len(y),), DType.I32, data=np.array(y, np.int32)),
+    ]  # fmt: skip
+    source, target = (1, 2) if before else (0, 1)
+    operands = (6, 3, source, 5) if op == "TRANSPOSE_CONV" else (source, 3, 5)
+    operators = [
+        OperatorSpec(op, options, operands, (target,)),
+        OperatorSpec("MUL", {}, (0 if before else 1, 4), (1 if before else 2,)),
+    ]
+    if before:
+        operators.reverse()
+    return write_model(ModelSpec(tensors, operators, (0,), (2,))), x
+
+
+@pytest.mark.parametrize("backend", ["cpu_ref", "vulkan", "wgpu"])
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("op", HALVES_FILTERS)
+def test_factors_stay_out_of_weights_that_f16_would_spoil(
+    op: str, before: bool, backend: str, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
+    for factor, size, of_input in SIZES:
+        content, shape = scaled(op, factor, size, before)
+        x = (np.random.default_rng(4).normal(size=shape) * of_input).astype(np.float32)
+        results = []
+        for precision in ("f32", "f16"):
+            with (
+                tflgpu.GpuDelegate(
+                    backend=backend, device=1 if backend == "cpu_ref" else 0, precision=precision
+                ) as delegate,
+                tflgpu.Interpreter(
+                    model_content=content, experimental_delegates=[delegate]
+                ) as interpreter,
+            ):
+                interpreter.allocate_tensors()
+                interpreter.set_tensor(0, x)
+                interpreter.invoke()
+                assert interpreter.report.fully_delegated
+                results.append(interpreter.get_tensor(2))
+        exact, half = results
+        # f16 rounds inputs, factors, sums and results to 11 bits each.
+        assert np.abs(half - exact).max() < 6 * 2**-11 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("precision", [Precision.F16, Precision.F32_F16])
+@pytest.mark.parametrize(
+    ("largest", "stored"),
+    [
+        (1.0, Scalar.F16), (65504.0, Scalar.F16), (65519.0, Scalar.F16), (65520.0, Scalar.F32),
+        (2**-14, Scalar.F16), (2**-15, Scalar.F32), (0.0, Scalar.F16), (np.inf, Scalar.F16),
+    ],
+)  # fmt: skip
+def test_what_weights_are_stored_as(precision: Precision, largest: float, stored: Scalar) -> None:
+    weights = np.full(1 << 16, largest / 1000, np.float32)
+    weights[7] = -largest
+    assert precision.weight_storage(weights, DeviceCaps(cache_bytes=0)) is stored
+
+
+# Measured constants: each kind of device has its own, and every one of them is asked.
+
+
+OTHER = DeviceCaps(vendor="other", is_gpu=True, compute_units=4, cache_bytes=1 << 20)
+KNOWN = attrs.evolve(OTHER, vendor="nvidia")
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, tuning: Tuning) -> None:
+    """Let `OTHER` be a device that was measured."""
+    monkeypatch.setitem(TABLE, "other", tuning)  # type: ignore[arg-type]
+
+
+def test_reductions_are_cut_by_the_devices_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = team_shape(OTHER, 10, 1000, lanes_first=False)
+    assert before == team_shape(KNOWN, 10, 1000, lanes_first=False)
+    alone = attrs.evolve(H200.reduction, few_steps=2000)
+    measured(monkeypatch, attrs.evolve(H200, reduction=alone))
+    assert team_shape(OTHER, 10, 1000, lanes_first=False).lanes == 1 < before.lanes
+    assert team_shape(KNOWN, 10, 1000, lanes_first=False) == before
+
+
+def test_steps_are_split_by_the_devices_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = team_shape(OTHER, 16, 1 << 16, lanes_first=True, cut=1)
+    assert before.parts > 4
+    measured(monkeypatch, attrs.evolve(H200, reduction=attrs.evolve(H200.reduction, most_parts=4)))
+    assert team_shape(OTHER, 16, 1 << 16, lanes_first=True, cut=1).parts == 4
+
+
+def test_weights_are_rounded_by_the_devices_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = np.full(1000, 1 / 3, np.float32)
+    assert Precision.F32_F16.weight_storage(weights, OTHER) is Scalar.F32
+    measured(monkeypatch, attrs.evolve(H200, rounded_weights=1000))
+    assert Precision.F32_F16.weight_storage(weights, OTHER) is Scalar.F16
+    assert Precision.F32_F16.weight_storage(weights, KNOWN) is Scalar.F32
+
+
+def test_pixels_follow_from_how_many_invocations_keep_it_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert pixels_per_invocation(OTHER, 4096, 64) == 4
+    measured(monkeypatch, attrs.evolve(H200, busy_invocations=512))
+    assert pixels_per_invocation(OTHER, 4096, 64) == 2
+
+
+def test_products_are_split_where_tiles_were_measured() -> None:
+    assert tuning_of(KNOWN).splits_products
+    assert not tuning_of(OTHER).splits_products
+    assert attrs.evolve(tuning_of(OTHER), splits_products=True) == H200

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import attrs
+import numpy as np
 import pytest
 from tflgpu.errors import KernelError
 from tflgpu.language.buffers import KernelBuffer, SharedArray
 from tflgpu.language.builder import Builder
 from tflgpu.language.check import check
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.tree import (
     Assign,
@@ -28,6 +30,7 @@ from tflgpu.language.tree import (
     Store,
     Var,
 )
+from tflgpu.language.tree import Kernel as Tree
 from tflgpu.language.types import BOOL, F16, F32, I32, F32x4, Scalar, Type
 
 SRC = KernelBuffer("src", Scalar.F32, 1, "read")
@@ -319,3 +322,244 @@ def test_blocks_that_are_too_deep_in_each_other(loops: bool) -> None:
     for depth in (65, 5000):
         with pytest.raises(KernelError, match=f"blocks {depth} deep in each other; at most 64"):
             nested(depth, loops=loops).build()
+
+
+# Kernels that are deliberately broken: each defect is one that a device would not notice.
+
+
+def run(kernel: Kernel, groups: int = 1, races: bool = True) -> list[np.ndarray]:
+    arrays = [np.zeros(8 * b.width, b.scalar.numpy) for b in kernel.buffers]
+    interpret(kernel, (groups, 1, 1), arrays, races=races)
+    return arrays
+
+
+def start(workgroup: int = 4, scalar: Scalar = Scalar.I32, width: int = 1) -> tuple:
+    k = Builder("broken", (workgroup, 1, 1))
+    src = k.buffer("src", scalar, width, "read")
+    dst = k.buffer("dst", scalar, width, "write")
+    return k, src, dst
+
+
+@pytest.mark.parametrize(("shift", "bad"), [(5, 8), (-1, -1)])
+@pytest.mark.parametrize("lane", [False, True])
+def test_load_out_of_bounds(shift: int, bad: int, lane: bool) -> None:
+    k, src, dst = start(width=4 if lane else 1)
+    index = k.global_id(0) + (shift + (24 if lane and shift > 0 else 0))
+    load = k.load_lane if lane else k.load
+    k.store_lane(dst, k.global_id(0), load(src, index))
+    bad = 32 if lane and bad > 0 else bad
+    with pytest.raises(KernelError, match=rf"kernel broken: src\[{bad}\] of {32 if lane else 8}"):
+        run(k.build())
+
+
+def test_load_out_of_bounds_in_an_arm_that_is_not_selected() -> None:
+    k, src, dst = start()
+    i = k.global_id(0)
+    k.store(dst, i, k.select(i < 2, k.load(src, i), k.load(src, i * 4)))
+    with pytest.raises(KernelError, match=r"src\[8\] of 8 elements"):
+        run(k.build())
+
+
+def test_load_out_of_bounds_under_a_false_condition_is_fine() -> None:
+    k, src, dst = start()
+    i = k.global_id(0)
+    with k.if_(i < 2):
+        k.store(dst, i, k.load(src, i * 4 + 3))
+    run(k.build())
+
+
+def test_store_out_of_bounds() -> None:
+    k, _, dst = start()
+    k.store(dst, k.global_id(0) + 6, k.i32(1))
+    with pytest.raises(KernelError, match=r"dst\[8\] of 8 elements"):
+        run(k.build())
+
+
+def test_shared_out_of_bounds() -> None:
+    for store in (True, False):
+        k, _, dst = start()
+        tile = k.shared("tile", I32, 3)
+        if store:
+            k.store_shared(tile, k.local_id(0), k.i32(0))
+        else:
+            k.store(dst, k.global_id(0), k.load_shared(tile, k.local_id(0)))
+        with pytest.raises(KernelError, match=r"tile\[3\] of 3 elements"):
+            run(k.build())
+
+
+def test_two_invocations_store_to_one_element() -> None:
+    k, _, dst = start()
+    k.store(dst, k.global_id(0) // 2, k.i32(1))
+    kernel = k.build()
+    with pytest.raises(KernelError, match="two invocations write one element of dst"):
+        run(kernel)
+    run(kernel, races=False)
+
+
+def test_two_workgroups_store_to_one_element() -> None:
+    k, _, dst = start()
+    k.store(dst, k.local_id(0), k.i32(1))
+    kernel = k.build()
+    run(kernel, groups=1)
+    with pytest.raises(KernelError, match="two invocations write one element of dst"):
+        run(kernel, groups=2)
+
+
+def test_two_statements_store_to_one_element() -> None:
+    k, _, dst = start()
+    k.store(dst, k.global_id(0), k.i32(1))
+    k.store(dst, k.global_id(0), k.i32(2))
+    with pytest.raises(KernelError, match="an element of dst is written twice"):
+        run(k.build())
+
+
+def test_lane_stores_that_overlap_a_vector_store() -> None:
+    k, _, dst = start(scalar=Scalar.F32, width=4)
+    k.store(dst, k.global_id(0), k.f32(1, 4))
+    k.store_lane(dst, k.global_id(0) * 4 + 3, k.f32(2))
+    with pytest.raises(KernelError, match="an element of dst is written twice"):
+        run(k.build())
+
+
+def test_read_of_what_another_invocation_wrote_to_a_buffer() -> None:
+    k = Builder("broken", (4, 1, 1))
+    data = k.buffer("data", Scalar.I32, 1, "read_write")
+    i = k.global_id(0)
+    k.store(data, i, i)
+    k.store(data, i + 4, k.load(data, k.i32(3) - i))
+    with pytest.raises(KernelError, match="data is read by several invocations after its write"):
+        run(k.build())
+
+
+def test_write_of_what_another_invocation_read_from_a_buffer() -> None:
+    k = Builder("broken", (4, 1, 1))
+    data = k.buffer("data", Scalar.I32, 1, "read_write")
+    i = k.global_id(0)
+    k.store(data, i, k.load(data, k.i32(3) - i))
+    with pytest.raises(KernelError, match="data is overwritten by several invocations"):
+        run(k.build())
+
+
+# Shared memory
+
+
+def reverse(barrier: bool, *, again: bool = False) -> Kernel:
+    """Each invocation reads what another wrote; with ``again`` it then writes there."""
+    k, src, dst = start()
+    tile = k.shared("tile", I32, 4)
+    lane = k.let(k.local_id(0))
+    k.store_shared(tile, lane, k.load(src, lane))
+    if barrier or again:
+        k.barrier()
+    value = k.let(k.load_shared(tile, k.i32(3) - lane))
+    if again:
+        if barrier:
+            k.barrier()
+        k.store_shared(tile, lane, value)
+    k.store(dst, k.global_id(0), value)
+    return k.build()
+
+
+def test_read_after_write_needs_a_barrier() -> None:
+    run(reverse(barrier=True))
+    with pytest.raises(KernelError, match="tile is read without a barrier after its write"):
+        run(reverse(barrier=False))
+
+
+def test_write_after_read_needs_a_barrier() -> None:
+    run(reverse(barrier=True, again=True))
+    with pytest.raises(KernelError, match="tile is overwritten without a barrier"):
+        run(reverse(barrier=False, again=True))
+
+
+@pytest.mark.parametrize("element", [0, 2, 3])
+def test_write_after_read_by_several_needs_a_barrier(element: int) -> None:
+    k, _, dst = start()
+    tile = k.shared("tile", I32, 4)
+    lane = k.let(k.local_id(0))
+    k.store_shared(tile, lane, lane)
+    k.barrier()
+    # All four read it, so not even the one whose number it has may write.
+    value = k.let(k.load_shared(tile, element))
+    with k.if_(lane.eq(element)):
+        k.store_shared(tile, lane, value)
+    k.store(dst, k.global_id(0), value)
+    with pytest.raises(KernelError, match="tile is overwritten without a barrier"):
+        run(k.build())
+
+
+def test_write_after_write_needs_a_barrier() -> None:
+    k, _, dst = start()
+    tile = k.shared("tile", I32, 4)
+    lane = k.let(k.local_id(0))
+    k.store_shared(tile, lane, lane)
+    k.store_shared(tile, k.i32(3) - lane, lane)
+    k.store(dst, k.global_id(0), lane)
+    with pytest.raises(KernelError, match="tile is overwritten without a barrier"):
+        run(k.build())
+
+
+def test_two_invocations_write_one_shared_element_at_once() -> None:
+    k, _, dst = start()
+    tile = k.shared("tile", I32, 4)
+    k.store_shared(tile, k.local_id(0) // 2, k.i32(1))
+    k.store(dst, k.global_id(0), k.i32(0))
+    with pytest.raises(KernelError, match="two invocations write one element of tile"):
+        run(k.build())
+
+
+def test_workgroups_do_not_share() -> None:
+    k, _, dst = start()
+    tile = k.shared("tile", I32, 4)
+    lane = k.let(k.local_id(0))
+    k.store_shared(tile, lane, k.global_id(0))
+    k.store(dst, k.global_id(0), k.load_shared(tile, lane))
+    assert run(k.build(), groups=2)[1].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(
+    "kind", [Type(Scalar.F32), F32x4, Type(Scalar.F16, 2), I32, Type(Scalar.U32)], ids=str
+)
+def test_shared_memory_starts_as_nothing_usable(kind: Type) -> None:
+    k = Builder("unset", (4, 1, 1))
+    dst = k.buffer("dst", kind.scalar, kind.width, "write")
+    k.store(dst, k.global_id(0), k.load_shared(k.shared("tile", kind, 4), k.local_id(0)))
+    (out,) = run(k.build())
+    touched = out[: 4 * kind.width]
+    assert np.isnan(touched).all() if kind.is_float else (np.abs(touched.astype(int)) > 1e9).all()
+
+
+# Barriers that the checker cannot judge: it is left out here.
+
+
+def unchecked(kernel: Kernel, change: Callable[[tuple[Stmt, ...]], tuple[Stmt, ...]]) -> Tree:
+    return attrs.evolve(kernel, body=change(kernel.body))
+
+
+def test_barrier_that_a_part_of_the_workgroup_reaches() -> None:
+    k, _, dst = start()
+    with k.if_(k.local_id(0) < 2):
+        k.store(dst, k.global_id(0), k.i32(0))
+    kernel = unchecked(
+        k.build(), lambda body: (attrs.evolve(body[0], then=(Barrier(), *body[0].then)),)
+    )
+    with pytest.raises(KernelError, match="a barrier was reached by a part of a workgroup"):
+        run(kernel)
+
+
+def test_barrier_after_some_returned() -> None:
+    k, _, dst = start()
+    with k.if_(k.local_id(0) < 2):
+        k.return_()
+    k.store(dst, k.global_id(0), k.i32(0))
+    kernel = unchecked(k.build(), lambda body: (*body, Barrier()))
+    with pytest.raises(KernelError, match="a barrier was reached by a part of a workgroup"):
+        run(kernel)
+
+
+def test_barrier_that_whole_workgroups_skip_is_fine() -> None:
+    k, _, dst = start()
+    with k.if_(k.group_id(0) < 1):
+        k.barrier()
+        k.store(dst, k.global_id(0), k.i32(5))
+    assert run(k.build(), groups=2)[1].tolist() == [5] * 4 + [0] * 4

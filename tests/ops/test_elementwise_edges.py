@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import tflgpu
 from tflgpu.conformance.run import run_case
 from tflgpu.conformance.samples import SampleCase, materialize, run_reference
 from tflgpu.conformance.tolerance import Tolerance
@@ -16,12 +17,20 @@ from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ir.quant import Quantization
+from tflgpu.kernels.binary import _floor_div, _floor_mod
+from tflgpu.language import evaluate
+from tflgpu.language.builder import Builder
+from tflgpu.language.interpreter import interpret
+from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import Activation, Arg, Fields, Operand, Sample
+from tflgpu.ops.base import Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec
+from tflgpu.tflite.spec import TensorSpec as FileTensor
+from tflgpu.tflite.write import write_model
 
 OPS = builtin_ops()
 SATURATING = ("TANH", "LOGISTIC", "ELU", "GELU", "HARD_SWISH", "RELU6")
@@ -266,3 +275,175 @@ def test_dequantizing_by_channel() -> None:
     np.testing.assert_array_equal(got, f32([[1, 10], [-1, -2]]))
     with pytest.raises(ModelError, match="2 scales"):
         _infer("DEQUANTIZE", _operands(((2, 3), I8)), fields)
+
+
+# FLOOR_DIV of floats on devices whose division is as exact as Vulkan and WGSL ask for: 2.5 units
+# in the last place.
+
+
+_ROWS = 6144
+
+
+def _operands_floor_div(kind: str) -> tuple[Any, Any]:
+    rng = np.random.default_rng(5)
+    a = rng.uniform(-9, 9, _ROWS)
+    b = rng.uniform(0.3, 2, _ROWS) * rng.choice([-1, 1], _ROWS)
+    if kind == "huge quotients":
+        a *= 10.0 ** rng.uniform(8, 37.0, _ROWS)
+    elif kind == "one digit too many":  # whole numbers in between are halves of a unit there
+        a = rng.uniform(2**24, 2**26, _ROWS) * rng.choice([-1, 1], _ROWS) * b
+    elif kind == "whole quotients":
+        b = b.astype(np.float16)
+        a = rng.integers(-(2**12), 2**12, _ROWS) * b.astype(np.float64)
+    return a.astype(np.float32), b.astype(np.float32)
+
+
+def _sloppy(divide: Callable[..., Any]) -> Callable[..., Any]:
+    rng = np.random.default_rng(6)
+
+    def divided(op: str, a: Any, b: Any) -> Any:
+        found = divide(op, a, b)
+        if op != "div" or found.dtype.kind != "f":
+            return found
+        for _ in range(2):
+            away = rng.choice(np.float32([-np.inf, 0, np.inf]), found.shape)
+            nudged = np.nextafter(found, away)
+            found = np.where((away == 0) | ~np.isfinite(found), found, nudged)
+        return found
+
+    return divided
+
+
+@pytest.mark.parametrize(
+    "kind", ["huge quotients", "one digit too many", "whole quotients", "usual"]
+)
+@pytest.mark.parametrize("exact", [True, False], ids=["an exact division", "a sloppy one"])
+def test_floored(kind: str, exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not exact:
+        monkeypatch.setattr(evaluate, "_divide", _sloppy(evaluate._divide))
+    a, b = _operands_floor_div(kind)
+    k = Builder("floored", (64, 1, 1))
+    one, two = (k.buffer(n, Scalar.F32, 4, "read") for n in ("one", "two"))
+    outs = [k.buffer(n, Scalar.F32, 4, "write") for n in ("quotient", "rest")]
+    i = k.let(k.global_id(0))
+    for out, rule in zip(outs, (_floor_div, _floor_mod), strict=True):
+        k.store(out, i, rule(k, k.let(k.load(one, i)), k.let(k.load(two, i))))
+    arrays = [a, b, np.zeros_like(a), np.zeros_like(a)]
+    interpret(k.build(), (_ROWS // 256, 1, 1), arrays)
+    np.testing.assert_array_equal(arrays[3], np.mod(a, b))
+    want = np.floor(a.astype(np.float64) / b.astype(np.float64)).astype(np.float32)
+    near = np.abs(want) < 2**24
+    np.testing.assert_array_equal(arrays[2][near], want[near])
+    far = arrays[2] != want
+    # Of quotients that a float cannot hold, one in a million may lie too close to a half.
+    assert far.sum() <= (0 if near.all() else 1), (a[far], b[far], arrays[2][far], want[far])
+
+
+# Whole numbers divided by what processors refuse to divide by, on every API; and powers that do
+# not fit.
+
+
+LEAST = -(2**31)
+A = np.int32([LEAST, LEAST, 7, -7, LEAST])
+B = np.int32([-1, 1, -1, 2, -3])
+EXPECTED = {
+    "DIV": [LEAST, LEAST, -7, -3, 715827882],  # whole numbers wrap around
+    "FLOOR_DIV": [LEAST, LEAST, -7, -4, 715827882],
+    "FLOOR_MOD": [0, 0, 0, 1, -2],
+}
+
+
+@pytest.mark.parametrize(
+    ("backend", "device"),
+    [("cpu_ref", 0), ("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu", 0)],
+)
+def test_the_smallest_number_over_minus_one(
+    backend: str, device: int, require_backend: Callable[[str], Any]
+) -> None:
+    """It does not fit: x86 traps, and a compiler of OpenCL C may make of it what it likes."""
+    require_backend(backend)
+    tensors = [FileTensor(name, A.shape, DType.I32) for name in ("a", "b", *EXPECTED)]
+    operators = [OperatorSpec(op, {}, [0, 1], [i]) for i, op in enumerate(EXPECTED, 2)]
+    content = write_model(ModelSpec(tensors, operators, [0, 1], [2, 3, 4]))
+    with (
+        tflgpu.GpuDelegate(backend=backend, device=device, allow_fallback=False) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as it,
+    ):
+        it.allocate_tensors()
+        it.set_tensor(0, A)
+        it.set_tensor(1, B)
+        it.invoke()
+        found = {op: it.get_tensor(i).tolist() for i, op in enumerate(EXPECTED, 2)}
+    assert found == EXPECTED
+
+
+def test_powers_that_do_not_fit() -> None:
+    """The smallest number, as LiteRT's conversion from a real one gives it on x86."""
+    a = np.int32([3, -3, 2, -2, 46341, 46340, 0, -1])
+    b = np.int32([25, 23, 31, 31, 2, 2, 0, 5])
+    tensors = [FileTensor(name, a.shape, DType.I32) for name in "aby"]
+    content = write_model(ModelSpec(tensors, [OperatorSpec("POW", {}, [0, 1], [2])], [0, 1], [2]))
+    with tflgpu.Interpreter(
+        model_content=content, experimental_delegates=[], cpu_backend="cpu_ref"
+    ) as it:
+        it.allocate_tensors()
+        it.set_tensor(0, a)
+        it.set_tensor(1, b)
+        it.invoke()
+        assert it.get_tensor(2).tolist() == [LEAST] * 5 + [46340**2, 1, -1]
+
+
+# References compute in 64 bits where they are given 64 bits: `tflgpu.conformance.float64` takes
+# what they make then for the truth between two results of 32 bits.
+
+
+#: What they give changes in steps, which a small change of an operand does not reach.
+STEPS = {"CEIL", "FLOOR", "FLOOR_DIV", "ROUND", "SIGN", "ZEROS_LIKE", "FAKE_QUANT",
+         "QUANTIZE_AND_DEQUANTIZE", "QUANTIZE_ON_THE_FLY", "QUANTIZED_SOFTMAX",
+         "QUANTIZED_TABLE", "ROUND_TO_BF16", "STORED_DIGIT", "STORED_HARD_SWISH", "STORED_PAIR",
+         "STORED_PRODUCT",
+         "STORED_SUMS", "STORED_TOTAL", "STORED_UNIT"}  # fmt: skip
+#: Results of f32 whatever the operands are, which the judge refuses to take for more.
+NARROW = {"AudioSpectrogram", "BITCAST", "Landmarks2TransformMatrix", "Mfcc",
+       "NON_MAX_SUPPRESSION_V5", "Resampler", "TFLite_Detection_PostProcess", "TransformTensor",
+       "TransformTensorBilinear"}  # fmt: skip
+
+
+def results(op: OpDef, index: int) -> tuple[list[Array], list[Array]] | None:
+    """Of a sample's operands with digits beyond f32, and without them; None where it has no
+    floats."""
+    case = materialize(op, op.samples()[index])
+    (node, *_) = case.graph
+    rng = np.random.default_rng(0)
+    wide: list[Array | None] = []
+    for value in node.inputs:
+        array = None if value is None else case.arrays.get(value.id, value.data)
+        if array is not None and array.dtype == np.float32:
+            array = array * (1 + 1e-11 * rng.integers(1, 9, array.shape))
+        wide.append(array)
+    if not any(a is not None and a.dtype == np.float64 for a in wide):
+        return None
+    narrow = [
+        a if a is None or a.dtype != np.float64 else a.astype(np.float32).astype(np.float64)
+        for a in wide
+    ]
+    found = [
+        [a for a in op.reference(node.attrs, operands) if a.dtype.kind == "f"]
+        for operands in (wide, narrow)
+    ]
+    return (found[0], found[1]) if found[0] else None
+
+
+@pytest.mark.parametrize("name", sorted(set(builtin_ops()) - STEPS - NARROW))
+def test_no_digit_is_lost(name: str) -> None:
+    op = builtin_ops()[name]
+    count = min(len(op.samples()), 4)
+    pairs = [pair for i in range(count) if (pair := results(op, i)) is not None]
+    if not pairs:
+        pytest.skip("no floats go in and come out")
+    assert all(a.dtype == np.float64 for wide, _ in pairs for a in wide)
+    assert any(
+        not np.array_equal(a, b, equal_nan=True)
+        for pair in pairs
+        for a, b in zip(*pair, strict=True)
+    )

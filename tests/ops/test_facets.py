@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 import pytest
 from tflgpu.conformance.facet_checks import facets_of
 from tflgpu.conformance.samples import materialize
-from tflgpu.ops.base import Accuracy, Activation, OpDef, Operand
+from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.errors import ModelError, TflgpuError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph, Node, TensorSpec
+from tflgpu.ops.base import Accuracy, Activation, Fields, OpDef, Operand, Sample
 from tflgpu.ops.moves import Moves
 from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes.batch import BatchedGraph
 
 OPS = builtin_ops()
 
@@ -143,3 +151,208 @@ def test_moves_that_transpose(
     moves: Moves, shape: tuple[int, ...], result: tuple[int, ...], order: tuple[int, ...] | None
 ) -> None:
     assert moves.permutation(shape, result) == order
+
+
+# `OpDef.batch`: what an op becomes for several items computes each as it is computed alone. Every
+# sample of every op that says so: each choice of operands that are different from item to item,
+# the others constants. What an op refuses is refused with words.
+
+
+COUNT = 3
+MOST = 30_000  # elements; larger samples show nothing more
+BATCH_OPS = {name: op for name, op in builtin_ops().items() if op.batch is not None}
+
+#: Ops that answer, and whose answer is always no.
+NEVER = {"TFLite_Detection_PostProcess"}
+
+
+def node_of(
+    op: OpDef, sample: Sample, arrays: Sequence[Array | None], each: Collection[int]
+) -> tuple[Graph, Node]:
+    graph = Graph()
+    inputs = []
+    for i, (arg, array) in enumerate(zip(sample.args, arrays, strict=True)):
+        if arg is None or array is None:
+            inputs.append(None)
+            continue
+        value = graph.add_value(array.shape, arg.dtype, data=None if i in each else array)
+        inputs.append(value)
+        if i in each:
+            graph.inputs.append(value)
+    attributes = op.parse(Fields(op.name, sample.fields, sample.custom_options))
+    specs = op.infer(attributes, [None if v is None else Operand(v.spec, v.data) for v in inputs])
+    outputs = [graph.add_value(s.shape, s.dtype) for s in specs]
+    node = graph.add_node(op.name, attributes, inputs, outputs)
+    graph.outputs = outputs
+    return graph, node
+
+
+def run(node: Node, given: dict[int, Array]) -> list[Array]:
+    op = builtin_ops()[node.op]
+    arrays = [None if v is None else given.get(v.id, v.data) for v in node.inputs]
+    results = op.reference(node.attrs, arrays)
+    assert [r.shape for r in results] == [v.shape for v in node.outputs]
+    return results
+
+
+def choices(sample: Sample) -> Iterator[tuple[int, ...]]:
+    free = [
+        i for i, a in enumerate(sample.args) if a is not None and a.data is None and not a.const
+    ]
+    for size in range(1, len(free) + 1) if len(free) < 5 else (1, len(free)):
+        yield from itertools.combinations(free, size)
+
+
+def of_items(
+    op: OpDef, sample: Sample, each: tuple[int, ...]
+) -> tuple[str | None, list[Array], list[Array]]:
+    """Why not; else what comes of all items at once, and of each alone."""
+    rng = np.random.default_rng(5)
+    arrays: list[Array | None] = [None if a is None else a.draw(rng) for a in sample.args]
+    items: list[dict[int, Any]] = [
+        {i: a.draw(rng) for i in each if (a := sample.args[i]) is not None} for _ in range(COUNT)
+    ]
+    graph, node = node_of(op, sample, arrays, each)
+    ids = {i: node.input(i).id for i in each}
+    alone = [run(node, {ids[i]: item[i] for i in each}) for item in items]
+    work = BatchedGraph(graph, COUNT, builtin_ops())
+    refused = next(filter(None, map(work.widen, graph.inputs)), None) or work.add(node)
+    if refused is not None:
+        return refused, [], []
+    wide = {ids[i]: np.concatenate([np.atleast_1d(item[i]) for item in items]) for i in each}
+    for each_node in work.nodes:
+        results = run(each_node, wide)
+        wide.update((v.id, r) for v, r in zip(each_node.outputs, results, strict=True))
+    joined = [np.concatenate(list(map(np.atleast_1d, parts))) for parts in zip(*alone, strict=True)]
+    return None, [wide[v.id] for v in graph.outputs], joined
+
+
+@pytest.mark.parametrize("name", BATCH_OPS)
+def test_items_are_computed_as_they_are_alone(name: str) -> None:
+    op, taken = BATCH_OPS[name], 0
+    for sample in op.samples():
+        if sum(np.prod(a.shape, dtype=int) for a in sample.args if a is not None) > MOST:
+            continue
+        for each in choices(sample):
+            refused, got, wanted = of_items(op, sample, each)
+            if refused is not None:
+                assert len(refused) > 10, refused
+                continue
+            taken += 1
+            limit = Tolerance.of(op.accuracy, sample.accumulates)
+            for mine, theirs in zip(got, wanted, strict=True):
+                assert mine.dtype == theirs.dtype
+                problem = limit.mismatch(mine, theirs)
+                assert problem is None, f"{name} {sample.id} {each}: {problem}"
+    assert bool(taken) is (name not in NEVER)
+
+
+def test_most_ops_say_something() -> None:
+    """So that the loop above is about something."""
+    assert len(BATCH_OPS) > 90
+
+
+# References of tensors without elements: of the shape that inference says, or refused in words.
+
+
+#: Samples of an op: its shapes differ more than its options.
+_MOST = 3
+
+
+def emptied(
+    op: OpDef, sample: Sample
+) -> Iterator[tuple[object, list[Operand | None], list[Array | None]]]:
+    """Attributes and operands of a sample, with a size of an operand, and of those shaped like it,
+    0."""
+    case = materialize(op, sample)
+    node = case.node
+    for value in node.inputs:
+        if value is None or value.data is not None or value.is_variable:
+            continue
+        for axis in range(len(value.shape)):
+            operands: list[Operand | None] = []
+            arrays: list[Array | None] = []
+            for other in node.inputs:
+                if other is None:
+                    operands.append(None)
+                    arrays.append(None)
+                    continue
+                array = case.arrays.get(other.id, other.data)
+                if array is None:
+                    array = np.zeros(other.shape, other.dtype.numpy)
+                if other.data is None and other.shape == value.shape:
+                    array = np.zeros(
+                        [0 if i == axis else d for i, d in enumerate(array.shape)], array.dtype
+                    )
+                operands.append(Operand(TensorSpec(array.shape, other.dtype), other.data))
+                arrays.append(array)
+            yield node.attrs, operands, arrays
+
+
+@pytest.mark.parametrize("op", builtin_ops().values(), ids=lambda op: op.name)
+@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
+def test_a_reference_agrees_with_its_inference(op: OpDef) -> None:
+    for sample in list(op.samples())[:_MOST]:
+        for attributes, operands, arrays in emptied(op, sample):
+            try:
+                specs = op.infer(attributes, operands)
+                with np.errstate(all="ignore"):
+                    results = op.reference(attributes, arrays)
+            except TflgpuError as error:
+                assert str(error)
+                continue
+            for result, spec in zip(results, specs, strict=False):  # then the state, if it has one
+                assert result.shape == spec.shape, (sample.id, arrays)
+                assert result.dtype == spec.dtype.numpy
+
+
+@pytest.mark.parametrize(
+    "name", ["CONV_2D", "CONV_3D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "FULLY_CONNECTED"]
+)
+def test_no_items(name: str) -> None:
+    """A batch of none, which LiteRT runs."""
+    op = builtin_ops()[name]
+    attributes, operands, arrays = next(emptied(op, op.samples()[0]))
+    (spec,) = op.infer(attributes, operands)
+    (result,) = op.reference(attributes, arrays)
+    assert result.shape == spec.shape
+    assert spec.shape[0] == 0
+    assert 0 not in spec.shape[1:]
+
+
+# Types of which an op that counts, sorts or blends makes nothing are refused, as LiteRT refuses
+# them.
+
+
+def infer(op: str, fields: dict[str, Any], *operands: Operand) -> list[TensorSpec]:
+    definition = builtin_ops()[op]
+    return definition.infer(definition.parse(Fields(op, fields)), operands)
+
+
+def const(value: Any, dtype: DType) -> Operand:
+    data = np.array(value, dtype.numpy)
+    return Operand(TensorSpec(data.shape, dtype), data)
+
+
+@pytest.mark.parametrize("dtype", [DType.BOOL, DType.C64, DType.C128])
+def test_a_range(dtype: DType) -> None:
+    with pytest.raises(ModelError, match=f"RANGE: start .* is {dtype.value}, not a number"):
+        infer("RANGE", {}, *(const(n, dtype) for n in (0, 1, 1)))
+    assert infer("RANGE", {}, *(const(n, DType.I16) for n in (0, 3, 1)))[0].shape == (3,)
+
+
+@pytest.mark.parametrize("dtype", [DType.C64, DType.C128])
+def test_the_largest_of_complex_numbers(dtype: DType) -> None:
+    with pytest.raises(ModelError, match="complex numbers, of which none is the largest"):
+        infer("TOPK_V2", {}, Operand(TensorSpec((5,), dtype)), const(2, DType.I32))
+    found = infer("TOPK_V2", {}, Operand(TensorSpec((5,), DType.F64)), const(2, DType.I32))
+    assert found[0] == TensorSpec((2,), DType.F64)
+
+
+@pytest.mark.parametrize("dtype", [DType.BOOL, DType.C64, DType.I32, DType.U64])
+def test_between_two_pixels(dtype: DType) -> None:
+    size, image = const([4, 4], DType.I32), (1, 2, 3, 1)
+    with pytest.raises(ModelError, match=f"RESIZE_BILINEAR takes .*, not {dtype.value}"):
+        infer("RESIZE_BILINEAR", {}, Operand(TensorSpec(image, dtype)), size)
+    nearest = infer("RESIZE_NEAREST_NEIGHBOR", {}, Operand(TensorSpec(image, dtype)), size)
+    assert nearest == [TensorSpec((1, 4, 4, 1), dtype)]

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import permutations
+from typing import Any
 
+import numpy as np
 import pytest
 from tflgpu.ir.dtypes import DType
-from tflgpu.passes import global_pool, merge_transposes, remove_noops, square
+from tflgpu.ir.graph import Value
+from tflgpu.ir.quant import Quantization
+from tflgpu.passes import (
+    fold_constants,
+    fold_dequantize,
+    global_pool,
+    merge_transposes,
+    remove_noops,
+    square,
+)
+from tflgpu.passes.remove_noops import PASS
 
-from tests.passes.harness import RELU, Maker, check, names, only
+from tests.passes.harness import CONTEXT, RELU, Maker, check, names, only
 
 
 @pytest.mark.parametrize("second", list(permutations(range(3))))
@@ -69,3 +82,262 @@ def test_other_averages_stay(fields: dict[str, int]) -> None:
     options = {"filter_height": 5, "filter_width": 7, "stride_h": 9, "stride_w": 9, "padding": 1}
     graph = g.done(g.op("AVERAGE_POOL_2D", g.input(2, 5, 7, 6), **{**options, **fields}))
     assert only(check(graph, global_pool.PASS), "AVERAGE_POOL_2D")
+
+
+# Nodes that hand on an operand's elements, and others that look as if they did.
+
+
+Make = Callable[[Maker, Value], Value]
+
+SHAPE = (1, 3, 5, 4)
+ZEROS = [[0, 0]] * 4
+
+
+def resize(op: str, **fields: Any) -> Make:
+    return lambda g, x: g.op(op, x, g.ints(3, 5), **fields)
+
+
+GONE: dict[str, Make] = {
+    "reshape": lambda g, x: g.op("RESHAPE", x, g.ints(*SHAPE)),
+    "squeeze": lambda g, x: g.op("SQUEEZE", g.op("EXPAND_DIMS", x, g.ints(0)), squeeze_dims=[0]),
+    "slice": lambda g, x: g.op("SLICE", x, g.ints(0, 0, 0, 0), g.ints(1, -1, 5, 4)),
+    "strided": lambda g, x: g.op(
+        "STRIDED_SLICE", x, g.ints(0, 0, 0, 0), g.ints(1, 3, 5, 4), g.ints(1, 1, 1, 1)
+    ),
+    "strided_masks": lambda g, x: g.op(
+        "STRIDED_SLICE", x, g.ints(0, 1, 2, 3), g.ints(0, 0, 0, 0), g.ints(-1, 1, 1, 1),
+        begin_mask=15, end_mask=15,
+    ),
+    "transpose": lambda g, x: g.op("TRANSPOSE", x, g.ints(0, 1, 2, 3)),
+    "pad": lambda g, x: g.op("PAD", x, g.ints(*ZEROS)),
+    "pad_v2": lambda g, x: g.op("PADV2", x, g.ints(*ZEROS), g.const([3.0])),
+    "mirror_pad": lambda g, x: g.op("MIRROR_PAD", x, g.ints(*ZEROS), mode=0),
+    "tile": lambda g, x: g.op("TILE", x, g.ints(1, 1, 1, 1)),
+    "concat": lambda g, x: g.op("CONCATENATION", x, axis=3),
+    "split": lambda g, x: g.op("SPLIT", g.ints(3), x, num_splits=1),
+    "add_n": lambda g, x: g.op("ADD_N", x),
+    "cast": lambda g, x: g.op("CAST", x, out_data_type=DType.F32.tflite),
+    "add": lambda g, x: g.op("ADD", x, g.const([0, 0, 0, 0])),
+    "add_left": lambda g, x: g.op("ADD", g.const(0), x),
+    "sub": lambda g, x: g.op("SUB", x, g.const(0)),
+    "mul": lambda g, x: g.op("MUL", x, g.const([1])),
+    "div": lambda g, x: g.op("DIV", x, g.const(1)),
+    "bilinear": resize("RESIZE_BILINEAR"),
+    "bilinear_half": resize("RESIZE_BILINEAR", half_pixel_centers=True),
+    "bilinear_align": resize("RESIZE_BILINEAR", align_corners=True),
+    "nearest": resize("RESIZE_NEAREST_NEIGHBOR"),
+    "nearest_half": resize("RESIZE_NEAREST_NEIGHBOR", half_pixel_centers=True),
+    "nearest_align": resize("RESIZE_NEAREST_NEIGHBOR", align_corners=True),
+}  # fmt: skip
+
+STAYS: dict[str, Make] = {
+    "slice": lambda g, x: g.op("SLICE", x, g.ints(0, 0, 0, 1), g.ints(1, 3, 5, 3)),
+    "backwards": lambda g, x: g.op(
+        "STRIDED_SLICE", x, g.ints(0, -1, 0, 0), g.ints(1, -9, 5, 4), g.ints(1, -1, 1, 1)
+    ),
+    "transpose": lambda g, x: g.op("TRANSPOSE", x, g.ints(0, 2, 1, 3)),
+    "pad": lambda g, x: g.op("PAD", x, g.ints([0, 0], [1, 0], [0, 0], [0, 0])),
+    "tile": lambda g, x: g.op("TILE", x, g.ints(1, 2, 1, 1)),
+    "concat": lambda g, x: g.op("CONCATENATION", x, x, axis=1),
+    "concat_relu6": lambda g, x: g.op("CONCATENATION", x, axis=1, fused_activation_function=3),
+    "add_n": lambda g, x: g.op("ADD_N", x, x),
+    "cast": lambda g, x: g.op("CAST", x, out_data_type=DType.I32.tflite),
+    "add": lambda g, x: g.op("ADD", x, g.const([0, 0, 0, 1e-9])),
+    "add_relu": lambda g, x: g.op("ADD", x, g.const(0), **RELU),
+    "add_broadcasts": lambda g, x: g.op("ADD", x, g.const(np.zeros((2, 3, 5, 4)))),
+    "sub_from": lambda g, x: g.op("SUB", g.const(0), x),
+    "div_by": lambda g, x: g.op("DIV", g.const(1), g.op("EXP", x)),
+    "bilinear": lambda g, x: g.op("RESIZE_BILINEAR", x, g.ints(3, 6)),
+    "mean": lambda g, x: g.op("MEAN", x, g.ints(1), keep_dims=True),
+}  # fmt: skip
+
+RESHAPED: dict[str, Make] = {
+    "squeeze": lambda g, x: g.op("SQUEEZE", x, squeeze_dims=[0]),
+    "expand": lambda g, x: g.op("EXPAND_DIMS", x, g.ints(2)),
+    "transpose": lambda g, x: g.op("TRANSPOSE", x, g.ints(1, 0, 2, 3)),
+    "shrink": lambda g, x: g.op(
+        "STRIDED_SLICE", x, g.ints(0, 0, 0, 0), g.ints(1, 3, 5, 4), g.ints(1, 1, 1, 1),
+        shrink_axis_mask=1,
+    ),
+    "pack": lambda g, x: g.op("PACK", x, axis=1, values_count=1),
+    "unpack": lambda g, x: g.op("UNPACK", x, axis=0, num=1),
+    "mean": lambda g, x: g.op("MEAN", x, g.ints(0), keep_dims=False),
+    "two": lambda g, x: g.op("RESHAPE", g.op("SQUEEZE", x, squeeze_dims=[]), g.ints(4, 15)),
+    "three": lambda g, x: g.op(
+        "RESHAPE", g.op("RESHAPE", g.op("EXPAND_DIMS", x, g.ints(0)), g.ints(2, -1)), g.ints(4, -1)
+    ),
+}  # fmt: skip
+
+
+def around(make: Make, *, relu_after: bool = True) -> Maker:
+    """RELU -> what is made -> RELU, so that nothing is an input or an output of the graph."""
+    g = Maker()
+    y = make(g, g.op("RELU", g.input(*SHAPE)))
+    if not y.dtype.is_float:
+        y = g.op("CAST", y, out_data_type=DType.F32.tflite)
+    g.done(g.op("ABS", y) if relu_after else y)
+    return g
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_gone(name: str) -> None:
+    assert names(check(around(GONE[name]).graph, PASS, rtol=0)) == ["RELU", "ABS"]
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_gone_in_front_of_an_output(name: str) -> None:
+    after = check(around(GONE[name], relu_after=False).graph, PASS, rtol=0)
+    assert names(after) == ["RELU"]
+    assert after.nodes[0].outputs == after.outputs
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_stays(name: str) -> None:
+    graph = around(STAYS[name]).graph
+    assert names(check(graph, PASS, rtol=0)) == names(graph)
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_becomes_one_reshape(name: str) -> None:
+    after = check(around(RESHAPED[name]).graph, PASS, rtol=0)
+    assert names(after) == ["RELU", "RESHAPE", "ABS"]
+
+
+def test_origins_go_to_what_is_left() -> None:
+    after = check(around(GONE["pad"]).graph, PASS)
+    assert [n.origins for n in after.nodes] == [(0, 1), (2,)]
+    after = check(around(RESHAPED["three"]).graph, PASS)
+    assert [n.origins for n in after.nodes] == [(0,), (1, 2, 3), (4,)]
+
+
+def test_between_an_input_and_an_output_a_copy_stays() -> None:
+    g = Maker()
+    x = g.input(2, 3)
+    graph = g.done(g.op("PAD", x, g.ints([0, 0], [0, 0])))
+    after = check(graph, PASS)
+    assert len(after.nodes) == 1
+    assert after.outputs[0] is not after.inputs[0]
+
+
+def test_two_outputs_of_the_same_contents_stay_two() -> None:
+    g = Maker()
+    y = g.op("RELU", g.input(2, 3))
+    z = g.op("SLICE", y, g.ints(0, 0), g.ints(2, 3))
+    after = check(g.done(y, z), PASS)
+    assert len({v.id for v in after.outputs}) == 2
+
+
+def test_a_view_that_others_read_stays_for_them() -> None:
+    g = Maker()
+    first = g.op("RESHAPE", g.op("RELU", g.input(2, 6)), g.ints(3, 4))
+    second = g.op("RESHAPE", first, g.ints(4, 3))
+    graph = g.done(g.op("ABS", first), g.op("ABS", second))
+    after = check(graph, PASS, rtol=0)
+    relu = after.nodes[0].outputs[0]
+    assert [n.input(0) for n in after.nodes if n.op == "RESHAPE"] == [relu, relu]
+
+
+def test_whole_numbers_with_a_scale_are_left_alone() -> None:
+    from tflgpu.ir.quant import Quantization
+
+    g = Maker()
+    x = g.input(2, 3, dtype=DType.I8)
+    x.quant = Quantization((0.5,), (0,))
+    y = g.op("RESHAPE", x, g.ints(2, 3))
+    y.quant = Quantization((0.25,), (0,))
+    z = g.op("RESHAPE", y, g.ints(3, 2))
+    assert names(check(g.done(z), PASS)) == ["RESHAPE", "RESHAPE"]
+
+
+# Constants that fold, and those that had better not.
+
+
+def test_a_chain_of_constants_folds_whole() -> None:
+    g = Maker()
+    scale = g.op("RSQRT", g.op("ADD", g.random(1, 1, 1, 4), g.const(1e-3)))
+    after = check(g.done(g.op("MUL", g.input(1, 3, 5, 4), scale)), fold_constants.PASS, rtol=0)
+    assert names(after) == ["MUL"]
+    assert after.nodes[0].input(1).is_const
+
+
+def test_a_scalar_stays_a_scalar() -> None:
+    g = Maker()
+    graph = g.done(g.op("MUL", g.input(3), g.op("NEG", g.const(2.0))))
+    assert check(graph, fold_constants.PASS, rtol=0).nodes[0].const(1).shape == ()
+
+
+def test_shapes_fold_though_their_operand_is_not_constant() -> None:
+    g = Maker()
+    x = g.input(2, 3, 5)
+    graph = g.done(g.op("CAST", g.op("SHAPE", x, out_type=DType.I32.tflite), out_data_type=0))
+    after = check(graph, fold_constants.PASS, rtol=0)
+    assert after.nodes == []
+    assert after.outputs[0].data is not None
+    assert after.outputs[0].data.tolist() == [2, 3, 5]
+
+
+def test_what_would_grow_is_left_to_run() -> None:
+    g = Maker()
+    graph = g.done(g.op("ADD", g.input(1, 512), g.op("TILE", g.random(1, 1), g.ints(512, 512))))
+    assert names(check(graph, fold_constants.PASS)) == ["TILE", "ADD"]
+    small = Maker()
+    graph = small.done(
+        small.op("ADD", small.input(1, 5), small.op("TILE", small.random(1, 1), small.ints(5, 5)))
+    )
+    assert names(check(graph, fold_constants.PASS)) == ["ADD"]
+
+
+def test_what_fails_is_left_to_run() -> None:
+    g = Maker()
+    ratio = g.op("DIV", g.ints(1, 2), g.ints(1, 0))
+    graph = g.done(g.op("ADD", g.input(2, dtype=DType.I32), ratio))
+    copy = graph.copy()
+    assert fold_constants.run(copy, CONTEXT) == 0
+    assert names(copy) == ["DIV", "ADD"]
+
+
+def test_numbers_with_a_scale_are_left_alone() -> None:
+    g = Maker()
+    stored = g.const([[1, 2]], DType.I8)
+    stored.quant = Quantization((0.5,), (0,))
+    graph = g.done(g.op("ADD", g.op("RESHAPE", stored, g.ints(2)), g.input(2, dtype=DType.I8)))
+    copy = graph.copy()
+    assert fold_constants.run(copy, CONTEXT) == 0
+
+
+def test_operators_that_are_not_understood_are_left_alone() -> None:
+    from tflgpu.ops.unknown import UnknownOp
+
+    g = Maker()
+    y = g.op("NEG", g.const(2.0))
+    g.graph.nodes[0].attrs = UnknownOp("too new")
+    copy = g.done(y).copy()
+    assert fold_constants.run(copy, CONTEXT) == 0
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_f16_weights_become_f32(shape: tuple[int, ...]) -> None:
+    g = Maker()
+    stored = g.const(np.full(shape, 1.5), DType.F16)
+    graph = g.done(g.op("MUL", g.input(2, 3), g.op("DEQUANTIZE", stored)))
+    after = check(graph, fold_dequantize.PASS, rtol=0)
+    assert names(after) == ["MUL"]
+    weights = after.nodes[0].const(1)
+    assert weights.dtype == np.float32
+    assert weights.shape == shape
+
+
+def test_8_bit_weights_become_f32() -> None:
+    g = Maker()
+    quant = Quantization((0.5, 0.25), (0, 1), axis=0)
+    stored = g.const([[1, 2, 3], [-4, 5, 6]], DType.I8)
+    stored.quant = quant
+    floats = g.op("DEQUANTIZE", stored, input_quantization=quant)
+    after = check(g.done(g.op("MUL", g.input(2, 3), floats)), fold_dequantize.PASS, rtol=0)
+    assert after.nodes[0].const(1).tolist() == [[0.5, 1.0, 1.5], [-1.25, 1.0, 1.25]]
+
+
+def test_a_runtime_dequantize_stays() -> None:
+    g = Maker()
+    graph = g.done(g.op("DEQUANTIZE", g.input(2, 3, dtype=DType.F16)))
+    assert names(check(graph, fold_dequantize.PASS)) == ["DEQUANTIZE"]

@@ -1,4 +1,5 @@
-"""What convolutions, pooling, products and recurrent ops refuse, and what they say about it."""
+"""Kernels of windows and products between tensors as they lie inside a partition, where
+channels are padded to a multiple of four, and for devices that make them choose differently."""
 
 from __future__ import annotations
 
@@ -8,11 +9,135 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.base import Activation, Fields, Operand
+from ai_edge_litert.interpreter import Interpreter as LiteRT
+from ai_edge_litert.interpreter import OpResolverType
+from tflgpu import GpuDelegate, Interpreter
+from tflgpu.compiler.target import Target
+from tflgpu.conformance.samples import SampleCase, materialize
+from tflgpu.errors import AllocationError, ModelError, UnsupportedError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec, Value
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.interpreter import interpret
+from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.lowering import Constant, Lowering, NewState, Precision, Temp, storage_of
+from tflgpu.lowering.rule import KernelRule
+from tflgpu.ops import batch_matmul, depthwise, lstm, pool, transpose_conv
+from tflgpu.ops.base import Activation, Fields, OpDef, Operand, Sample
 from tflgpu.ops.registry import builtin_ops
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec
+from tflgpu.tflite.spec import TensorSpec as FileTensor
+from tflgpu.tflite.write import write_model
+
+#: A CPU, a GPU so small that invocations take several pixels each, and one so large that they
+#: take one each.
+DEVICES = {
+    "cpu": DeviceCaps(),
+    "small_gpu": DeviceCaps(
+        is_gpu=True, compute_units=1, max_workgroup=64, max_groups=(8, 65535, 65535)
+    ),
+    "large_gpu": DeviceCaps(is_gpu=True, compute_units=132),
+}
+_RULES = Target.plain(DeviceCaps(), Precision.F32).kernels.ops
+CASES = [
+    pytest.param(op, sample, id=f"{op.name}-{sample.id}")
+    for family in (batch_matmul, depthwise, lstm, pool, transpose_conv)
+    for op in family.OPS
+    if op.name in _RULES
+    for sample in op.samples()
+]
+_GARBAGE = 77.0  # what a buffer holds before anything writes it
+
+
+def lowered(case: SampleCase, caps: DeviceCaps, precision: Precision) -> Lowering | None:
+    """The node's kernels for tensors in C4, None where no rule takes it."""
+    rule = Target.plain(caps, precision).rule(case.node)
+    if not isinstance(rule, KernelRule):
+        return None
+
+    def layout(value: Value) -> Layout:
+        return Layout(value.shape, LayoutKind.C4, storage_of(value, precision, caps))
+
+    low = Lowering(case.node, caps, precision, layout)
+    rule.build(low)
+    return low
+
+
+def run(case: SampleCase, low: Lowering) -> list[Array]:
+    """Outputs and new states as they lie in their buffers: [outer, padded channels]."""
+    memory: dict[object, Array] = {}
+    for value in case.given:
+        layout = low.layout(value)
+        padded = np.zeros((layout.outer, layout.slices * 4), layout.storage.numpy)
+        padded[:, : layout.channels] = case.arrays[value.id].reshape(layout.outer, -1)
+        memory[value.id] = padded.reshape(-1)
+    made = [(v.id, v) for v in case.graph.outputs] + [(("state", v.id), v) for v in case.variables]
+    for key, value in made:
+        layout = low.layout(value)
+        memory[key] = np.full(layout.elements, _GARBAGE, layout.storage.numpy)
+    for dispatch in low.dispatches:
+        arrays = []
+        for binding in dispatch.bindings:
+            if isinstance(binding, Constant):
+                arrays.append(binding.data)
+            elif isinstance(binding, Temp):
+                empty = np.full(binding.layout.elements, _GARBAGE, binding.layout.storage.numpy)
+                arrays.append(memory.setdefault(("temp", binding.id), empty))
+            elif isinstance(binding, NewState):
+                arrays.append(memory["state", binding.variable.id])
+            else:
+                arrays.append(memory[binding.id])
+        interpret(dispatch.kernel, dispatch.groups, arrays)
+    return [memory[key].reshape(low.layout(v).outer, low.layout(v).slices * 4) for key, v in made]
+
+
+@pytest.mark.parametrize("precision", [Precision.F32, Precision.F16], ids=lambda p: str(p.value))
+@pytest.mark.parametrize("caps", DEVICES.values(), ids=DEVICES)
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_kernel_in_c4_agrees_with_the_reference(
+    op: OpDef, sample: Sample, caps: DeviceCaps, precision: Precision
+) -> None:
+    half = precision is Precision.F16
+    case = materialize(op, sample, half=half)
+    low = lowered(case, caps, precision)
+    assert low is not None
+    for got, want in zip(run(case, low), [*case.expected, *case.states], strict=True):
+        channels = want.shape[-1]
+        result = got[:, :channels].astype(np.float32).reshape(want.shape)
+        case.tolerance(half=half).check(result, want)
+        assert not got[:, channels:].any(), "padding lanes must be zero"
+
+
+def kernels(op: OpDef, sample_id: str, device: str) -> list[str]:
+    sample = next(s for s in op.samples() if s.id == sample_id)
+    low = lowered(materialize(op, sample), DEVICES[device], Precision.F32)
+    assert low is not None
+    return [d.kernel.name for d in low.dispatches]
+
+
+def test_the_device_and_the_sizes_choose_the_kernel() -> None:
+    (matmul,) = batch_matmul.OPS
+    assert kernels(matmul, "larger", "cpu") == ["batch_matmul"]
+    assert kernels(matmul, "larger", "large_gpu") == ["batch_matmul_tiled"]
+    assert kernels(matmul, "row", "large_gpu") == ["batch_matmul"]
+    average = pool.OPS[0]
+    assert kernels(average, "global", "large_gpu") == ["average_pool_2d_team"]
+    assert kernels(average, "halves", "large_gpu") == ["average_pool_2d"]
+
+
+def test_a_small_device_makes_fewer_invocations_do_more() -> None:
+    (op,) = depthwise.OPS
+    sample = next(s for s in op.samples() if s.id == "wide")
+    groups = {}
+    for device in ("cpu", "large_gpu"):
+        low = lowered(materialize(op, sample), DEVICES[device], Precision.F32)
+        assert low is not None
+        groups[device] = low.dispatches[0].groups[0]
+    assert groups["cpu"] < groups["large_gpu"]
+
+
+# What convolutions, pooling, products and recurrent ops refuse, and what they say about it.
+
 
 ONE = {"stride_h": 1, "stride_w": 1}
 VALID = {**ONE, "padding": 1}
@@ -200,3 +325,55 @@ def test_basic_lstm() -> None:
     ):
         with pytest.raises(ModelError, match=message):
             infer("LSTM", {**fields, **wrong}, shapes)
+
+
+# Convolutions whose window fits nowhere on the image: an empty result, as by LiteRT's own
+# kernels.
+
+
+SIZES = [(2, 5), (1, 5), (5, 1), (2, 2), (1, 1), (4, 3)]
+
+
+def _model(op: str, stride: int) -> bytes:
+    """A filter of 3 x 3, which is an input: XNNPACK, which refuses such images, takes constants
+    only."""
+    depthwise = op == "DEPTHWISE_CONV_2D"
+    shape = (1 if depthwise else 2, 3, 3, 2)
+    fields = {"padding": 1, "stride_h": stride, "stride_w": stride, "fused_activation_function": 1}
+    tensors = [
+        FileTensor("x", (1, 5, 5, 2)), FileTensor("w", shape),
+        FileTensor("b", (2,), DType.F32, np.ones(2, np.float32)), FileTensor("y", (1, 3, 3, 2)),
+    ]  # fmt: skip
+    if depthwise:
+        fields["depth_multiplier"] = 1
+    return write_model(ModelSpec(tensors, [OperatorSpec(op, fields, [0, 1, 2], [3])], [0, 1], [3]))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("op", ["CONV_2D", "DEPTHWISE_CONV_2D"])
+def test_the_result_is_empty(op: str, stride: int) -> None:
+    content, empty = _model(op, stride), 0
+    theirs = LiteRT(
+        model_content=content,
+        experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+    )
+    with (
+        GpuDelegate(backend="cpu_ref") as delegate,
+        Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        for height, width in SIZES:
+            shapes: list[tuple[int, ...] | None] = []
+            for interpreter, error in ((theirs, RuntimeError), (ours, AllocationError)):
+                interpreter.resize_tensor_input(0, (1, height, width, 2))
+                try:
+                    interpreter.allocate_tensors()
+                except error:
+                    shapes.append(None)
+                    continue
+                for d in interpreter.get_input_details():
+                    interpreter.set_tensor(d["index"], np.ones(d["shape"], np.float32))
+                interpreter.invoke()
+                shapes.append(interpreter.get_tensor(3).shape)
+            assert shapes[0] == shapes[1], (height, width)
+            empty += 0 in (shapes[0] or ())
+    assert empty >= 2
