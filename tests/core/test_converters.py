@@ -149,10 +149,14 @@ def test_by_a_device(backend: str, name: str, require_backend: Callable[[str], A
     check(name, run(converted(model(), **options), x, backend=backend, device=device))
 
 
-def test_on_the_device_and_without_a_copy() -> None:
+@pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
+def test_on_the_device_and_without_a_copy(
+    backend: str, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
     content = converted(model(), inputs={"x": FromBytes(MEAN, SCALE)}, outputs={"y": ToClasses()})
     with (
-        tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate,
+        tflgpu.GpuDelegate(backend=backend, device=1 if backend == "cpu_ref" else 0) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as one,
     ):
         one.allocate_tensors()

@@ -45,9 +45,6 @@ class TestRuns:
         made._device.queue.read_buffer.return_value = stamps.tobytes()
         assert made.run([Launch(None, None, (1, 1, 1))] * 2) == [0.0, 2e-9]
 
-    def test_small_integers_are_not_stored(self, device: Any) -> None:
-        assert not device.caps.int8_storage
-
 
 class TestArena:
     """Regions are buffers of their own, as WebGPU wants, and are read through other names too."""
