@@ -65,7 +65,7 @@ def test_a_refused_dispatch_is_named(device: Any) -> None:
         recording._launches[1],
         dispatch=attrs.evolve(recording._launches[1].dispatch, kernel=wrong),
     )
-    commands = type(recording._before)(recording._queue, recording._native)
+    commands = type(recording._before)(recording._queue)
     for item in (recording._launches[0], launch, recording._launches[2]):
         item.add_to(commands)
     recording._sets.current.commands = commands
