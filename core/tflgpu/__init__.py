@@ -72,14 +72,17 @@ if TYPE_CHECKING:
     from tflgpu.profiles.check import check
     from tflgpu.runtime.estimate import Estimate
     from tflgpu.tflite import converters
+    from tflgpu.tools.answer import Answer
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
+    from tflgpu.tools.task import Task
 
     __version__: str
 
 __all__ = [
     "AccuracyGuard",
     "AllocationError",
+    "Answer",
     "ArgumentError",
     "BudgetError",
     "BusyError",
@@ -122,6 +125,7 @@ __all__ = [
     "SavedModelError",
     "SignatureRunner",
     "StateError",
+    "Task",
     "TensorDetails",
     "TensorMetadata",
     "TflgpuError",
@@ -141,6 +145,7 @@ __all__ = [
 
 _HOMES = {
     "AccuracyGuard": "tflgpu.options.accuracy",
+    "Answer": "tflgpu.tools.answer",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
     "DelegationReport": "tflgpu.compiler.report",
@@ -163,6 +168,7 @@ _HOMES = {
     "OpResolverType": "tflgpu.options",
     "Precision": "tflgpu.lowering.precision",
     "SignatureRunner": "tflgpu.interpreter.signatures",
+    "Task": "tflgpu.tools.task",
     "TensorDetails": "tflgpu.interpreter.details",
     "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
