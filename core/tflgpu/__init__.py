@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from tflgpu.options.accuracy import AccuracyGuard
     from tflgpu.profiles.check import check
     from tflgpu.runtime.estimate import Estimate
+    from tflgpu.runtime.profile import RunProfile
     from tflgpu.tflite import converters
     from tflgpu.tools.answer import Answer
     from tflgpu.tools.metadata import metadata
@@ -121,6 +122,7 @@ __all__ = [
     "Precision",
     "ResizeError",
     "Results",
+    "RunProfile",
     "RunTimeoutError",
     "SavedModelError",
     "SignatureRunner",
@@ -163,6 +165,7 @@ _HOMES = {
     "ModelMetadata": "tflgpu.tools.metadata_values",
     "Pool": "tflgpu.interpreter.callers",
     "Results": "tflgpu.interpreter.model",
+    "RunProfile": "tflgpu.runtime.profile",
     "Numerics": "tflgpu.compiler.numerics",
     "OnError": "tflgpu.options",
     "OpResolverType": "tflgpu.options",

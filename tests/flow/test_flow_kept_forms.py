@@ -25,6 +25,7 @@ from flow_models import (
 )
 from kept_variables import ADDING, ONCE, X, alike, litert, of_variables, step
 from tflgpu.errors import DeviceError, StateError
+from tflgpu.ir.quant import Quantization
 from tflgpu.runtime.state import QUIET
 from tflgpu.tflite.model_file import SignatureInfo
 
@@ -74,6 +75,12 @@ FORMS: dict[str, tuple[bytes, str]] = {
     "only assigned": (
         model(held([("ADD", "x x", "new"), ASSIGN], "x", "new"), initializer([10, 20])),
         "nothing reads it before",
+    ),
+    "read in two forms": (
+        model(held([READ, ("READ_VARIABLE", "h", "again"), ADD, ("MUL", "again new", "y"), ASSIGN],
+                   "x", "y", tensor("again", quant=Quantization((0.5,), (0,))), tensor("y")),
+              initializer([10, 20])),
+        "it is read several times",
     ),
     "assigned twice": (
         model(held([READ, ADD, ASSIGN, ("ASSIGN_VARIABLE", "h x", "")], "x", "new"),

@@ -116,12 +116,16 @@ def _samples() -> list[Sample]:
         fields = {"operand": (x, zero), "result": (y, zero + 3), "dtype": dtype}
         return Sample(id, fields, (Arg(shape, low=-9, high=9),))
 
+    halves = {"operand": (129 / 4096, -9), "result": (1 / 64, 5)}
+    steps = np.arange(-119, 137, dtype=np.float32).reshape(4, 64)
     return [
         sample("image", (2, 3, 5, 7), 1 / 16, 1 / 32, DType.I8),
         sample("unsigned", (67,), 1 / 32, 3 / 64, DType.U8),
         # Shifted to the left, and to the right.
         sample("coarse", (3, 13), 1 / 2, 1 / 4, DType.I8),
         sample("fine", (5, 6), 1 / 64, 1 / 64, DType.I8),
+        # Every step, of a scale by which some products are halves.
+        Sample("halves", {**halves, "dtype": DType.I8}, (Arg.of(steps * np.float32(129 / 4096)),)),
     ]
 
 
