@@ -30,7 +30,7 @@ from tflgpu.tools.picture import (
     read_picture,
 )
 from tflgpu.tools.port import ModelPort, ports_of
-from tflgpu.tools.sound import Sound, is_sound, read_sound, resampled, windows
+from tflgpu.tools.sound import Sound, is_sound, read_sound, resampled, window_length, windows
 from tflgpu.tools.words import Vocabulary, text_arrays, tokenizer_of, vocabulary_of
 
 Path_ = str | os.PathLike[str]
@@ -119,7 +119,7 @@ class Recipe:
         self.takes = _takes(self.inputs[0]) if self.inputs else "array"
         self.kind = self._kind()
         count = self.outputs[0].shape[-1] if self.outputs and self.outputs[0].shape else 0
-        if self.kind == "classify" and len(self.labels) == count - 1 and 0 in self.labels:
+        if self.kind == "classify" and count > 1 and [*self.labels] == [*range(count - 1)]:
             # Files of ImageNet's 1,000 classes often go with models of 1,001.
             self.labels = {0: "background"} | {i + 1: n for i, n in self.labels.items()}
         self._anchors = None if options.anchors is None else _anchors(options.anchors)
@@ -133,6 +133,17 @@ class Recipe:
     def _kind(self) -> str:
         guess = kind_of(self.takes, self.outputs, has_labels=bool(self.labels))
         return self.options.kind or guess
+
+    @property
+    def possible(self) -> set[str]:
+        """What the first input may be made of, likely or not."""
+        port = self.inputs[0] if self.inputs else None
+        found = {self.takes}
+        if port is not None and ImageLayout.of(port.open_shape) is not None:
+            found.add("picture")
+        if port is not None and window_length(port.open_shape) is not None:
+            found.add("sound")
+        return found
 
     def check_effect(self, takes: set[str], prefix: str = "") -> None:
         """Check that every option that was given has an effect.

@@ -93,7 +93,7 @@ class Task:
         try:
             self.metadata = metadata(source) if use_metadata else None
             self._recipe = Recipe(self.model._interpreter, self.metadata, said)  # noqa: SLF001
-            self._recipe.check_effect({self._recipe.takes})
+            self._recipe.check_effect(self._recipe.possible)
         except BaseException:
             self.close()
             raise
