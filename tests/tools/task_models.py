@@ -112,3 +112,21 @@ def sound(path: Path, samples: np.ndarray, rate: int = 8000, width: int = 2) -> 
         file.setframerate(rate)
         file.writeframes(content)
     return path
+
+
+def heat_maps(size: int = 16, count: int = 17) -> ModelSpec:
+    """PoseNet's outputs of a picture: heat maps [1,h,w,K] and offsets [1,h,w,2K], each by a
+    convolution."""
+    rng = np.random.default_rng(0)
+    tensors, operators = [TensorSpec("image", (1, size, size, 3))], []
+    for name, channels in (("heat", count), ("offsets", 2 * count)):
+        at = len(tensors)
+        weights = rng.standard_normal((channels, 4, 4, 3)).astype(np.float32)
+        tensors += [
+            TensorSpec(f"{name}_weights", weights.shape, data=weights),
+            TensorSpec(f"{name}_bias", (channels,), data=np.zeros(channels, np.float32)),
+            TensorSpec(name, (1, size // 4, size // 4, channels)),
+        ]
+        fields = {"stride_w": 4, "stride_h": 4, "padding": 1}
+        operators.append(OperatorSpec("CONV_2D", fields, (0, at, at + 1), (at + 2,)))
+    return ModelSpec(tensors, operators, (0,), (3, 6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from tflgpu.errors import OptionError
@@ -13,7 +14,6 @@ from tflgpu.tools.metadata_values import TensorMetadata
 from tflgpu.tools.picture import Fitted
 from tflgpu.tools.port import ModelPort
 
-POST = "TFLite_Detection_PostProcess"
 #: An input that shows the middle half of a picture of 400x200.
 FITTED = Fitted(None, np.zeros((10, 10, 3), np.uint8), (100.0, 0.0, 200.0, 200.0), "")
 
@@ -32,7 +32,7 @@ def test_post_processed_boxes() -> None:
     boxes = np.array([[[0.1, 0.2, 0.3, 0.4], [0.5, 0.5, 0.6, 0.6], [0, 0, 1, 1]]], np.float32)
     arrays = [boxes, np.array([[1, 0, 2]], np.float32), np.array([[0.9, 0.6, 0.8]], np.float32),
               np.array([2], np.float32)]  # fmt: skip
-    ports = [port(a, maker=POST, position=i) for i, a in enumerate(arrays)]
+    ports = [port(a, role="boxes", position=i) for i, a in enumerate(arrays)]
     labels = {0: "cat", 1: "dog"}
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
         chosen, given = [ports[i] for i in order], [arrays[i] for i in order]
@@ -70,7 +70,7 @@ def anchored() -> tuple[list[ModelPort], list[np.ndarray], np.ndarray]:
     scores = np.full((1, 2, 3), -9, np.float32)
     scores[0, 0, 2] = 2
     scores[0, 1, 0] = 9  # the background
-    return [port(offsets), port(scores, producer="CONV_2D")], [offsets, scores], anchors
+    return [port(offsets), port(scores, role="sums")], [offsets, scores], anchors
 
 
 def test_raw_boxes_take_anchors() -> None:
@@ -153,9 +153,7 @@ def test_drawings(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image").new("RGB", (400, 200))
     boxes = np.array([[[0.1, 0.2, 0.6, 0.8]]], np.float32)
     arrays = [boxes, np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32)]
-    ports = [port(a, maker=POST, position=i) for i, a in enumerate(arrays)]
-    import attrs
-
+    ports = [port(a, role="boxes", position=i) for i, a in enumerate(arrays)]
     answer = attrs.evolve(read("detect", ports, arrays), picture=image)
     drawn = np.asarray(answer.draw()).astype(int).sum(2)
     assert drawn[120, 140:260].min() > 0  # the lower edge

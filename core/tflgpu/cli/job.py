@@ -75,11 +75,8 @@ class Job:
         details = self.interpreter.get_input_details()
         takes: set[str] = set()
         if self._given:
-            self.recipe = Recipe(self.interpreter, _metadata(self._model), self._options)
-            if self.batch > 1:
-                one = [attrs.evolve(p, shape=(1, *p.shape[1:]), open_shape=(1, *p.open_shape[1:]))
-                       for p in self.recipe.inputs]  # fmt: skip
-                self.recipe.inputs = one
+            found = _metadata(self._model)
+            self.recipe = Recipe(self.interpreter, found, self._options, self.batch)
             takes = self._series(self.recipe, details)
         elif any(value is not None for value in attrs.astuple(self._options, recurse=False)):
             given = (

@@ -25,13 +25,10 @@ from tflgpu.tools.answer import (
 )
 from tflgpu.tools.metadata_values import Normalization, ScoreCalibration
 from tflgpu.tools.picture import GUESS, Fitted
-from tflgpu.tools.port import PROBABILITIES, SUMS, ModelPort
+from tflgpu.tools.port import PROBABILITIES, ModelPort
 
 KINDS = ("classify", "detect", "segment", "keypoints", "embed", "image", "values")
 
-_POST_PROCESS = "TFLite_Detection_PostProcess"
-#: Results that are vectors of features.
-_FEATURES = frozenset({"AVERAGE_POOL_2D", "MEAN", "L2_NORMALIZATION"})
 #: Numbers of a landmark model's output: how many belong to one point.
 _LANDMARKS = {195: 5, 165: 5, 1404: 3, 1434: 3, 63: 3}
 _BODY = (
@@ -85,7 +82,7 @@ def kind_of(takes: str, outputs: Sequence[ModelPort], *, has_labels: bool) -> st
         has_labels: Whether there are names of classes.
     """
     shapes = [p.shape for p in outputs]
-    if any(p.maker == _POST_PROCESS or p.said.content == "boxes" for p in outputs):
+    if any(p.role == "boxes" or p.said.content == "boxes" for p in outputs):
         return "detect"
     if takes == "picture":
         if _raw_boxes(shapes) is not None or (len(shapes) == 1 and _is_yolo(shapes[0])):
@@ -93,18 +90,18 @@ def kind_of(takes: str, outputs: Sequence[ModelPort], *, has_labels: bool) -> st
         if _heat_maps(shapes) or any(_points(s) for s in shapes):
             return "keypoints"
         if len(outputs) == 1 and len(shapes[0]) == 4 and min(shapes[0][1:3]) > 1:
-            is_class = outputs[0].producer == "SOFTMAX" or has_labels
+            is_class = outputs[0].role == "softmax" or has_labels
             return "image" if shapes[0][3] == 3 and not is_class else "segment"
-        if len(outputs) == 1 and len(shapes[0]) == 3 and outputs[0].producer == "ARG_MAX":
+        if len(outputs) == 1 and len(shapes[0]) == 3 and outputs[0].role == "indices":
             return "segment"
     port = _scores_port(outputs)
     if np.prod(port.shape[:-1] or (1,)) == 1 and port.shape[-1:] > (1,):
         is_vector = len(port.shape) <= 2 or (len(port.shape) == 4 and takes == "picture")
         if port.said.labels or (has_labels and len(outputs) == 1):
             return "classify"
-        if is_vector and (port.producer in _FEATURES or "embed" in port.name.lower()):
+        if is_vector and (port.role == "features" or "embed" in port.name.lower()):
             return "embed"
-        if is_vector and len(outputs) == 1 and port.producer in PROBABILITIES | SUMS:
+        if is_vector and len(outputs) == 1 and port.role in PROBABILITIES | {"sums"}:
             return "classify"
     return "values"
 
@@ -134,11 +131,11 @@ def probabilities(port: ModelPort, scores: Array) -> tuple[Array, bool]:
     they are, of sums by a softmax, and calibrated where the metadata say how."""
     if port.said.calibration is not None:
         return _calibrated(port.said.calibration, scores), True
-    if port.producer in SUMS:
+    if port.role == "sums":
         with np.errstate(invalid="ignore"):  # infinities give NaN, which is said
             powers = np.exp(scores - scores.max(-1, keepdims=True))
             return powers / powers.sum(-1, keepdims=True), True
-    return scores, port.producer in PROBABILITIES
+    return scores, port.role in PROBABILITIES
 
 
 def _calibrated(rule: ScoreCalibration, scores: Array) -> Array:
@@ -196,9 +193,9 @@ def _image(
     port, array = outputs[0], real[0]
     if array.ndim != 4 or array.shape[3] not in (1, 3):
         raise _unfit("image", outputs)
-    if port.producer == "LOGISTIC":
+    if port.role == "sigmoid":
         pixels = 255 * array
-    elif port.producer == "TANH":
+    elif port.role == "tanh":
         pixels = 127.5 * (array + 1)
     elif port.dtype.kind in "iu" and not port.scale:
         pixels = array
@@ -220,7 +217,7 @@ def _segment(
         classes, confidence = array[0].astype(np.int32), None
     elif array.ndim == 4 and array.shape[3] == 1:
         scores = array[0, ..., 0]
-        confidence = sigmoid(scores) if port.producer in SUMS else scores
+        confidence = sigmoid(scores) if port.role == "sums" else scores
         classes = (confidence >= reading.least(port, 0.5)).astype(np.int32)
     elif array.ndim == 4:
         classes, confidence = array[0].argmax(-1).astype(np.int32), None
@@ -341,7 +338,7 @@ def _post_processed(
     """Boxes [N,4] of top, left, bottom and right, classes [N] and scores [N], of a model that ends
     with TFLite_Detection_PostProcess or an equal."""
     order = list(range(len(real)))
-    if all(p.maker == _POST_PROCESS for p in outputs):
+    if all(p.role == "boxes" for p in outputs):
         order.sort(key=lambda i: outputs[i].position)
     else:  # by metadata's names, and boxes by their shape
         names = ("location", "category", "score")
@@ -382,7 +379,7 @@ def _anchored(
         centre = scaled[:, :2] * anchors[:, 2:] + anchors[:, :2]
         half = np.exp(scaled[:, 2:]) * anchors[:, 2:] / 2
     boxes = np.concatenate([centre - half, centre + half], 1)
-    real = scores if port.producer in PROBABILITIES else sigmoid(scores)
+    real = scores if port.role in PROBABILITIES else sigmoid(scores)
     real[:, 0] = 0
     return boxes, real
 

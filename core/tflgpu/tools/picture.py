@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,7 +95,8 @@ class Fitted:
 
 
 def read_picture(source: Any) -> Any:
-    """A PIL image, upright as its camera says, from a path, an image, or u8 [H,W], [H,W,1 to 4].
+    """A PIL image, upright as its camera says, from a path, a file's bytes, an image, or u8 [H,W]
+    or [H,W,1 to 4].
 
     Raises:
         InputError: it is no picture that can be read, or Pillow is not installed.
@@ -103,7 +105,7 @@ def read_picture(source: Any) -> Any:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise InputError(
-            f"reading the image {source} takes Pillow; run: pip install pillow"
+            f"reading the image {_shown(source)} takes Pillow; run: pip install pillow"
         ) from error
     if isinstance(source, np.ndarray):
         is_flat = source.ndim == 3 and source.shape[2] == 1
@@ -117,20 +119,25 @@ def read_picture(source: Any) -> Any:
     try:
         if isinstance(source, Image.Image):
             return ImageOps.exif_transpose(source)
-        if not Path(source).is_file():
+        is_bytes = isinstance(source, bytes)
+        if not is_bytes and not Path(source).is_file():
             raise InputError(f"there is no file {source}")
-        with Image.open(source) as image:
+        with Image.open(io.BytesIO(source) if is_bytes else source) as image:
             image.load()
             upright = ImageOps.exif_transpose(image)
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
         raise InputError(
-            f"{source} is neither a .npy file nor a readable image: {error}"
+            f"{_shown(source)} is neither a .npy file nor a readable image: {error}"
         ) from error
     if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
         return Image.fromarray(
             (np.asarray(upright, np.float32) / 257).clip(0, 255).astype(np.uint8)
         )
     return upright
+
+
+def _shown(source: Any) -> str:
+    return f"a file of {len(source):,} bytes" if isinstance(source, bytes) else str(source)
 
 
 def fit(image: Any, layout: ImageLayout, size: tuple[int, int], resize: str) -> Fitted:

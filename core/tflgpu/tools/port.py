@@ -19,12 +19,22 @@ _PASSED = frozenset(
     {"RESHAPE", "SQUEEZE", "EXPAND_DIMS", "QUANTIZE", "DEQUANTIZE", "CAST", "RESIZE_BILINEAR"}
     | {"RESIZE_NEAREST_NEIGHBOR", "STRIDED_SLICE", "TRANSPOSE"}
 )
-#: Operators whose results are probabilities, or sums that have no range.
-PROBABILITIES = frozenset({"SOFTMAX", "LOGISTIC"})
-SUMS = frozenset(
+_SUMS = frozenset(
     {"FULLY_CONNECTED", "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "BATCH_MATMUL"}
     | {"Convolution2DTransposeBias", "LOG_SOFTMAX"}
 )
+#: What the results of operators are.
+_ROLES = {
+    "SOFTMAX": "softmax",
+    "LOGISTIC": "sigmoid",
+    "TANH": "tanh",
+    "ARG_MAX": "indices",
+    "TFLite_Detection_PostProcess": "boxes",
+    **dict.fromkeys(_SUMS, "sums"),
+    **dict.fromkeys(("AVERAGE_POOL_2D", "MEAN", "L2_NORMALIZATION"), "features"),
+}
+#: Roles of numbers from 0 to 1.
+PROBABILITIES = frozenset({"softmax", "sigmoid"})
 
 
 @frozen(eq=False)
@@ -39,9 +49,10 @@ class ModelPort:
         dtype: Of its array; texts have kind "S".
         scale, zero_point: ``real = scale * (stored - zero_point)``; a scale of 0 where it is real.
         said: What the metadata say of it.
-        producer: The operator whose result it is, but for reshaping, resizing and quantizing; ""
-            of an input.
-        maker: The last operator itself, and ``position`` which of its results this is.
+        role: What the operator makes whose result it is, but for reshaping, resizing and
+            quantizing: "softmax", "sigmoid", "tanh", "sums", "features", "indices", "boxes" (with
+            their classes and scores), or "" for anything else.
+        position: Which of its operator's results it is.
     """
 
     index: int
@@ -52,8 +63,7 @@ class ModelPort:
     scale: float = 0.0
     zero_point: int = 0
     said: TensorMetadata = field(factory=TensorMetadata)
-    producer: str = ""
-    maker: str = ""
+    role: str = ""
     position: int = 0
 
     def real(self, array: Array) -> Array:
@@ -81,9 +91,10 @@ class ModelPort:
 
 
 def ports_of(
-    interpreter: Interpreter, metadata: ModelMetadata | None
+    interpreter: Interpreter, metadata: ModelMetadata | None, batch: int = 1
 ) -> tuple[list[ModelPort], list[ModelPort]]:
-    """Inputs and outputs of an interpreter's model, with their shapes of now."""
+    """Inputs and outputs of an interpreter's model, with their shapes of now; those of one item
+    where it computes a ``batch`` of them."""
     makers: dict[int, OperatorInfo] = {}
     for operator in interpreter._model.main.operators:  # noqa: SLF001
         makers |= dict.fromkeys(operator.outputs, operator)
@@ -93,29 +104,37 @@ def ports_of(
         (interpreter.get_output_details(), said.outputs),
     )
     inputs, outputs = (
-        [_port(d, m[i] if i < len(m) else TensorMetadata(), makers) for i, d in enumerate(details)]
-        for details, m in sides
+        [
+            _port(d, said_of[i] if i < len(said_of) else TensorMetadata(), makers, batch)
+            for i, d in enumerate(details)
+        ]
+        for details, said_of in sides
     )
     return inputs, outputs
 
 
 def _port(
-    detail: Mapping[str, Any], said: TensorMetadata, makers: Mapping[int, OperatorInfo]
+    detail: Mapping[str, Any],
+    said: TensorMetadata,
+    makers: Mapping[int, OperatorInfo],
+    batch: int,
 ) -> ModelPort:
     index = int(detail["index"])
     maker = makers.get(index)
     scale, zero_point = detail["quantization"]
+    shape, open_shape = ([int(n) for n in detail[name]] for name in ("shape", "shape_signature"))
+    if batch > 1 and shape[:1] == [batch]:
+        shape[0] = open_shape[0] = 1
     return ModelPort(
         index,
         str(detail["name"]),
-        tuple(int(n) for n in detail["shape"]),
-        tuple(int(n) for n in detail["shape_signature"]),
+        tuple(shape),
+        tuple(open_shape),
         np.dtype(detail["dtype"]),
         float(scale),
         int(zero_point),
         said,
-        _producer(index, makers),
-        "" if maker is None else maker.name,
+        _ROLES.get(_producer(index, makers), ""),
         0 if maker is None else maker.outputs.index(index),
     )
 
@@ -126,7 +145,7 @@ def _producer(index: int, makers: Mapping[int, OperatorInfo]) -> str:
         if maker is None:
             return ""
         before = makers.get(maker.inputs[0]) if maker.inputs else None
-        is_bias = maker.name == "ADD" and before is not None and before.name in SUMS
+        is_bias = maker.name == "ADD" and before is not None and before.name in _SUMS
         if maker.name not in _PASSED and not is_bias:
             return maker.name
         index = maker.inputs[0]

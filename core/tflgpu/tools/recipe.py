@@ -102,17 +102,22 @@ class Recipe:
     """
 
     def __init__(
-        self, interpreter: Interpreter, metadata: ModelMetadata | None, options: TaskOptions
+        self,
+        interpreter: Interpreter,
+        metadata: ModelMetadata | None,
+        options: TaskOptions,
+        batch: int = 1,
     ) -> None:
-        """Of an interpreter; `refresh` follows where its tensors are allocated later.
+        """Of an interpreter, which computes a ``batch`` of items; `refresh` follows where its
+        tensors are allocated later.
 
         Raises:
             OptionError: an option out of its range.
             InputError: a file of labels, anchors or words that cannot be read.
         """
         options.check()
-        self.options, self.metadata = options, metadata
-        self.inputs, self.outputs = ports_of(interpreter, metadata)
+        self.options, self.metadata, self._batch = options, metadata, batch
+        self.inputs, self.outputs = ports_of(interpreter, metadata, batch)
         said = next((p.said.labels for p in self.outputs if p.said.labels), ())
         given = options.labels
         self.labels = names_by_class(said if given is None else _lines(given, "labels"))
@@ -127,7 +132,7 @@ class Recipe:
 
     def refresh(self, interpreter: Interpreter) -> None:
         """Look at the shapes again, after tensors were allocated."""
-        self.inputs, self.outputs = ports_of(interpreter, self.metadata)
+        self.inputs, self.outputs = ports_of(interpreter, self.metadata, self._batch)
         self.kind = self._kind()
 
     def _kind(self) -> str:

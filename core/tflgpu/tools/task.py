@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, OptionError
+from tflgpu.interpreter.callers import Pool
 from tflgpu.interpreter.model import Model
 from tflgpu.ir.dtypes import Array
 from tflgpu.options.keywords import OptionKeywords, Unpack
@@ -29,13 +31,13 @@ class Task:
     operators; what these do not say, the arguments do. Threads may share it.
 
     Attributes:
-        model: The `Model`, for runs on arrays.
+        model: The `Model` or `Pool`, for runs on arrays.
         metadata: Of the file, or None.
     """
 
     def __init__(
         self,
-        model: Source | Model,
+        model: Source | Model | Pool,
         *,
         kind: str | None = None,
         labels: Path_ | Sequence[str] | None = None,
@@ -53,7 +55,8 @@ class Task:
         """Read a model and make it ready to run.
 
         Args:
-            model: Path of a `.tflite` file, what is in it, or a `Model`, which stays the caller's.
+            model: Path of a `.tflite` file, what is in it, or a `Model` or `Pool`, which stays the
+                caller's.
             kind: "classify", "detect", "segment", "keypoints", "embed", "image" (a picture comes
                 out) or "values"; None for what the file says.
             labels: Names of classes, or a file with one a line (or "0 name" with its number).
@@ -74,7 +77,7 @@ class Task:
         Raises:
             ModelError: no such file, or the model or its metadata are damaged.
             OptionError: an option out of its range, one that has no effect on such a model, or
-                options beside a `Model`.
+                options beside a `Model` or `Pool`.
             InputError: a file of labels, anchors or words cannot be read.
             DeviceError, UnsupportedError: as `Model`.
         """
@@ -82,17 +85,19 @@ class Task:
             kind, labels, mean, std, resize, top, threshold, anchors, vocabulary, rate
         )
         said.check()
-        self._is_own = not isinstance(model, Model)
-        if isinstance(model, Model):
+        self._is_own = not isinstance(model, (Model, Pool))
+        if isinstance(model, (Model, Pool)):
             if options:
                 raise OptionError(f"{', '.join(options)}: the model was given, and has its options")
-            source: Source = model._interpreter._model.content  # noqa: SLF001
-            self.model = model
+            self.model: Model | Pool = model
         else:
-            source, self.model = model, Model(model, **options)
+            self.model = Model(model, **options)
+        one = self.model._models[-1] if isinstance(self.model, Pool) else self.model  # noqa: SLF001
+        interpreter = one._interpreter  # noqa: SLF001
+        content = interpreter._model.content  # noqa: SLF001
         try:
-            self.metadata = metadata(source) if use_metadata else None
-            self._recipe = Recipe(self.model._interpreter, self.metadata, said)  # noqa: SLF001
+            self.metadata = metadata(content) if use_metadata else None
+            self._recipe = Recipe(interpreter, self.metadata, said, one._size)  # noqa: SLF001
             self._recipe.check_effect(self._recipe.possible)
         except BaseException:
             self.close()
@@ -127,9 +132,9 @@ class Task:
         all windows' scores.
 
         Args:
-            sources: One for each input: a path of a photo, a WAV, a .npy; a PIL image; u8
-                [H,W,3]; for a model of texts a text, or the `Path` of one; an array as the input
-                takes it. Of BERT's models one text is for all inputs.
+            sources: One for each input: a path of a photo, a WAV, a .npy; a photo's bytes; a PIL
+                image; u8 [H,W,3]; for a model of texts a text, or the `Path` of one; an array as
+                the input takes it. Of BERT's models one text is for all inputs.
 
         Raises:
             InputError: a source that cannot be read, or does not fit; too few or too many.
@@ -148,7 +153,28 @@ class Task:
         for prepared, results in self._runs(sources):
             yield prepared.at, self._recipe.answer(results, prepared)
 
+    def prepare(self, *sources: Any) -> Prepared:
+        """What the model is given for one run, without running it: for runs elsewhere, as by a
+        `Pool`: ``task.answer(pool(*prepared.arrays.values()), prepared)``.
+
+        Raises:
+            InputError: as calling it, or a sound of several windows.
+        """
+        found = list(self._prepared(sources))
+        if len(found) > 1:
+            raise InputError(f"the sound is of {len(found)} windows; a run is of one")
+        return found[0]
+
+    def answer(self, outputs: Sequence[Array], prepared: Prepared) -> Answer:
+        """The answer in the outputs of a run on what `prepare` gave."""
+        return self._recipe.answer(outputs, prepared)
+
     def _runs(self, sources: Sequence[Any]) -> Iterator[tuple[Prepared, Sequence[Array]]]:
+        for prepared in self._prepared(sources):
+            yield prepared, self.model(*prepared.arrays.values())
+
+    def _prepared(self, sources: Sequence[Any]) -> Iterator[Prepared]:
+        """Each with the arrays of all inputs, in the model's order."""
         recipe = self._recipe
         if not sources or len(sources) > len(recipe.inputs):
             names = ", ".join(p.name for p in recipe.inputs)
@@ -161,4 +187,5 @@ class Task:
             lacking = [p.name for p in recipe.inputs if p.index not in arrays]
             if lacking:
                 raise InputError(f"no source for {', '.join(lacking)}; give one for each input")
-            yield prepared, self.model(*(arrays[p.index] for p in recipe.inputs))
+            ordered = {p.index: arrays[p.index] for p in recipe.inputs}
+            yield attrs.evolve(prepared, arrays=ordered)
