@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from tflgpu.runtime.profile import RunProfile
     from tflgpu.tflite import converters
     from tflgpu.tools.answer import Answer
+    from tflgpu.tools.benchmark import benchmark
+    from tflgpu.tools.measurement import Benchmark, Measurement
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
     from tflgpu.tools.task import Task
@@ -85,6 +87,7 @@ __all__ = [
     "AllocationError",
     "Answer",
     "ArgumentError",
+    "Benchmark",
     "BudgetError",
     "BusyError",
     "CompatibilityList",
@@ -108,6 +111,7 @@ __all__ = [
     "Interpreter",
     "Invocation",
     "KernelError",
+    "Measurement",
     "MemoryLimitError",
     "Model",
     "ModelError",
@@ -134,6 +138,7 @@ __all__ = [
     "UnsupportedError",
     "WaitType",
     "__version__",
+    "benchmark",
     "check",
     "converters",
     "delegate_library",
@@ -148,6 +153,7 @@ __all__ = [
 _HOMES = {
     "AccuracyGuard": "tflgpu.options.accuracy",
     "Answer": "tflgpu.tools.answer",
+    "Benchmark": "tflgpu.tools.measurement",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
     "DelegationReport": "tflgpu.compiler.report",
@@ -161,6 +167,7 @@ _HOMES = {
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
     "Invocation": "tflgpu.interpreter.invocation",
+    "Measurement": "tflgpu.tools.measurement",
     "Model": "tflgpu.interpreter.model",
     "ModelMetadata": "tflgpu.tools.metadata_values",
     "Pool": "tflgpu.interpreter.callers",
@@ -175,6 +182,7 @@ _HOMES = {
     "TensorDetails": "tflgpu.interpreter.details",
     "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
+    "benchmark": "tflgpu.tools.benchmark",
     "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",
