@@ -27,7 +27,7 @@ def tone_finder() -> bytes:
     tensors = [
         *(TensorSpec(name, (1, size)) for name, size in sizes.items()),
         TensorSpec("waves", (6, RATE), data=np.array(waves, np.float32) / RATE),
-        TensorSpec("pairs", (3, 6), data=np.repeat(50 * np.eye(3, dtype=np.float32), 2, 1)),
+        TensorSpec("pairs", (3, 6), data=np.repeat(400 * np.eye(3, dtype=np.float32), 2, 1)),
     ]
     steps = (("FULLY_CONNECTED", 0, 5, 1), ("MUL", 1, 1, 2), ("FULLY_CONNECTED", 2, 6, 3))
     operators = [OperatorSpec(name, {}, [a, b], [to]) for name, a, b, to in steps]

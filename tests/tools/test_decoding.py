@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.errors import OptionError
-from tflgpu.tools.decoding import Reading, kind_of, read_outputs, suppressed
+from tflgpu.tools.decoding import OutputRules, kind_of, read_outputs, suppressed
 from tflgpu.tools.metadata_values import TensorMetadata
 from tflgpu.tools.picture import Fitted
 from tflgpu.tools.port import ModelPort
@@ -24,7 +24,7 @@ def port(array: np.ndarray, **more: Any) -> ModelPort:
 
 def read(kind: str, ports: list[ModelPort], arrays: list[np.ndarray], **more: Any) -> Any:
     names = more.pop("labels", {})
-    return read_outputs(kind, ports, arrays, Reading(names, **more), FITTED)
+    return read_outputs(kind, ports, arrays, OutputRules(names, **more), FITTED)
 
 
 def test_post_processed_boxes() -> None:

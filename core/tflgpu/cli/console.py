@@ -175,10 +175,10 @@ def show_json(value: Any) -> None:
 
 
 #: What `working` is about: a delegate is made before it is known what for.
-_works: list[Work] = []
+_works: list[Activity] = []
 
 
-class Work:
+class Activity:
     """Something that takes its time, and how far it is."""
 
     def __init__(self, what: str) -> None:
@@ -201,7 +201,7 @@ def working(what: str) -> Iterator[None]:
     """A spinner while something takes its time, with the number of kernels that are ready. Where
     stderr is no terminal, a line there every few seconds shows that the command is still at work.
     """
-    console, work, ended = err(), Work(what), threading.Event()
+    console, work, ended = err(), Activity(what), threading.Event()
     _works.append(work)
 
     def tell() -> None:

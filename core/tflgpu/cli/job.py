@@ -18,11 +18,11 @@ from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
 from tflgpu.tools.metadata import metadata
 from tflgpu.tools.metadata_values import ModelMetadata
-from tflgpu.tools.recipe import Prepared, Recipe, TaskOptions
+from tflgpu.tools.recipe import PreparedInput, Recipe, TaskOptions
 from tflgpu.tools.runs import random_input, run_once
 
 
-class Job:
+class RunJob:
     """An interpreter and what it is run on: `look` finds out which inputs there are, and then
     `first` runs the only one, or `each` all of them.
 
@@ -53,7 +53,7 @@ class Job:
         self._given = assign(given, interpreter.get_input_details())
         self.recipe: Recipe | None = None
         self.arrays: dict[int, Array] = {}
-        self.prepared = Prepared({})
+        self.prepared = PreparedInput({})
         self.name = ""
         self.times: list[float] = []
         self._fixed: dict[int, Array] = {}
@@ -63,7 +63,9 @@ class Job:
         self.failed = 0
         self.said_random: list[str] = []
         self.count: int | None = 1
-        self._items: Iterator[tuple[Item, Prepared]] = iter([(Item("", None), Prepared({}))])
+        self._items: Iterator[tuple[Item, PreparedInput]] = iter(
+            [(Item("", None), PreparedInput({}))]
+        )
 
     def look(self) -> bool:
         """Find out what is given; whether that is one run.
@@ -116,7 +118,7 @@ class Job:
 
     def _all(
         self, recipe: Recipe, series: Series, position: int, details: Sequence[Mapping[str, Any]]
-    ) -> tuple[Iterator[tuple[Item, Prepared]], str, bool]:
+    ) -> tuple[Iterator[tuple[Item, PreparedInput]], str, bool]:
         if not series.is_one:
             first = next(series.items, None)
             if first is None:
@@ -129,7 +131,7 @@ class Job:
         runs = self._prepared(recipe, item, position, details)
         return ((item, p) for p in runs), kind, len(runs) == 1
 
-    def _or_warn(self, recipe: Recipe, item: Item, position: int) -> list[Prepared]:
+    def _or_warn(self, recipe: Recipe, item: Item, position: int) -> list[PreparedInput]:
         try:
             return self._prepared(recipe, item, position, self.interpreter.get_input_details())
         except InputError as error:
@@ -139,7 +141,7 @@ class Job:
 
     def _prepared(
         self, recipe: Recipe, item: Item, position: int, details: Sequence[Mapping[str, Any]]
-    ) -> list[Prepared]:
+    ) -> list[PreparedInput]:
         if recipe.kind_of_source(item.source, position) != "array":
             found = list(recipe.prepare(item.source, position))
         else:
@@ -147,7 +149,7 @@ class Job:
             if self.batch > 1:
                 detail["shape"] = np.array([1, *detail["shape"][1:]])
                 detail["shape_signature"] = np.array([-1, *detail["shape_signature"][1:]])
-            found = [Prepared({int(detail["index"]): load(item.source, detail)})]
+            found = [PreparedInput({int(detail["index"]): load(item.source, detail)})]
         if self.batch > 1:
             found = [attrs.evolve(p, arrays=self._repeated(p.arrays, item.name)) for p in found]
         return found
@@ -209,7 +211,7 @@ class Job:
                     )
 
 
-def _hint(job: Job, outputs: Sequence[Array]) -> None:
+def _hint(job: RunJob, outputs: Sequence[Array]) -> None:
     """Warn of outputs that are not finite, and say what may help."""
     for detail, array in zip(job.interpreter.get_output_details(), outputs, strict=True):
         odd = int((~np.isfinite(array)).sum()) if array.dtype.kind in "fc" else 0

@@ -10,7 +10,7 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
-from tflgpu.cli.job import Job
+from tflgpu.cli.job import RunJob
 from tflgpu.cli.models import (
     Backend,
     CpuBackend,
@@ -71,7 +71,7 @@ def profile(
     with opened(
         model, backend, device, precision, numerics, flags, cpu_backend, batch
     ) as interpreter:
-        job = Job(interpreter, model, TaskOptions(), inputs or [], batch, None)
+        job = RunJob(interpreter, model, TaskOptions(), inputs or [], batch, None)
         if not job.look():
             raise InputError("a profile is of one input; -i stands for several")
         job.first()  # leaves its input where the runs that are measured read it

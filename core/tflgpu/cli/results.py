@@ -13,13 +13,13 @@ import attrs
 import numpy as np
 
 from tflgpu.cli import console
-from tflgpu.cli.job import Job
+from tflgpu.cli.job import RunJob
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_values import numbers
 from tflgpu.errors import InputError, OptionError
 from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
-from tflgpu.tools.answer import Answer, Numbers
+from tflgpu.tools.answer import Answer, RawOutputs
 
 _TOP = 5
 _REASONS = 8
@@ -28,7 +28,7 @@ _DRAWN = frozenset({"classify", "detect", "segment", "keypoints", "image"})
 
 
 @attrs.frozen
-class Results:
+class ResultPrinter:
     """How results are shown.
 
     Attributes:
@@ -66,7 +66,7 @@ class Results:
             except OSError as error:
                 raise InputError(f"cannot save {what} in {folder}: {error}") from error
 
-    def show_one(self, job: Job, outputs: Sequence[Array], times: Sequence[float]) -> None:
+    def show_one(self, job: RunJob, outputs: Sequence[Array], times: Sequence[float]) -> None:
         """The answer to one input, its time and its device."""
         answer = self._answer(job, outputs)
         self._draw(job, answer)
@@ -89,7 +89,7 @@ class Results:
             console.say(f"{said}, NumPy to NumPy{item}")
             self._show_device(job.interpreter.report)
 
-    def show_line(self, job: Job, outputs: Sequence[Array]) -> None:
+    def show_line(self, job: RunJob, outputs: Sequence[Array]) -> None:
         """The answer to one of several inputs."""
         answer = self._answer(job, outputs)
         self._draw(job, answer)
@@ -104,7 +104,7 @@ class Results:
         if self.verbose:
             console.say(f"  {job.prepared.said}; {job.times[0]:.3f} ms")
 
-    def end_series(self, job: Job, times: Sequence[float]) -> None:
+    def end_series(self, job: RunJob, times: Sequence[float]) -> None:
         """How many inputs there were, and where they ran.
 
         Raises:
@@ -133,9 +133,9 @@ class Results:
         if not self.json and not self.quiet:
             console.say(f"saved {path}")
 
-    def _answer(self, job: Job, outputs: Sequence[Array]) -> Answer:
+    def _answer(self, job: RunJob, outputs: Sequence[Array]) -> Answer:
         details = job.interpreter.get_output_details()
-        bare = Numbers({str(d["name"]): a for d, a in zip(details, outputs, strict=True)})
+        bare = RawOutputs({str(d["name"]): a for d, a in zip(details, outputs, strict=True)})
         if job.recipe is None or job.batch > 1:
             return bare
         try:
@@ -146,7 +146,7 @@ class Results:
             console.warn(f"{error}; the outputs as they are:")
             return bare
 
-    def _draw(self, job: Job, answer: Answer) -> None:
+    def _draw(self, job: RunJob, answer: Answer) -> None:
         if self.save is None:
             return
         if answer.kind not in _DRAWN or (answer.picture is None and answer.kind != "image"):
@@ -164,7 +164,7 @@ class Results:
             raise InputError(f"cannot save {path}: {error}") from error
         self._say_saved(path)
 
-    def _show_json(self, job: Job, answer: Answer, times: Sequence[float]) -> None:
+    def _show_json(self, job: RunJob, answer: Answer, times: Sequence[float]) -> None:
         said: dict[str, Any] = {"input": job.name or None, "answer": answer.asdict()}
         if job.prepared.at is not None:
             said["at"] = job.prepared.at

@@ -14,7 +14,7 @@ from tflgpu.cli import console
 from tflgpu.cli.compare import compare as compare_outputs
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.inputs import Item
-from tflgpu.cli.job import Job
+from tflgpu.cli.job import RunJob
 from tflgpu.cli.models import (
     Backend,
     CpuBackend,
@@ -24,7 +24,7 @@ from tflgpu.cli.models import (
     Precision,
     opened,
 )
-from tflgpu.cli.results import Results
+from tflgpu.cli.results import ResultPrinter
 from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import ModelError, OptionError
 from tflgpu.ir.dtypes import Array
@@ -120,11 +120,11 @@ def run(
     with opened(
         model, backend, device, precision, numerics, flags, cpu_backend, batch
     ) as interpreter:
-        results = Results(
+        results = ResultPrinter(
             json=json, quiet=quiet, verbose=verbose, references=references, save=save, output=output
         )
         results.make_folders()  # a long run is not thrown away for a folder that cannot be
-        job = Job(interpreter, model, options, inputs or [], batch, seed)
+        job = RunJob(interpreter, model, options, inputs or [], batch, seed)
         is_one = job.look()
         _check_effect(
             {"--runs": runs and not is_one, "--compare": compare and not is_one,
@@ -150,7 +150,7 @@ def run(
         raise typer.Exit(_SOME)
 
 
-def _run_all(job: Job, results: Results) -> int:
+def _run_all(job: RunJob, results: ResultPrinter) -> int:
     """Run a series; how many of its inputs could not be read."""
     every: Iterable[tuple[Item, list[Array]]] = job.each()
     times: list[float] = []
@@ -162,7 +162,7 @@ def _run_all(job: Job, results: Results) -> int:
     return job.failed
 
 
-def _time_runs(job: Job, runs: int) -> list[float]:
+def _time_runs(job: RunJob, runs: int) -> list[float]:
     """Milliseconds of ``runs`` calls, after a few that do not count."""
     for _ in range(min(_WARM_UP, runs)):
         run_once(job.interpreter, job.arrays)

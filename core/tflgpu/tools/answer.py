@@ -279,7 +279,7 @@ class Picture(Answer):
 
 
 @frozen(eq=False)
-class Numbers(Answer):
+class RawOutputs(Answer):
     """Outputs without a meaning that is known: real ``arrays`` by name."""
 
     kind = "values"

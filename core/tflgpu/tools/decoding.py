@@ -19,8 +19,8 @@ from tflgpu.tools.answer import (
     Keypoints,
     Label,
     Mask,
-    Numbers,
     Picture,
+    RawOutputs,
     Scores,
 )
 from tflgpu.tools.metadata_values import Normalization, ScoreCalibration
@@ -29,7 +29,7 @@ from tflgpu.tools.port import PROBABILITIES, ModelPort
 
 KINDS = ("classify", "detect", "segment", "keypoints", "embed", "image", "values")
 
-#: Numbers of a landmark model's output: how many belong to one point.
+#: RawOutputs of a landmark model's output: how many belong to one point.
 _LANDMARKS = {195: 5, 165: 5, 1404: 3, 1434: 3, 63: 3}
 _BODY = (
     *("nose", "left eye", "right eye", "left ear", "right ear", "left shoulder", "right shoulder"),
@@ -43,7 +43,7 @@ _MOST = 100  # boxes
 
 
 @frozen
-class Reading:
+class OutputRules:
     """How outputs are read.
 
     Attributes:
@@ -110,7 +110,7 @@ def read_outputs(
     kind: str,
     outputs: Sequence[ModelPort],
     arrays: Sequence[Array],
-    reading: Reading,
+    reading: OutputRules,
     fitted: Fitted | None,
 ) -> Answer:
     """The answer in a model's outputs.
@@ -161,7 +161,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def _classify(
-    outputs: Sequence[ModelPort], real: Sequence[Array], reading: Reading, fitted: Fitted | None
+    outputs: Sequence[ModelPort], real: Sequence[Array], reading: OutputRules, fitted: Fitted | None
 ) -> Answer:
     port = _scores_port(outputs)
     array = real[outputs.index(port)].astype(np.float32)
@@ -176,19 +176,19 @@ def _classify(
 
 
 def _embed(
-    outputs: Sequence[ModelPort], real: Sequence[Array], reading: Reading, fitted: Fitted | None
+    outputs: Sequence[ModelPort], real: Sequence[Array], reading: OutputRules, fitted: Fitted | None
 ) -> Answer:
     return Embedding(real[0].astype(np.float32).ravel())
 
 
 def _values(
-    outputs: Sequence[ModelPort], real: Sequence[Array], reading: Reading, fitted: Fitted | None
+    outputs: Sequence[ModelPort], real: Sequence[Array], reading: OutputRules, fitted: Fitted | None
 ) -> Answer:
-    return Numbers({p.name: a for p, a in zip(outputs, real, strict=True)})
+    return RawOutputs({p.name: a for p, a in zip(outputs, real, strict=True)})
 
 
 def _image(
-    outputs: Sequence[ModelPort], real: Sequence[Array], reading: Reading, fitted: Fitted | None
+    outputs: Sequence[ModelPort], real: Sequence[Array], reading: OutputRules, fitted: Fitted | None
 ) -> Answer:
     port, array = outputs[0], real[0]
     if array.ndim != 4 or array.shape[3] not in (1, 3):
@@ -209,7 +209,7 @@ def _image(
 
 
 def _segment(
-    outputs: Sequence[ModelPort], real: Sequence[Array], reading: Reading, fitted: Fitted | None
+    outputs: Sequence[ModelPort], real: Sequence[Array], reading: OutputRules, fitted: Fitted | None
 ) -> Answer:
     port, array = outputs[0], real[0]
     region = None if fitted is None else fitted.region
@@ -248,7 +248,7 @@ def _points(shape: tuple[int, ...]) -> int:
 
 
 def _keypoints(
-    outputs: Sequence[ModelPort], real: Sequence[Array], reading: Reading, fitted: Fitted | None
+    outputs: Sequence[ModelPort], real: Sequence[Array], reading: OutputRules, fitted: Fitted | None
 ) -> Answer:
     shapes = [a.shape for a in real]
     width, height = reading.size
@@ -302,7 +302,7 @@ def _is_yolo(shape: tuple[int, ...]) -> bool:
 
 
 def _detect(
-    outputs: Sequence[ModelPort], real: Sequence[Array], reading: Reading, fitted: Fitted | None
+    outputs: Sequence[ModelPort], real: Sequence[Array], reading: OutputRules, fitted: Fitted | None
 ) -> Answer:
     shapes = [a.shape for a in real]
     raw = _raw_boxes(shapes)
@@ -363,7 +363,7 @@ def _post_processed(
 
 
 def _anchored(
-    offsets: Array, port: ModelPort, scores: Array, reading: Reading
+    offsets: Array, port: ModelPort, scores: Array, reading: OutputRules
 ) -> tuple[Array, Array]:
     """Boxes and scores [N, classes] of an SSD model, whose class 0 is the background."""
     anchors = reading.anchors
@@ -418,7 +418,7 @@ def _unfit(kind: str, outputs: Sequence[ModelPort]) -> OptionError:
     return OptionError(f"outputs {shown} are not those of a model of kind {kind!r}")
 
 
-_READERS: Mapping[str, Callable[[Any, Any, Reading, Fitted | None], Answer]] = {
+_READERS: Mapping[str, Callable[[Any, Any, OutputRules, Fitted | None], Answer]] = {
     "classify": _classify,
     "detect": _detect,
     "segment": _segment,

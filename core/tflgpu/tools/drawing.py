@@ -81,7 +81,7 @@ def with_heat(picture: Any, confidence: Array, region: _Region) -> Any:
     heat = np.clip(np.nan_to_num(confidence), 0, 1)
     # The usual ramp: each colour is a trapezoid.
     parts = [np.clip(1.5 - np.abs(4 * heat - centre), 0, 1) for centre in (3, 2, 1)]
-    layer = np.stack([*parts, np.full_like(heat, 0.6)], -1)
+    layer = np.stack([*parts, 0.25 + 0.4 * heat], -1)
     return _over(picture, np.rint(255 * layer).astype(np.uint8), region, smooth=True)
 
 

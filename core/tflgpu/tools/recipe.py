@@ -17,7 +17,7 @@ from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
 from tflgpu.tools import metadata as reader
 from tflgpu.tools.answer import Answer
-from tflgpu.tools.decoding import KINDS, Reading, kind_of, read_outputs
+from tflgpu.tools.decoding import KINDS, OutputRules, kind_of, read_outputs
 from tflgpu.tools.metadata_values import ModelMetadata, Normalization
 from tflgpu.tools.picture import (
     GUESS,
@@ -81,7 +81,7 @@ class TaskOptions:
 
 
 @frozen(eq=False)
-class Prepared:
+class PreparedInput:
     """A source as a model takes it: ``arrays`` by tensor index, a picture, what was done to it, and
     of a part of a sound when it begins, in seconds."""
 
@@ -188,7 +188,7 @@ class Recipe:
             return "picture" if is_pixels and takes == "picture" else "array"
         return "picture"
 
-    def prepare(self, source: Any, position: int = 0) -> Iterator[Prepared]:
+    def prepare(self, source: Any, position: int = 0) -> Iterator[PreparedInput]:
         """The runs that a source takes: one, or one for each window of a long sound.
 
         Args:
@@ -208,12 +208,12 @@ class Recipe:
         elif kind == "text":
             is_file = isinstance(source, os.PathLike)
             text = "\n".join(_lines(source, "text")) if is_file else str(source)
-            yield Prepared(self._text(text, port), said=f"{len(text)} characters")
+            yield PreparedInput(self._text(text, port), said=f"{len(text)} characters")
         else:
             array = _array(source) if isinstance(source, (str, os.PathLike)) else source
-            yield Prepared({port.index: np.asarray(array)})
+            yield PreparedInput({port.index: np.asarray(array)})
 
-    def answer(self, arrays: Sequence[Array], prepared: Prepared | None = None) -> Answer:
+    def answer(self, arrays: Sequence[Array], prepared: PreparedInput | None = None) -> Answer:
         """The answer in the outputs of a run.
 
         Raises:
@@ -228,7 +228,7 @@ class Recipe:
             size = fitted.pixels.shape[1], fitted.pixels.shape[0]
         top, threshold = self.options.top or 5, self.options.threshold
         rule = self._normalization(self.inputs[0]) or GUESS
-        reading = Reading(self.labels, top, threshold, self._anchors, rule, size)
+        reading = OutputRules(self.labels, top, threshold, self._anchors, rule, size)
         answer = read_outputs(self.kind, self.outputs, arrays, reading, fitted)
         return attrs.evolve(
             answer,
@@ -247,7 +247,7 @@ class Recipe:
         base = said or GUESS
         return Normalization(mean or base.mean, std or base.std)
 
-    def _picture(self, source: Any, port: ModelPort) -> Prepared:
+    def _picture(self, source: Any, port: ModelPort) -> PreparedInput:
         layout = ImageLayout.of(port.open_shape)
         if layout is None:
             raise InputError(
@@ -263,9 +263,9 @@ class Recipe:
             raise InputError(f"{_shown(source)}: {error}") from None
         if rule is None and port.dtype.kind == "f":
             done += ", a guess: --mean and --std, or Task(mean=..., std=...), say it"
-        return Prepared({port.index: array}, fitted, f"{fitted.said}, {done}")
+        return PreparedInput({port.index: array}, fitted, f"{fitted.said}, {done}")
 
-    def _sound(self, source: Any, port: ModelPort) -> Iterator[Prepared]:
+    def _sound(self, source: Any, port: ModelPort) -> Iterator[PreparedInput]:
         sound = source if isinstance(source, Sound) else read_sound(source)
         rate = self.options.rate or port.said.sample_rate
         said = f"{len(sound.samples) / sound.rate:.2f} s of sound at {sound.rate} Hz"
@@ -277,7 +277,7 @@ class Recipe:
         parts = windows(sound, port)
         for at, array in parts:
             part = f", from {at:.2f} s" if len(parts) > 1 else ""
-            yield Prepared({port.index: array}, said=said + part, at=at if part else None)
+            yield PreparedInput({port.index: array}, said=said + part, at=at if part else None)
 
     def _text(self, text: str, port: ModelPort) -> dict[int, Array]:
         if port.dtype.kind == "S":

@@ -16,7 +16,7 @@ from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.tflite.source import Source
 from tflgpu.tools.answer import Answer
 from tflgpu.tools.metadata import metadata
-from tflgpu.tools.recipe import Numbers_, Path_, Prepared, Recipe, TaskOptions
+from tflgpu.tools.recipe import Numbers_, Path_, PreparedInput, Recipe, TaskOptions
 
 
 class Task:
@@ -153,7 +153,7 @@ class Task:
         for prepared, results in self._runs(sources):
             yield prepared.at, self._recipe.answer(results, prepared)
 
-    def prepare(self, *sources: Any) -> Prepared:
+    def prepare(self, *sources: Any) -> PreparedInput:
         """What the model is given for one run, without running it: for runs elsewhere, as by a
         `Pool`: ``task.answer(pool(*prepared.arrays.values()), prepared)``.
 
@@ -165,15 +165,15 @@ class Task:
             raise InputError(f"the sound is of {len(found)} windows; a run is of one")
         return found[0]
 
-    def answer(self, outputs: Sequence[Array], prepared: Prepared) -> Answer:
+    def answer(self, outputs: Sequence[Array], prepared: PreparedInput) -> Answer:
         """The answer in the outputs of a run on what `prepare` gave."""
         return self._recipe.answer(outputs, prepared)
 
-    def _runs(self, sources: Sequence[Any]) -> Iterator[tuple[Prepared, Sequence[Array]]]:
+    def _runs(self, sources: Sequence[Any]) -> Iterator[tuple[PreparedInput, Sequence[Array]]]:
         for prepared in self._prepared(sources):
             yield prepared, self.model(*prepared.arrays.values())
 
-    def _prepared(self, sources: Sequence[Any]) -> Iterator[Prepared]:
+    def _prepared(self, sources: Sequence[Any]) -> Iterator[PreparedInput]:
         """Each with the arrays of all inputs, in the model's order."""
         recipe = self._recipe
         if not sources or len(sources) > len(recipe.inputs):
