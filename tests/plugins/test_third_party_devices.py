@@ -184,11 +184,6 @@ def _strided(arrays: Any) -> Any:
     return [np.zeros((a.shape[0], a.shape[1] * 2), a.dtype)[:, ::2] for a in arrays]
 
 
-def _shared(recording: Any) -> Any:
-    recording.outputs = list(recording.inputs)
-    return recording
-
-
 LOADED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nothing": (lambda r: None, "which is no recording"),
     "a number": (lambda r: 3, "which is no recording"),
@@ -200,7 +195,6 @@ LOADED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "inputs: number": (_with("inputs", lambda v: 4), "inputs is 4"),
     "dispatches: text": (_with("__dict__", lambda v: {**v, "dispatches": "many"}), "'many'"),
     "inputs: read-only": (_with("inputs", read_only), "cannot be written"),
-    "outputs are the inputs": (_shared, "share memory"),
 }
 for side in ("inputs", "outputs"):
     LOADED |= {
