@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import attrs
 import numpy as np
 
 from tflgpu.cli import console
-from tflgpu.cli.inputs import Item, Series, assign, load, series_of
+from tflgpu.cli.inputs import Item, assign, load, series_of
 from tflgpu.cli.models import allocate
 from tflgpu.errors import InputError, ModelError, OptionError
 from tflgpu.interpreter import Interpreter
@@ -74,78 +75,64 @@ class RunJob:
             InputError: an input that cannot be read.
             OptionError: an option that has no effect.
         """
-        details = self.interpreter.get_input_details()
-        takes: set[str] = set()
+        given = [n for n, v in attrs.asdict(self._options, recurse=False).items() if v is not None]
         if self._given:
             found = _metadata(self._model)
             self.recipe = Recipe(self.interpreter, found, self._options, self.batch)
-            takes = self._series(self.recipe, details)
-        elif any(value is not None for value in attrs.astuple(self._options, recurse=False)):
-            given = (
-                n for n, v in attrs.asdict(self._options, recurse=False).items() if v is not None
-            )
+            takes = self._series(self.recipe)
+            self.recipe.check_effect(takes, "--", is_read=self.batch == 1)
+        elif given:
             raise OptionError(
                 f"--{', --'.join(given)}: without effect on random inputs; give one by -i"
             )
-        if self.recipe is not None and self.batch == 1:
-            self.recipe.check_effect(takes, "--")
-        covered = set(self._given) | ({*range(len(details))} if self._is_whole else set())
-        if self._seed is not None and covered >= {*range(len(details))}:
+        every = {*range(len(self.interpreter.get_input_details()))}
+        if self._seed is not None and (self._is_whole or every == {*self._given}):
             raise OptionError("--seed: without effect, since no input is random")
         return self.count == 1
 
-    def _series(self, recipe: Recipe, details: Sequence[Mapping[str, Any]]) -> set[str]:
+    def _series(self, recipe: Recipe) -> set[str]:
         """Takes apart what is given: one input may be a series, the others are read at once."""
-        takes, series = set(), {}
-        for position, text in self._given.items():
-            series[position] = series_of(text, recipe.takes if position == 0 else "array")
-        several = [p for p, s in series.items() if not s.is_one]
+        series = {
+            position: series_of(text, recipe.takes if position == 0 else "array")
+            for position, text in self._given.items()
+        }
+        several = [position for position, one in series.items() if not one.is_one]
         if len(several) > 1:
             raise InputError("two -i stand for several inputs each; only one may")
         main = several[0] if several else next(iter(series))
-        for position, one in series.items():
-            if position != main:
-                item = next(one.items)
-                takes.add(recipe.kind_of_source(item.source, position))
-                (first, *_) = self._prepared(recipe, item, position, details)
-                self._fixed |= first.arrays
-        self._items, kind, is_one = self._all(recipe, series[main], main, details)
-        self.count = 1 if is_one else series[main].count
-        if self.count == 1 and not is_one:
-            self.count = None  # the windows of one sound
+        takes = set()
+        for position in series.keys() - {main}:
+            item = next(series[position].items)
+            takes.add(recipe.kind_of_source(item.source, position))
+            self._fixed |= self._prepared(recipe, item, position)[0].arrays
+        first = next(series[main].items, None)
+        if first is None:
+            raise InputError(f"{self._given[main]} has no frames")
+        kind = recipe.kind_of_source(first.source, main)
+        if several:
+            every = chain([first], series[main].items)
+            self._items = ((i, p) for i in every for p in self._or_warn(recipe, i, main))
+            self.count = series[main].count
+        else:  # a sound may be of several windows
+            runs = self._prepared(recipe, first, main)
+            self._items = ((first, p) for p in runs)
+            self.count = 1 if len(runs) == 1 else None
         self._is_whole = kind == "text"
         return takes | {kind}
 
-    def _all(
-        self, recipe: Recipe, series: Series, position: int, details: Sequence[Mapping[str, Any]]
-    ) -> tuple[Iterator[tuple[Item, PreparedInput]], str, bool]:
-        if not series.is_one:
-            first = next(series.items, None)
-            if first is None:
-                raise InputError("the input has no frames")
-            kind = recipe.kind_of_source(first.source, position)
-            items = _chained(first, series.items)
-            return ((i, p) for i in items for p in self._or_warn(recipe, i, position)), kind, False
-        item = next(series.items)
-        kind = recipe.kind_of_source(item.source, position)
-        runs = self._prepared(recipe, item, position, details)
-        return ((item, p) for p in runs), kind, len(runs) == 1
-
     def _or_warn(self, recipe: Recipe, item: Item, position: int) -> list[PreparedInput]:
         try:
-            return self._prepared(recipe, item, position, self.interpreter.get_input_details())
+            return self._prepared(recipe, item, position)
         except InputError as error:
             self.failed += 1
             console.warn(str(error))
             return []
 
-    def _prepared(
-        self, recipe: Recipe, item: Item, position: int, details: Sequence[Mapping[str, Any]]
-    ) -> list[PreparedInput]:
+    def _prepared(self, recipe: Recipe, item: Item, position: int) -> list[PreparedInput]:
         if recipe.kind_of_source(item.source, position) != "array":
             found = list(recipe.prepare(item.source, position))
         else:
-            detail = dict(details[position])
+            detail: dict[str, Any] = dict(self.interpreter.get_input_details()[position])
             if self.batch > 1:
                 detail["shape"] = np.array([1, *detail["shape"][1:]])
                 detail["shape_signature"] = np.array([-1, *detail["shape_signature"][1:]])
@@ -226,11 +213,6 @@ def _hint(job: RunJob, outputs: Sequence[Array]) -> None:
         console.warn(
             f"output {detail['name']}: {odd} of {array.size} numbers are not finite; {why}"
         )
-
-
-def _chained(first: Item, rest: Iterator[Item]) -> Iterator[Item]:
-    yield first
-    yield from rest
 
 
 def _metadata(model: Path) -> ModelMetadata | None:

@@ -74,8 +74,7 @@ class ResultPrinter:
             self._show_json(job, answer, times)
             return
         if not self.quiet:
-            for line in job.said_random:
-                console.say(line)
+            self._say_random(job)
             if job.prepared.said:
                 console.say(f"{job.name}: {job.prepared.said}")
         if answer.kind == "values" or self.verbose:
@@ -89,6 +88,11 @@ class ResultPrinter:
             console.say(f"{said}, NumPy to NumPy{item}")
             self._show_device(job.interpreter.report)
 
+    def _say_random(self, job: RunJob) -> None:
+        for line in job.said_random:
+            console.say(line)
+        job.said_random = []
+
     def show_line(self, job: RunJob, outputs: Sequence[Array]) -> None:
         """The answer to one of several inputs."""
         answer = self._answer(job, outputs)
@@ -96,6 +100,8 @@ class ResultPrinter:
         if self.json:
             self._show_json(job, answer, job.times)
             return
+        if not self.quiet:
+            self._say_random(job)
         at = "" if job.prepared.at is None else f" at {job.prepared.at:.2f} s"
         lines = answer.lines()
         shown = "; ".join(" ".join(line.split()) for line in lines[:_IN_A_LINE])
@@ -170,6 +176,7 @@ class ResultPrinter:
             said["at"] = job.prepared.at
         if not self.quiet:
             said["prepared"] = job.prepared.said
+            said["random"] = job.said_random
             said["milliseconds"] = round(float(np.median(times)), 3)
             said["device"] = job.interpreter.report.summary
         console.plain(json_module.dumps(said, allow_nan=False))

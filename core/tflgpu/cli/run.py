@@ -4,7 +4,7 @@ outputs mean."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,6 @@ import typer
 from tflgpu.cli import console
 from tflgpu.cli.compare import compare as compare_outputs
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
-from tflgpu.cli.inputs import Item
 from tflgpu.cli.job import RunJob
 from tflgpu.cli.models import (
     Backend,
@@ -27,7 +26,6 @@ from tflgpu.cli.models import (
 from tflgpu.cli.results import ResultPrinter
 from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import ModelError, OptionError
-from tflgpu.ir.dtypes import Array
 from tflgpu.options import CPU
 from tflgpu.tools.metadata_values import Normalization
 from tflgpu.tools.recipe import TaskOptions
@@ -138,8 +136,7 @@ def run(
         else:
             failed = 0
             outputs = job.first()
-            count = runs or (0 if quiet else 1 if json else _RUNS)
-            times = _time_runs(job, count) if count > 1 or runs else job.times
+            times = job.times if quiet else _time_runs(job, runs or _RUNS)
             results.show_one(job, outputs, times)
             names = [str(d["name"]) for d in interpreter.get_output_details()]
     if compare:
@@ -152,10 +149,9 @@ def run(
 
 def _run_all(job: RunJob, results: ResultPrinter) -> int:
     """Run a series; how many of its inputs could not be read."""
-    every: Iterable[tuple[Item, list[Array]]] = job.each()
     times: list[float] = []
     with console.counting(enabled=results.is_redirected) as progress:
-        for _, outputs in progress.track(every, total=job.count, description="running"):
+        for _, outputs in progress.track(job.each(), total=job.count, description="running"):
             times += job.times
             results.show_line(job, outputs)
     results.end_series(job, times)

@@ -150,17 +150,18 @@ class Recipe:
             found.add("sound")
         return found
 
-    def check_effect(self, takes: set[str], prefix: str = "") -> None:
+    def check_effect(self, takes: set[str], prefix: str = "", *, is_read: bool = True) -> None:
         """Check that every option that was given has an effect.
 
         Args:
             takes: What the inputs are made of.
             prefix: Of names in the message.
+            is_read: Whether an answer is read, and not only the arrays.
 
         Raises:
             OptionError: one has none.
         """
-        about = {self.kind, *takes}
+        about = {self.kind, *takes} if is_read else takes
         given = [name for name in _ABOUT if getattr(self.options, name) is not None]
         useless = [f"{prefix}{name}" for name in given if not _ABOUT[name] & about]
         if useless:
