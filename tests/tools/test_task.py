@@ -399,6 +399,24 @@ def test_options_that_are_wrong_or_have_no_effect(options: dict[str, Any], said:
         task(models.colours(), **options)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"1,2,3\n", r"not an array \[1, 3\]"),
+        (b"", r"not an array \[0\]"),
+        (b"1,2,3,x\n", "could not convert"),
+        (b"1,2,3,4\n1,2\n", "four numbers: "),
+    ],
+)
+def test_anchors_that_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        task(models.colours(), kind="detect", anchors="a.csv")
+
+
 def test_a_kind_that_does_not_fit(photo: Path) -> None:
     for kind in ("detect", "segment", "keypoints", "image"):
         with (

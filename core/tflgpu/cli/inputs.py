@@ -14,6 +14,7 @@ import numpy as np
 from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import Array
 from tflgpu.tools.picture import SUFFIXES
+from tflgpu.tools.recipe import read_array
 
 _VIDEOS = frozenset({".mp4", ".mov", ".mkv", ".avi", ".webm", ".m4v"})
 
@@ -164,17 +165,7 @@ def load(path: str | Path, detail: Mapping[str, Any]) -> Array:
     Raises:
         InputError: no such file, not readable, or it does not fit the input.
     """
-    if not Path(path).is_file():
-        raise InputError(f"there is no file {path}")
-    return _fit(_load_npy(Path(path)), Path(path), detail)
-
-
-def _load_npy(path: Path) -> Array:
-    try:
-        loaded: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is not a .npy file that can be read: {error}") from error
-    return loaded
+    return _fit(read_array(path), Path(path), detail)
 
 
 def _fit(array: Array, path: Path, detail: Mapping[str, Any]) -> Array:

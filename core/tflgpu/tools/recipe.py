@@ -211,7 +211,7 @@ class Recipe:
             text = "\n".join(_lines(source, "text")) if is_file else str(source)
             yield PreparedInput(self._text(text, port), said=f"{len(text)} characters")
         else:
-            array = _array(source) if isinstance(source, (str, os.PathLike)) else source
+            array = read_array(source) if isinstance(source, (str, os.PathLike)) else source
             yield PreparedInput({port.index: np.asarray(array)})
 
     def answer(self, arrays: Sequence[Array], prepared: PreparedInput | None = None) -> Answer:
@@ -342,21 +342,26 @@ def _lines(source: Path_ | Sequence[str], what: str) -> Sequence[str]:
 
 
 def _anchors(source: Path_ | Array) -> Array:
-    if isinstance(source, (str, os.PathLike)) and Path(source).suffix != ".npy":
-        try:
-            rows = [[float(n) for n in line.split(",")] for line in _lines(source, "anchors")]
-            found: Array = np.array(rows, np.float32)
-        except ValueError as error:
-            raise InputError(f"anchors: {os.fsdecode(source)}: {error}") from error
-    else:
-        is_path = isinstance(source, (str, os.PathLike))
-        found = np.asarray(_array(source) if is_path else source, np.float32)
-    if found.ndim != 2 or found.shape[1] != 4:
-        raise InputError(f"anchors have shape [boxes, 4], not {list(found.shape)}")
-    return found
+    found: Any = source
+    try:
+        if isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".npy":
+            found = read_array(source)
+        elif isinstance(source, (str, os.PathLike)):
+            found = [[float(n) for n in line.split(",")] for line in _lines(source, "anchors")]
+        rows: Array = np.asarray(found, np.float32)
+    except ValueError as error:
+        raise InputError(f"anchors are rows of four numbers: {error}") from error
+    if rows.ndim != 2 or rows.shape[1] != 4:
+        raise InputError(f"anchors are rows of four numbers, not an array {list(rows.shape)}")
+    return rows
 
 
-def _array(path: Any) -> Array:
+def read_array(path: Path_) -> Array:
+    """The array in a .npy file.
+
+    Raises:
+        InputError: no such file, or no array that can be read without running code.
+    """
     if not Path(path).is_file():
         raise InputError(f"there is no file {os.fsdecode(path)}")
     try:
