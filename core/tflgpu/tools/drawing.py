@@ -86,7 +86,7 @@ def with_heat(picture: Any, confidence: Array, region: _Region) -> Any:
 
 
 def _over(picture: Any, layer: Array, region: _Region, *, smooth: bool) -> Any:
-    top = Image.fromarray(layer, "RGBA")
+    top = Image.fromarray(layer)
     if picture is None:
         return Image.alpha_composite(Image.new("RGBA", top.size, "black"), top).convert("RGB")
     image = picture.convert("RGBA")
