@@ -10,7 +10,6 @@ from typing import Any
 
 import attrs
 import pytest
-from cli_helpers import Hooks, Tflgpu
 from tflgpu.cli.install import packages_of, pip_install
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import DeviceError
@@ -18,6 +17,8 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry
 from tflgpu.plugins.sources import Plugin, PluginFailure
+
+from tests.cli.cli_helpers import Hooks, Tflgpu
 
 
 @attrs.frozen

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_helpers import Tflgpu
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+
+from tests.cli.cli_helpers import Tflgpu
 
 INTERPRETER = ("--backend", "cpu_ref", "--device", "1")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import tflgpu
-from cli_helpers import Tflgpu
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.opening import compiled_on
@@ -18,6 +17,8 @@ from tflgpu.saved.location import SavedLocation
 from tflgpu.saved.store import default_folder, entries
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
+
+from tests.cli.cli_helpers import Tflgpu
 
 REF = ("--backend", "cpu_ref", "--device", 1)
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter as LiteRT
-from flow_models import (
+from tflgpu.compiler.report_values import Place
+from tflgpu.ir.dtypes import Array
+
+from tests.flow.flow_models import (
     Op,
     accumulator,
     initializer,
     model,
 )
-from tflgpu.compiler.report_values import Place
-from tflgpu.ir.dtypes import Array
 
 ONCE: Op = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
 X = np.array([1, 2], np.float32)

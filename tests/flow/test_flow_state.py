@@ -7,7 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flow_models import (
+from tflgpu import (
+    AllocationError,
+    DeviceError,
+    GpuDelegate,
+    Interpreter,
+    StateError,
+    UnsupportedError,
+)
+from tflgpu.flow.store import VariableStore
+from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.reference import ReferenceRecording
+from tflgpu.tflite.model_file import SignatureInfo
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+from tests.flow.flow_models import (
     BOOL,
     I32,
     RESOURCE,
@@ -24,20 +39,6 @@ from flow_models import (
     up_to,
     variable,
 )
-from tflgpu import (
-    AllocationError,
-    DeviceError,
-    GpuDelegate,
-    Interpreter,
-    StateError,
-    UnsupportedError,
-)
-from tflgpu.flow.store import VariableStore
-from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.reference import ReferenceRecording
-from tflgpu.tflite.model_file import SignatureInfo
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 
 X = np.array([1, 2], np.float32)
 ONCE = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flow_models import BOOL, I32, Op, branch, loop, model, number, subgraph, tensor
 from tflgpu import GpuDelegate, Interpreter, Model
 from tflgpu.errors import InputError, TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
@@ -18,6 +17,8 @@ from tflgpu.ops.base import Fields
 from tflgpu.ops.skip_gram import SKIP_GRAM
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import TensorSpec
+
+from tests.flow.flow_models import BOOL, I32, Op, branch, loop, model, number, subgraph, tensor
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 

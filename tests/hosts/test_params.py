@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from host_models import litert, samples_model
 from tflgpu.conformance.samples import materialize
 from tflgpu.hosts.callbacks import Native, Nodes, Preview, Runs
 from tflgpu.hosts.params import STRUCTS, has_no_options, struct_of, tensor_type
@@ -25,8 +23,8 @@ from tflgpu.tflite.schema import BUILTIN_CODES, default_fields, options_of
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tflite"))
-import samples
+from tests.hosts.host_models import litert, samples_model
+from tests.tflite import samples
 
 
 class Spy:

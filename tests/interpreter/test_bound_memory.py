@@ -3,9 +3,7 @@ is refused."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +20,8 @@ from tflgpu.errors import (
 from tflgpu.interpreter import dlpack
 from tflgpu.interpreter.dlpack import DlpackTensor
 
-sys.path.insert(0, str(Path(__file__).parent))
-import interpreter_models as models
-from buffer_helpers import SHAPE, Open, Packed, X, Y, copies, paged
+from tests.interpreter import interpreter_models as models
+from tests.interpreter.buffer_helpers import SHAPE, Open, Packed, X, Y, copies, paged
 
 
 def test_numpy_arrays(delegate: Any, opened: Open) -> None:

@@ -3,9 +3,7 @@ and which tensors cannot be."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +21,8 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-sys.path.insert(0, str(Path(__file__).parent))
-import interpreter_models as models
-from buffer_helpers import SHAPE, Open, Packed, X, Y, copies
+from tests.interpreter import interpreter_models as models
+from tests.interpreter.buffer_helpers import SHAPE, Open, Packed, X, Y, copies
 
 
 def test_bound_in_and_out_nothing_is_copied(delegate: Any, opened: Open) -> None:

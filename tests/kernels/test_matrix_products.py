@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from test_products import SHAPES, Shape
 from tflgpu.compiler.compile import plan_of as plan_of_nodes
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
@@ -30,6 +29,8 @@ from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
+
+from tests.kernels.test_products import SHAPES, Shape
 
 HALVES = (Precision.F16, Precision.F32_F16)
 #: Normalized root mean square errors. F16 rounds what is stored; the two f16 values of an operand

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,8 +15,7 @@ from tflgpu.runtime import opening
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-sys.path.insert(0, str(Path(__file__).parent))
-import child
+from tests.lifetimes import child
 
 MOST = 1 << 20
 

@@ -10,10 +10,11 @@ import pytest
 import tflgpu
 from ai_edge_litert import interpreter as litert
 from flatbuffers import flexbuffers
-from litert_models import DEVICES, numbers
 from tflgpu.interpreter import InterpreterWithCustomOps, OpResolverType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.litert.litert_models import DEVICES, numbers
 
 genai = pytest.importorskip("ai_edge_litert.pywrap_genai_ops", reason="LiteRT has no registerer")
 #: Attention, which XNNPACK has too; without it only whoever registers it has it.

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import tflgpu
 from ai_edge_litert.interpreter import Interpreter as LiteRT
-from litert_models import LITERT, i64_in_the_middle, litert, numbers, run
 from tflgpu.tools.runs import random_input
 from tflgpu_litert.recording import LiteRTRecording
+
+from tests.litert.litert_models import LITERT, i64_in_the_middle, litert, numbers, run
 
 #: 8-bit and 16-bit weights, a state, custom ops, and plain floats.
 MODELS = (

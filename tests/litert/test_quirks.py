@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from litert_models import between, litert, numbers, one, run
 from tflgpu.errors import TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.litert.litert_models import LITERT, between, litert, numbers, one, run
 
 TANH, RELU = 4, 1
 
@@ -293,3 +294,136 @@ def test_an_axis_of_16_bits() -> None:
     (found,), report = run(model, [x])
     np.testing.assert_array_equal(found, x)
     assert [r.runs_on for r in report.refusals] == [""]
+
+
+# Random numbers are those of LiteRT's own generators: of one seed the same, and going on from run
+# to run as there.
+
+
+SEEDS = {"seed": 1234, "seed2": 7}
+SHAPE = np.array([3, 5], np.int32)
+
+
+def drawn(name: str, fields: dict[str, int]) -> bytes:
+    """``x + numbers``, so that a device has something to do as well."""
+    shape = TensorSpec("shape", (2,), DType.I32, SHAPE)
+    tensors = [TensorSpec("x", (3, 5)), shape, TensorSpec("r", (3, 5)), TensorSpec("y", (3, 5))]
+    ops = [OperatorSpec(name, fields, [1], [2]), OperatorSpec("ADD", {}, [0, 2], [3])]
+    return write_model(ModelSpec(tensors, ops, [0], [3]))
+
+
+def chosen(fields: dict[str, int]) -> bytes:
+    """Classes by the logarithms of their odds."""
+    tensors = [
+        TensorSpec("x", (3, 5)), TensorSpec("n", (), DType.I32, np.array(11, np.int32)),
+        TensorSpec("y", (3, 11), DType.I32),
+    ]  # fmt: skip
+    return write_model(
+        ModelSpec(tensors, [OperatorSpec("MULTINOMIAL", fields, [0, 1], [2])], [0], [2])
+    )
+
+
+def model(name: str, fields: dict[str, int]) -> bytes:
+    return chosen(fields) if name == "MULTINOMIAL" else drawn(name, fields)
+
+
+def runs(interpreter: Any, count: int = 3) -> list[Any]:
+    interpreter.allocate_tensors()
+    (x,), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
+    interpreter.set_tensor(x["index"], np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5))
+    found = []
+    for _ in range(count):
+        interpreter.invoke()
+        found.append(interpreter.get_tensor(y["index"]))
+    return found
+
+
+NAMES = ["RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_one_seed_as_litert_run_after_run(name: str, delegate: tflgpu.GpuDelegate) -> None:
+    from ai_edge_litert.interpreter import Interpreter as LiteRT
+
+    content = model(name, SEEDS)
+    with tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours:
+        found = runs(ours)
+        (refusal,) = [r for r in ours.report.refusals if r.op == name]
+    assert refusal.runs_on.startswith(LITERT)
+    wanted = runs(LiteRT(model_content=content))
+    assert not np.array_equal(wanted[0], wanted[1]), "the generator does not go on"
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_without_litert_they_are_refused() -> None:
+    """Other numbers than LiteRT's would be something else than the model says."""
+    content = model("RANDOM_UNIFORM", SEEDS)
+    interpreter = tflgpu.Interpreter(
+        model_content=content, experimental_delegates=[], cpu_backend="cpu_ref"
+    )
+    with interpreter, pytest.raises(tflgpu.UnsupportedError, match="RANDOM_UNIFORM is not defined"):
+        interpreter.allocate_tensors()
+
+
+def drawn_late(name: str) -> bytes:
+    """Numbers of a shape, or as many as, an input says."""
+    if name == "MULTINOMIAL":
+        tensors = [
+            TensorSpec("x", (3, 5)),
+            TensorSpec("n", (), DType.I32),
+            TensorSpec("y", (3, 4), DType.I32),
+        ]
+        return write_model(
+            ModelSpec(tensors, [OperatorSpec(name, SEEDS, [0, 1], [2])], [0, 1], [2])
+        )
+    tensors = [TensorSpec("n", (2,), DType.I32), TensorSpec("r", (1, 1)), TensorSpec("y", (1, 1))]
+    ops = [OperatorSpec(name, SEEDS, [0], [1]), OperatorSpec("ABS", {}, [1], [2])]
+    return write_model(ModelSpec(tensors, ops, [0], [2]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shape_that_comes_at_run_time(name: str) -> None:
+    """The numbers go on, whatever shape is asked for; what is compiled for each would begin
+    anew."""
+    from ai_edge_litert.interpreter import Interpreter as LiteRT
+
+    content = drawn_late(name)
+    few = np.array(7, np.int32) if name == "MULTINOMIAL" else np.array([2, 3], np.int32)
+    found = []
+    with tflgpu.Interpreter(model_content=content) as ours:
+        for interpreter in (LiteRT(model_content=content), ours):
+            interpreter.allocate_tensors()
+            details = {d["name"]: d["index"] for d in interpreter.get_input_details()}
+            if "x" in details:
+                interpreter.set_tensor(details["x"], np.zeros((3, 5), np.float32))
+            for count in (few, few, few + 1, few + 2, few):
+                interpreter.set_tensor(details["n"], count)
+                interpreter.invoke()
+                found.append(
+                    np.array(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+                )
+        ours.set_tensor(details["n"], -few)
+        with pytest.raises(tflgpu.TflgpuError):
+            ours.invoke()
+    for mine, theirs in zip(found[5:], found[:5], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
+    assert not np.array_equal(found[5], found[6])
+    assert not np.array_equal(found[5], found[9])
+
+
+def test_without_seeds_two_draw_different_numbers() -> None:
+    tensors = [TensorSpec("n", (1,), DType.I32), TensorSpec("r", (1,))]
+    content = write_model(ModelSpec(tensors, [OperatorSpec(NAMES[0], {}, [0], [1])], [0], [1]))
+    found = []
+    for _ in range(2):
+        with tflgpu.Interpreter(model_content=content) as interpreter:
+            interpreter.allocate_tensors()
+            interpreter.set_tensor(0, np.array([500], np.int32))
+            interpreter.invoke()
+            found.append(interpreter.get_tensor(1))
+    assert not np.array_equal(*found)
+    for drawn in found:
+        assert drawn.min() >= 0
+        assert drawn.max() < 1
+        assert abs(float(drawn.mean()) - 0.5) < 0.1  # eight deviations

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-import third_party_toys as toys
 from tflgpu.runtime import provider
-from third_party_toys import ERRORS, WANTED, X, with_methods
+
+from tests.plugins import third_party_toys as toys
+from tests.plugins.third_party_toys import ERRORS, WANTED, X, with_methods
 
 VARIABLE = "TFLGPU_DEFAULT_DELEGATE"
 

@@ -9,7 +9,6 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from outside_ops import DROP, FIRST, MIX, OPS, outside
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.target import Target
@@ -46,7 +45,9 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
-from third_party_toys import install, registry_of
+
+from tests.plugins.outside_ops import DROP, FIRST, MIX, OPS, outside
+from tests.plugins.third_party_toys import install, registry_of
 
 RNG = np.random.default_rng(3)
 WEIGHTS = RNG.uniform(-1, 1, (6, 5)).astype(np.float32)

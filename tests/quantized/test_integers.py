@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-sys.path.insert(0, str(Path(__file__).parent))
-from quantized_cases import CASES, build
+from tests.quantized.quantized_cases import CASES, build
 
 pytestmark = pytest.mark.usefixtures("pocl_without_its_optimiser")
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")

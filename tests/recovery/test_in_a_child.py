@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tflgpu
 
-sys.path.insert(0, str(Path(__file__).parent))
-import recovery_models as models
+from tests.recovery import recovery_models as models
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 X = np.full((1, 1024), 3, np.float32)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,7 @@ import tflgpu
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, OptionError, StateError
 from tflgpu.runtime.reference import ReferenceRecording
 
-sys.path.insert(0, str(Path(__file__).parent))
-import recovery_models as models
+from tests.recovery import recovery_models as models
 
 BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
 ROWS = 70  # 280 KiB: results that are lent where a device can

@@ -10,7 +10,6 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from saved_models import graph_of, small_model
 from tflgpu.compiler import compile as compiling
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import SavedModelError
@@ -23,6 +22,8 @@ from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.store import entries
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.saved.saved_models import graph_of, small_model
 
 DEVICES = [("cpu_ref", 1), ("opencl", 0)]
 REF: dict[str, Any] = {"backend": "cpu_ref", "device": 1}

@@ -14,8 +14,6 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from saved_models import small_model
-from test_saved_delegates import REF, assert_same, never, run
 from tflgpu.compiler import compile as compiling
 from tflgpu.errors import AllocationError, DeviceError
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
@@ -31,6 +29,9 @@ from tflgpu.saved.store import entries
 from tflgpu.tflite import build as building
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.saved.saved_models import small_model
+from tests.saved.test_saved_delegates import REF, assert_same, never, run
 
 Device = Callable[..., GpuDelegate]
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saved_models import FACTS, graph_of, small_model, target_of
 from tflgpu.cache import whole_file
 from tflgpu.compiler import compile as compiling
 from tflgpu.compiler.compiled import Compiled
@@ -25,6 +24,8 @@ from tflgpu.errors import SavedModelError
 from tflgpu.saved import store
 from tflgpu.saved.model import SUFFIX
 from tflgpu.saved.store import entries, fault, open_or_compile, prune
+
+from tests.saved.saved_models import FACTS, graph_of, small_model, target_of
 
 POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has other access rules")
 AS_ROOT = pytest.mark.skipif(

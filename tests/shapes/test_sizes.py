@@ -7,10 +7,8 @@ cheap.
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -24,8 +22,16 @@ from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sizes_child import Measured, beginnings, die, measured, prepare, run, server_state, waste
+from tests.shapes.sizes_child import (
+    Measured,
+    beginnings,
+    die,
+    measured,
+    prepare,
+    run,
+    server_state,
+    waste,
+)
 
 I32 = DType.I32
 HUGE = 2**31 - 1

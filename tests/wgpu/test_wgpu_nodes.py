@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_cases import (
+from tflgpu.errors import KernelError
+from tflgpu.language import make
+from tflgpu.language.builder import Builder
+from tflgpu.language.defining import lines_of_function
+from tflgpu.language.interpreter import interpret
+from tflgpu.language.types import Scalar, Type
+from tflgpu_wgpu.dialect import WgslDialect, _WgslPrinter
+
+from tests.language.kernel_cases import (
     GROUPS,
     NodeCase,
     build_table,
@@ -23,14 +31,7 @@ from kernel_cases import (
     table_arrays,
     ulps,
 )
-from kernel_programs import PROGRAMS, ProgramCase
-from tflgpu.errors import KernelError
-from tflgpu.language import make
-from tflgpu.language.builder import Builder
-from tflgpu.language.defining import lines_of_function
-from tflgpu.language.interpreter import interpret
-from tflgpu.language.types import Scalar, Type
-from tflgpu_wgpu.dialect import WgslDialect, _WgslPrinter
+from tests.language.kernel_programs import PROGRAMS, ProgramCase
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
+import subprocess
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
-import interpreter_models as models
 import numpy as np
 import pytest
 import tflgpu.interpreter.api
+from tflgpu import Model, Pool
+from tflgpu.backend_kit.run_guard import RunGuard, after_calls
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.interpreter import Interpreter
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
@@ -23,7 +29,12 @@ from tflgpu.plugins.hookspecs import hookimpl
 from tflgpu.plugins.registry import Registry
 from tflgpu.runtime.session import Session
 from tflgpu.tflite import spec
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec
+from tflgpu.tflite.spec import TensorSpec as FileTensor
 from tflgpu.tflite.write import write_model
+
+from tests.interpreter import closing_child as child
+from tests.interpreter import interpreter_models as models
 
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
 Y = (X + models.C) * models.C
@@ -425,3 +436,104 @@ def test_a_stale_shape_in_the_file_is_told_once(caplog: pytest.LogCaptureFixture
     assert told() == 1
     tflgpu.Interpreter(model_content=content).allocate_tensors()
     assert told() == 2
+
+
+# `close` and calls from inside a call of the same thread: by a signal's handler, an input, a
+# callback.
+
+
+#: Seconds for all cases of a backend; one that waits for ever ends its process long before.
+LIMIT = 300
+
+
+@pytest.mark.timeout(LIMIT + 60)
+@pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan"])
+def test_nothing_waits_for_ever(backend: str, require_backend: Callable[[str], Any]) -> None:
+    require_backend(backend)
+    pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    done = subprocess.run(
+        [sys.executable, str(Path(child.__file__)), backend],
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    said = [line[5:] for line in done.stdout.splitlines() if line.startswith("case ")]
+    left = [name for name in child.cases_of(backend) if name not in said]
+    assert not left and not done.returncode, f"in {left[:1]}: {done.stderr[-3000:]}"
+
+
+# The guard itself
+
+
+def test_what_is_closed_inside_is_released_at_the_end_of_the_outermost_call() -> None:
+    outer, inner, told = RunGuard("this pool"), RunGuard("this model"), []
+    with outer:
+        with inner:
+            after_calls(lambda: inner.close(lambda: told.append("model")))
+            after_calls(lambda: outer.close(lambda: told.append("pool")))
+        assert told == []
+    assert told == ["model", "pool"]
+    for guard, what in ((outer, "pool"), (inner, "model")):
+        with pytest.raises(StateError, match=f"this {what} is closed"), guard:
+            pass
+        guard.close(lambda: told.append("again"))
+    assert len(told) == 2
+
+
+def test_one_error_keeps_nothing_else_from_being_released() -> None:
+    guard, told = RunGuard("this model"), []
+
+    def fails() -> None:
+        raise OSError("first")
+
+    with pytest.raises(OSError, match="first"), guard:
+        after_calls(lambda: guard.close(fails))
+        after_calls(lambda: told.append("second"))
+    assert told == ["second"]
+    assert not guard.closed  # so that it can be closed again
+    guard.close(lambda: told.append("third"))
+    assert told[1:] == ["third"]
+
+
+def test_another_thread_waits_or_is_refused() -> None:
+    waiting, refusing, told = RunGuard("this model"), RunGuard("this interpreter", waits=False), []
+
+    def use() -> None:
+        for guard in (refusing, waiting):
+            try:
+                with guard:
+                    told.append("inside")
+            except StateError as error:
+                told.append(f"{error}")
+
+    with waiting, refusing:
+        thread = threading.Thread(target=use, daemon=True)
+        thread.start()
+        while not told:
+            threading.Event().wait(0.001)
+        assert "another thread is using this interpreter" in told[0]
+        assert not waiting.closed
+    thread.join(30)
+    assert told[1:] == ["inside"]
+
+
+# What holds a device is not copied and not pickled.
+
+
+MODEL = write_model(
+    ModelSpec(
+        [FileTensor("x", (2,)), FileTensor("y", (2,))], [OperatorSpec("TANH", {}, (0,), (1,))],
+        (0,), (1,),
+    )
+)  # fmt: skip
+MAKERS: dict[str, Callable[[], Any]] = {
+    "GpuDelegate": lambda: GpuDelegate(backend="cpu_ref"),
+    "Interpreter": lambda: Interpreter(model_content=MODEL, experimental_delegates=[]),
+    "Model": lambda: Model(MODEL, backend="cpu_ref"),
+    "Pool": lambda: Pool(MODEL, backend="cpu_ref"),
+}
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("name", MAKERS)
+def test_it_says_so(name: str, way: Callable[[Any], Any]) -> None:
+    with MAKERS[name]() as made, pytest.raises(StateError, match=f"a {name} cannot be copied"):
+        way(made)
