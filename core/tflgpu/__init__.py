@@ -71,7 +71,10 @@ if TYPE_CHECKING:
     from tflgpu.options.accuracy import AccuracyGuard
     from tflgpu.profiles.check import check
     from tflgpu.runtime.estimate import Estimate
+    from tflgpu.runtime.profile import RunProfile
     from tflgpu.tflite import converters
+    from tflgpu.tools.benchmark import benchmark
+    from tflgpu.tools.measurement import Benchmark, Measurement
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
 
@@ -81,6 +84,7 @@ __all__ = [
     "AccuracyGuard",
     "AllocationError",
     "ArgumentError",
+    "Benchmark",
     "BudgetError",
     "BusyError",
     "CompatibilityList",
@@ -104,6 +108,7 @@ __all__ = [
     "Interpreter",
     "Invocation",
     "KernelError",
+    "Measurement",
     "MemoryLimitError",
     "Model",
     "ModelError",
@@ -118,6 +123,7 @@ __all__ = [
     "Precision",
     "ResizeError",
     "Results",
+    "RunProfile",
     "RunTimeoutError",
     "SavedModelError",
     "SignatureRunner",
@@ -128,6 +134,7 @@ __all__ = [
     "UnsupportedError",
     "WaitType",
     "__version__",
+    "benchmark",
     "check",
     "converters",
     "delegate_library",
@@ -141,6 +148,7 @@ __all__ = [
 
 _HOMES = {
     "AccuracyGuard": "tflgpu.options.accuracy",
+    "Benchmark": "tflgpu.tools.measurement",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
     "DelegationReport": "tflgpu.compiler.report",
@@ -154,10 +162,12 @@ _HOMES = {
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
     "Invocation": "tflgpu.interpreter.invocation",
+    "Measurement": "tflgpu.tools.measurement",
     "Model": "tflgpu.interpreter.model",
     "ModelMetadata": "tflgpu.tools.metadata_values",
     "Pool": "tflgpu.interpreter.callers",
     "Results": "tflgpu.interpreter.model",
+    "RunProfile": "tflgpu.runtime.profile",
     "Numerics": "tflgpu.compiler.numerics",
     "OnError": "tflgpu.options",
     "OpResolverType": "tflgpu.options",
@@ -166,6 +176,7 @@ _HOMES = {
     "TensorDetails": "tflgpu.interpreter.details",
     "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
+    "benchmark": "tflgpu.tools.benchmark",
     "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",

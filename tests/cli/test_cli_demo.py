@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -162,3 +163,16 @@ def test_where_the_images_are_from_is_shipped() -> None:
     said = (files("tflgpu.demo") / "NOTICE").read_text(encoding="utf-8")
     assert "Optical Recognition of Handwritten Digits" in said
     assert "https://creativecommons.org/licenses/by/4.0/" in said
+
+
+def test_the_model_of_the_documents_is_written(tflgpu: Tflgpu, tmp_path: Path) -> None:
+    """It recognizes the digits that are written beside it."""
+    assert tflgpu("demo", "--save", tmp_path / "new").exit_code == 0
+    images = [np.load(tmp_path / "new" / "images" / f"digit_{d}.npy") for d in range(10)]
+    with opened(tmp_path / "new" / "model.tflite", "cpu") as interpreter:
+        found = answers(interpreter, images)
+    assert (found.argmax(axis=1) == np.arange(10)).mean() >= 0.9
+    (tmp_path / "file").write_text("")
+    refused = tflgpu("demo", "--save", tmp_path / "file")
+    assert refused.exit_code == 2
+    assert "cannot write into" in refused.stderr

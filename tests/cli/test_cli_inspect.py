@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.cli.app import make_app
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from typer.testing import CliRunner
 
 from tests.cli.cli_helpers import Tflgpu
 
@@ -123,9 +126,63 @@ def test_opencl(tflgpu: Tflgpu, scale: Path, require_backend: Any) -> None:
     assert "judged by opencl" in tflgpu("inspect", scale, "--backend", "opencl").stdout
 
 
+@pytest.fixture
+def mixed(write: Any) -> Path:
+    """Two operators that no device takes, one that it does, and shapes that only a run tells."""
+    tensors = [
+        *(TensorSpec(name, (2, 3), DType.F64) for name in ("x", "a")), TensorSpec("b", (2, 3)),
+        TensorSpec("c", (2, 3), DType.F64), TensorSpec("d", (2, 3)),
+        TensorSpec("e", (2, 3), DType.BOOL),
+        TensorSpec("where", (1, 2), DType.I64),
+    ]  # fmt: skip
+    operators = [
+        OperatorSpec("ABS", {}, (0,), (1,)), OperatorSpec("CAST", {}, (1,), (2,)),
+        OperatorSpec("CAST", {}, (1,), (4,)), OperatorSpec("LESS", {}, (2, 4), (5,)),
+        OperatorSpec("WHERE", {}, (5,), (6,)),
+    ]  # fmt: skip
+    return write("mixed", ModelSpec(tensors, operators, (0,), (6,)))
+
+
+def test_equal_reasons_are_counted(tflgpu: Tflgpu, mixed: Path) -> None:
+    shown = tflgpu("inspect", mixed, *INTERPRETER).stdout
+    found = json.loads(tflgpu("inspect", mixed, *INTERPRETER, "--json").stdout)["operators"]
+    reason = found[1]["reason"]
+    assert reason == found[2]["reason"] != ""
+    assert re.search(rf"\(\d\) 2 CAST \(#1, #2\): {re.escape(reason)}", shown)
+    assert shown.count(reason) == 1
+
+
+def test_shapes_that_are_not_known_are_marked(tflgpu: Tflgpu, mixed: Path) -> None:
+    shown = tflgpu("inspect", mixed, *INTERPRETER).stdout
+    assert re.search(r"^output +6 +where +i64\[\?\]", shown, re.MULTILINE)
+    assert re.search(r"^4 +WHERE +1 +bool\[2,3\] +i64\[\?\]", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("place", ["cpu", "CPU", "device"])
+def test_only_operators_of_a_place(tflgpu: Tflgpu, mixed: Path, place: str) -> None:
+    whole = json.loads(tflgpu("inspect", mixed, *INTERPRETER, "--json").stdout)
+    some = json.loads(tflgpu("inspect", mixed, *INTERPRETER, "--only", place, "--json").stdout)
+    expected = [o for o in whole["operators"] if o["where"].lower() == place.lower()]
+    assert some["operators"] == expected != whole["operators"]
+    assert some["totals"] == whole["totals"]
+
+
+def test_it_fits_80_columns(tflgpu: Tflgpu, mixed: Path, scale: Path) -> None:
+    runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
+    for path in (mixed, scale):
+        lines = runner.invoke(make_app(), ["inspect", str(path), *INTERPRETER]).stdout.splitlines()
+        start = next(i for i, line in enumerate(lines) if line.startswith("Operators"))
+        rows = lines[start + 1 : lines.index("", start)]
+        assert max(len(line.rstrip()) for line in rows) <= 80
+        for cell in ("f32[?,3]",) if path == scale else ("f64[2,3]", "bool[2,3]", "i64[?]"):
+            assert any(cell in row for row in rows), cell  # in one piece
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--only", "gpu"), "--only is one of device, folded, cpu, host, nowhere, not 'gpu'"),
+        (("--only", "cqu"), "not 'cqu' (did you mean cpu?)"),
         (("--backend", "abacus"), "there is no backend 'abacus'"),
         (("--backend", "cpu"), "the CPU takes all the rest"),
         (("--backend", "cpu_ref", "--device", "9"), "has no device 9"),

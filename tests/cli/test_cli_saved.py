@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import tflgpu
+from tflgpu import GpuDelegate, Interpreter
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.opening import compiled_on
@@ -92,6 +93,24 @@ def test_the_cache_is_listed(tflgpu: Tflgpu, kept: Path) -> None:
     assert "1 models, " in ran.stdout
     kept.write_bytes(b"hello")
     assert "not usable" in tflgpu("cache", "ls").stdout
+
+
+def test_what_is_kept_of_a_file_has_its_name(
+    tflgpu: Tflgpu, scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And another name of the same bytes finds it."""
+    monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "cache"))
+    copied = tmp_path / "other.tflite"
+    copied.write_bytes(scale.read_bytes())
+    where = {"serialization_dir": tmp_path / "cache", "model_token": "a"}
+    for path in (scale, copied):
+        with (
+            GpuDelegate(backend="cpu_ref", device=1, **where) as delegate,
+            Interpreter(str(path), experimental_delegates=[delegate]) as interpreter,
+        ):
+            interpreter.allocate_tensors()
+    (row,) = [r for r in tflgpu("cache", "ls").stdout.splitlines() if "cpu_ref: " in r]
+    assert row.split()[0] == "scale.tflite"
 
 
 def test_the_cache_is_verified(tflgpu: Tflgpu, kept: Path) -> None:

@@ -154,6 +154,13 @@ class Milliseconds(Wrapped):
         return [DispatchTime(t.label, t.kernel, t.seconds * 1000) for t in self.inner.profile()]
 
 
+class AtOnce(Wrapped):
+    """Dispatches that begin together, though each reads what the one before wrote."""
+
+    def profile(self) -> Sequence[DispatchTime]:
+        return [attrs.evolve(t, start=0.0) for t in self.inner.profile()]
+
+
 class Late(Wrapped):
     """Times of a plan that was not run."""
 
@@ -279,6 +286,7 @@ SPOILT: dict[str, tuple[Callable[[Any, Plan, bool], Recording], Sequence[str], s
         "running a recording that failed raised nothing",
     ),
     "milliseconds": (Milliseconds, ["profile"], "by the device's timers"),
+    "starts at once": (AtOnce, ["profile"], "step 1 begins before what it reads"),
     "counts kernels": (Miscounting, ["dispatch_count"], "of 4 dispatches says that it has 1"),
     "no run to profile": (Late, ["profile"], "profile 0: its output: element"),
     "zero between bands": (Zeroed, ["guard_bands/not_written"], "an unwritten region is"),

@@ -400,6 +400,12 @@ FORMS: dict[str, tuple[bytes, str]] = {
         model(held([("ADD", "x x", "new"), ASSIGN], "x", "new"), initializer([10, 20])),
         "nothing reads it before",
     ),
+    "read in two forms": (
+        model(held([READ, ("READ_VARIABLE", "h", "again"), ADD, ("MUL", "again new", "y"), ASSIGN],
+                   "x", "y", tensor("again", quant=Quantization((0.5,), (0,))), tensor("y")),
+              initializer([10, 20])),
+        "it is read several times",
+    ),
     "assigned twice": (
         model(held([READ, ADD, ASSIGN, ("ASSIGN_VARIABLE", "h x", "")], "x", "new"),
               initializer([10, 20])),

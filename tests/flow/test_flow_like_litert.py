@@ -88,6 +88,25 @@ def _loops() -> dict[str, tuple[bytes, Feeds]]:
         [("LESS", "i two", "c"), ("IF", "c x", "y", branch(3, 4))], "y",
     )  # fmt: skip
     longer = counting([tensor("y", (4,))], [("CONCATENATION", "x x", "y", {"axis": 0})], "y")
+    # Its second piece reads x when the first has made the next one.
+    late = counting(
+        [
+            tensor("y"), number("two", 2), tensor("c", (), BOOL), tensor("x2"), tensor("r"),
+            tensor("s"),
+        ],
+        [
+            ("LESS", "i two", "c"), ("ADD", "x x", "x2"), ("IF", "c y", "r", branch(3, 4)),
+            ("ADD", "r x", "s"),
+        ],
+        "x2 s", "i x y",
+    )  # fmt: skip
+    n = tensor("n", (), I32)
+    bounded = subgraph(
+        [*STATE, n, tensor("io", (), I32), tensor("xo"), tensor("no", (), I32)],
+        [("WHILE", "i x n", "io xo no", loop(1, 2))], "i x n", "io xo",
+    )  # fmt: skip
+    below = subgraph([*STATE, n, tensor("c", (), BOOL)], [("LESS", "i n", "c")], "i x n", "c")
+    kept = counting([n, tensor("y")], [("ADD", "x x", "y")], "y n", "i x n")
     quant = [tensor("i", (), I32), tensor("x", (2,), DType.I8, Q)]
     scaled = [
         subgraph([*quant, number("n", 3), tensor("c", (), BOOL)], [("LESS", "i n", "c")], "i x",
@@ -139,6 +158,11 @@ def _loops() -> dict[str, tuple[bytes, Feeds]]:
         "by a flag that it carries": (model(by_flag, *flagged), [[True, X], [False, X]]),
         "in a loop": (model(MAIN, up_to(3), inner, up_to(2), DOUBLED), TIMES),
         "with a branch": (model(MAIN, up_to(4), chosen, SQUARE, ABS), TIMES),
+        "that reads late": (
+            model(turned, up_to(4, tensor("y")), late, SQUARE, ABS),
+            [[0, X, [3, 1]], [1, X, X]],
+        ),
+        "up to an input": (model(bounded, below, kept), [[0, X, 3], [0, X, 5], [2, X, 3]]),
         "that grows": (model(MAIN, up_to(3), longer), [[0, X], [2, X], [3, X]]),
         "of stored numbers": (model(stored, *scaled), [[0, [4, 5]], [2, [3, 9]]]),
         "twice": (model(many, up_to(5), DOUBLED), [[3, X], [4, X], [9, X]]),
@@ -150,7 +174,8 @@ def _branches() -> dict[str, tuple[bytes, Feeds]]:
     both = subgraph(
         [tensor("c", (), BOOL), tensor("x"), tensor("n"), tensor("a"), tensor("b"), tensor("s")],
         [
-            ("NEG", "x", "n"), ("IF", "c x", "a", branch(1, 2)), ("IF", "c n", "b", branch(1, 2)),
+            ("ADD", "x x", "n"), ("IF", "c x", "a", branch(1, 2)),
+            ("IF", "c n", "b", branch(1, 2)),
             ("SUB", "a b", "s"),
         ],
         "c x", "s a b",

@@ -22,6 +22,7 @@ from tflgpu.plugins import registry as plugins
 from tflgpu.plugins.registry import registry
 from tflgpu.tflite import schema
 from tflgpu.tflite.encode import Record, finish
+from tflgpu.tflite.flat import FlatFile
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import model_record, write_model
@@ -419,11 +420,12 @@ def without_a_field(monkeypatch: pytest.MonkeyPatch) -> bytes:
     real = schema.layout("FakeQuantOptions")
     known = {n: f for n, f in real.fields.items() if n != "num_bits"}
     older = schema.TableLayout(real.name, known)
-    for module in ("flat", "operators"):
-        monkeypatch.setattr(
-            f"tflgpu.tflite.{module}.layout",
-            lambda table: older if table == real.name else schema.layout(table),
-        )
+
+    def layout(table: str) -> schema.TableLayout:
+        return older if table == real.name else schema.layout(table)
+
+    monkeypatch.setattr(FlatFile.__init__, "__defaults__", (layout,))
+    monkeypatch.setattr("tflgpu.tflite.operators.layout", layout)
     (operator,) = read_model(content).main.operators
     assert "field 2, which the schema known here lacks" in operator.gap
     return content

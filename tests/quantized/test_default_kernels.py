@@ -45,6 +45,7 @@ OPERATORS: tuple[tuple[str, DType, list[Any], Any, dict[str, Any], int], ...] = 
     ("SUM", DType.I8, [0.5, (np.array([2], np.int32),)], (4.0, (1, 5, 3)), {}, 2),
     ("ABS", DType.I16, [1e-4], 0.97e-4, {}, 5),
     ("HARD_SWISH", DType.I8, [0.05], 0.025, {}, 1),
+    ("HARD_SWISH", DType.I8, [(129 / 4096, (4, 128))], (1 / 64, (4, 128)), {}, 1),
     ("HARD_SWISH", DType.U8, [0.1], 0.1, {}, 1),
     ("BATCH_MATMUL", DType.I8, [(0.05, (2, 5, 7)), (0.02, (2, 7, 3))], (0.05, (2, 5, 3)), {}, 4),
     ("BATCH_MATMUL", DType.I16, [(1e-4, (2, 5, 7)), (1e-4, (2, 7, 3))], (1e-3, (2, 5, 3)), {}, 4),

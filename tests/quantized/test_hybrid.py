@@ -258,3 +258,29 @@ def test_data_read_twice_is_rounded_once() -> None:
     content = write_model(ModelSpec(tensors, operators, [0], [2, 3]))
     view = float_view(build_graph(read_model(content), 0, builtin_ops()), builtin_ops())
     assert [n.op for n in view.graph] == ["QUANTIZE_ON_THE_FLY"] + 2 * ["FULLY_CONNECTED"]
+
+
+def test_rows_and_images_of_the_same_data_are_rounded_apart() -> None:
+    """A convolution rounds an image in steps of its own, a product each of its rows."""
+    rng = np.random.default_rng(4)
+    quant = Quantization((0.01,), (0,))
+    tensors, operators = [TensorSpec("x", (2, 5, 7, 6))], []
+    options: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
+        ("CONV_2D", (5, 3, 3, 6), _CONV),
+        ("FULLY_CONNECTED", (4, 6), {"keep_num_dims": True}),
+    ]
+    for op, shape, fields in options:
+        weights = rng.integers(-127, 128, shape).astype(np.int8)
+        bias = rng.normal(size=shape[0]).astype(np.float32)
+        at = len(tensors)
+        tensors += [
+            TensorSpec("w", shape, DType.I8, weights, quant),
+            TensorSpec("b", bias.shape, data=bias),
+            TensorSpec("y", (2, 5, 7, shape[0])),
+        ]
+        operators.append(OperatorSpec(op, fields, [0, at, at + 1], [at + 2], version=5))
+    content = write_model(ModelSpec(tensors, operators, [0], [3, 6]))
+    x = (rng.normal(size=(2, 5, 7, 6)) * np.arange(1, 8)[:, None]).astype(np.float32)
+    mine = tflgpu.Interpreter(None, content, [], cpu_backend="cpu_ref")
+    for got, want in zip(run(mine, [x]), by_litert(content, [x]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())

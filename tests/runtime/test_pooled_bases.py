@@ -14,6 +14,7 @@ from tflgpu.backend_kit.pooled_buffer import PooledBuffer
 from tflgpu.backend_kit.pooled_memory import PooledMemory
 from tflgpu.backend_kit.pooled_outputs import output_sets
 from tflgpu.backend_kit.pools import PooledRegion
+from tflgpu.backend_kit.run_commands import Between, Launch, Script
 from tflgpu.conformance.plans import chain
 from tflgpu.errors import DeviceError
 
@@ -148,3 +149,45 @@ def test_only_what_must_be_is_copied(
     assert sets.current.commands == [memory.output_staging[0]]
     memory.release()
     assert all(b.is_free for b in device.blocks)
+
+
+class Noted:
+    """Commands that are only listed."""
+
+    def __init__(self) -> None:
+        self.order: list[object] = []
+
+    def copy(self, source: object, target: object, nbytes: int) -> None:
+        self.order.append("copy")
+
+    def barrier(self, between: Between) -> None:
+        self.order.append(between)
+
+    def launch(self, launch: Launch[Block]) -> None:
+        self.order.append("launch")
+
+    def stamp(self, timers: object, index: int) -> None:
+        self.order.append("stamp")
+
+    def end(self) -> list[object]:
+        return self.order
+
+
+def test_copies_and_dispatches_wait_for_each_other() -> None:
+    plan = chain(40_000, 16, steps=2)
+    memory = PooledMemory(Heaps(has_cached=False), plan, shared=False, guarded=False)
+    memory.allocate(None)
+    bound = memory.bind(plan.dispatches)
+    launches = [Launch(d, r, None) for d, r in zip(plan.dispatches, bound, strict=True)]
+    assert Script(Noted, memory, launches).run(memory.output_staging) == [
+        "copy",
+        Between.UPLOADS_AND_DISPATCHES,
+        "launch",
+        Between.DISPATCHES,
+        "launch",
+        Between.DISPATCHES_AND_DOWNLOADS,
+        "copy",
+        Between.DOWNLOADS_AND_HOST,
+        Between.DISPATCHES_AND_HOST,
+    ]
+    memory.release()

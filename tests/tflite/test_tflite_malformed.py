@@ -170,6 +170,10 @@ QUANTIZED: list[tuple[Callable[[Tree], None], str]] = [
         put(lambda t: quantization(t, 1), quantized_dimension=1),
         r"3 scales along axis 1 of shape \(3, 8\)",
     ),
+    (
+        put(lambda t: quantization(t, 1), scale=[1.0] * 4, zero_point=[0] * 4),
+        r"4 scales along axis 0 of shape \(3, 8\)",
+    ),
     (put(lambda t: quantization(t, 1), quantized_dimension=2), "3 scales along axis 2"),
     (put(lambda t: quantization(t, 1), quantized_dimension=-1), "3 scales along axis -1"),
     (put(lambda t: quantization(t, 0), scale=[-1.0]), r"scale -1.0 is not a finite number >= 0"),

@@ -221,6 +221,19 @@ def test_a_statement_loads_a_variable_once() -> None:
     assert sum("OpLoad" in line for line in lines) == 4
 
 
+def test_a_barrier_orders_shared_memory() -> None:
+    """Of the scope of a workgroup (2), with AcquireRelease (8) and WorkgroupMemory (0x100)."""
+    k = Builder("barrier", (4, 1, 1))
+    room, i = k.shared("room", F32x4, 4), k.let(k.local_id(0))
+    k.store_shared(room, i, k.f32(1.0, 4))
+    k.barrier()
+    k.store(k.buffer("dst", Scalar.F32, 4, "write"), i, k.load_shared(room, 3 - i))
+    lines = [line.split() for line in text_of(k.build(), PLAIN).splitlines()]
+    (barrier,) = (line[1:] for line in lines if line[0] == "OpControlBarrier")
+    values = {line[0]: line[-1] for line in lines if line[2:3] == ["OpConstant"]}
+    assert [values[operand] for operand in barrier] == ["2", "2", str(0x108)]
+
+
 def test_capabilities_follow_from_what_is_used() -> None:
     def capabilities(kernel: Kernel, target: Target) -> set[str]:
         lines = text_of(kernel, target).splitlines()

@@ -225,6 +225,27 @@ def test_bound_buffers_are_read_behind_a_barrier(open_device: Any, monkeypatch: 
     assert seen.count(Between.SUBMISSIONS) == 1
 
 
+def test_what_a_barrier_orders(require_backend: Any) -> None:
+    """Drivers that run on a CPU do without; those of GPUs do what the masks say."""
+    require_backend("vulkan")
+    from tflgpu.backend_kit.run_commands import Between
+    from tflgpu_vulkan.api import vk
+    from tflgpu_vulkan.barriers import _ENDS
+
+    shader, copies = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, vk.VK_PIPELINE_STAGE_TRANSFER_BIT
+    host = vk.VK_PIPELINE_STAGE_HOST_BIT
+    written, read = vk.VK_ACCESS_SHADER_WRITE_BIT, vk.VK_ACCESS_SHADER_READ_BIT
+    stored = shader, written
+    copied = copies, vk.VK_ACCESS_TRANSFER_WRITE_BIT
+    looked_at = host, vk.VK_ACCESS_HOST_READ_BIT
+    assert _ENDS[Between.DISPATCHES] == (stored, (shader, read | written))
+    assert _ENDS[Between.UPLOADS_AND_DISPATCHES] == (copied, (shader, read | written))
+    fetched = copies, vk.VK_ACCESS_TRANSFER_READ_BIT
+    assert _ENDS[Between.DISPATCHES_AND_DOWNLOADS] == (stored, fetched)
+    assert _ENDS[Between.DOWNLOADS_AND_HOST] == (copied, looked_at)
+    assert _ENDS[Between.DISPATCHES_AND_HOST] == (stored, looked_at)
+
+
 # Outputs that are lent: the caller keeps what a run wrote, and later runs write elsewhere.
 
 

@@ -40,7 +40,7 @@ class CpuRefRecording(BasePlanRecording[OutputSet, Block]):
         # Nothing is lent: the interpreter takes far longer than a copy.
         self._sets = OutputSets(OutputSet(_arrays(memory.outputs, plan.outputs)))
         self._rebind()
-        self._seconds = [0.0] * len(self._bound)
+        self._spans = [(0.0, 0.0)] * len(self._bound)
 
     # Inside
 
@@ -55,7 +55,7 @@ class CpuRefRecording(BasePlanRecording[OutputSet, Block]):
     def _profile(self) -> Sequence[DispatchTime]:
         """The interpreter's own time for each dispatch, which says nothing of a GPU."""
         self._run()
-        return self._times(self._seconds)
+        return self._times(self._spans)
 
     def _dispatch_alone(self, index: int) -> None:
         planned, arrays = self._bound[index]
@@ -64,7 +64,7 @@ class CpuRefRecording(BasePlanRecording[OutputSet, Block]):
             interpret(planned.kernel, planned.groups, arrays)
         except KernelError as error:
             raise DeviceError(f"{planned.label}: {error}") from error
-        self._seconds[index] = time.perf_counter() - start
+        self._spans[index] = start, time.perf_counter() - start
 
     def _rebind(self) -> None:
         self._bound = [

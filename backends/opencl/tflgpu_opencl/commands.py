@@ -29,13 +29,16 @@ class Commands(Calls):
         # in one call, during which no signal is heard. So they live until the next run.
         self._copy = partial(_copy, self.until_next)
 
-    def kernel(self, kernel: Any, groups: Size3, workgroup: Size3, label: str) -> None:
-        """Run a kernel whose arguments are set; ``label`` names it where that fails."""
+    def kernel(
+        self, kernel: Any, groups: Size3, workgroup: Size3, label: str, event: Any = None
+    ) -> None:
+        """Run a kernel whose arguments are set; ``label`` names it where that fails. ``event`` is
+        for functions of the library's own, and as `Native.kernel` takes it."""
         size = tuple(g * w for g, w in zip(groups, workgroup, strict=True))
         if not all(size):
             return  # OpenCL calls an empty grid an error
         if self._native:
-            call = self._native.kernel(self.queue, kernel, size, workgroup)
+            call = self._native.kernel(self.queue, kernel, size, workgroup, event)
         else:
             call = (_enqueue, (self.queue, kernel, size, workgroup))
         self.append(call, label, kernel)

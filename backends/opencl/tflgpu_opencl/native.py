@@ -24,7 +24,8 @@ from tflgpu.backend_kit.calls import Call
 # What is an `int` or a null pointer in C goes as a Python number and as None, and arrays as
 # `byref`: ctypes takes 0.3 us less for such a call (of 0.8) than for one with objects like
 # `c_uint`.
-_NO_WAIT = (0, None, None)  # no events to wait for, none wanted
+_NO_EVENTS = (0, None)  # to wait for
+_NO_WAIT = (*_NO_EVENTS, None)  # and none wanted
 _NOT_BLOCKING = 0
 _NAMES = (
     "clEnqueueNDRangeKernel",
@@ -56,9 +57,15 @@ class Native:
     _work_group_info: Any
 
     def kernel(
-        self, queue: Any, kernel: Any, size: tuple[int, ...], local: tuple[int, ...]
+        self,
+        queue: Any,
+        kernel: Any,
+        size: tuple[int, ...],
+        local: tuple[int, ...],
+        event: Any = None,
     ) -> Call:
-        """Run a kernel over ``size`` work items in groups of ``local``."""
+        """Run a kernel over ``size`` work items in groups of ``local``; ``event`` is a
+        ``c_void_p`` that gets an event of it."""
         return self._nd_range, (
             _handle(queue),
             _handle(kernel),
@@ -66,7 +73,8 @@ class Native:
             None,
             _sizes(size),
             _sizes(local),
-            *_NO_WAIT,
+            *_NO_EVENTS,
+            None if event is None else ctypes.byref(event),
         )
 
     def write(self, queue: Any, buffer: Any, array: np.ndarray[Any, Any]) -> Call:

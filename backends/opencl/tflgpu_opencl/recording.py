@@ -6,11 +6,13 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
+from ctypes import c_void_p
 from functools import partial
 from typing import Any
 
 import attrs
 import pyopencl as cl
+from tflgpu.backend_kit.plan_recording import Span
 from tflgpu.backend_kit.staged_recording import StagedRecording
 from tflgpu.backend_kit.staging import Outline, Staging
 from tflgpu.compiler.plan import Plan, PlannedDispatch
@@ -33,11 +35,28 @@ class Launch:
     dispatch: PlannedDispatch
     kernel: Any
 
-    def add_to(self, commands: Commands) -> None:
-        """Add it to a list of commands."""
+    def add_to(self, commands: Commands, event: c_void_p | None = None) -> None:
+        """Add it to a list of commands; ``event`` as `Native.kernel` takes it."""
         dispatch = self.dispatch
         label = f"dispatch {dispatch.label}, kernel {dispatch.kernel.name}"
-        commands.kernel(self.kernel, dispatch.groups, dispatch.kernel.workgroup, label)
+        commands.kernel(self.kernel, dispatch.groups, dispatch.kernel.workgroup, label, event)
+
+
+def _enqueued(queue: Any, launch: Launch) -> Any:
+    workgroup = launch.dispatch.kernel.workgroup
+    size = tuple(g * w for g, w in zip(launch.dispatch.groups, workgroup, strict=True))
+    return cl.enqueue_nd_range_kernel(queue, launch.kernel, size, workgroup) if all(size) else None
+
+
+def _spans(events: Sequence[Any]) -> list[Span]:
+    """What the device notes of events, in whole nanoseconds since the first one began."""
+    notes = [event and (event.profile.start, event.profile.end) for event in events]
+    first = min((note[0] for note in notes if note), default=0)
+    spans, last = [], first
+    for note in notes:
+        start, last = note or (last, last)
+        spans.append(((start - first) * 1e-9, (last - start) * 1e-9))
+    return spans
 
 
 def _add(launches: Sequence[Launch], commands: Commands) -> None:
@@ -154,20 +173,26 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
         self._before.submit()
         self._finish()
         with device_errors("profiling"):
-            events = [self._timed(launch) for launch in self._launches]
+            events = self._timed()
             finish(self._profiling_queue, "profiling")
-            seconds = [(e.profile.end - e.profile.start) * 1e-9 if e else 0.0 for e in events]
+            spans = _spans(events)
         outputs.download.submit()
         self._finish()
-        return self._times(seconds)
+        return self._times(spans)
 
-    def _timed(self, launch: Launch) -> Any:
-        workgroup = launch.dispatch.kernel.workgroup
-        size = tuple(g * w for g, w in zip(launch.dispatch.groups, workgroup, strict=True))
-        if not all(size):
-            return None
-        kernel = cl.Kernel.from_int_ptr(launch.kernel.int_ptr, True)
-        return cl.enqueue_nd_range_kernel(self._profiling_queue, kernel, size, workgroup)
+    def _timed(self) -> list[Any]:
+        """Run the kernels; an event of each, None where it has no work items."""
+        queue, native = self._profiling_queue, self._native
+        if native is None:
+            return [_enqueued(queue, launch) for launch in self._launches]
+        commands, slots = Commands(queue, native), [c_void_p() for _ in self._launches]
+        for launch, slot in zip(self._launches, slots, strict=True):
+            launch.add_to(commands, slot)
+        try:
+            commands.submit()
+        finally:
+            events = [cl.Event.from_int_ptr(s.value, False) if s.value else None for s in slots]
+        return events
 
     def _dispatch_alone(self, index: int) -> None:
         single = self._outline.new()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tflgpu.backend_kit.plan_recording import Span
 from tflgpu.backend_kit.run_commands import Between, Launch
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, vk
@@ -131,8 +132,8 @@ class Timers:
         stage = vk.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT
         lib.vkCmdWriteTimestamp(buffer, stage, self._pool, index)
 
-    def seconds(self) -> list[float]:
-        """The time between each pair."""
+    def spans(self) -> list[Span]:
+        """When each pair begins, since the first one did, and the time between the two."""
         stamps = ffi.new("uint64_t[]", self._count)
         flags = vk.VK_QUERY_RESULT_64_BIT | vk.VK_QUERY_RESULT_WAIT_BIT
         result = lib.vkGetQueryPoolResults(
@@ -140,10 +141,14 @@ class Timers:
         )
         check(result, "reading timers")
         details = self._context.details
-        steps = (
-            (stamps[i + 1] - stamps[i]) % 2**details.tick_bits for i in range(0, self._count, 2)
-        )
-        return [step * details.tick for step in steps]
+        full, tick = 2**details.tick_bits, details.tick
+        return [
+            (
+                ((stamps[i] - stamps[0]) % full) * tick,
+                ((stamps[i + 1] - stamps[i]) % full) * tick,
+            )
+            for i in range(0, self._count, 2)
+        ]
 
     def release(self) -> None:
         """Free them."""

@@ -13,6 +13,7 @@ from tflgpu.backend_kit.plan_recording import BasePlanRecording
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.device import DispatchTime
 from tflgpu.errors import DeviceError
+from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region, padded
@@ -126,19 +127,22 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
     def _end(self) -> None:
         self._download_all.end(self._outputs.current.address)
 
-    def _profile(self) -> Sequence[DispatchTime]:
+    def _profile(self) -> Sequence[DispatchTime] | Unsupported:
         if "timestamp-query" not in self._device.features or self._memory.guarded:
             self._run()
-            return []
+            why = "between guard bands dispatches run one by one"
+            if not self._memory.guarded:
+                why = "the WebGPU adapter has no feature timestamp-query"
+            return Unsupported(why)
         with device_errors("profiling"):
             if self._timers is None:
                 self._timers = Timers(self._device)
             address = self._outputs.for_run().address
             self._before.submit()
-            seconds = self._timers.run(self._launches)
+            spans = self._timers.run(self._launches)
             self._after.submit()
             self._download_all.wait(address)
-        return self._times(seconds)
+        return self._times(spans)
 
     def _wait_idle(self) -> None:
         wait_idle(self._device._internal)

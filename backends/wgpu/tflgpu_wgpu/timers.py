@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tflgpu.backend_kit.plan_recording import Span
 from wgpu.backends.wgpu_native import lib
 
 from tflgpu_wgpu.native import Launch
@@ -24,14 +25,15 @@ class Timers:
         #: Nanoseconds a tick.
         self._period = float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
 
-    def run(self, launches: Sequence[Launch]) -> list[float]:
-        """Run dispatches in order; seconds of each, 0 for one that has no workgroups."""
-        seconds: list[float] = []
+    def run(self, launches: Sequence[Launch]) -> list[Span]:
+        """Run dispatches in order; the time of one that has no workgroups is 0."""
+        self._first: int | None = None
+        spans: list[Span] = []
         for start in range(0, len(launches), _MOST):
-            seconds += self._run(launches[start : start + _MOST])
-        return seconds
+            spans += self._run(launches[start : start + _MOST])
+        return spans
 
-    def _run(self, launches: Sequence[Launch]) -> list[float]:
+    def _run(self, launches: Sequence[Launch]) -> list[Span]:
         encoder = self._device.create_command_encoder()
         for i, launch in enumerate(launches):
             writes = {
@@ -53,7 +55,10 @@ class Timers:
         )
         # WebGPU does not promise that a later one is not smaller.
         ticks = np.maximum((found[1::2] - found[::2]).view(np.int64), 0)
+        # A float has too few bits for the clock itself.
+        first = self._first = int(found[0]) if self._first is None else self._first
+        unit = self._period * 1e-9
         return [
-            float(t) * self._period * 1e-9 if all(launch.groups) else 0.0
-            for t, launch in zip(ticks, launches, strict=True)
+            ((int(start) - first) * unit, float(t) * unit if all(launch.groups) else 0.0)
+            for start, t, launch in zip(found[::2], ticks, launches, strict=True)
         ]

@@ -77,14 +77,14 @@ class BaseNodeRecording:
         """As `Recording.bind`: there are no buffers but the arrays."""
         return Unsupported(f"{self.kind} computes in memory of its own")
 
-    def profile(self) -> Sequence[DispatchTime]:
+    def profile(self) -> Sequence[DispatchTime] | Unsupported:
         """A run; there are no timers.
 
         Raises:
             StateError, DeviceError: as `run`.
         """
         self.run()
-        return ()
+        return Unsupported(f"{self.kind} runs operators as they are, and times none of them")
 
     def refuse(self) -> None:
         """Let no further run begin: the device is closed."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Generic
+from typing import Generic, TypeAlias
 
 from tflgpu.backend_kit.base_buffer import BaseBuffer, overlap
 from tflgpu.backend_kit.output_sets import S
@@ -17,6 +17,9 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime
 from tflgpu.errors import DeviceError
 from tflgpu.lowering.reason import Unsupported
+
+#: When a dispatch began and how long it took, in seconds of one clock.
+Span: TypeAlias = tuple[float, float]
 
 
 class BasePlanRecording(BaseRecording[S], Generic[S, R]):
@@ -208,9 +211,10 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
         self._waits = [wait for wait in waits if wait is not None]
         self._rebind()
 
-    def _times(self, seconds: Sequence[float]) -> list[DispatchTime]:
+    def _times(self, spans: Sequence[Span]) -> list[DispatchTime]:
         """Names for the times of the dispatches."""
+        first = min((start for start, _ in spans), default=0.0)
         return [
-            DispatchTime(planned.label, planned.kernel.name, time)
-            for planned, time in zip(self._planned, seconds, strict=True)
+            DispatchTime(planned.label, planned.kernel.name, seconds, start - first)
+            for planned, (start, seconds) in zip(self._planned, spans, strict=True)
         ]

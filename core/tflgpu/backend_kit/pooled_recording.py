@@ -8,20 +8,21 @@ from typing import Any, Generic, Protocol
 
 import attrs
 
-from tflgpu.backend_kit.plan_recording import BasePlanRecording
+from tflgpu.backend_kit.plan_recording import BasePlanRecording, Span
 from tflgpu.backend_kit.pooled_memory import PooledMemory
 from tflgpu.backend_kit.pooled_outputs import PooledOutputs, output_sets
 from tflgpu.backend_kit.pools import B, PooledRegion
 from tflgpu.backend_kit.run_commands import Launch, RunCommands, Script
 from tflgpu.compiler.plan import OutputRef, Plan
 from tflgpu.contract.device import DispatchTime
+from tflgpu.lowering.reason import Unsupported
 
 
 class Timers(Protocol):
     """What `RunCommands.stamp` notes times in: two for each dispatch."""
 
-    def seconds(self) -> Sequence[float]:
-        """The time between the two, when the run is done."""
+    def spans(self) -> Sequence[Span]:
+        """The two of each, when the run is done."""
         ...
 
 
@@ -61,7 +62,7 @@ class PooledRecording(BasePlanRecording[PooledOutputs[B], PooledRegion[B]], Gene
         raise NotImplementedError
 
     def _timers(self) -> Timers | None:
-        """For all dispatches; None where the device notes no times."""
+        """For all dispatches; None where the device's queue notes no times."""
         raise NotImplementedError
 
     # What they use
@@ -110,16 +111,17 @@ class PooledRecording(BasePlanRecording[PooledOutputs[B], PooledRegion[B]], Gene
         own = self._own(OutputRef)
         self._outputs.change([i for i in self._lendable if i in own], remake)
 
-    def _profile(self) -> Sequence[DispatchTime]:
+    def _profile(self) -> Sequence[DispatchTime] | Unsupported:
         timers = self._timers() if self._launches else None
         if timers is None or self._script is None:
             self._run()
-            return []
+            no_times = Unsupported("the device's queue notes no timestamps")
+            return no_times if self._launches else ()
         into = self._outputs.for_run()
         if self._timed is None or self._timed[0] is not into:
             self._timed = into, self._script.run(into.regions, timers)
         self._submit(self._timed[1], "profiling")
-        return self._times(timers.seconds())
+        return self._times(timers.spans())
 
     def _dispatch_alone(self, index: int) -> None:
         self._submit(self._single[index], f"running {self._planned[index].label}")

@@ -81,8 +81,8 @@ class BaseRecording(Holder, Generic[S]):
         self._begin()
         self._end()
 
-    def _profile(self) -> Sequence[DispatchTime]:
-        """The same with timers."""
+    def _profile(self) -> Sequence[DispatchTime] | Unsupported:
+        """The same with timers, or without and the reason why."""
         raise NotImplementedError
 
     def _wait_idle(self) -> None:
@@ -166,8 +166,8 @@ class BaseRecording(Holder, Generic[S]):
         """
         return Unsupported(f"a {type(self).__name__} uses memory of its own only")
 
-    def profile(self) -> Sequence[DispatchTime]:
-        """Run once with a timer around every dispatch; empty where the device has no timers.
+    def profile(self) -> Sequence[DispatchTime] | Unsupported:
+        """Run once with a timer around every dispatch, as `Recording.profile`.
 
         Raises:
             StateError: the recording is closed.

@@ -1,9 +1,9 @@
 """Checks what a backend's device returns, when it is opened and when plans are loaded.
 
 What it returns is looked at (counts, shapes, types, finite times), and what it raises is made an
-error of ours, a `DeviceError` that names the backend and the plugin that brought it. All that can
-be looked at once is looked at when a device is opened or a plan is loaded; after a run there is
-only the question whether the arrays are still those that were there before.
+error of ours, a `DeviceError` that names the backend and the plugin that brought it. All is looked
+at when a device is opened or a plan is loaded, and the outputs of a plugin's recording after each
+run too.
 
 Devices that tflgpu ships come through the same door. Ctrl-C always goes through.
 """
@@ -20,7 +20,7 @@ from tflgpu.checks.buffers import checked_buffer
 from tflgpu.checks.edge import Edge
 from tflgpu.checks.loaded import checked_recording
 from tflgpu.checks.overdue import is_given_up
-from tflgpu.checks.plugin_caller import PluginCaller
+from tflgpu.checks.plugin_caller import PluginCaller, close_quietly
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import (
@@ -222,7 +222,7 @@ def checked_device(inner: object, party: PluginCaller, backend: str, index: int)
     needed = _NODE_DEVICE if by_nodes else _DEVICE
     lacking = [n for n in needed if not party.call(n, _has, inner, n)]
     if lacking:
-        _close_quietly(inner)
+        close_quietly(inner)
         kind = "a NodeDevice" if by_nodes else "a Device"
         raise party.broke(
             f"it opened a {type(inner).__name__}, which is not {kind}: it has no "
@@ -232,7 +232,7 @@ def checked_device(inner: object, party: PluginCaller, backend: str, index: int)
         kinds = CheckedNodeDevice if by_nodes else CheckedDevice
         return kinds(inner, party, backend, index)
     except DeviceError:
-        _close_quietly(inner)
+        close_quietly(inner)
         raise
 
 
@@ -265,12 +265,6 @@ def close_all(recordings: list[Recording]) -> None:
 def _has(inner: object, name: str) -> bool:
     value = getattr(inner, name, None)
     return value is not None and (name in ("info", "caps", "alignment") or callable(value))
-
-
-def _close_quietly(inner: Any) -> None:
-    close = attempt(getattr, inner, "close", None)
-    if callable(close):
-        attempt(close)
 
 
 def _info(info: object, party: PluginCaller, backend: str, index: int) -> DeviceInfo:

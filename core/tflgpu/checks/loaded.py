@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tflgpu.checks.edge import Edge
-from tflgpu.checks.plugin_caller import PluginCaller
+from tflgpu.checks.plugin_caller import PluginCaller, close_quietly
 from tflgpu.checks.recording import CheckedRecording, has_part
 from tflgpu.contract.device import Recording
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError
-from tflgpu.errors.blame import attempt
 from tflgpu.ir.dtypes import Array
 
-#: More than there are sets of outputs (`tflgpu.contract.lending`), and an end.
-_TURNS = 7
 _NEEDED = ("inputs", "outputs", "run", "submit", "bind", "profile", "close")
 
 
@@ -24,16 +21,7 @@ class CheckedLender(CheckedRecording):
     """The same around a recording that lends its outputs, which move then."""
 
     _inner: Any
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        #: Outputs of our own backends' recordings that were looked at: those take turns.
-        self._turns: list[tuple[Array, ...]] = []
-
-    def close(self) -> None:
-        """Close the recording and drop the outputs that were looked at."""
-        self._turns = []
-        super().close()
+    _lends = True
 
     def lend(self, index: int) -> Array | None:
         """As `Lender.lend`.
@@ -60,18 +48,6 @@ class CheckedLender(CheckedRecording):
         """
         self._party.call("settle", self._inner.settle)
 
-    def _replace(self, side: str, given: Any) -> None:
-        if side == "inputs":
-            super()._replace(side, given)
-            return
-        if any(given is turn for turn in self._turns):
-            self._seen[side] = self._given[side] = self._outputs = given
-            return
-        self._seen[side], self._given[side] = self._checked(side, given), given
-        self._prepare()
-        if self._party.shipped and isinstance(given, tuple):
-            self._turns = [*self._turns[-_TURNS:], given]
-
 
 def checked_recording(
     inner: object,
@@ -96,11 +72,5 @@ def checked_recording(
         kind = CheckedLender if lends else CheckedRecording
         return kind(inner, party, inputs, outputs, dispatches)  # type: ignore[arg-type]
     except DeviceError:
-        _close_quietly(inner)
+        close_quietly(inner)
         raise
-
-
-def _close_quietly(inner: object) -> None:
-    close = attempt(getattr, inner, "close", None)
-    if callable(close):
-        attempt(close)  # what is wrong with it is being said

@@ -16,8 +16,7 @@ class CheckedPending:
 
     def __init__(self, inner: Any, party: PluginCaller, after: Callable[[], None]) -> None:
         """``after`` looks at the recording once the run is over."""
-        self._inner, self._party = inner, party
-        self._after: Callable[[], None] | None = after
+        self._inner, self._party, self._after = inner, party, after
 
     def done(self) -> bool:
         """As `Pending.done`.
@@ -39,9 +38,8 @@ class CheckedPending:
             raise self._party.broke(
                 "wait without a timeout gave False; it returns when all is over"
             )
-        if over and self._after is not None:
-            after, self._after = self._after, None
-            after()
+        if over:
+            self._after()
         return over
 
     def _answer(self, what: str, answer: object) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from tflgpu.errors import DeviceError, StateError, TflgpuError
-from tflgpu.errors.blame import describe
+from tflgpu.errors.blame import attempt, describe
 from tflgpu.values import frozen
 
 _T = TypeVar("_T")
@@ -53,3 +53,11 @@ class PluginCaller:
     def broke(self, text: str) -> DeviceError:
         """The error of a contract that was broken, to be raised."""
         return DeviceError(f"{self.label}: {text}")
+
+
+def close_quietly(inner: object) -> None:
+    """Close what is no device or recording, whatever it raises: what is wrong with it is being
+    said."""
+    close = attempt(getattr, inner, "close", None)
+    if callable(close):
+        attempt(close)

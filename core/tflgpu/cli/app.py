@@ -19,8 +19,10 @@ from tflgpu.plugins.registry import registry
 COMMANDS = {
     "devices": "List devices, what is missing, and which one is used.",
     "run": "Run a model: outputs, time, and what ran where.",
+    "profile": "Show where the time of a run goes: kernels, copies, CPU.",
     "inspect": "Show a model's operators, and where each would run.",
-    "profiles": "List devices and delegates for `inspect MODEL --as NAME`.",
+    "benchmark": "Time models: latency or throughput, starts, memory, energy.",
+    "profiles": "List device profiles, for `inspect MODEL --as NAME`.",
     "compile": "Compile a model for a device, and save it in a file.",
     "shader": "Print the kernels of an operator.",
     "cache": "List and clear what is kept on disk.",

@@ -12,7 +12,7 @@ import typer
 from tflgpu.cache.stores import Stored, stored
 from tflgpu.cli import console
 from tflgpu.errors import OptionError, SavedModelError
-from tflgpu.saved.model import checked
+from tflgpu.saved.model import checked, name_in
 from tflgpu.saved.source import FILE
 from tflgpu.saved.store import FOLDER, LIMIT, SavedFile, default_folder, drop, entries, fault, prune
 
@@ -53,16 +53,25 @@ def show(folder: Folder = None) -> None:
     place = folder or default_folder()
     found = entries(place)
     table = console.table(
-        str(place), "file", "size", "unused for", "device", "inputs", right=("size", "unused for")
+        str(place),
+        "model",
+        "file",
+        "size",
+        "unused for",
+        "device",
+        "inputs",
+        right=("size", "unused for"),
     )
     for entry in found:
         try:
-            facts = dict(checked(entry.path)[1].facts)
+            content, key = checked(entry.path)
+            facts, name = dict(key.facts), name_in(content.index)
             where = f"{facts.get('backend', '?')}: {facts.get('device', '?')}"
             inputs = facts.get("inputs") or _started(facts)
         except SavedModelError as error:
-            where, inputs = f"not usable: {error}", ""
-        table.add_row(entry.path.name[:12], _size(entry.nbytes), _age(entry.age), where, inputs)
+            where, inputs, name = f"not usable: {error}", "", ""
+        size, age = _size(entry.nbytes), _age(entry.age)
+        table.add_row(name, entry.path.name[:12], size, age, where, inputs)
     console.show(table)
     console.say(f"{len(found)} models, {_size(sum(entry.nbytes for entry in found))}")
     others = _others(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import attrs
@@ -14,7 +15,7 @@ from tflgpu.cli import console
 from tflgpu.cli.install import what_is_missing
 from tflgpu.cli.models import opened
 from tflgpu.demo import Digits, load_digits
-from tflgpu.errors import TflgpuError
+from tflgpu.errors import InputError, TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import CPU
 from tflgpu.plugins.registry import registry
@@ -48,12 +49,22 @@ class _Result:
 
 def demo(
     images: Annotated[int, typer.Option(min=1, help="Digits to classify, 360 at most.")] = 360,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write the model of the documents' examples, and ten of its images, and end.",
+        ),
+    ] = None,
 ) -> None:
     """Classify handwritten digits on every device there is and check the answers.
 
     Exit code 0 if all that is there agrees, 1 if something is wrong.
     """
     digits = load_digits()
+    if save is not None:
+        _save(digits, save)
+        return
     count = min(images, len(digits.labels))
     reference = _classify(digits, count, (CPU, "NumPy references"), CPU, None)
     results = [reference, *_on_devices(digits, count)]
@@ -78,6 +89,20 @@ def demo(
     if any(verdicts):
         console.fail("some answers are wrong; see the table")
         raise typer.Exit(WRONG)
+
+
+def _save(digits: Digits, folder: Path) -> None:
+    """`model.tflite`, and an image of each digit, ready to be its input, in `images/`."""
+    images = folder / "images"
+    try:
+        images.mkdir(parents=True, exist_ok=True)
+        (folder / "model.tflite").write_bytes(digits.model)
+        for digit in range(10):
+            at = int(np.flatnonzero(digits.labels == digit)[0])
+            np.save(images / f"digit_{digit}.npy", digits.images[at])
+    except OSError as error:
+        raise InputError(f"cannot write into {folder}: {error}") from error
+    console.say(f"{folder / 'model.tflite'}, {images}: 10 images of 1 x 8 x 8 x 1, 0 to 1")
 
 
 def _on_devices(digits: Digits, count: int) -> Iterator[_Result]:

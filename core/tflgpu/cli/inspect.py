@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,19 @@ import typer
 from tflgpu.cli import console
 from tflgpu.cli.memory_table import show_memory
 from tflgpu.cli.models import Backend, Device, Model, Numerics, index_or_name
+from tflgpu.cli.operator_table import (
+    CPU,
+    DEVICE,
+    FOLDED,
+    HOST,
+    NOWHERE,
+    PLACES,
+    Row,
+    Shapes,
+    brief,
+    place_of,
+    show_rows,
+)
 from tflgpu.cli.profiles import show_profiles
 from tflgpu.cli.stand_in import judge
 from tflgpu.compiler.compiled import Compiled
@@ -31,10 +43,8 @@ from tflgpu.profiles.check import checked
 from tflgpu.profiles.delegation import Delegation
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
-from tflgpu.tflite.model_file import ModelFile, TensorInfo
+from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
-
-DEVICE, FOLDED, CPU, HOST, NOWHERE = "device", "folded", "CPU", "host", "nowhere"
 
 #: Where an operator goes, which part of the device's it is in, and why it is not on the device.
 _Places = Mapping[int, tuple[str, int | None, str]]
@@ -59,44 +69,16 @@ _Profile = Annotated[
 ]
 
 
-@attrs.frozen
-class _Row:
-    """An operator of the file.
-
-    Attributes:
-        where: "device"; "folded": worked out before the model runs, or merged away; "CPU";
-            "host": the interpreter runs it, between compiled pieces; or "nowhere", which keeps the
-            model from running.
-        part: Which part of the device's, from 0.
-        reason: Why it is not on the device.
-        code: What kind of reason that is, as `ReasonCode`; "" where it is there.
-        seconds, gain: The fields of `OperatorReport`; None without an estimate.
-        numerics: With integer numerics, "integers" or "floats" for an operator on quantized
-            tensors; "" for any other.
-        in_floats: Why it is floats.
-    """
-
-    index: int
-    op: str
-    version: int
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    where: str
-    part: int | None = None
-    reason: str = ""
-    numerics: str = ""
-    in_floats: str = ""
-    code: str = ""
-    seconds: float | None = None
-    gain: float | None = None
-
-
 def inspect(
     model: Model,
     backend: Backend = None,
     device: Device = None,
     numerics: Numerics = None,
     profile: _Profile = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="List these only: device, folded, cpu, host, nowhere."),
+    ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show what it would take of each device's memory.")
     ] = False,
@@ -107,6 +89,7 @@ def inspect(
         raise OptionError("inspect asks what a GPU backend takes; the CPU takes all the rest")
     if profile is not None and (backend is not None or device is not None):
         raise OptionError("--as is for a device that is not here; leave out --backend and --device")
+    place = None if only is None else place_of(only)
     file = read_model(str(model))
     if memory:
         if profile is not None:
@@ -122,7 +105,11 @@ def inspect(
     rows = _rows(file, judged)
     if judged.report is not None:
         rows = _estimated(rows, judged.report)
-    totals = {k: n for k in (DEVICE, FOLDED, CPU, HOST, NOWHERE) if (n := _count(rows, k))}
+    totals = {k: n for k in PLACES if (n := sum(r.where == k for r in rows))}
+    counted = ", ".join(f"{n} {k}" for k, n in totals.items()) or "none"
+    judged_by = f"{len(rows)} operators judged by {on}: {counted}"
+    if place is not None:
+        rows = [row for row in rows if row.where == place]
     if as_json:
         console.show_json(
             {
@@ -140,8 +127,8 @@ def inspect(
             }
         )
         return
-    _show_tensors(file, model)
-    _show_rows(rows)
+    _show_tensors(file, model, judged.shapes)
+    show_rows(rows)
     # A stand-in for a device is not chosen by options, and its times are of no real device.
     for line in () if judged.report is None or note else notes(judged.report):
         console.say(line)
@@ -149,8 +136,7 @@ def inspect(
         console.warn(note)
     for line in known:
         console.say(line)
-    counted = ", ".join(f"{n} {k}" for k, n in totals.items()) or "none"
-    console.say(f"{len(rows)} operators judged by {on}: {counted}")
+    console.say(judged_by)
     if NOWHERE in totals:
         console.say("The model cannot run: see the operators that run nowhere")
 
@@ -166,6 +152,7 @@ class _Judged:
         notes: What to know of a profile.
         integers, in_floats: As `Compiled` has them.
         report: With estimated times; None for a profile, of whose times nothing is known.
+        shapes: Of tensors, as they were inferred.
     """
 
     where: _Places
@@ -175,6 +162,7 @@ class _Judged:
     integers: frozenset[int] = frozenset()
     in_floats: Mapping[int, str] = attrs.field(factory=dict)
     report: DelegationReport | None = None
+    shapes: Shapes = attrs.field(factory=dict)
 
 
 def _by_device(
@@ -196,8 +184,12 @@ def _by_device(
         judged = delegate.device
         assert judged is not None
         on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"
-    where = _where(graph, compiled)
-    return _Judged(where, on, note, (), compiled.integers, compiled.in_floats, report)
+    where, shapes = _where(graph, compiled), _shapes(graph)
+    return _Judged(where, on, note, (), compiled.integers, compiled.in_floats, report, shapes)
+
+
+def _shapes(graph: Graph) -> Shapes:
+    return {v.id: v.shape if v.shape_known else None for v in graph.values.values()}
 
 
 def _by_profile(file: ModelFile, profile: str, numerics: str | None) -> _Judged:
@@ -215,8 +207,15 @@ def _by_profile(file: ModelFile, profile: str, numerics: str | None) -> _Judged:
     assert found.compiled is not None
     compiled = found.compiled
     on = f"{report.backend} ({report.device}, {report.precision})"
-    where = _where(found.graph, compiled)
-    return _Judged(where, on, "", report.choice, compiled.integers, compiled.in_floats)
+    return _Judged(
+        _where(found.graph, compiled),
+        on,
+        "",
+        report.choice,
+        compiled.integers,
+        compiled.in_floats,
+        shapes=_shapes(found.graph),
+    )
 
 
 def _delegated(found: Delegation) -> _Places:
@@ -256,11 +255,11 @@ def _on_cpu(parts: Compiled) -> list[Node]:
     return [n for p in parts.parts if not p.delegated for n in p.nodes]
 
 
-def _rows(file: ModelFile, judged: _Judged) -> Sequence[_Row]:
+def _rows(file: ModelFile, judged: _Judged) -> Sequence[Row]:
     tensors = file.main.tensors
 
     def shown(indices: Sequence[int]) -> tuple[str, ...]:
-        return tuple("-" if i < 0 else _brief(tensors[i]) for i in indices)
+        return tuple("-" if i < 0 else brief(tensors[i], judged.shapes) for i in indices)
 
     rows = []
     for o in file.main.operators:
@@ -268,7 +267,7 @@ def _rows(file: ModelFile, judged: _Judged) -> Sequence[_Row]:
         left = judged.in_floats.get(o.index, "")
         numerics = "integers" if o.index in judged.integers else "floats" if left else ""
         rows.append(
-            _Row(
+            Row(
                 o.index,
                 o.name,
                 o.version,
@@ -284,7 +283,7 @@ def _rows(file: ModelFile, judged: _Judged) -> Sequence[_Row]:
     return rows
 
 
-def _estimated(rows: Sequence[_Row], report: DelegationReport) -> Sequence[_Row]:
+def _estimated(rows: Sequence[Row], report: DelegationReport) -> Sequence[Row]:
     """The table with kinds of reasons and with times; operators on constants have none."""
     known = {o.node: o for o in report.operators}
     return [
@@ -298,16 +297,6 @@ def _estimated(rows: Sequence[_Row], report: DelegationReport) -> Sequence[_Row]
         else row
         for row in rows
     ]
-
-
-def _count(rows: Sequence[_Row], where: str) -> int:
-    return sum(r.where == where for r in rows)
-
-
-def _brief(info: TensorInfo) -> str:
-    sizes = info.shape_signature if len(info.shape_signature) == len(info.shape) else info.shape
-    mark = "=" if info.is_constant else "~" if info.is_variable else ""
-    return f"{mark}{info.dtype.value}[{','.join('?' if s < 0 else str(s) for s in sizes)}]"
 
 
 def _tensor_json(file: ModelFile, index: int) -> dict[str, Any]:
@@ -329,7 +318,7 @@ def _signature_json(signature: Any) -> dict[str, Any]:
     return {"key": signature.key, "inputs": inputs, "outputs": outputs}
 
 
-def _show_tensors(file: ModelFile, model: Path) -> None:
+def _show_tensors(file: ModelFile, model: Path, shapes: Shapes) -> None:
     table = console.table(str(model), "", "tensor", "name", "type", "quantization")
     for kind, indices in (("input", file.main.inputs), ("output", file.main.outputs)):
         for index in indices:
@@ -339,7 +328,7 @@ def _show_tensors(file: ModelFile, model: Path) -> None:
                 scale = f"scale {seen['scale'][0]:.6g}, zero point {seen['zero_point'][0]}"
             elif seen["scale"]:
                 scale = f"{len(seen['scale'])} scales"
-            table.add_row(kind, str(index), info.name, _brief(info), scale)
+            table.add_row(kind, str(index), info.name, brief(info, shapes), scale)
     console.show(table)
     for signature in file.signatures:
         console.say(
@@ -350,34 +339,3 @@ def _show_tensors(file: ModelFile, model: Path) -> None:
         console.say(f"description: {file.description}")
     if len(file.subgraphs) > 1:
         console.say(f"{len(file.subgraphs)} subgraphs; the first is shown")
-
-
-def _show_rows(rows: Sequence[_Row]) -> None:
-    if len({r.part for r in rows if r.part is not None}) > 1:
-        rows = [
-            r if r.part is None else attrs.evolve(r, where=f"{DEVICE}, part {r.part}") for r in rows
-        ]
-    table = console.table(
-        "Operators (= constant, ~ variable)",
-        "#",
-        "op",
-        "version",
-        "inputs",
-        "outputs",
-        "where",
-        "why",
-        right=("#", "version"),
-    )
-    for r in rows:
-        table.add_row(
-            str(r.index),
-            r.op,
-            str(r.version),
-            " ".join(r.inputs),
-            " ".join(r.outputs),
-            f"{r.where}, {r.numerics}" if r.numerics else r.where,
-            r.reason or r.in_floats,
-        )
-    console.show(table)
-    counts = Counter(r.op for r in rows)
-    console.say("ops: " + ", ".join(f"{op} {n}" for op, n in counts.most_common()))

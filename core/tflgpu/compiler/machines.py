@@ -40,6 +40,19 @@ class Machine:
 
 
 @frozen
+class Limits:
+    """What a device can do in a second at most.
+
+    Attributes:
+        bandwidth: Bytes read and written, by a copy that no cache holds.
+        arithmetic: Operations of f32 multiply-adds (two each), without matrix units.
+    """
+
+    bandwidth: float
+    arithmetic: float
+
+
+@frozen
 class TimeModel:
     """The two sides between which a graph is divided.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Union
 
 import attrs
@@ -77,6 +77,26 @@ class PlannedIO:
     nbytes: int
 
 
+@frozen
+class PlanOutline:
+    """What a plan launches, without the contents of its constants.
+
+    Attributes:
+        dispatches: The plan's.
+        nbytes: Of its constants, inputs and outputs, by the type of what refers to them.
+    """
+
+    dispatches: tuple[PlannedDispatch, ...]
+    nbytes: Mapping[type, tuple[int, ...]]
+
+    def traffic(self, dispatch: PlannedDispatch) -> int:
+        """Bytes of the buffers that a dispatch is bound to, each counted once."""
+        return sum(
+            ref.nbytes if isinstance(ref, ArenaRef) else self.nbytes[type(ref)][ref.index]
+            for ref in dict.fromkeys(dispatch.refs)
+        )
+
+
 def _sizes(arenas: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(arenas, int):
         return (arenas,) if arenas else ()
@@ -108,6 +128,16 @@ class Plan:
     def arena_bytes(self) -> int:
         """Bytes of all arenas."""
         return sum(self.arenas)
+
+    @property
+    def outline(self) -> PlanOutline:
+        """What is left of it when it is loaded."""
+        edges: dict[type, tuple[int, ...]] = {
+            InputRef: tuple(io.nbytes for io in self.inputs),
+            OutputRef: tuple(io.nbytes for io in self.outputs),
+            ConstRef: tuple(constant.nbytes for constant in self.constants),
+        }
+        return PlanOutline(self.dispatches, edges)
 
     @property
     def own_constants(self) -> tuple[int, ...]:

@@ -96,11 +96,20 @@ class Probe:
 
 @frozen
 class DispatchTime:
-    """GPU time of one dispatch, in seconds."""
+    """One dispatch by the device's clock.
+
+    Attributes:
+        label: The node that it computes.
+        kernel: Its kernel.
+        seconds: How long it took.
+        start: Seconds from the beginning of the run's first dispatch to that of this one; None
+            where the device tells durations only.
+    """
 
     label: str
     kernel: str
     seconds: float
+    start: float | None = None
 
 
 class Recording(Protocol):
@@ -174,9 +183,9 @@ class Recording(Protocol):
         """
         ...
 
-    def profile(self) -> Sequence[DispatchTime]:
-        """Run once with a timer around every dispatch, in the plan's order. Empty where the device
-        has no timers; the outputs are there all the same.
+    def profile(self) -> Sequence[DispatchTime] | Unsupported:
+        """Run once with a timer around every dispatch, in the plan's order; or the reason why there
+        are no times. The outputs are there all the same.
 
         Raises:
             StateError: the recording or its device is closed.

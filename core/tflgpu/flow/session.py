@@ -27,7 +27,7 @@ from tflgpu.ir.graph import Graph, Shape
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import check_held
-from tflgpu.runtime.loaded_part import Traffic
+from tflgpu.runtime.loaded_part import LoadedPart, Traffic
 from tflgpu.runtime.places import Place
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host
@@ -170,8 +170,17 @@ class FlowSession(Session):
             if i not in self._arrays and tensor.data is None and i in known:
                 self._arrays[i] = tensor.dtype.unpacked.blank(known[i])
 
-    def run(self, *, is_watched: bool = True) -> None:
-        """As `Session.run`. A run that fails leaves variables as they were."""
+    @property
+    def inner(self) -> Sequence[tuple[Session, bool]]:
+        """The sessions of the pieces so far."""
+        own = {id(session) for session in _opened(self._program.own_pieces())}
+        return [(session, id(session) in own) for session in self._sessions()]
+
+    def run(
+        self, *, is_watched: bool = True, run_part: Callable[[LoadedPart], object] | None = None
+    ) -> None:
+        """As `Session.run`, with the policies of its pieces. A run that fails leaves variables as
+        they were."""
         if self._closed:
             self.check_inherited("this interpreter's device")
             raise StateError("this session is closed")

@@ -23,6 +23,7 @@ from tflgpu.interpreter.buffer_methods import BufferMethods
 from tflgpu.interpreter.details import ModelDetails
 from tflgpu.interpreter.gpu_delegate import GpuDelegate, provider_of
 from tflgpu.interpreter.invocation import Invocation, Lanes
+from tflgpu.interpreter.profile_method import ProfileMethod
 from tflgpu.interpreter.session_opener import SessionOpener, is_kept
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
@@ -39,7 +40,7 @@ else:
     from typing_extensions import Self
 
 
-class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
+class Interpreter(Closable, OfProcess, BufferMethods, ProfileMethod, ModelDetails):
     """Runs a `.tflite` model, on the best GPU there is where no delegate is named.
 
         interpreter = tflgpu.Interpreter("model.tflite")
@@ -110,8 +111,8 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
                 device, and no operators are merged; only what no input has a say in is computed
                 beforehand. For finding out which operator is wrong or slow.
             experimental_force_delegate_node_profiling: Without effect: it is about TFLite's
-                profiler, which its Python interpreter does not give access to. The device's times
-                by kernel are in `tflgpu.contract.device.Recording.profile`.
+                profiler, which its Python interpreter does not give access to. `profile` has the
+                device's times by kernel.
             cpu_backend: What runs what the delegate does not, or everything without one: "litert"
                 (LiteRT's kernels, from ai-edge-litert) or "cpu_ref" (NumPy). None is the
                 delegate's option, then the environment variable TFLGPU_CPU_BACKEND, then LiteRT

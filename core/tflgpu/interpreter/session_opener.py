@@ -140,6 +140,16 @@ class SessionOpener(Holder):
         with budget_of(len(self.model.content)):
             return self._open(number, shapes, warn)
 
+    def graph(self, number: int, shapes: Mapping[int, Shape]) -> Graph:
+        """What a subgraph computes at the shapes of its inputs, as the file has it.
+
+        Raises:
+            ModelError, UnsupportedError: as `open`.
+        """
+        if self.batching is not None and number == 0:
+            return self.batching.graph(shapes, _quietly)
+        return self._graph(number, dict(shapes), _quietly)
+
     def keeps_state(self, number: int) -> bool:
         """Whether running a subgraph by `FlowSession` may read or change state."""
         subgraphs = self.model.subgraphs
@@ -255,6 +265,10 @@ def is_kept(
     if source.is_digested:
         digest.append(source.digest)
     return known
+
+
+def _quietly(text: str) -> None:
+    """What is wrong with the file was said when it was opened."""
 
 
 def _unbuilt(warn: Callable[[str], object]) -> Graph:

@@ -36,8 +36,11 @@ def _basic(id: str, batch: int, inputs: int, units: int) -> Sample:
 #: backends; the others are held against LiteRT (`tests/ops/test_recurrent.py`).
 _FULL = frozenset({"full", "full_coupled", "full_clipped", "full_everything"})
 _SEQUENCES = frozenset(
-    {"plain", "batch", "time_major", "coupled_peephole", "norm_coupled", "everything", "relu"}
-)
+    {
+        "plain", "batch", "time_major", "coupled_peephole", "norm_coupled", "norm_one",
+        "everything", "relu",
+    }
+)  # fmt: skip
 
 
 def full_samples() -> Sequence[Sample]:
@@ -95,6 +98,7 @@ def every_sequence() -> Sequence[Sample]:
         case("clipped", 2, 5, 4, 6, cell_clip=0.3, project=5, proj_clip=0.2),
         case("norm", 2, 3, 5, 7, norm=True),
         case("norm_coupled", 2, 3, 5, 7, norm=True, coupled=True),
+        case("norm_one", 2, 3, 5, 1, norm=True),  # no variance: only the epsilon is left
         case("everything", 2, 3, 5, 7, project=3, peephole=True, norm=True, cell_clip=0.5),
         case("relu", 1, 4, 5, 6, activation=Activation.RELU),
         case("diagonal", 2, 3, 4, 6, diagonal=True, peephole=True),

@@ -161,7 +161,11 @@ def _samples(fields: dict[str, Any]) -> list[Sample]:
 
 
 def _softmax_samples() -> list[Sample]:
-    scaled = [Sample("beta", {"beta": 0.25}, (Arg((3, 17), low=-9, high=9),))]
+    # Far apart: exponentials of anything but what is left of the scaled maximum leave f32.
+    scaled = [
+        Sample(name, {"beta": 0.25}, (Arg((3, 17), low=-reach, high=reach),))
+        for name, reach in (("beta", 9), ("beta_far_apart", 240))
+    ]
     return _samples({"beta": 1.0}) + scaled
 
 

@@ -301,6 +301,7 @@ def _samples() -> Sequence[Sample]:
         _case("stride3", (1, 3, 5, 5), (3, 5, 5, 5), (9, 15), stride=(3, 3)),
         _case("uneven", (1, 5, 3, 2), (5, 3, 5, 2), (5, 9), stride=(1, 3)),
         _case("gaps", (1, 3, 3, 3), (2, 2, 1, 3), (9, 9), stride=(3, 3)),
+        _case("pads_differ", (1, 3, 5, 3), (5, 5, 3, 3), (6, 10)),
         _case("one_pixel", (1, 1, 1, 13), (11, 3, 3, 13), (2, 2)),
         _case("one_channel", (1, 7, 5, 16), (1, 2, 2, 16), (14, 10)),
         _case("relu6", (1, 3, 3, 4), (4, 3, 3, 4), (6, 6), activation=Activation.RELU6),

@@ -103,7 +103,9 @@ class CpuLoader:
             return error
         for node in part.nodes:
             self.placed.update(dict.fromkeys(node.origins, self.side.name))
-        return LoadedPart(recording, part.inputs, part.outputs, part.label, on_cpu=True)
+        return LoadedPart(
+            recording, part.inputs, part.outputs, part.label, on_cpu=True, nodes=part.nodes
+        )
 
     def _by_numpy(self, part: Part, reasons: Mapping[int, str]) -> LoadedPart:
         from tflgpu.compiler.references import reference_support
@@ -116,7 +118,9 @@ class CpuLoader:
                 f"{len(refused)} operators run neither on the device nor on the CPU: {listed}"
             )
         recording = ReferenceRecording(self._run_of(part))
-        return LoadedPart(recording, part.inputs, part.outputs, part.label, on_cpu=True)
+        return LoadedPart(
+            recording, part.inputs, part.outputs, part.label, on_cpu=True, nodes=part.nodes
+        )
 
     def _run_of(self, part: Part) -> NodeRun:
         return NodeRun(part.nodes, part.inputs, part.outputs, self.ops, self.variables)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tflgpu.compiler.plan import PlanOutline
 from tflgpu.contract.device import Device, Recording
-from tflgpu.ir.graph import Value
+from tflgpu.ir.graph import Node, Value
 from tflgpu.runtime.run_policy import RunPolicy
 from tflgpu.runtime.state import StateBuffers
 from tflgpu.values import define, frozen
@@ -22,6 +23,8 @@ class LoadedPart:
             middle leaves it as it was; None where it has none.
         policy: How it is run; None is plainly, once.
         device: Makes buffers that the recording can be bound to; None where it takes none.
+        nodes: What it runs, where it runs nodes.
+        outline: What it launches, where it runs kernels.
     """
 
     recording: Recording
@@ -32,6 +35,8 @@ class LoadedPart:
     state: StateBuffers | None = None
     policy: RunPolicy | None = None
     device: Device | None = None
+    nodes: tuple[Node, ...] = ()
+    outline: PlanOutline | None = None
 
 
 @define

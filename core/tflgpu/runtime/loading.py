@@ -223,6 +223,8 @@ class Loader:
             state=state,
             policy=policy,
             device=device,
+            nodes=part.nodes if device is None else (),
+            outline=None if device is None or part.plan is None else part.plan.outline,
         )
 
     @property

@@ -9,7 +9,7 @@ recording to another is copied.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -158,6 +158,17 @@ class Session(Stateful, Holder):
         return self._parts
 
     @property
+    def inner(self) -> Sequence[tuple[Session, bool]]:
+        """The sessions that have its parts, and whether their operators are the graph's own: those
+        of a loop's body are another subgraph's."""
+        return [(self, True)]
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a watcher makes its runs."""
+        return self._watcher is not None
+
+    @property
     def is_broken(self) -> bool:
         """Whether a device's recording was left in the middle of something: by its driver's error
         or by a signal. It cannot run again then; the CPU's can."""
@@ -168,11 +179,14 @@ class Session(Stateful, Holder):
         """Whether it was closed, and has nothing on a device any more."""
         return self._closed
 
-    def run(self, *, is_watched: bool = True) -> None:
+    def run(
+        self, *, is_watched: bool = True, run_part: Callable[[LoadedPart], object] | None = None
+    ) -> None:
         """Run the whole graph on what the input arrays hold.
 
         Args:
             is_watched: Whether a watcher makes the run, where there is one. It says no itself.
+            run_part: Runs each part, in the place of its policy.
 
         Raises:
             StateError: the session is closed, or the process was forked since it was opened.
@@ -196,7 +210,9 @@ class Session(Stateful, Holder):
             for target, source in moves:
                 np.copyto(target, source, casting="unsafe")
             self._running = part
-            if part.policy is None:
+            if run_part is not None:
+                run_part(part)
+            elif part.policy is None:
                 part.recording.run()
             else:
                 part.policy.run(part.recording)

@@ -161,12 +161,12 @@ class StateBuffers(Holder):
                         held.pop(i, None)
         return answer
 
-    def profile(self) -> Sequence[DispatchTime]:
-        """As `Recording.profile`; what it makes of the state does not count."""
+    def profile(self) -> Sequence[DispatchTime] | Unsupported:
+        """Profile the recording that reads the current state; the new one counts after
+        `commit`."""
         recording = self._begin()
         times = recording.profile()
         self._end(recording)
-        self._ran = None
         return times
 
     def close(self) -> None:

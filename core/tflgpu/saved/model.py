@@ -22,6 +22,8 @@ from tflgpu.saved.source import Source
 from tflgpu.saved.start import Start
 
 SUFFIX = ".tflgpu"
+#: The fact that is no part of a key: a file may have any name.
+_NAME = "called"
 
 
 def saved_bytes(
@@ -47,7 +49,8 @@ def saved_bytes(
         why = next(iter(compiled.broken_rules.values()))
         raise SavedModelError(f"this model is not saved, since a kernel rule was left out: {why}")
     flat = Flattener(classes_for(graph), graph, code_of, source).flat(root)
-    return packed(flat.index(key.facts), flat.blobs)
+    facts = key.facts if source is None else (*key.facts, (_NAME, source.name))
+    return packed(flat.index(facts), flat.blobs)
 
 
 def compiled_in(
@@ -96,7 +99,12 @@ def _root(data: memoryview, key: Key, where: str, classes: Classes, given: Model
 
 def key_in(index: Index) -> Key:
     """The key that a file says."""
-    return Key(tuple((name, text) for name, text in index.key))
+    return Key(tuple((name, text) for name, text in index.key if name != _NAME))
+
+
+def name_in(index: Index) -> str:
+    """The name that a model's file had when this was kept of it; "" where there is none."""
+    return next((text for name, text in index.key if name == _NAME), "")
 
 
 def write_saved(

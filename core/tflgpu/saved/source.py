@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -53,6 +54,11 @@ class Source:
     def digest(self) -> str:
         """The digest of all bytes of the file."""
         return self.known or digest_of(self.content).hex()
+
+    @property
+    def name(self) -> str:
+        """The file's name, without its folder; "" of bytes in memory."""
+        return Path(getattr(self.content.obj, "path", "")).name
 
     @property
     def is_digested(self) -> bool:

@@ -20,7 +20,6 @@ from tflgpu.sdk.backend import (
     CompileError,
     DeviceCaps,
     DeviceError,
-    DispatchTime,
     Kernel,
     KernelError,
     Ledger,
@@ -28,6 +27,7 @@ from tflgpu.sdk.backend import (
     OutputSets,
     Plan,
     PlannedIO,
+    Unsupported,
     Use,
     check,
     interpret,
@@ -146,10 +146,10 @@ class KernelRecording(BasePlanRecording[OutputSet, Block]):
         except KernelError as error:
             raise DeviceError(f"{dispatch.label}: {error}") from error
 
-    def _profile(self) -> Sequence[DispatchTime]:
-        """There are no timers: a run, and no times."""
+    def _profile(self) -> Unsupported:
+        """A run without timers."""
         self._run()
-        return ()
+        return Unsupported("this backend has no timers")
 
     def _release(self) -> None:
         super()._release()

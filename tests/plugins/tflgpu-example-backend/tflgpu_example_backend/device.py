@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from tflgpu.sdk.backend import (
     ArenaRef,
@@ -16,7 +14,6 @@ from tflgpu.sdk.backend import (
     CompileError,
     DeviceCaps,
     DeviceError,
-    DispatchTime,
     Kernel,
     KernelError,
     Ledger,
@@ -24,6 +21,7 @@ from tflgpu.sdk.backend import (
     OutputSets,
     Plan,
     PlannedIO,
+    Unsupported,
     Use,
     check,
     interpret,
@@ -152,10 +150,10 @@ class ExampleRecording(BasePlanRecording[OutputSet, Place]):
         except KernelError as error:
             raise DeviceError(f"{dispatch.label}: {error}") from error
 
-    def _profile(self) -> Sequence[DispatchTime]:
-        """There are no timers: a run, and no times."""
+    def _profile(self) -> Unsupported:
+        """A run without timers."""
         self._run()
-        return ()
+        return Unsupported("this backend has no timers")
 
     def _release(self) -> None:
         super()._release()

@@ -1,0 +1,70 @@
+"""`Interpreter.profile`: where the time of a run goes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from tflgpu.backend_kit.run_guard import RunGuard
+from tflgpu.interpreter.session_opener import SessionOpener
+from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.options.kinds import WholeNumber
+from tflgpu.runtime.profile import RunProfile
+
+if TYPE_CHECKING:
+    from tflgpu.compiler.machines import Limits
+    from tflgpu.runtime.session import Session
+
+
+class ProfileMethod:
+    """The part of `Interpreter` that profiles."""
+
+    _busy: RunGuard
+    _main: Subgraph
+    _opener: SessionOpener
+
+    @abstractmethod
+    def _settle(self) -> None: ...
+
+    def profile(self, runs: int = 20) -> RunProfile:
+        """Run the model on what its inputs hold, and say where the time goes: 4 runs that do not
+        count, ``runs`` without timers, and as many with one around every dispatch. State moves on
+        by all of them, as by `invoke`. docs/profile.md says what is in a profile; `tflgpu.tools`
+        writes it as a table, JSON, HTML or a trace.
+
+        What the device can move and compute at most is measured at its first profile and kept.
+
+        Raises:
+            OptionError: ``runs`` is no whole number from 1 on.
+            StateError: as `invoke`; or the accuracy guard still compares each run with the CPU.
+            DeviceError: the device failed.
+        """
+        # Most programs never come here.
+        from tflgpu.runtime.profiling import flops_of, profile_runs
+
+        count = WholeNumber().read("runs", runs)
+        with self._busy:
+            self._main.check_views()
+            self._settle()
+            self._main.run()
+            session = self._main.session
+            assert session is not None
+            flops: dict[int, float] = {}
+            if not session.comes_by_run:
+                graph = self._opener.graph(self._main.index, self._main.resized)
+                flops = flops_of(graph, self._opener.ops)
+            return profile_runs(
+                lambda: self._main.session, self._main.run, count, flops, _limits(session)
+            )
+
+
+def _limits(session: Session) -> Limits | str:
+    """What the device of a session can do, or why that is not known."""
+    from tflgpu.devices.limits import limits_of
+    from tflgpu.plugins.registry import registry
+
+    found = (part.device for each, _ in session.inner for part in each.parts)
+    device = next((d for d in found if d is not None), None)
+    if device is None:
+        return "no part of the model runs kernels on a device"
+    return limits_of(device, registry().distribution(device.info.backend))
