@@ -13,16 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tflgpu import GpuDelegate
-from tflgpu.backend_kit.hazards import Access, Range, barriers
+from tflgpu.backend_kit.hazards import Access, Range, access_of, barriers
 from tflgpu.backend_kit.parallel import as_they_come
 from tflgpu.backend_kit.placement import place
 from tflgpu.compiler.memory import Usage, assign
-from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan, Ref
+from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Plan, Ref
 from tflgpu.conformance.plans import affine, dispatch, plan
 from tflgpu.contract.kept_code import KeepsCode
 from tflgpu.contract.memory_use import CountsMemory
 from tflgpu.contract.offers import offers
 from tflgpu.interpreter.copies import copy
+from tflgpu.language.builder import Builder
+from tflgpu.language.types import Scalar
 
 USAGES = st.lists(
     st.builds(
@@ -131,6 +133,16 @@ A, B, C = (0, 0, 10), (0, 10, 20), (0, 20, 30)
 )
 def test_pairs(first: Access, second: Access, needed: bool) -> None:
     assert barriers([first, second]) == [False, needed]
+
+
+def test_a_buffer_that_is_read_and_written_is_both() -> None:
+    k = Builder("adds", (1, 1, 1))
+    both = k.buffer("both", Scalar.F32, 1, "read_write")
+    terms = [k.buffer(name, Scalar.F32, 1, "read") for name in ("read", "constant")]
+    k.store(both, 0, k.load(both, 0) + k.load(terms[0], 0) + k.load(terms[1], 0))
+    refs = [ArenaRef(0, 10), ArenaRef(10, 10), ConstRef(0)]
+    found = access_of(dispatch(k.build(), 1, refs), [A, B, C])
+    assert found == Access((A, B), (A,))
 
 
 def test_branches_share_one_barrier() -> None:
