@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import recovery_models as models
 import tflgpu
-
-from tests.recovery import recovery_models as models
 
 backend, mib, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 os.environ["TFLGPU_BACKEND"] = backend
