@@ -19,32 +19,15 @@ from tflgpu.plugins.registry import Registry
 from tflgpu.plugins.sources import Plugin, PluginFailure
 
 from tests.cli.cli_helpers import Hooks, Tflgpu
+from tests.toy_device import ToyDevice
 
 
 @attrs.frozen
-class Opened:
+class Opened(ToyDevice):
     """As much of a device as the command looks at."""
 
     info: DeviceInfo
     caps: DeviceCaps
-    alignment: int = 64
-
-    def load(self, plan: Any, *, guard_bands: bool = False) -> Any:
-        """Nothing is loaded by the command."""
-        raise AssertionError
-
-    def allocate(self, nbytes: int) -> Any:
-        raise NotImplementedError
-
-    def import_buffer(self, source: object) -> Any:
-        raise NotImplementedError
-
-    def source(self, kernel: Any) -> str:
-        """Nor printed."""
-        return ""
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 def toy(*, error: str = "", is_gpu: bool = True, **fields: Any) -> Hooks:

@@ -39,6 +39,8 @@ from tflgpu.runtime.timing import time_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, set_and_run
+
 OPS = builtin_ops()
 
 
@@ -270,8 +272,7 @@ def run(model: bytes, **options: Any) -> tuple[Any, Any]:
         interpreter.allocate_tensors()
         detail = interpreter.get_input_details()[0]
         x = np.arange(-3, 3).reshape(2, 3).astype(detail["dtype"])
-        interpreter.set_tensor(detail["index"], x)
-        interpreter.invoke()
+        set_and_run(interpreter, {detail["index"]: x})
         output = interpreter.get_output_details()[0]["index"]
         return interpreter.get_tensor(output), interpreter.report
 
@@ -324,9 +325,7 @@ class TestInADelegate:
         monkeypatch.setattr(timing, "time_model", lambda *_: SLOW)
         y, report = run(small(quantized=True), partitioning="gain", cpu_backend="litert")
         oracle = litert.Interpreter(model_content=small(quantized=True))
-        oracle.allocate_tensors()
-        oracle.set_tensor(0, np.arange(-3, 3, dtype=np.int8).reshape(2, 3))
-        oracle.invoke()
+        allocate_and_run(oracle, {0: np.arange(-3, 3, dtype=np.int8).reshape(2, 3)})
         np.testing.assert_array_equal(y, oracle.get_tensor(2))
         assert all(r.runs_on.startswith("LiteRT") for r in report.refusals)
         # Two operators, and none that rounds: those are of the device's view of the model.

@@ -47,6 +47,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
+from tests.running import allocate_and_run, set_and_run
 from tests.watched_device import WatchedDevice
 
 WHILE = ("WHILE", "i x", "io xo", loop(1, 2))
@@ -118,8 +119,7 @@ def test_a_loop_that_floats_end_runs_once_a_round(
     )
     main = subgraph([tensor("x", ()), tensor("y", ())], [("WHILE", "x", "y", loop(1, 2))], "x", "y")
     with ready(model(main, cond, body), by_numpy) as interpreter:
-        interpreter.set_tensor(0, np.float32(1000))
-        interpreter.invoke()
+        set_and_run(interpreter, {0: np.float32(1000)})
         assert interpreter.get_tensor(1) == 1000 / 2**10
         assert runs["run"] == 11  # ten rounds, and whether there is a first one
 
@@ -130,8 +130,7 @@ def test_a_state_is_one_run(by_numpy: list[GpuDelegate], runs: Counter[str]) -> 
 
     content, feeds = CASES["state: two variables"]
     with ready(content, by_numpy) as interpreter:
-        interpreter.set_tensor(0, np.array(feeds[0][0], np.float32))
-        interpreter.invoke()
+        set_and_run(interpreter, {0: np.array(feeds[0][0], np.float32)})
         before = runs["run"]
         interpreter.invoke()
         assert runs["run"] - before == 1
@@ -161,8 +160,7 @@ def test_reading_what_was_assigned_does_not_cut_a_graph(
         assert interpreter.report.partitions == 1
         for total in (18.0, 26.0):
             before = runs["run"]
-            interpreter.set_tensor(0, X)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: X})
             assert runs["run"] - before == 1
             np.testing.assert_array_equal(interpreter.get_tensor(7), total * X)
             assert interpreter.get_tensor(8) == total
@@ -206,8 +204,7 @@ def test_few_shapes_are_kept_and_many_are_the_cpu_s(
         interpreter.set_tensor(0, X)
 
         def tile(count: int) -> None:
-            interpreter.set_tensor(1, np.array([count], np.int32))
-            interpreter.invoke()
+            set_and_run(interpreter, {1: np.array([count], np.int32)})
             np.testing.assert_array_equal(interpreter.get_tensor(3), -np.tile(X, count))
 
         tile(1)
@@ -452,17 +449,14 @@ def test_a_run_that_fails_changes_no_variable(
     content = model(main, up_to(4), BODY, initializer([1, 1]))
     theirs = outputs(LiteRT, content, [[X], [X], [-X]])
     with Interpreter(model_content=content, experimental_delegates=kernels) as interpreter:
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, X)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: X})
         for at in (2, 1):  # in the loop, and before it
             runs_repeated.fails = at
             with pytest.raises(DeviceError, match="not this one"):
                 interpreter.invoke()
         interpreter.invoke()
         np.testing.assert_allclose(interpreter.get_tensor(6), theirs[1][0], rtol=2e-6)
-        interpreter.set_tensor(0, -X)
-        interpreter.invoke()
+        set_and_run(interpreter, {0: -X})
         np.testing.assert_allclose(interpreter.get_tensor(6), theirs[2][0], rtol=2e-6)
 
 
@@ -509,10 +503,7 @@ def test_what_is_handed_on_is_what_it_was(rounds: int, handed_on: str, backend: 
     with Interpreter(
         model_content=turning(rounds, handed_on), experimental_delegates=delegates
     ) as interpreter:
-        interpreter.allocate_tensors()
-        for details, value in zip(interpreter.get_input_details(), given, strict=True):
-            interpreter.set_tensor(details["index"], value)
-        interpreter.invoke()
+        allocate_and_run(interpreter, given)
         found = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
     x, y = given[1:]
     for _ in range(rounds):

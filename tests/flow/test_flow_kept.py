@@ -37,6 +37,7 @@ from tests.flow.flow_models import (
     variable,
 )
 from tests.flow.kept_variables import ADDING, ONCE, X, alike, litert, of_variables, step
+from tests.running import set_and_run
 from tests.watched_device import WatchedDevice
 
 STEPS, SIZE = 7, 5
@@ -344,8 +345,7 @@ def test_runs_in_flight_take_it_over_and_bound_tensors_are_refused(
     mine, theirs = opened(), litert(ADDING)
     alike(mine, theirs, QUIET + 2)
     run = mine.invoke_async({0: X})
-    theirs.set_tensor(0, X)
-    theirs.invoke()
+    set_and_run(theirs, {0: X})
     for detail, got in zip(theirs.get_output_details(), run.results(), strict=True):
         np.testing.assert_array_equal(got, theirs.get_tensor(detail["index"]))
     with pytest.raises(UnsupportedError, match="control flow, resource variables"):

@@ -36,6 +36,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
+from tests.running import allocate_and_run, set_and_run
 from tests.watched_device import WatchedDevice
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
@@ -331,10 +332,7 @@ def test_a_kept_tensor_between_the_operators(by_numpy: list[GpuDelegate]) -> Non
         model_content=content, experimental_delegates=by_numpy,
         experimental_preserve_all_tensors=True,
     ) as interpreter:  # fmt: skip
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, np.array(True))
-        interpreter.set_tensor(1, np.array(X, np.float32))
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: np.array(True), 1: np.array(X, np.float32)})
         np.testing.assert_array_equal(interpreter.get_tensor(2), -np.array(X, np.float32))
         np.testing.assert_array_equal(interpreter.get_tensor(3), np.square(X))
 
@@ -368,8 +366,7 @@ def _resized(make: Any, content: bytes) -> list[Any]:
         for start in (0, 4):
             interpreter.set_tensor(interpreter.get_input_details()[0]["index"], np.int32(start)[()])
             x = np.arange(np.prod(shape), dtype=F32.numpy).reshape(shape)
-            interpreter.set_tensor(interpreter.get_input_details()[1]["index"], x)
-            interpreter.invoke()
+            set_and_run(interpreter, {interpreter.get_input_details()[1]["index"]: x})
             found += [np.array(interpreter.get_tensor(d["index"])) for d in details]
     return found
 
@@ -513,9 +510,7 @@ def test_a_scalar_has_no_border(op: str, delegates: list[GpuDelegate]) -> None:
     given = [TensorSpec("x", (), F32), tensor("p", (0, 2), I32)]
     content = _one(op, given, {}, 2)
     with Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, np.float32(2.5))
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: np.float32(2.5)})
         assert interpreter.get_tensor(2) == 2.5
 
 

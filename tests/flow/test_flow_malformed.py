@@ -48,6 +48,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
+from tests.running import allocate_and_run, set_and_run
 
 WHILE = ("WHILE", "i x", "io xo", loop(1, 2))
 MAIN = subgraph([*STATE, tensor("io", (), I32), tensor("xo")], [WHILE], "i x", "io xo")
@@ -219,9 +220,7 @@ def test_a_thousand_levels_end(by_numpy: list[GpuDelegate]) -> None:
 def test_many_calls_of_the_same_are_looked_at_once(by_numpy: list[GpuDelegate]) -> None:
     """Each of 12 levels runs the next by both branches: 4,096 ways through."""
     with Interpreter(model_content=_deep(12), experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(1, np.ones(2, np.float32))
-        interpreter.invoke()
+        allocate_and_run(interpreter, {1: np.ones(2, np.float32)})
         np.testing.assert_array_equal(interpreter.get_tensor(2), [-1, -1])
 
 
@@ -424,8 +423,7 @@ def test_rounds_that_a_file_says_are_counted_within_the_budget(
         finally:
             budget._current.reset(token)
         assert len(counted) <= 2 * 50
-        interpreter.set_tensor(1, np.ones(2, np.float32))
-        interpreter.invoke()
+        set_and_run(interpreter, {1: np.ones(2, np.float32)})
         np.testing.assert_array_equal(interpreter.get_tensor(9), [1, 1])
 
 
@@ -550,8 +548,6 @@ def test_a_side_that_does_not_work_out(rows: int, by_numpy: list[GpuDelegate]) -
     given = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
     with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
         interpreter.resize_tensor_input(0, given.shape)
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, given)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: given})
         found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     np.testing.assert_array_equal(found, np.pad(given, [(0, max(0, 3 - rows)), (0, 0)])[:3])

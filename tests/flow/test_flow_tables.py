@@ -28,6 +28,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
+from tests.running import allocate_and_run, set_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -79,9 +80,7 @@ def runs(interpreter: Any, feeds: Sequence[Sequence[Array]]) -> Results:
     interpreter.allocate_tensors()
     found = []
     for feed in feeds:
-        for detail, value in zip(interpreter.get_input_details(), feed, strict=True):
-            interpreter.set_tensor(detail["index"], value)
-        interpreter.invoke()
+        set_and_run(interpreter, feed)
         made = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
         found += [(m.dtype, m.shape, m.tolist()) for m in made]
     return found
@@ -329,9 +328,7 @@ def test_a_loop_that_fills_a_list_is_one_run(
     theirs = litert.Interpreter(model_content=content)
     xs = np.arange(ROUNDS * 3, dtype=np.float32).reshape(ROUNDS, 3)
     for interpreter in (ours, theirs):
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, xs)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: xs})
         np.testing.assert_array_equal(interpreter.get_tensor(5), xs + 1)
     assert len(runs) == 1  # of a block of five rounds
 
@@ -344,9 +341,7 @@ def test_an_item_outside_the_list(require_backend: Callable[[str], object]) -> N
 
     def run(interpreter: Any) -> Any:
         interpreter.resize_tensor_input(0, xs.shape)
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, xs)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: xs})
         return interpreter.get_tensor(5)
 
     with pytest.raises(RuntimeError, match="SLICE"):
@@ -366,9 +361,7 @@ def test_strict_fills_a_list(require_backend: Callable[[str], object]) -> None:
     xs = np.arange(ROUNDS * 3, dtype=np.float32).reshape(ROUNDS, 3)
     with GpuDelegate(backend="cpu_ref", strict=True) as delegate:
         ours = Interpreter(model_content=_whole(_body()), experimental_delegates=[delegate])
-        ours.allocate_tensors()
-        ours.set_tensor(0, xs)
-        ours.invoke()
+        allocate_and_run(ours, {0: xs})
         np.testing.assert_array_equal(ours.get_tensor(5), xs + 1)
 
 
@@ -376,9 +369,9 @@ def test_what_comes_behind_keeps_its_number(by_numpy: list[GpuDelegate]) -> None
     content, found = _whole(_body_with_a_slice()), []
     ours = Interpreter(model_content=content, experimental_delegates=by_numpy)
     for interpreter in (ours, litert.Interpreter(model_content=content)):
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, np.arange(ROUNDS * 3, dtype=np.float32).reshape(ROUNDS, 3))
-        interpreter.invoke()
+        allocate_and_run(
+            interpreter, {0: np.arange(ROUNDS * 3, dtype=np.float32).reshape(ROUNDS, 3)}
+        )
         found.append(interpreter.get_tensor(5))
     np.testing.assert_array_equal(*found)
 

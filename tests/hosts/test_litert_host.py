@@ -25,6 +25,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.hosts.host_models import chain, host, plain, run, samples_model
+from tests.running import set_and_run
 
 #: The NumPy references take nodes as they are; the NumPy kernels take plans, as a GPU does.
 pytestmark = pytest.mark.usefixtures("left_out")
@@ -135,8 +136,7 @@ def test_shapes_that_numbers_decide(delegate: Any, open_shape: bool) -> None:
         x = np.full(7, -1, np.float32)
         x[:count] = 1
         if not count:  # LiteRT gives out no tensor without elements
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: x})
             assert interpreter.get_output_details()[0]["shape"].tolist() == [0, 1]
             continue
         (y,) = run(interpreter, x)

@@ -16,6 +16,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.interpreter.interpreter_models import chain
+from tests.running import allocate_and_run, set_and_run
 
 X = np.array([[1, 2, 3]], np.float32)
 
@@ -58,8 +59,7 @@ def wanted(x: Any) -> Any:
 
 
 def once(interpreter: Any, x: Any) -> Any:
-    interpreter.set_tensor(0, x)
-    interpreter.invoke()
+    set_and_run(interpreter, {0: x})
     return interpreter.get_tensor(3)
 
 
@@ -134,9 +134,7 @@ def test_what_unbinding_leaves_goes_into_no_result_that_was_read(
     with tflgpu.Interpreter(
         model_content=negated(x.shape), experimental_delegates=[delegate]
     ) as one:
-        one.allocate_tensors()
-        one.set_tensor(0, x)
-        one.invoke()
+        allocate_and_run(one, {0: x})
         read = one.get_tensor(1)
         with one.allocate_buffer(1) as buffer:
             buffer.write(3 * x)

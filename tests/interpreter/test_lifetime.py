@@ -35,6 +35,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.interpreter import closing_child as child
 from tests.interpreter import interpreter_models as models
+from tests.running import allocate_and_run
 
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
 Y = (X + models.C) * models.C
@@ -134,6 +135,7 @@ def test_a_session_lives_as_long_as_a_view_of_it(closes: list[Session]) -> None:
 USES: dict[str, Callable[[Interpreter], Any]] = {
     "allocate_tensors": lambda i: i.allocate_tensors(),
     "invoke": lambda i: i.invoke(),
+    "profile": lambda i: i.profile(1),
     "invoke_async": lambda i: i.invoke_async(),
     "set_tensor": lambda i: i.set_tensor(0, X),
     "get_tensor": lambda i: i.get_tensor(3),
@@ -285,16 +287,15 @@ def test_state_is_kept_between_runs_and_reset_on_request(counting: Interpreter) 
 
 
 def test_state_can_be_read(counting: Interpreter) -> None:
-    counting.allocate_tensors()
-    counting.set_tensor(0, np.array([1, 10], np.float32))
-    counting.invoke()
+    allocate_and_run(counting, {0: np.array([1, 10], np.float32)})
     np.testing.assert_array_equal(counting.get_tensor(1), [1, 10])
 
 
 # Threads
 
 
-def test_a_second_thread_is_refused_while_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_runs(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Runs tell by the first event that they are there, and wait for the second."""
     running, go_on = threading.Event(), threading.Event()
     original = Session.run
 
@@ -304,6 +305,11 @@ def test_a_second_thread_is_refused_while_one_runs(monkeypatch: pytest.MonkeyPat
         original(self)
 
     monkeypatch.setattr(Session, "run", slow)
+    return running, go_on
+
+
+def test_a_second_thread_is_refused_while_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, go_on = slow_runs(monkeypatch)
     interpreter = ready()
     interpreter.set_tensor(0, X)
     runner = interpreter.get_signature_runner()
@@ -330,15 +336,7 @@ def test_a_second_thread_is_refused_while_one_runs(monkeypatch: pytest.MonkeyPat
 def test_closing_waits_for_the_run_and_lets_nobody_else_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    running, go_on = threading.Event(), threading.Event()
-    original = Session.run
-
-    def slow(self: Session) -> None:
-        running.set()
-        assert go_on.wait(30)
-        original(self)
-
-    monkeypatch.setattr(Session, "run", slow)
+    running, go_on = slow_runs(monkeypatch)
     interpreter = ready()
     interpreter.set_tensor(0, X)
     threads = [threading.Thread(target=f) for f in (interpreter.invoke, interpreter.close)]

@@ -26,6 +26,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.interpreter import interpreter_models
 from tests.interpreter import interpreter_models as models
+from tests.running import allocate_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -109,9 +110,7 @@ def test_arguments_by_position() -> None:
     results = []
     for module in (tflgpu, litert):
         interpreter = module.Interpreter(*given)
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, x)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: x})
         assert interpreter.experimental_compress_quantization_zero_points is True
         results.append(interpreter.get_tensor(2))
     np.testing.assert_array_equal(*results)
@@ -270,9 +269,7 @@ def test_what_cannot_be_loaded_is_a_value_error(
 def test_custom_operators_without_any() -> None:
     for registerers in (None, [], ()):
         with InterpreterWithCustomOps(registerers, model_content=models.static()) as interpreter:
-            interpreter.allocate_tensors()
-            interpreter.set_tensor(0, np.array([[-1, 0, 2]], np.float32))
-            interpreter.invoke()
+            allocate_and_run(interpreter, {0: np.array([[-1, 0, 2]], np.float32)})
             np.testing.assert_array_equal(interpreter.get_tensor(1), [[0, 0, 2]])
     with pytest.raises(StateError, match="closed"):
         interpreter.invoke()

@@ -18,6 +18,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.interpreter import interpreter_models
 from tests.interpreter import interpreter_models as models
+from tests.running import allocate_and_run, set_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -37,9 +38,7 @@ def pair(content: bytes, **options: Any) -> tuple[Interpreter, Any]:
 
 
 def feed(interpreter: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    for details, value in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(details["index"], value)
-    interpreter.invoke()
+    set_and_run(interpreter, inputs)
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 
@@ -160,13 +159,10 @@ def test_set_tensor_copies_whatever_the_layout(options: Any) -> None:
 
 def test_get_tensor_gives_a_copy(options: Any) -> None:
     with Interpreter(model_content=models.chain(), **options) as ours:
-        ours.allocate_tensors()
-        ours.set_tensor(0, np.zeros((1, 3), np.float32))
-        ours.invoke()
+        allocate_and_run(ours, {0: np.zeros((1, 3), np.float32)})
         first = ours.get_tensor(3)
         kept = first.copy()
-        ours.set_tensor(0, np.ones((1, 3), np.float32))
-        ours.invoke()
+        set_and_run(ours, {0: np.ones((1, 3), np.float32)})
         np.testing.assert_array_equal(first, kept)
         assert (ours.get_tensor(3) != kept).any()
 
@@ -398,8 +394,7 @@ def theirs(content: bytes) -> Any:
 
 
 def feed_preserve_all(interpreter: Any, x: Any) -> Any:
-    interpreter.set_tensor(0, x)
-    interpreter.invoke()
+    set_and_run(interpreter, {0: x})
     return interpreter
 
 
@@ -458,8 +453,7 @@ def test_what_a_device_refuses_is_kept_too() -> None:
         ours(content, refuses, experimental_preserve_all_tensors=True) as made,
     ):
         assert made.report.delegated_nodes == 0
-        made.set_tensor(0, draw(2, 2))
-        made.invoke()
+        set_and_run(made, {0: draw(2, 2)})
         np.testing.assert_array_equal(made.get_tensor(2), made.get_tensor(0))
 
 

@@ -33,6 +33,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.lifetimes import child
+from tests.running import allocate_and_run, set_and_run
 
 MODELS = 8
 #: Backends that compile kernels.
@@ -135,8 +136,7 @@ def test_what_is_compiled_is_forgotten_in_the_end(
                 first.invoke()
             assert max(made) <= 4 + 2, made
             assert references[-1] <= references[5], references
-            first.set_tensor(0, np.ones((1, 3 + 99 % 7, 5), np.float32))
-            first.invoke()
+            set_and_run(first, {0: np.ones((1, 3 + 99 % 7, 5), np.float32)})
             np.testing.assert_allclose(first.get_tensor(3), np.full((1, 4, 5), 0.2), rtol=1e-5)
         use(delegate, 99)
         forgotten = getattr(device.inner._kernels, "_forgotten", [])
@@ -320,9 +320,7 @@ def without_collector() -> Iterator[None]:
 
 def _used(delegate: Any) -> Interpreter:
     interpreter = Interpreter(model_content=MODEL, experimental_delegates=[delegate])
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, np.ones((1, 4), np.float32))
-    interpreter.invoke()
+    allocate_and_run(interpreter, {0: np.ones((1, 4), np.float32)})
     assert (interpreter.get_tensor(1) > 0.7).all()
     return interpreter
 
@@ -349,8 +347,7 @@ def _streams(delegate: Any) -> Interpreter:
     interpreter = Interpreter(model_content=STREAM, experimental_delegates=[delegate])
     interpreter.allocate_tensors()
     for _ in range(2):
-        interpreter.set_tensor(0, np.ones((1, 4), np.float32))
-        interpreter.invoke()
+        set_and_run(interpreter, {0: np.ones((1, 4), np.float32)})
     assert (interpreter.get_tensor(3) == 2).all()
     return interpreter
 

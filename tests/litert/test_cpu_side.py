@@ -45,6 +45,7 @@ from tests.litert.litert_models import (
     quantized_add,
     run,
 )
+from tests.running import set_and_run
 
 X = numbers((1, 5, 7), 3, -9, 9)
 
@@ -103,8 +104,7 @@ def test_quantized_models_run_in_the_numbers_of_the_file(resolver: str) -> None:
 def test_intermediate_tensors_are_kept() -> None:
     model = i64_in_the_middle()
     with allocated(model, experimental_preserve_all_tensors=True) as interpreter:
-        interpreter.set_tensor(0, X)
-        interpreter.invoke()
+        set_and_run(interpreter, {0: X})
         assert isinstance(steps(interpreter)[0].recording._inner, LiteRTRecording)
         wide = np.trunc(np.maximum(X, 0)).astype(np.int64)
         np.testing.assert_array_equal(interpreter.get_tensor(2), wide)
@@ -236,8 +236,7 @@ def test_state_is_the_sessions(model_path: Any) -> None:
         def both(seed: int) -> None:
             for model in (interpreter, native):
                 detail = model.get_input_details()[0]
-                model.set_tensor(detail["index"], numbers(detail["shape"], seed))
-                model.invoke()
+                set_and_run(model, {detail["index"]: numbers(detail["shape"], seed)})
             for index in (*variables, interpreter.get_output_details()[0]["index"]):
                 ours, theirs = interpreter.get_tensor(index), native.get_tensor(index)
                 assert np.any(ours)
@@ -255,15 +254,13 @@ def test_state_is_the_sessions(model_path: Any) -> None:
 def test_a_forked_child_runs_what_its_parent_allocated() -> None:
     x = X
     with allocated(i64_in_the_middle(), num_threads=2) as interpreter:
-        interpreter.set_tensor(0, x)
-        interpreter.invoke()
+        set_and_run(interpreter, {0: x})
         expected = interpreter.get_tensor(6)
         context = multiprocessing.get_context("fork")
         queue = context.Queue()
 
         def child() -> None:
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: x})
             queue.put(interpreter.get_tensor(6))
 
         process = context.Process(target=child)

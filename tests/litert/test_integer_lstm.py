@@ -28,6 +28,7 @@ from tests.litert.integer_lstm_models import (
     svdf,
 )
 from tests.ops.test_reference_vs_litert import single_op_model
+from tests.running import set_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -43,8 +44,7 @@ def calls(interpreter: Any, inputs: list[Array]) -> Array:
     for number, x in enumerate(inputs):
         if number == RESET:
             interpreter.reset_all_variables()
-        interpreter.set_tensor(given["index"], x)
-        interpreter.invoke()
+        set_and_run(interpreter, {given["index"]: x})
         found.append(np.array(interpreter.get_tensor(made["index"])))
     return np.stack(found)
 
@@ -278,8 +278,7 @@ def followed(tensors: Tensors, operator: OperatorSpec) -> bytes:
 
 
 def call(interpreter: Any, x: Array) -> Array:
-    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
-    interpreter.invoke()
+    set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
     return np.asarray(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
 
 
@@ -427,8 +426,7 @@ def test_a_state_of_whole_numbers_does_not_drift(require_backend: Callable[[str]
             inputs = rng.integers(-128, 128, (1000, *given["shape"])).astype(np.int8)
             for x in inputs:
                 for host in (ours, plain):
-                    host.set_tensor(given["index"], x)
-                    host.invoke()
+                    set_and_run(host, {given["index"]: x})
             np.testing.assert_array_equal(
                 ours.get_tensor(made["index"]), plain.get_tensor(made["index"])
             )

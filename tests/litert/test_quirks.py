@@ -14,6 +14,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.litert.litert_models import LITERT, between, litert, numbers, one, run
+from tests.running import allocate_and_run, set_and_run
 
 TANH, RELU = 4, 1
 
@@ -398,8 +399,7 @@ def test_a_shape_that_comes_at_run_time(name: str) -> None:
             if "x" in details:
                 interpreter.set_tensor(details["x"], np.zeros((3, 5), np.float32))
             for count in (few, few, few + 1, few + 2, few):
-                interpreter.set_tensor(details["n"], count)
-                interpreter.invoke()
+                set_and_run(interpreter, {details["n"]: count})
                 found.append(
                     np.array(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
                 )
@@ -418,9 +418,7 @@ def test_without_seeds_two_draw_different_numbers() -> None:
     found = []
     for _ in range(2):
         with tflgpu.Interpreter(model_content=content) as interpreter:
-            interpreter.allocate_tensors()
-            interpreter.set_tensor(0, np.array([500], np.int32))
-            interpreter.invoke()
+            allocate_and_run(interpreter, {0: np.array([500], np.int32)})
             found.append(interpreter.get_tensor(1))
     assert not np.array_equal(*found)
     for drawn in found:

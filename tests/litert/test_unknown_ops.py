@@ -29,6 +29,7 @@ from tflgpu.tflite.write import model_record, write_model
 from tflgpu_litert.newer import repack
 
 from tests.litert.litert_models import LITERT, between, litert, numbers, run
+from tests.running import set_and_run
 
 SHAPE = (2, 3, 5)
 X = numbers(SHAPE, 7)
@@ -277,8 +278,7 @@ def test_shapes_follow_resized_inputs(delegate: tflgpu.GpuDelegate) -> None:
             interpreter.resize_tensor_input(0, (size, 3))
             interpreter.allocate_tensors()
             x = numbers((size, 3), size)
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: x})
             expected = -np.maximum(x, 0)[..., None] * np.eye(3, dtype=np.float32)
             np.testing.assert_array_equal(interpreter.get_tensor(3), expected)
 
@@ -347,8 +347,7 @@ class TestState:
             interpreter.allocate_tensors()
             for _ in range(2):
                 for x, (wanted, state) in zip(xs, expected, strict=True):
-                    interpreter.set_tensor(0, x)
-                    interpreter.invoke()
+                    set_and_run(interpreter, {0: x})
                     np.testing.assert_array_equal(interpreter.get_tensor(5), wanted)
                     np.testing.assert_array_equal(interpreter.get_tensor(self.STATE), state)
                 interpreter.reset_all_variables()
@@ -361,8 +360,7 @@ class TestState:
         native.allocate_tensors()
         found = []
         for x in xs:
-            native.set_tensor(0, x)
-            native.invoke()
+            set_and_run(native, {0: x})
             found.append((native.get_tensor(5), native.get_tensor(self.STATE)))
         assert not np.array_equal(found[0][0], found[1][0])
         return found

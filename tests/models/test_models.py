@@ -24,6 +24,8 @@ import tflgpu
 from tflgpu.conformance.float64 import float64_outputs
 from tflgpu.ir.dtypes import Array
 
+from tests.running import outputs, set_and_run
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
 
@@ -252,9 +254,8 @@ SPECIAL_RUNS = [
 
 
 def _run_special(interpreter: Any, image: Array) -> list[Array]:
-    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], image)
-    interpreter.invoke()
-    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
+    set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: image})
+    return outputs(interpreter)
 
 
 @pytest.mark.parametrize(("backend", "model"), SPECIAL_RUNS)

@@ -39,6 +39,7 @@ from tests.plugins.third_party_toys import (
     install,
     with_methods,
 )
+from tests.running import allocate_and_run, set_and_run
 
 KINDS = {"nodes": NodeToy, "plans": PlanToy}
 LOAD = {"nodes": "load_nodes", "plans": "load"}
@@ -325,9 +326,7 @@ def test_a_run_that_fails_is_run_by_the_cpu(
     made = counted(dying(kind, after=1))
     install(monkeypatch, toys.hooks(made))
     with tflgpu.Interpreter(model_content=toys.model()) as opened:
-        opened.allocate_tensors()
-        opened.set_tensor(0, X)
-        opened.invoke()
+        allocate_and_run(opened, {0: X})
         assert opened.report.backend == "toy"
         with caplog.at_level(logging.WARNING, "tflgpu"):
             opened.invoke()  # on what the input has had since before the failure
@@ -376,8 +375,7 @@ def test_state_counts_a_run_once_that_was_made_twice(monkeypatch: pytest.MonkeyP
     with tflgpu.Interpreter(model_content=content) as opened:
         opened.allocate_tensors()
         for times in (1, 2, 3, 4):
-            opened.set_tensor(0, X)
-            opened.invoke()
+            set_and_run(opened, {0: X})
             np.testing.assert_allclose(opened.get_tensor(3), -times * X, rtol=1e-6)
             assert (opened.report.backend == "toy") == (times < 3)
 

@@ -50,6 +50,7 @@ from tests.plugins.outside_ops import outside
 from tests.plugins.third_party_toys import WANTED, PlanToy, hooks, install, plugin_of, registry_of
 from tests.plugins.third_party_toys import model as model_facets
 from tests.plugins.third_party_toys import run as run_edits
+from tests.running import allocate_and_run
 
 
 @attrs.frozen
@@ -133,9 +134,7 @@ def run(content: bytes) -> tuple[Array, Any]:
         tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as interpreter,
     ):
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, x)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: x})
         np.testing.assert_allclose(interpreter.get_tensor(2), 3 * np.abs(x), rtol=1e-5)
         return x, interpreter.report
 
@@ -506,9 +505,7 @@ def test_the_host_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
             model_content=model_texts(), experimental_delegates=[delegate]
         ) as interpreter,
     ):
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, np.array(GIVEN, np.object_))
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: np.array(GIVEN, np.object_)})
         assert interpreter.get_tensor(2).tolist() == [-1, 0, -3]
         report = interpreter.report
         assert report.delegated_nodes == 1

@@ -16,6 +16,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, side_by_side
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
 _S = (1, 5, 7, 3)
@@ -111,18 +113,7 @@ def test_as_the_default_interpreter(device: int) -> None:
         else:
             info = np.iinfo(spec.dtype.numpy)
             data[i] = rng.integers(info.min, info.max + 1, spec.shape, spec.dtype.numpy)
-    results = []
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False) as delegate:
-        theirs = litert.Interpreter(model_content=content)
-        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-        for interpreter in (theirs, ours):
-            interpreter.allocate_tensors()
-            for index, array in data.items():
-                interpreter.set_tensor(index, array)
-            interpreter.invoke()
-            found = interpreter.get_output_details()
-            results.append([np.array(interpreter.get_tensor(d["index"])) for d in found])
-        ours.close()
+    results = side_by_side(content, data, device=device, allow_fallback=False)
     for name, want, got in zip(names, *results, strict=True):
         np.testing.assert_array_equal(got, want, err_msg=name)
         assert len(np.unique(want)) > 2, name
@@ -170,17 +161,7 @@ def test_axes_as_the_default_interpreter(device: int) -> None:
         feeds[at + 1] = np.array(axes, np.int32)
         outputs.append(at + 2)
     content = write_model(ModelSpec(tensors, operators, tuple(feeds), tuple(outputs)))
-    results: list[list[Any]] = []
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=device) as delegate:
-        theirs = litert.Interpreter(model_content=content)
-        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-        for interpreter in (theirs, ours):
-            interpreter.allocate_tensors()
-            for index, array in feeds.items():
-                interpreter.set_tensor(index, array)
-            interpreter.invoke()
-            results.append([np.array(interpreter.get_tensor(i)) for i in outputs])
-        ours.close()
+    results = side_by_side(content, feeds, device=device)
     wrong = [
         f"{case}: {int((got != want).sum())} of {want.size}"
         for case, want, got in zip(CASES, *results, strict=True)
@@ -204,17 +185,8 @@ def test_axes_that_the_file_computes() -> None:
     ]
     content = write_model(ModelSpec(tensors, operators, (0,), (3,)))
     x = np.random.default_rng(7).integers(-128, 128, _AXES_S, np.int8)
-    results = []
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
-        theirs = litert.Interpreter(model_content=content)
-        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-        for interpreter in (theirs, ours):
-            interpreter.allocate_tensors()
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
-            results.append(np.array(interpreter.get_tensor(3)))
-        ours.close()
-    np.testing.assert_array_equal(results[1], results[0])
+    (wanted,), (got,) = side_by_side(content, {0: x}, device=1)
+    np.testing.assert_array_equal(got, wanted)
 
 
 # Sums of products that XNNPACK leaves to LiteRT's own kernels, which round them otherwise, and
@@ -287,10 +259,7 @@ def _product(case: int) -> bytes:
 
 
 def _run(interpreter: Any, *data: Array) -> Array:
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), data, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
+    allocate_and_run(interpreter, data)
     return np.array(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
 
 
@@ -432,10 +401,7 @@ ROUNDING_CASES: dict[str, tuple[str, list[TensorSpec], dict[str, Any], int]] = {
 
 
 def _run_rounding(interpreter: Any, data: dict[int, Array], output: int) -> Array:
-    interpreter.allocate_tensors()
-    for index, array in data.items():
-        interpreter.set_tensor(index, array)
-    interpreter.invoke()
+    allocate_and_run(interpreter, data)
     return np.array(interpreter.get_tensor(output))
 
 

@@ -3,7 +3,7 @@ bit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.quantized.quantized_cases import CASES as SINGLE
 from tests.quantized.quantized_cases import Built, Case, build
+from tests.running import allocate_and_run, side_by_side
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -57,9 +58,7 @@ MODELS: dict[str, tuple[list[TensorSpec], OperatorSpec, list[int]]] = {
 
 
 def run(interpreter: Any) -> list[Any]:
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, X)
-    interpreter.invoke()
+    allocate_and_run(interpreter, {0: X})
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 
@@ -93,9 +92,7 @@ def test_constants_of_zeros_without_a_scale() -> None:
     content = write_model(ModelSpec(tensors, operators, [0], [4]))
     x = np.arange(-600, 600, 100, dtype=np.int16).reshape(2, 6)
     with tflgpu.Interpreter(model_content=content, experimental_delegates=[]) as ours:
-        ours.allocate_tensors()
-        ours.set_tensor(0, x)
-        ours.invoke()
+        allocate_and_run(ours, {0: x})
         np.testing.assert_array_equal(ours.get_tensor(4), x)
 
 
@@ -141,9 +138,7 @@ def model(op: str, fields: dict[str, float], x: Q, y: Q, count: int) -> bytes:
 
 
 def run_functions(it: Any, x: Array) -> Array:
-    it.allocate_tensors()
-    it.set_tensor(0, x)
-    it.invoke()
+    allocate_and_run(it, {0: x})
     return np.array(it.get_tensor(1))
 
 
@@ -185,9 +180,7 @@ def test_a_factor_that_is_no_number(alpha: float) -> None:
         tflgpu.GpuDelegate(backend="cpu_ref") as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as made,
     ):
-        made.allocate_tensors()
-        made.set_tensor(0, np.int8([-3, 5, 127]))
-        made.invoke()
+        allocate_and_run(made, {0: np.int8([-3, 5, 127])})
         np.testing.assert_array_equal(made.get_tensor(1)[1:], [5, 127])
 
 
@@ -196,9 +189,7 @@ def test_a_factor_that_is_no_number(alpha: float) -> None:
 
 
 def run_tables(interpreter: object, x: Array) -> Array:
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, x)
-    interpreter.invoke()
+    allocate_and_run(interpreter, {0: x})
     return np.array(interpreter.get_tensor(1))
 
 
@@ -267,9 +258,7 @@ def model_int16(op: str, x: TensorSpec, y: TensorSpec) -> bytes:
 
 def run_int16(interpreter: object, x: Array) -> Array:
     it = interpreter
-    it.allocate_tensors()  # type: ignore[attr-defined]
-    it.set_tensor(0, x)  # type: ignore[attr-defined]
-    it.invoke()  # type: ignore[attr-defined]
+    allocate_and_run(it, {0: x})
     return np.array(it.get_tensor(1))  # type: ignore[attr-defined]
 
 
@@ -305,10 +294,7 @@ PAIRS_CASES = [
 
 
 def _run(it: Any, xs: list[Array]) -> Array:
-    it.allocate_tensors()
-    for i, x in enumerate(xs):
-        it.set_tensor(i, x)
-    it.invoke()
+    allocate_and_run(it, xs)
     return np.array(it.get_tensor(2))
 
 
@@ -336,59 +322,44 @@ def test_every_pair(case: tuple[Any, ...], device: int) -> None:
     assert len(np.unique(wanted)) > 20
 
 
+def check_every_pair(
+    versions: dict[str, int], every: Array, quants: Sequence[Quantization], device: int
+) -> None:
+    """Comparisons of each number with each are equal to LiteRT's."""
+    shape, dtype = (every.size, every.size), DType.from_numpy(every.dtype)
+    tensors = [TensorSpec(n, shape, dtype, None, q) for n, q in zip("ab", quants, strict=True)]
+    tensors += [TensorSpec(op, shape, DType.BOOL) for op in versions]
+    operators = [
+        OperatorSpec(op, {}, [0, 1], [i], version=version)
+        for i, (op, version) in enumerate(versions.items(), 2)
+    ]
+    content = write_model(ModelSpec(tensors, operators, [0, 1], [2, 3, 4]))
+    columns = np.broadcast_to(every, shape)
+    xs = [columns.T.copy(), columns.copy()]
+    results = side_by_side(content, xs, device=device, allow_fallback=False)
+    for wanted, got in zip(*results, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+        assert 0 < wanted.sum() < every.size**2
+
+
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize(
     "scales", [(0.05, 0.02), (0.001, 0.0013), (0.0867, 0.1734), (0.87, 0.261)], ids=str
 )
 def test_comparisons(scales: tuple[float, float], device: int) -> None:
     """What lies within one 256th of 1 is equal to LiteRT."""
-    ops = ("LESS", "EQUAL", "GREATER_EQUAL")
-    tensors = [
-        TensorSpec(n, (256, 256), DType.I8, None, Quantization((s,), (z,)))
-        for n, s, z in zip("ab", scales, (3, -7), strict=True)
-    ]
-    tensors += [TensorSpec(op, (256, 256), DType.BOOL) for op in ops]
-    operators = [OperatorSpec(op, {}, [0, 1], [i], version=2) for i, op in enumerate(ops, 2)]
-    content = write_model(ModelSpec(tensors, operators, [0, 1], [2, 3, 4]))
-    every = np.broadcast_to(np.arange(-128, 128, dtype=np.int8), (256, 256))
-    xs = [every.T.copy(), every.copy()]
-    theirs = litert.Interpreter(model_content=content)
-    _run(theirs, xs)
-    with (
-        tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False) as delegate,
-        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
-    ):
-        _run(ours, xs)
-        for i in (2, 3, 4):
-            np.testing.assert_array_equal(ours.get_tensor(i), theirs.get_tensor(i))
-            assert 0 < theirs.get_tensor(i).sum() < 256 * 256
+    quants = [Quantization((s,), (z,)) for s, z in zip(scales, (3, -7), strict=True)]
+    ops = {"LESS": 2, "EQUAL": 2, "GREATER_EQUAL": 2}
+    check_every_pair(ops, np.arange(-128, 128, dtype=np.int8), quants, device)
 
 
 @pytest.mark.parametrize("device", [0, 1])
 def test_comparisons_of_words(device: int) -> None:
     """Which is larger is said of the stored numbers, whatever their scales; whether they are equal,
     of 256ths."""
-    ops = ("LESS", "EQUAL", "GREATER")
-    tensors = [
-        TensorSpec(n, (41, 41), DType.I16, None, Quantization((s,), (0,)))
-        for n, s in zip("ab", (0.002, 0.0003), strict=True)
-    ]
-    tensors += [TensorSpec(op, (41, 41), DType.BOOL) for op in ops]
-    operators = [OperatorSpec(op, {}, [0, 1], [i], version=2) for i, op in enumerate(ops, 2)]
-    operators[1] = OperatorSpec("EQUAL", {}, [0, 1], [3], version=5)
-    content = write_model(ModelSpec(tensors, operators, [0, 1], [2, 3, 4]))
-    every = np.broadcast_to(np.arange(-20, 21, dtype=np.int16), (41, 41))
-    xs = [every.T.copy(), every.copy()]
-    theirs = litert.Interpreter(model_content=content)
-    _run(theirs, xs)
-    with (
-        tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False) as delegate,
-        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
-    ):
-        _run(ours, xs)
-        for i in (2, 3, 4):
-            np.testing.assert_array_equal(ours.get_tensor(i), theirs.get_tensor(i))
-            assert 0 < theirs.get_tensor(i).sum() < 41 * 41
+    quants = [Quantization((s,), (0,)) for s in (0.002, 0.0003)]
+    ops = {"LESS": 2, "EQUAL": 5, "GREATER": 2}
+    check_every_pair(ops, np.arange(-20, 21, dtype=np.int16), quants, device)
 
 
 # Quantized operators one at a time: at most one step from what LiteRT's kernels compute by
@@ -405,10 +376,7 @@ EXACT = frozenset(
 
 
 def _run_single(interpreter: Any, built: Built) -> list[Array]:
-    interpreter.allocate_tensors()
-    for index, data in built.inputs.items():
-        interpreter.set_tensor(index, data)
-    interpreter.invoke()
+    allocate_and_run(interpreter, built.inputs)
     return [interpreter.get_tensor(index) for index in built.outputs]
 
 

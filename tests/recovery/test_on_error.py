@@ -27,6 +27,8 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.recovery import recovery_models as models
+from tests.recovery.recovery_models import step
+from tests.running import allocate_and_run, set_and_run
 from tests.watched_device import WatchedDevice
 
 INPUTS = models.INPUTS
@@ -56,12 +58,6 @@ def interpreter_with() -> Iterator[Callable[..., Any]]:
     yield make
     while held:
         held.pop().close()
-
-
-def step(interpreter: Any, x: Any) -> Any:
-    interpreter.set_tensor(0, x)
-    interpreter.invoke()
-    return interpreter.get_tensor(1)
 
 
 def check(found: list[Any], inputs: list[Any] = INPUTS) -> None:
@@ -244,8 +240,7 @@ def test_reading_results_fails(
         interpreter.allocate_tensors()
 
         def results() -> Any:
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: x})
             return interpreter.get_tensor(2)
 
         for change in (False, True):
@@ -362,8 +357,7 @@ def test_a_run_fails(
         interpreter.allocate_tensors()
 
         def result(x: Any) -> Any:
-            interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
-            interpreter.invoke()
+            set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
             return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
         np.testing.assert_array_equal(result(X), -np.abs(X))
@@ -388,9 +382,7 @@ def test_a_lost_device_is_opened_anew_as_often_as_it_takes(
     faults = WatchedDevice(monkeypatch)
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
         interpreter = Interpreter(model_content=model(), experimental_delegates=[delegate])
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, X)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: X})
         faults.fails = [DeviceLostError("gone")]
         with pytest.raises(RuntimeError, match="gone"):
             interpreter.invoke()
@@ -472,8 +464,7 @@ def test_a_lost_device_takes_what_was_bound_with_it(
         interpreter.invoke()
     with pytest.raises(StateError, match="it was bound to a DeviceBuffer, which is lost"):
         interpreter.get_tensor(INPUT)
-    interpreter.set_tensor(INPUT, 2 * BOUND_X)
-    interpreter.invoke()
+    set_and_run(interpreter, {INPUT: 2 * BOUND_X})
     np.testing.assert_array_equal(interpreter.get_tensor(OUTPUT), 4 * BOUND_X)
 
 

@@ -21,6 +21,8 @@ from tflgpu.tflite.write import write_model
 
 from tests.flow.flow_models import const, loop, model, number, subgraph, tensor, up_to
 from tests.recovery import recovery_models as models
+from tests.recovery.recovery_models import step
+from tests.running import set_and_run
 from tests.watched_device import WatchedDevice
 
 HIDDEN, CELL = 15, 16
@@ -52,12 +54,6 @@ def streaming() -> Iterator[Callable[..., Any]]:
     yield make
     while held:
         held.pop().close()
-
-
-def step(interpreter: Any, x: Any) -> Any:
-    interpreter.set_tensor(0, x)
-    interpreter.invoke()
-    return interpreter.get_tensor(1)
 
 
 def close_to(found: Any, inputs: list[Any]) -> None:
@@ -368,9 +364,7 @@ def test_state_is_what_it_was_where_the_first_run_at_other_shapes_fails(
             """Of some steps, that follow each other."""
             x = np.zeros_like(steps)
             x[:, : len(numbers)] = steps[:, list(numbers)]
-            one.set_tensor(0, x)
-            one.set_tensor(1, np.array([1, len(numbers), models.SIZE], np.int32))
-            one.invoke()
+            set_and_run(one, {0: x, 1: np.array([1, len(numbers), models.SIZE], np.int32)})
             return one.get_tensor(3)[0]
 
         wanted = np.concatenate(models.state_results(*(steps[:, i] for i in (0, 1, 2, 0))))[:, 0]
@@ -401,9 +395,7 @@ def test_runs_in_flight_at_other_shapes_take_no_state_along() -> None:
                 if step == 1:
                     found = one.invoke_async(given(step, room)).results()[0]
                 else:
-                    for index, value in given(step, room).items():
-                        one.set_tensor(index, value)
-                    one.invoke()
+                    set_and_run(one, given(step, room))
                     found = one.get_tensor(3)
                 np.testing.assert_allclose(found[0, 0], wanted[step], atol=1e-5)
 

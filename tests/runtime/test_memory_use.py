@@ -22,6 +22,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, set_and_run
+
 DEVICES = {"cpu_ref": 1, "opencl": 0, "vulkan": 0, "wgpu": 0}
 #: Weights of so many rows and columns are just over the size from which on a sample is looked at,
 #: and read back.
@@ -121,8 +123,7 @@ def opened(delegate: tflgpu.GpuDelegate, model: bytes, rows: int = 0) -> tflgpu.
 def result(interpreter: tflgpu.Interpreter) -> Any:
     (x,), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
     values = np.random.default_rng(0).integers(-9, 9, x["shape"]).astype(x["dtype"])
-    interpreter.set_tensor(x["index"], values)
-    interpreter.invoke()
+    set_and_run(interpreter, {x["index"]: values})
     return interpreter.get_tensor(y["index"])
 
 
@@ -391,13 +392,10 @@ def test_a_model_runs_in_several_arenas(
         interpreter.allocate_tensors()
         assert interpreter.report.fully_delegated
         for _ in range(2):
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: x})
             y = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     with tflgpu.Interpreter(model_content=model) as reference:
-        reference.allocate_tensors()
-        reference.set_tensor(0, x)
-        reference.invoke()
+        allocate_and_run(reference, {0: x})
         want = reference.get_tensor(reference.get_output_details()[0]["index"])
     np.testing.assert_allclose(y, want, atol=1e-5)
     (made,) = plans

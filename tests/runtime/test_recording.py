@@ -22,6 +22,8 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
+from tests.running import set_and_run
+
 
 class Counter(BaseRecording[OutputSet]):
     """Writes how often it ran; ``room`` is how many sets of outputs there can be."""
@@ -495,8 +497,7 @@ def test_set_and_invoke() -> None:
         a, b = numbers(1, 3), numbers(1, 3, seed=1)
         interpreter.set_tensor(1, b)
         for _ in range(3):  # the second stays as it was set
-            interpreter.set_tensor(0, a)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: a})
             np.testing.assert_allclose(interpreter.get_tensor(4), a + 2 * b, rtol=1e-6)
             a = a + 1
 
@@ -579,8 +580,7 @@ def test_an_input_that_the_cpu_reads_too() -> None:
         assert interpreter.report.delegated_nodes == 1
         for n in range(3):
             x = numbers(1, 4, seed=n)
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: x})
             np.testing.assert_allclose(interpreter.get_tensor(2), 2 * x * x, rtol=1e-6)
 
 
@@ -608,6 +608,5 @@ def test_a_loop() -> None:
             x = wanted = numbers(1, 3, seed=n)
             while wanted.sum() < 99:
                 wanted = wanted * 2
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: x})
             np.testing.assert_allclose(interpreter.get_tensor(1), wanted, rtol=1e-6)

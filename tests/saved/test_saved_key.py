@@ -34,6 +34,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run
 from tests.saved.saved_models import (
     FACTS,
     bytes_of,
@@ -240,9 +241,7 @@ def opened(tmp_path: Path, model: Path | bytes | bytearray) -> tflgpu.Interprete
 
 def sums(interpreter: tflgpu.Interpreter, rows: int) -> float:
     interpreter.resize_tensor_input(0, (rows, 6))
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, np.ones((rows, 6), np.float32))
-    interpreter.invoke()
+    allocate_and_run(interpreter, {0: np.ones((rows, 6), np.float32)})
     return float(interpreter.get_tensor(2)[0, 0])
 
 

@@ -26,6 +26,7 @@ from tflgpu.tflite.schema import BUILTIN_CODES
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, set_and_run
 from tests.shapes.shape_models import BACKENDS, I32, const, contents, free, net
 
 WANTED = TensorSpec("n", (2,), I32)
@@ -118,9 +119,7 @@ def results(make: Callable[..., Any], content: bytes, asked: Sequence[Sequence[i
     (x, n), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
     found = []
     for wanted in asked:
-        interpreter.set_tensor(x["index"], contents(x))
-        interpreter.set_tensor(n["index"], np.array(wanted, np.int32))
-        interpreter.invoke()
+        set_and_run(interpreter, {x["index"]: contents(x), n["index"]: np.array(wanted, np.int32)})
         (details,) = interpreter.get_output_details()
         found += [interpreter.get_tensor(y["index"]), tuple(details["shape"])]
     return found
@@ -226,9 +225,7 @@ def test_what_nobody_needs_does_not_stand_in_the_way() -> None:
         "z",
     )
     interpreter = Interpreter(model_content=content)
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, np.array([[1, -2, 3], [-4, 5, -6]], np.float32))
-    interpreter.invoke()
+    allocate_and_run(interpreter, {0: np.array([[1, -2, 3], [-4, 5, -6]], np.float32)})
     np.testing.assert_array_equal(interpreter.get_tensor(3), [[1, 0, 3], [0, 5, 0]])
 
 

@@ -24,6 +24,8 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, set_and_run
+
 MANY = 5000
 #: Characters. The longest honest message says three vectors and a remedy.
 LONGEST = 700
@@ -202,8 +204,7 @@ def run(content: bytes) -> Array:
         interpreter.allocate_tensors()
         details = interpreter.get_input_details()[0]
         ramp = np.arange(6).reshape(2, 3) * 7 + 1
-        interpreter.set_tensor(details["index"], ramp.astype(details["dtype"]))
-        interpreter.invoke()
+        set_and_run(interpreter, {details["index"]: ramp.astype(details["dtype"])})
         return np.asarray(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
 
 
@@ -300,9 +301,7 @@ def test_a_bias_counts_as_it_is_stored(op: str, bias: Quantization | None) -> No
     kernels = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     theirs = litert.Interpreter(model_content=content, experimental_op_resolver_type=kernels)
     for interpreter in (Interpreter(model_content=content), theirs):
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
         found.append(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
     ours, want = (y.astype(int) for y in found)
     assert np.abs(ours - want).max() <= 1

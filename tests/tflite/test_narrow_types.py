@@ -16,6 +16,8 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, outputs
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
 F32, I32, BF16, I4, U4, I8 = DType.F32, DType.I32, DType.BF16, DType.I4, DType.U4, DType.I8
@@ -27,13 +29,8 @@ def results(content: bytes, where: str, feeds: Sequence[Array]) -> list[Array]:
     """What LiteRT makes ("oracle"), or tflgpu on one of its backends."""
 
     def run(interpreter: object) -> list[Array]:
-        interpreter.allocate_tensors()
-        for details, feed in zip(interpreter.get_input_details(), feeds, strict=True):
-            interpreter.set_tensor(details["index"], feed)
-        interpreter.invoke()
-        return [
-            np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()
-        ]
+        allocate_and_run(interpreter, feeds)
+        return outputs(interpreter)
 
     if where == "oracle":
         return run(litert.Interpreter(model_content=content))

@@ -20,6 +20,7 @@ from tflgpu.tflite.result_types import settled_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run
 from tests.tflite import samples
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
@@ -36,10 +37,7 @@ def open_litert(model: bytes | Path) -> Any:
 
 def run(model: bytes, *inputs: np.ndarray) -> list[np.ndarray]:
     interpreter = open_litert(model)
-    interpreter.allocate_tensors()
-    for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(detail["index"], value)
-    interpreter.invoke()
+    allocate_and_run(interpreter, inputs)
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 
@@ -285,9 +283,7 @@ def model(op: str, given: DType, **fields: Any) -> bytes:
 
 
 def results(interpreter: Any, x: Array = X) -> tuple[Array, Any]:
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, x)
-    interpreter.invoke()
+    allocate_and_run(interpreter, {0: x})
     return interpreter.get_tensor(3), interpreter.get_output_details()[0]["dtype"]
 
 
@@ -317,9 +313,7 @@ def test_a_type_that_the_kernel_sets(op: str, made: Any, given: DType) -> None:
             found, our_type = results(interpreter, x)
             assert our_type is made
         else:
-            interpreter.allocate_tensors()
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            allocate_and_run(interpreter, {0: x})
             found = interpreter.get_tensor(3)
     assert found.dtype == theirs.dtype
     np.testing.assert_allclose(found, theirs, rtol=1e-6)
@@ -351,13 +345,9 @@ def test_what_reads_such_a_result_reads_what_was_made() -> None:
     ]
     content = write_model(ModelSpec(tensors, operators, [0], [4, 3]))
     theirs = litert.Interpreter(model_content=content)
-    theirs.allocate_tensors()
-    theirs.set_tensor(0, X)
-    theirs.invoke()
+    allocate_and_run(theirs, {0: X})
     with ours(content) as interpreter:
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, X)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: X})
         for index in (3, 4):
             assert interpreter.get_tensor(index).dtype == theirs.get_tensor(index).dtype
             np.testing.assert_array_equal(interpreter.get_tensor(index), theirs.get_tensor(index))

@@ -29,6 +29,7 @@ from tflgpu.tflite.schema import layout
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run
 from tests.tflite import fuzz, samples
 
 
@@ -217,9 +218,7 @@ def test_branches_that_run_branches(tmp_path: Path) -> None:
     assert "BudgetError" in done.stderr
     assert "subgraph 0, with the subgraphs that it runs: the file asks for more than" in done.stderr
     with Interpreter(model_content=_fan(3, 4)) as interpreter:
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(1, np.ones(2, np.float32))
-        interpreter.invoke()
+        allocate_and_run(interpreter, {1: np.ones(2, np.float32)})
         np.testing.assert_array_equal(interpreter.get_tensor(5), [1, 1])
 
 
@@ -294,10 +293,7 @@ def test_results_of_types_that_arrays_hold_as_others(dtype: DType, backend: str)
     delegates = [GpuDelegate(backend=backend)] if backend else []
     content = _padded(DType.F32, dtype)
     with Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, np.float32([1, 0, 1, 1]))
-        interpreter.set_tensor(1, np.int32([[1, 0]]))
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: np.float32([1, 0, 1, 1]), 1: np.int32([[1, 0]])})
         found = interpreter.get_tensor(3)
         assert found.dtype == dtype.unpacked.numpy
         np.testing.assert_array_equal(found, [0, 1, 0, 1, 1])

@@ -24,6 +24,8 @@ from tflgpu.interpreter.invocation import Invocation
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import set_and_run
+
 
 @attrs.frozen(eq=False)
 class Stand:
@@ -106,8 +108,7 @@ def test_runs_in_flight_use_several(
         interpreter.allocate_tensors()
         (given,) = interpreter.get_input_details()
         image = np.random.default_rng(0).random(given["shape"], np.float32)
-        interpreter.set_tensor(given["index"], image)
-        interpreter.invoke()
+        set_and_run(interpreter, {given["index"]: image})
         wanted = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
         used.clear()
         # A run that is over already would leave its lane to the next.
@@ -415,8 +416,7 @@ def interpreter(
 
 
 def invoke(interpreter: Interpreter, value: float) -> None:
-    interpreter.set_tensor(0, np.full((1, 300, 300, 1), value, np.float32))
-    interpreter.invoke()
+    set_and_run(interpreter, {0: np.full((1, 300, 300, 1), value, np.float32)})
 
 
 def test_results_are_the_caller_s_own(interpreter: Interpreter) -> None:
