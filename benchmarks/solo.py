@@ -33,7 +33,7 @@ def _repeats(model: Path, given: argparse.Namespace) -> bool:
     for _ in range(given.processes):
         found = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
         medians.append(found[0]["measurements"][0]["latency"]["p50"])
-    apart = (max(medians) - min(medians)) / float(np.median(medians))
+    apart: float = (max(medians) - min(medians)) / float(np.median(medians))
     listed = ", ".join(f"{ms:.4f}" for ms in medians)
     print(f"{model.stem:36} {given.backend} {given.precision}: {apart:.1%} apart, {listed} ms",
           flush=True)  # fmt: skip
@@ -51,7 +51,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="measure in so many, and compare")
     given = parser.parse_args()
     if given.processes > 1:
-        sys.exit(0 if all([_repeats(find_model(m), given) for m in given.models]) else 1)
+        close = [_repeats(find_model(model), given) for model in given.models]
+        sys.exit(0 if all(close) else 1)
     for model in map(find_model, given.models):
         found = tflgpu.benchmark(
             model, backend=given.backend, precision=Precision(given.precision), starts=False,
