@@ -12,7 +12,7 @@ import numpy as np
 from tflgpu.backend_kit.account import Ledger
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.contract.buffers import Buffer, Bytes, Span
-from tflgpu.errors import StateError
+from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 
@@ -81,11 +81,11 @@ class BaseBuffer(Holder, ABC):
 
         Raises:
             StateError: the buffer or its device is closed.
-            DeviceError: the device failed.
+            DeviceError: the array is larger than the buffer, or the device failed.
         """
         flat: Bytes = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         with self._lock:
-            self.check_open()
+            self._check(flat.nbytes)
             if self.wait is not None:
                 self.wait()
             if self.host is not None:
@@ -98,10 +98,10 @@ class BaseBuffer(Holder, ABC):
 
         Raises:
             StateError: the buffer or its device is closed.
-            DeviceError: the device failed.
+            DeviceError: the array is larger than the buffer, or the device failed.
         """
         with self._lock:
-            self.check_open()
+            self._check(into.nbytes)
             if self.wait is not None:
                 self.wait()
             if into.nbytes:
@@ -115,7 +115,7 @@ class BaseBuffer(Holder, ABC):
             StateError: the buffer or its device is closed.
         """
         with self._lock:
-            self.check_open()
+            self._check(0)
             return self._export()
 
     def close(self) -> None:
@@ -130,11 +130,9 @@ class BaseBuffer(Holder, ABC):
         """See that it is not closed.
 
         Raises:
-            StateError: it is, or it was made before a fork.
+            StateError: it is.
         """
-        self.check_inherited("this buffer")
-        if self._closed:
-            raise StateError("this buffer is closed")
+        self._check(0)
 
     def hold(self, *, again: bool = False) -> None:
         """One more recording is bound to it; or the same one ``again``, before it lets go once.
@@ -143,7 +141,7 @@ class BaseBuffer(Holder, ABC):
             StateError: it is closed, and was not bound before that.
         """
         if not again:
-            self.check_open()
+            self._check(0)
         self._count(1)
 
     def let_go(self) -> None:
@@ -168,6 +166,13 @@ class BaseBuffer(Holder, ABC):
             self.host = None
             if self.ledger is not None:
                 self.ledger.close()
+
+    def _check(self, nbytes: int) -> None:
+        self.check_inherited("this buffer")
+        if self._closed:
+            raise StateError("this buffer is closed")
+        if nbytes > self.nbytes:
+            raise DeviceError(f"an array of {nbytes} bytes for a buffer of {self.nbytes}")
 
 
 def flat_bytes(array: Array) -> Bytes:
