@@ -69,10 +69,10 @@ if TYPE_CHECKING:
         WaitType,
     )
     from tflgpu.options.accuracy import AccuracyGuard
-    from tflgpu.profiles.check import check
     from tflgpu.runtime.estimate import Estimate
     from tflgpu.runtime.profile import RunProfile
     from tflgpu.tflite import converters
+    from tflgpu.tools.check import CheckResult, check
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
 
@@ -84,6 +84,7 @@ __all__ = [
     "ArgumentError",
     "BudgetError",
     "BusyError",
+    "CheckResult",
     "CompatibilityList",
     "CompileError",
     "DelegateError",
@@ -142,6 +143,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CheckResult": "tflgpu.tools.check",
     "AccuracyGuard": "tflgpu.options.accuracy",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
@@ -169,7 +171,7 @@ _HOMES = {
     "TensorDetails": "tflgpu.interpreter.details",
     "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
-    "check": "tflgpu.profiles.check",
+    "check": "tflgpu.tools.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",
     "load_delegate": "tflgpu.interpreter.delegate",

@@ -25,7 +25,7 @@ from tflgpu.cli.operator_table import (
     place_of,
     show_rows,
 )
-from tflgpu.cli.profiles import show_profiles
+from tflgpu.cli.profiles import ProfileName
 from tflgpu.cli.stand_in import judge
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.references import reference_support
@@ -39,8 +39,8 @@ from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.options import CPU as CPU_ONLY
 from tflgpu.options import DelegateOptions, numerics_of
 from tflgpu.plugins.registry import registry
-from tflgpu.profiles.check import checked
 from tflgpu.profiles.delegation import Delegation
+from tflgpu.profiles.report import judged as by_profile
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile
@@ -50,31 +50,12 @@ from tflgpu.tflite.read import read_model
 _Places = Mapping[int, tuple[str, int | None, str]]
 
 
-def _list_profiles(name: str | None) -> str | None:
-    if name == "list":
-        show_profiles()
-        raise typer.Exit
-    return name
-
-
-_Profile = Annotated[
-    str | None,
-    typer.Option(
-        "--as",
-        help="Judge by a profile, without its device: adreno-740, tflite-gpu, ...; list shows "
-        "them.",
-        is_eager=True,  # before the model, which a list needs none of
-        callback=_list_profiles,
-    ),
-]
-
-
 def inspect(
     model: Model,
     backend: Backend = None,
     device: Device = None,
     numerics: Numerics = None,
-    profile: _Profile = None,
+    profile: ProfileName = None,
     only: Annotated[
         str | None,
         typer.Option(metavar="PLACE", help="List these only: device, folded, cpu, host, nowhere."),
@@ -198,7 +179,7 @@ def _by_profile(file: ModelFile, profile: str, numerics: str | None) -> _Judged:
         if numerics is None
         else DelegateOptions(quantized_numerics=numerics_of("--numerics", numerics))
     )
-    found = checked(file, profile, options)
+    found = by_profile(file, profile, options)
     report = found.report
     if found.delegation is not None:
         where = _delegated(found.delegation)
