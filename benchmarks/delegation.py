@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import attrs
 import tflgpu
 from tflgpu.cli import console
 from tflgpu.compiler.report import DelegationReport
+from tflgpu.tools.contestants import probe_litert_gpu
 
 from benchmarks.run import find_model
 
 PROFILE = "litert-gpu"
-_ROOT = Path(__file__).resolve().parents[1]
-_SECONDS = 300
 
 #: How TensorFlow Lite's log says how much a delegate took (tflite/core/subgraph.cc), and how GPU
 #: delegates say it (tflite/delegates/gpu/common/model_builder.cc).
@@ -58,13 +55,10 @@ def counted(log: str) -> int | None:
 
 def ask(model: Path) -> Answer:
     """What LiteRT's GPU accelerator takes of a model."""
-    command = [sys.executable, "-m", "benchmarks.probe_litert_gpu", str(model), "f32"]
     try:
-        done = subprocess.run(
-            command, cwd=_ROOT, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(failure=f"it hung for {_SECONDS} s")
+        done = probe_litert_gpu(model, "f32")
+    except RuntimeError as error:
+        return Answer(failure=str(error))
     if done.returncode:
         lines = [n.strip() for n in done.stderr.splitlines() if n.startswith("ERROR")]
         return Answer(failure=f"exit code {done.returncode}: {lines[0] if lines else 'no reason'}")

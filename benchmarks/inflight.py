@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,8 @@ import attrs
 import numpy as np
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.tflite import converters
+from tflgpu.tools.load import in_flight
+from tflgpu.tools.runs import random_inputs
 
 from benchmarks.run import find_model
 
@@ -145,17 +146,7 @@ def _content(path: Path, given: Given) -> bytes:
 
 def _images(interpreter: Interpreter) -> list[dict[int, Any]]:
     rng = np.random.default_rng(0)
-
-    def drawn(detail: Any) -> Any:
-        if np.dtype(detail["dtype"]).kind == "f":
-            return rng.uniform(-1, 1, detail["shape"]).astype(detail["dtype"])
-        if np.dtype(detail["dtype"]).itemsize > 1:  # mostly indices
-            return rng.integers(0, 2, detail["shape"]).astype(detail["dtype"])
-        limits = np.iinfo(detail["dtype"])
-        return rng.integers(limits.min, limits.max, detail["shape"], detail["dtype"], endpoint=True)
-
-    inputs = interpreter.get_input_details()
-    return [{d["index"]: drawn(d) for d in inputs} for _ in range(_IMAGES)]
+    return [random_inputs(interpreter, rng) for _ in range(_IMAGES)]
 
 
 def _gap(
@@ -194,19 +185,13 @@ def _round(
     interpreter: Interpreter, most: int, images: list[Any], outputs: list[int], seconds: float
 ) -> tuple[int, float]:
     """How many runs, at least as many as there are images, and the seconds that they took."""
-    flying: deque[Any] = deque()
+    if most:
+        made = in_flight(interpreter, most, images, least=_IMAGES, seconds=seconds)
+        return len(made.times), made.seconds
     count, start = 0, time.perf_counter()
     while count < _IMAGES or time.perf_counter() - start < seconds:
-        image = images[count % _IMAGES]
-        if most:
-            if len(flying) == most:
-                flying.popleft().results()
-            flying.append(interpreter.invoke_async(image))
-        else:
-            _invoked(interpreter, image, outputs)
+        _invoked(interpreter, images[count % _IMAGES], outputs)
         count += 1
-    while flying:
-        flying.popleft().results()
     return count, time.perf_counter() - start
 
 

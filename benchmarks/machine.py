@@ -1,55 +1,19 @@
-"""Where and with what a benchmark ran."""
+"""Where and with what a benchmark of this checkout ran."""
 
 from __future__ import annotations
 
-import os
-import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-import attrs
-from tflgpu.plugins.registry import registry
+from tflgpu.tools import machine as measured_on
+from tflgpu.tools.machine import machine
 
-_PACKAGES = ("tflgpu", "numpy", "ai-edge-litert", "pyopencl", "vulkan", "wgpu")
-
-
-def machine() -> dict[str, Any]:
-    """The machine, as far as it explains results."""
-    return {
-        "system": platform.platform(),
-        "cpu": _cpu_name(),
-        "cpus": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-        "load_average": os.getloadavg() if hasattr(os, "getloadavg") else None,
-        "devices": [
-            attrs.asdict(d) for name in registry().backends for d in registry().probe(name).devices
-        ],
-    }
+__all__ = ["machine", "versions"]
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of everything that takes part."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    found["commit"] = _commit()
-    return found
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
+    """Of Python, of everything that takes part, and of the checkout."""
+    return {**measured_on.versions(), "commit": _commit()}
 
 
 def _commit() -> str:

@@ -43,6 +43,7 @@ from tflgpu import GpuDelegate, Interpreter, Model, Pool
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+from tflgpu.tools.load import Block, by_threads
 
 from benchmarks.inflight import Given, _content, _images, _round
 from benchmarks.run import find_model
@@ -99,22 +100,6 @@ class Case:
             how += f", batch={self.batch}, deadline={self.deadline:g}"
             how += f", sizes={'/'.join(map(str, self.sizes))}" if self.sizes else ""
         return how + ", u8" * self.u8
-
-
-@attrs.frozen
-class Round:
-    """What one measurement gave: requests, seconds, those of each request, seconds of
-    processors."""
-
-    count: int
-    took: float
-    times: list[float]
-    host: float
-
-    @property
-    def rate(self) -> float:
-        """Requests in a second."""
-        return self.count / self.took
 
 
 def main() -> None:
@@ -225,7 +210,7 @@ def _measure(
         items = sum(n * runs for n, runs in pool.runs.items()) - before[1]
         rates = sorted(each.rate for each in rounds)
         times = np.array([time for each in rounds for time in each.times]) * 1e3
-        host = sum(each.host for each in rounds) / sum(each.count for each in rounds)
+        host = sum(each.host for each in rounds) / len(times)
         told = (
             f"  {case}: {np.median(rates):.0f} images/s ({', '.join(f'{r:.0f}' for r in rates)}), "
             f"p50 {np.quantile(times, 0.5):.2f} ms, p99 {np.quantile(times, 0.99):.2f} ms, "
@@ -240,59 +225,40 @@ def _measure(
 
 def _round_of(
     pool: Pool, case: Case, images: list[Any], seconds: float, wanted: list[Any] | None = None
-) -> tuple[Round, float]:
+) -> tuple[Block, float]:
     """All callers for so many seconds; and how far results are off where they are looked at."""
-    together = threading.Barrier(case.threads + 1)
-    times: list[list[float]] = [[] for _ in range(case.threads)]
-    gaps, errors = [0.0], []
-    stop: list[bool] = []  # cheaper to ask than an event
+    gaps = [0.0]
 
     def check(found: Any, at: int) -> None:
         for mine, theirs in zip(found, (wanted or [])[at], strict=True):
             scale = float(np.abs(theirs.astype(np.float64)).max()) or 1.0
             gaps.append(float(np.abs(mine.astype(np.float64) - theirs).max()) / scale)
 
-    def caller(number: int) -> None:
-        mine, count = times[number], 0
+    def caller(number: int, going: Callable[[int], bool]) -> list[float]:
+        mine: list[float] = []
+        count = 0
         flying: deque[tuple[float, int, Future[Any]]] = deque()
-        together.wait(_LONG)
-        try:
-            while not stop or count < _IMAGES or flying:
-                at, start = (number + count) % _IMAGES, time.perf_counter()
-                if not case.ahead:
-                    found = pool(*images[at])
-                else:
-                    going = not stop or count < _IMAGES
-                    if going:
-                        flying.append((start, at, pool.submit(*images[at])))
-                        count += 1
-                    if going and len(flying) < case.ahead:
-                        continue
-                    start, at, future = flying.popleft()
-                    found = future.result(_LONG)
-                mine.append(time.perf_counter() - start)
-                count += not case.ahead
-                if wanted is not None and len(mine) <= _IMAGES:
-                    check(found, at)
-        except BaseException as error:  # noqa: BLE001 (told below)
-            errors.append(error)
-            stop.append(True)
+        while going(count) or flying:
+            at, start = (number + count) % _IMAGES, time.perf_counter()
+            if not case.ahead:
+                found = pool(*images[at])
+            else:
+                more = going(count)
+                if more:
+                    flying.append((start, at, pool.submit(*images[at])))
+                    count += 1
+                if more and len(flying) < case.ahead:
+                    continue
+                start, at, future = flying.popleft()
+                found = future.result(_LONG)
+            mine.append(time.perf_counter() - start)
+            count += not case.ahead
+            if wanted is not None and len(mine) <= _IMAGES:
+                check(found, at)
+        return mine
 
-    threads = [threading.Thread(target=caller, args=(n,)) for n in range(case.threads)]
-    for thread in threads:
-        thread.start()
-    together.wait(_LONG)
-    start, host = time.perf_counter(), time.process_time()
-    while not errors and time.perf_counter() - start < seconds:
-        time.sleep(0.01)
-    stop.append(True)
-    for thread in threads:
-        thread.join()
-    took, host = time.perf_counter() - start, time.process_time() - host
-    if errors:
-        raise errors[0]
-    everything = [time for mine in times for time in mine]
-    return Round(len(everything), took, everything, host), max(gaps)
+    made = by_threads(caller, case.threads, least=_IMAGES, seconds=seconds)
+    return made, max(gaps)
 
 
 def _where(work: Callable[[], object]) -> None:

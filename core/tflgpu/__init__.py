@@ -72,7 +72,9 @@ if TYPE_CHECKING:
     from tflgpu.runtime.estimate import Estimate
     from tflgpu.runtime.profile import RunProfile
     from tflgpu.tflite import converters
+    from tflgpu.tools.benchmark import benchmark
     from tflgpu.tools.check import CheckResult, check
+    from tflgpu.tools.measurement import Benchmark, Measurement
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
 
@@ -82,6 +84,7 @@ __all__ = [
     "AccuracyGuard",
     "AllocationError",
     "ArgumentError",
+    "Benchmark",
     "BudgetError",
     "BusyError",
     "CheckResult",
@@ -106,6 +109,7 @@ __all__ = [
     "Interpreter",
     "Invocation",
     "KernelError",
+    "Measurement",
     "MemoryLimitError",
     "Model",
     "ModelError",
@@ -131,6 +135,7 @@ __all__ = [
     "UnsupportedError",
     "WaitType",
     "__version__",
+    "benchmark",
     "check",
     "converters",
     "delegate_library",
@@ -145,6 +150,7 @@ __all__ = [
 _HOMES = {
     "CheckResult": "tflgpu.tools.check",
     "AccuracyGuard": "tflgpu.options.accuracy",
+    "Benchmark": "tflgpu.tools.measurement",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
     "DelegationReport": "tflgpu.compiler.report",
@@ -158,6 +164,7 @@ _HOMES = {
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
     "Invocation": "tflgpu.interpreter.invocation",
+    "Measurement": "tflgpu.tools.measurement",
     "Model": "tflgpu.interpreter.model",
     "ModelMetadata": "tflgpu.tools.metadata_values",
     "Pool": "tflgpu.interpreter.callers",
@@ -171,6 +178,7 @@ _HOMES = {
     "TensorDetails": "tflgpu.interpreter.details",
     "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
+    "benchmark": "tflgpu.tools.benchmark",
     "check": "tflgpu.tools.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",

@@ -19,6 +19,7 @@ from tflgpu.lowering.place import place_of
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import Fields
 from tflgpu.ops.moves import Moves, reordered
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
@@ -264,7 +265,7 @@ def _check_rows(device: Device, net: NetRows, kernels: list[str], *outputs: Valu
 
 def _rounded(net: NetRows, x: Value) -> Value:
     """As a quantized tensor has it."""
-    return net.op("QUANTIZE_AND_DEQUANTIZE", x, scale=0.0125, low=-128, high=127)
+    return net.op("QUANTIZE_AND_DEQUANTIZE", x, attributes=QuantizeAndDequantize(0.0125, -128, 127))
 
 
 def _normalized(net: NetRows, x: Value) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,6 +53,8 @@ def test_samples_print_as_source(op: OpDef) -> None:
     for sample in op.samples():
         names = {"Sample": Sample, "Arg": Arg, "DType": DType, "Quantization": Quantization,
                  "array": np.array, "nan": float("nan")}  # fmt: skip
+        for module in [m for name, m in sys.modules.items() if name.startswith("tflgpu.ops.")]:
+            names |= {name: kind for name, kind in vars(module).items() if isinstance(kind, type)}
         again = eval(source_of(sample), names)
         assert [a and (a.shape, a.dtype) for a in again.args] == [
             a and (a.shape, a.dtype) for a in sample.args

@@ -271,7 +271,7 @@ UNFOLD_RTOL = 2e-6
 
 
 def normalized(g: Maker, x: Value, *axes: int) -> Value:
-    return g.op(NAME, x, axes=axes, epsilon=1e-3)
+    return g.op(NAME, x, attributes=MeanStddev(axes, 1e-3))
 
 
 def as_images(g: Maker, x: Value, *axes: int) -> Value:

@@ -280,6 +280,19 @@ def test_a_custom_op_with_a_builtin_s_name_is_not_that() -> None:
     assert _unknown(graph) == {"ADD": "custom op ADD is not defined; a plugin can define it"}
 
 
+def test_an_op_that_only_compiling_makes_stands_for_no_operator_of_a_file() -> None:
+    spec = ModelSpec(
+        [Tensor("x", (1, 2, 3, 4)), Tensor("y", (1, 2, 3, 4))],
+        [OperatorSpec("ATTENTION", {}, (0, 0, 0), (1,))],
+        inputs=(0,),
+        outputs=(1,),
+    )
+    graph = build_graph(read_model(write_model(spec)), 0, builtin_ops())
+    assert _unknown(graph) == {
+        "ATTENTION": "custom op ATTENTION is not defined; a plugin can define it"
+    }
+
+
 def test_a_newer_version_is_unknown() -> None:
     spec = add(Tensor("a", (2,)), Tensor("b", (2,)), Tensor("c", (2,)), version=9)
     assert _unknown(build(spec)) == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import TflgpuError
-from tflgpu.ir.dtypes import DType
 from tflgpu.ops.base import Arg, Draw, OpDef, Sample
 
 _ELEMENTS = 1 << 14  # of a drawn operand, so that the kernel interpreter stays quick
@@ -86,8 +86,11 @@ def _tuple(parts: Any) -> str:
 def _literal(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k!r}: {_literal(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, DType):
-        return f"DType.{value.name}"
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if attrs.has(type(value)):
+        fields = (getattr(value, field.name) for field in attrs.fields(type(value)))
+        return f"{type(value).__name__}({', '.join(map(_literal, fields))})"
     if isinstance(value, float) and not np.isfinite(value):
         return f"float({str(value)!r})"
     if isinstance(value, (list, tuple)):

@@ -75,7 +75,7 @@ class GpuDelegate(Closable, OfProcess):
             raise OptionError(f"progress is a function of two numbers, not {shown(progress)}")
         path = None if saved is None else Path(saved)
         self.provider: Provider = device_provider(
-            _options(options, kwargs), keeping=SavedLocation(path), progress=progress
+            given_options(options, kwargs), keeping=SavedLocation(path), progress=progress
         )
         opened = self.provider.opened
         assert opened is not None
@@ -179,7 +179,12 @@ class GpuDelegate(Closable, OfProcess):
         self._opened.close()
 
 
-def _options(options: DelegateOptions | None, kwargs: Mapping[str, object]) -> DelegateOptions:
+def given_options(options: DelegateOptions | None, kwargs: Mapping[str, object]) -> DelegateOptions:
+    """A caller's options: as they are, or gathered from keywords.
+
+    Raises:
+        OptionError: both, or as `DelegateOptions.gathered`.
+    """
     if options is not None and kwargs:
         raise OptionError("give either a DelegateOptions or keyword options, not both")
     if options is not None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -39,6 +40,7 @@ from tflgpu.ops.base import (
     Operand,
     Reading,
     Sample,
+    graph_attributes,
 )
 from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
@@ -105,17 +107,6 @@ class AttentionSizes:
         if attributes.heads_first:
             return (self.items, self.key_heads, self.keys, self.width)
         return (self.items, self.keys, self.key_heads, self.width)
-
-
-def _parse(fields: Fields) -> Attention:
-    return Attention(
-        fields.number("scale", 1.0),
-        fields.number("cap"),
-        fields.flag("heads_first"),
-        fields.flag("tokens_last"),
-        fields.flag("causal"),
-        fields.number("fill", _FILLS[0]),
-    )
 
 
 def _infer(attributes: Attention, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -261,9 +252,9 @@ def _sample(
     d: int = 0,
     mask: tuple[int, ...] | None = None,
     mask_type: DType = DType.F32,
-    **fields: float,
+    **more: Any,
 ) -> Sample:
-    attributes = Attention(**{"scale": 0.5, **fields})  # type: ignore[arg-type]
+    attributes = Attention(0.5, **more)
     sizes = AttentionSizes(b, t, s, n, kv, h, d or h)
     if attributes.heads_first:
         q, k = (b, n, t, h), (b, kv, s, h)
@@ -272,7 +263,7 @@ def _sample(
     args = [Arg(q), Arg(k), Arg(sizes.values(attributes))]
     if mask is not None:
         args.append(Arg(mask, mask_type, -3, 1))
-    return Sample(id, {"scale": 0.5, **fields}, tuple(args), accumulates=h + s)
+    return Sample.of(id, attributes, *args, accumulates=h + s)
 
 
 def _samples() -> list[Sample]:
@@ -329,7 +320,7 @@ _COMPOSED = (
 OPS = (
     OpDef(
         NAME,
-        _parse,
+        graph_attributes,
         _infer,
         _reference,
         _samples,

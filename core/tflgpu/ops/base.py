@@ -15,7 +15,7 @@ from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.facets import Batched, Items
-from tflgpu.ops.fields import Activation, Fields, Padding
+from tflgpu.ops.fields import Activation, Fields, Padding, graph_attributes
 from tflgpu.ops.groups import (
     Arithmetic,
     Composed,
@@ -34,7 +34,7 @@ from tflgpu.ops.samples import Accuracy, Arg, Draw, Sample
 __all__ = [
     "Accuracy", "Activation", "Arg", "Arithmetic", "Composed", "Contents", "Draw", "Fields",
     "FileForm", "Infer", "Movement", "NoAttrs", "OnDevice", "OpDef", "Operand", "Padding",
-    "Quantized", "Reading", "Reference", "Sample", "Variables", "no_attrs",
+    "Quantized", "Reading", "Reference", "Sample", "Variables", "graph_attributes", "no_attrs",
 ]  # fmt: skip
 
 Infer = Callable[[Any, Sequence[Operand | None]], list[TensorSpec]]

@@ -34,6 +34,7 @@ from tflgpu.ops.base import (
     Operand,
     Reading,
     Sample,
+    graph_attributes,
 )
 from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
@@ -61,17 +62,6 @@ class CacheUpdate:
         if which:
             return self.value_axis, self.new_value_axis
         return self.key_axis, self.new_key_axis
-
-
-def _parse(fields: Fields) -> CacheUpdate:
-    return CacheUpdate(
-        fields.integer("key_axis", 2),
-        fields.integer("value_axis", 3),
-        fields.integer("new_key_axis", 2),
-        fields.integer("new_value_axis", 2),
-        fields.flag("ring"),
-        fields.flag("counted", True),
-    )
 
 
 def _infer(attributes: CacheUpdate, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -180,19 +170,17 @@ def _samples() -> list[Sample]:
         seven = Arg((1, 1, 1, 7), DType.I32, 0, size)
         if numbers is not None:
             seven = Arg.of(np.reshape([*numbers, 0, 0, 0], (1, 1, 1, 7)), DType.I32)
-        fields = {"value_axis": value_axis, "new_value_axis": new_axis, **more}
-        return Sample(
+        attributes = CacheUpdate(value_axis=value_axis, new_value_axis=new_axis, **more)
+        return Sample.of(
             name,
-            fields,
-            (
-                Arg((2, 3, tokens, width)),
-                Arg(new),
-                seven,
-                Arg((2, 3, size, width)),
-                Arg(values),
-                start,
-                start,
-            ),
+            attributes,
+            Arg((2, 3, tokens, width)),
+            Arg(new),
+            seven,
+            Arg((2, 3, size, width)),
+            Arg(values),
+            start,
+            start,
         )
 
     return [
@@ -220,7 +208,7 @@ _ATTRIBUTES = frozenset(
 OPS = (
     OpDef(
         NAME,
-        _parse,
+        graph_attributes,
         _infer,
         _reference,
         _samples,

@@ -37,6 +37,7 @@ from tflgpu.ops.base import (
     Operand,
     Reading,
     Sample,
+    graph_attributes,
 )
 from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
@@ -56,10 +57,6 @@ class NormAttrs:
 
     epsilon: float
     groups: int = 1
-
-
-def _parse(fields: Fields) -> NormAttrs:
-    return NormAttrs(fields.number("epsilon"), fields.integer("groups", 1, minimum=1))
 
 
 def _take(op: str, operands: Sequence[Operand | None], most: int) -> Operand:
@@ -194,8 +191,8 @@ def _sample(
 ) -> Sample:
     count = shape[-1] // groups * (math.prod(shape[1:-1]) if groups > 1 else 1)
     scales = tuple(Arg(shape[-1:], low=0.5, high=2, const=bool(i % 2)) for i in range(more))
-    fields = {"epsilon": 1e-5, "groups": groups}
-    return Sample(name, fields, (Arg(shape, low=low, high=high), *scales), accumulates=count)
+    args = (Arg(shape, low=low, high=high), *scales)
+    return Sample.of(name, NormAttrs(1e-5, groups), *args, accumulates=count)
 
 
 def _rms_samples() -> list[Sample]:
@@ -239,18 +236,19 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 OPS = (
     OpDef(
-        RMS, _parse, _infer_rms, _rms, _rms_samples, accuracy=Accuracy.ACCUMULATE, batch=_batch,
+        RMS, graph_attributes, _infer_rms, _rms, _rms_samples,
+        accuracy=Accuracy.ACCUMULATE, batch=_batch,
         file=FileForm(composed=(Composed(("odml.rms_norm",), _read_rms, frozenset(_EPSILONS)),))
     ),
     OpDef(
-        LAYER, _parse, _infer_layer, _layer, _layer_samples, accuracy=Accuracy.ACCUMULATE,
+        LAYER, graph_attributes, _infer_layer, _layer, _layer_samples, accuracy=Accuracy.ACCUMULATE,
         batch=_batch,
         file=FileForm(composed=(
             Composed(("odml.layer_norm", "odml.group_norm"), _read_layer, _GROUP_ATTRIBUTES),
         ))
     ),
     OpDef(
-        GROUP, _parse, _infer_group, _group, _group_samples, generate=_generate_group,
+        GROUP, graph_attributes, _infer_group, _group, _group_samples, generate=_generate_group,
         accuracy=Accuracy.ACCUMULATE, batch=_batch,
         file=FileForm(composed=(Composed(("odml.group_norm",), _read_group, _GROUP_ATTRIBUTES),))
     ),

@@ -17,13 +17,12 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Activation
+from tflgpu.ops.elementwise import BYTES, QUANTIZED
 from tflgpu.ops.facets import Filter
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits
 from tflgpu.ops.quantized import InDigits
 from tflgpu.ops.stored_sums import StoredSums, SumRounding, fits, table
 
-_BYTES = frozenset({DType.I8, DType.U8})
-_STORED = _BYTES | {DType.I16}
 _LONGEST = 1 << 24
 _SIXTEEN = 16
 #: The largest size of a stored number of 16 bits.
@@ -43,7 +42,7 @@ def _scale(value: Value) -> float | None:
     """Of a tensor of 8 bits, or of 16 without a zero point, which no kernel of TFLite's takes; with
     one scale."""
     quant = value.quant
-    if value.dtype not in _STORED or quant is None or quant.per_axis:
+    if value.dtype not in QUANTIZED or quant is None or quant.per_axis:
         return None
     if value.dtype is DType.I16 and any(quant.zero_point):
         return None
@@ -108,12 +107,12 @@ def of_filter(
     def in_digits(node: Node) -> InDigits | None:
         weights, bias = node.input(roles.weights), node.optional_input(roles.bias)
         source, quant, data = _scale(node.input(roles.source)), weights.quant, weights.data
-        if source is None or quant is None or data is None or weights.dtype not in _BYTES:
+        if source is None or quant is None or data is None or weights.dtype not in BYTES:
             return None
         if bias is not None and bias.data is None:
             return None
         dtype = node.input(roles.source).dtype
-        is_bytes = dtype in _BYTES
+        is_bytes = dtype in BYTES
         if node.outputs[0].dtype is not dtype or (is_bytes and (own is None or not own(node))):
             return None
         if weights.dtype is DType.U8 and not quant.per_axis:
@@ -212,8 +211,8 @@ def of_rows(node: Node, activation: Activation, attributes: object) -> InDigits 
         return None
     if weights.dtype is not x.dtype and (x.dtype, weights.dtype) != (DType.I16, DType.I8):
         return None
-    most = [_BYTE if v.dtype in _BYTES else _MOST for v in (x, weights)]
-    lengths = (_NINE,) if x.dtype in _BYTES else _BITS
+    most = [_BYTE if v.dtype in BYTES else _MOST for v in (x, weights)]
+    lengths = (_NINE,) if x.dtype in BYTES else _BITS
     longest = [(b, [min(size, 1 << (b - 1)) for size in most]) for b in lengths]
     bits = next((b for b, (m, n) in longest if depth * m * n < _LONGEST), None)
     by = [Multiplier.of(float(np.float32(source * other)) / finish.scale)]

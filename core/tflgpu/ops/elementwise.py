@@ -21,7 +21,8 @@ from tflgpu.ops.base import Operand
 FLOATS = frozenset({DType.F32, DType.F16, DType.F64})
 WHOLE = frozenset({DType.I32, DType.I64, DType.U32})
 #: Types that TFLite computes on with the help of a scale.
-QUANTIZED = frozenset({DType.I8, DType.U8, DType.I16})
+BYTES = frozenset({DType.I8, DType.U8})
+QUANTIZED = BYTES | {DType.I16}
 
 Infer = Callable[[Any, Sequence[Operand | None]], list[TensorSpec]]
 Reference = Callable[[Any, Sequence[Array | None]], list[Array]]

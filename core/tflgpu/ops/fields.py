@@ -102,3 +102,15 @@ class Fields:
             return Padding(code)
         except ValueError:
             raise ModelError(f"{self.op}: unknown padding code {code}") from None
+
+
+def graph_attributes(fields: Fields) -> Any:
+    """`OpDef.parse` of an op that no file has: what makes its nodes gives them their attributes,
+    and a `Sample` has them as option ``attributes``.
+
+    Raises:
+        ModelError: a file has an operator of that name.
+    """
+    if "attributes" not in fields.values:
+        raise ModelError(f"{fields.op} is made while a graph is compiled; no file can have it")
+    return fields.get("attributes")

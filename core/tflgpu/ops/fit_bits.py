@@ -16,11 +16,10 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Quantized, Sample
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.base import Accuracy, Arg, OpDef, Operand, Quantized, Sample, graph_attributes
+from tflgpu.ops.elementwise import BYTES, check_dtype
 
 OP = "FIT_BITS"
-_BYTES = frozenset({DType.I8, DType.U8})
 
 
 @attrs.frozen
@@ -43,16 +42,9 @@ class FitBits:
         return self.low + (1 << self.bits) - 1
 
 
-def _parse(fields: Fields) -> FitBits:
-    bits = fields.integer("bits", minimum=1)
-    if bits > 7:
-        raise ModelError(f"{OP}: {bits} bits do not need to be fitted into a byte")
-    return FitBits(bits, fields.flag("signed"), fields.flag("wraps"))
-
-
 def _infer(attributes: FitBits, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     (x,) = take_operands(OP, operands, 1)
-    check_dtype(OP, x.dtype, _BYTES)
+    check_dtype(OP, x.dtype, BYTES)
     if attributes.signed is not (x.dtype is DType.I8):
         kind = "a sign" if attributes.signed else "no sign"
         raise ModelError(
@@ -74,9 +66,8 @@ def _reference(attributes: FitBits, arrays: Sequence[Array | None]) -> list[Arra
 def _samples() -> list[Sample]:
     def sample(id: str, bits: int, *, signed: bool, wraps: bool) -> Sample:
         low, high = (-128, 128) if signed else (0, 256)
-        fields = {"bits": bits, "signed": signed, "wraps": wraps}
         arg = Arg((3, 5, 7), DType.I8 if signed else DType.U8, low, high)
-        return Sample(id, fields, (arg,))
+        return Sample.of(id, FitBits(bits, signed, wraps), arg)
 
     return [
         sample("i4", 4, signed=True, wraps=False),
@@ -89,7 +80,7 @@ def _samples() -> list[Sample]:
 OPS = (
     OpDef(
         OP,
-        _parse,
+        graph_attributes,
         _infer,
         _reference,
         _samples,

@@ -18,11 +18,10 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.errors.blame import shown
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
 from tflgpu.ir.quant import Quantization
-from tflgpu.ops.base import Activation, Fields
+from tflgpu.ops.base import Activation
 
 #: Most bits that a number is shifted to the right; factors that want more are 0.
 MOST_RIGHT = 31
@@ -132,36 +131,3 @@ def _usable(name: str, quant: Quantization, dtype: DType) -> str | None:
     if not info.min <= zero_point <= info.max:
         return f"the zero point of tensor {name} is {zero_point}, which {dtype.value} does not hold"
     return None
-
-
-def quantization_field(fields: Fields, name: str) -> Quantization:
-    """A (scale, zero point) in the options of an op on stored numbers.
-
-    Raises:
-        ModelError: it is no such pair.
-    """
-    try:
-        scale, zero_point = fields.get(name)
-        found = float(np.float32(scale)), int(zero_point)
-    except (TypeError, ValueError, OverflowError):
-        found = math.nan, 0
-    if not 0 < found[0] < math.inf:
-        raise ModelError(
-            f"{fields.op}: option {name} is {shown(fields.get(name))}, not a scale and a zero point"
-        )
-    return Quantization((found[0],), (found[1],))
-
-
-def scales_field(fields: Fields, name: str) -> list[float]:
-    """Scales in the options of such an op.
-
-    Raises:
-        ModelError: they are none.
-    """
-    try:
-        found = [float(np.float32(s)) for s in fields.get(name)]
-    except (TypeError, ValueError, OverflowError):
-        found = [math.nan]
-    if not all(0 < s < math.inf for s in found):
-        raise ModelError(f"{fields.op}: option {name} is {shown(fields.get(name))}, not scales")
-    return found

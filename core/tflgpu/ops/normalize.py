@@ -16,7 +16,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, OpDef, Operand, Sample, graph_attributes
 from tflgpu.ops.elementwise import FLOATS, check_dtype, reference_of
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row
@@ -32,10 +32,6 @@ class MeanStddev:
 
     axes: tuple[int, ...]
     epsilon: float
-
-
-def _parse(fields: Fields) -> MeanStddev:
-    return MeanStddev(fields.integers("axes"), fields.number("epsilon"))
 
 
 def _infer(attributes: MeanStddev, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -58,11 +54,11 @@ def _normalize(attributes: MeanStddev, x: Array) -> Array:
 
 def _samples() -> list[Sample]:
     def sample(name: str, shape: Shape, *axes: int, low: float = -2, high: float = 3) -> Sample:
-        fields = {"axes": axes, "epsilon": 1e-5}
         count = 1
         for axis in reduced_axes(NAME, axes, len(shape)):
             count *= shape[axis]
-        return Sample(name, fields, (Arg(shape, low=low, high=high),), accumulates=count)
+        arg = Arg(shape, low=low, high=high)
+        return Sample.of(name, MeanStddev(axes, 1e-5), arg, accumulates=count)
 
     return [
         sample("instance", (1, 5, 7, 6), 1, 2),
@@ -89,7 +85,7 @@ def _batch(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         NAME,
-        _parse,
+        graph_attributes,
         _infer,
         reference_of(NAME, _normalize),
         _samples,

@@ -12,16 +12,15 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
 from tflgpu.ir.quant import Quantization
-from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.elementwise import infer_unary
 
 OP = "QUANTIZE_AND_DEQUANTIZE"
-_FLOATS = frozenset({DType.F32, DType.F16})
+#: Types in which real numbers stand for stored ones.
+REALS = frozenset({DType.F32, DType.F16})
 
 
 @attrs.frozen
@@ -51,21 +50,6 @@ class QuantizeAndDequantize:
         return float(np.float32(1.0) / np.float32(self.scale))
 
 
-def _parse(fields: Fields) -> QuantizeAndDequantize:
-    scale, low, high = fields.number("scale"), fields.integer("low"), fields.integer("high")
-    if not scale > 0 or low > high:
-        raise ModelError(f"{OP}: scale {scale}, steps from {low} to {high}")
-    return QuantizeAndDequantize(scale, low, high, fields.flag("even"))
-
-
-def _infer(
-    attributes: QuantizeAndDequantize, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
-    (x,) = take_operands(OP, operands, 1)
-    check_dtype(OP, x.dtype, _FLOATS)
-    return [x.spec]
-
-
 def _reference(attributes: QuantizeAndDequantize, arrays: Sequence[Array | None]) -> list[Array]:
     x = present(arrays[0])
     return [np.asarray(steps_of(attributes, x) * np.float32(attributes.scale)).astype(x.dtype)]
@@ -93,8 +77,8 @@ def _samples() -> list[Sample]:
         reach: float,
         even: bool = False,
     ) -> Sample:
-        fields = {"scale": scale, "low": low, "high": high, "even": even}
-        return Sample(id, fields, (Arg(shape, low=-reach, high=reach),))
+        attributes = QuantizeAndDequantize(scale, low, high, even)
+        return Sample.of(id, attributes, Arg(shape, low=-reach, high=reach))
 
     return [
         sample("i8", (1, 5, 7, 3), 0.05, -121, 134, 8.0),
@@ -107,6 +91,4 @@ def _samples() -> list[Sample]:
     ]
 
 
-OPS = (
-    OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, elementwise=True),
-)
+OPS = (OpDef(OP, graph_attributes, infer_unary(OP, REALS), _reference, _samples, elementwise=True),)

@@ -33,13 +33,14 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Arg, Draw, Fields, OpDef, Operand, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import rows_of
+from tflgpu.ops.quantize_and_dequantize import REALS
 from tflgpu.ops.quantized import Rounding
 
 OP = "QUANTIZE_ON_THE_FLY"
@@ -47,7 +48,6 @@ OP = "QUANTIZE_ON_THE_FLY"
 SIDE = 127
 #: The lowest and the highest step, asymmetric.
 LOW, HIGH = -128, 127
-_FLOATS = frozenset({DType.F32, DType.F16})
 
 
 @attrs.frozen
@@ -58,17 +58,9 @@ class QuantizeOnTheFly:
     rounding: Rounding
 
 
-def _parse(fields: Fields) -> QuantizeOnTheFly:
-    axes = tuple(int(axis) for axis in fields.get("axes"))
-    try:
-        return QuantizeOnTheFly(axes, Rounding(fields.get("rounding")))
-    except ValueError as error:
-        raise ModelError(f"{OP}: {error}") from error
-
-
 def _infer(attributes: QuantizeOnTheFly, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     (x,) = take_operands(OP, operands, 1)
-    check_dtype(OP, x.dtype, _FLOATS)
+    check_dtype(OP, x.dtype, REALS)
     if not attributes.axes or not all(0 <= axis < x.rank for axis in attributes.axes):
         raise ModelError(f"{OP}: axes {listed(attributes.axes)} of shape {listed(x.shape)}")
     if 0 in x.shape:
@@ -154,11 +146,10 @@ def _generate(draw: Draw) -> Sample:
     rounding = draw.choice(tuple(Rounding))
     shape = tuple(draw.size(9) for _ in range(draw.integer(2, 4)))
     first = draw.integer(1, len(shape) - 1)
-    fields = {"axes": tuple(range(first, len(shape))), "rounding": rounding.value}
+    attributes = QuantizeOnTheFly(tuple(range(first, len(shape))), rounding)
     below = draw.choice((0, 64, 200, HIGH - LOW))
-    return Sample(
-        "clear", fields, (Arg.of(_clear(shape, math.prod(shape[:first]), rounding, below)),)
-    )
+    numbers = _clear(shape, math.prod(shape[:first]), rounding, below)
+    return Sample.of("clear", attributes, Arg.of(numbers))
 
 
 def _samples() -> list[Sample]:
@@ -172,10 +163,9 @@ def _samples() -> list[Sample]:
         symmetric: bool = False,
     ) -> Sample:
         rounding = Rounding.SYMMETRIC if symmetric else Rounding.ASYMMETRIC
-        fields = {"axes": axes, "rounding": rounding.value}
-        return Sample(id, fields, (Arg(shape, low=low, high=high),))
+        return Sample.of(id, QuantizeOnTheFly(axes, rounding), Arg(shape, low=low, high=high))
 
-    image = _clear((1, 8209, 1), 1, Rounding.ASYMMETRIC, 170)
+    image, zeros = _clear((1, 8209, 1), 1, Rounding.ASYMMETRIC, 170), Arg.of(np.zeros((3, 5)))
     # Ranges that put no number half way between two steps, in f16 neither.
     return [
         sample("rows", (5, 13), (1,), -3.3, 5.0),
@@ -185,20 +175,19 @@ def _samples() -> list[Sample]:
         sample("columns", (2, 11, 7), (1,), -1.3, 1.0),
         sample("columns_symmetric", (2, 11, 8), (1,), -1.1, 1.0, symmetric=True),
         # So large that several workgroups look for the range.
-        Sample("image", {"axes": (1, 2), "rounding": "asymmetric"}, (Arg.of(image),)),
-        Sample("zeros", {"axes": (1,), "rounding": "asymmetric"}, (Arg.of(np.zeros((3, 5))),)),
-        Sample("zeros_even", {"axes": (1,), "rounding": "even"}, (Arg.of(np.zeros((3, 5))),)),
+        Sample.of("image", QuantizeOnTheFly((1, 2), Rounding.ASYMMETRIC), Arg.of(image)),
+        Sample.of("zeros", QuantizeOnTheFly((1,), Rounding.ASYMMETRIC), zeros),
+        Sample.of("zeros_even", QuantizeOnTheFly((1,), Rounding.EVEN), zeros),
     ]
 
 
 OPS = (
     OpDef(
         OP,
-        _parse,
+        graph_attributes,
         _infer,
         _reference,
         _samples,
-        accuracy=Accuracy.ROUNDED,
         batch=_batch,
         generate=_generate,
     ),

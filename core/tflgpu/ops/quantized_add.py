@@ -16,18 +16,25 @@ from typing import Any, Union
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Activation, Arg, Draw, Fields, OpDef, Quantized, Sample
-from tflgpu.ops.elementwise import infer_broadcast
-from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply, quantization_field, scaled
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Draw,
+    OpDef,
+    Quantized,
+    Sample,
+    graph_attributes,
+)
+from tflgpu.ops.elementwise import BYTES, infer_broadcast
+from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply, scaled
 from tflgpu.ops.quantized import Integers
 
 OP = "QUANTIZED_ADD"
-BYTES = frozenset({DType.I8, DType.U8})
 #: Bits behind the point of the sum.
 POINT = 20
 
@@ -82,19 +89,6 @@ def _attributes(node: Node) -> Union[QuantizedAdd, str]:
     return _arithmetic([node.input(0), node.input(1), node.outputs[0]], node.attrs.activation)
 
 
-def _parse(fields: Fields) -> QuantizedAdd:
-    """From ``dtype``, and a (scale, zero point) for each tensor: ``left``, ``right``,
-    ``result``."""
-    values = []
-    for name in ("left", "right", "result"):
-        quant = quantization_field(fields, name)
-        values.append(Value(0, name, (), fields.get("dtype"), quant=quant))
-    found = _arithmetic(values, fields.activation())
-    if isinstance(found, str):
-        raise ModelError(found)
-    return found
-
-
 def _reference(attributes: QuantizedAdd, arrays: Sequence[Array | None]) -> list[Array]:
     a, b = present(arrays[0]), present(arrays[1])
     total: Any = 0
@@ -127,15 +121,12 @@ def _sample(
 ) -> Sample:
     info = np.iinfo(dtype.numpy)
     low, high = float(info.min), float(info.max) + 1
-    fields = {
-        "dtype": dtype,
-        "left": left,
-        "right": right,
-        "result": result,
-        "fused_activation_function": activation.value,
-    }
+    values = [
+        Value(0, "", (), dtype, quant=Quantization((float(np.float32(scale)),), (zero,)))
+        for scale, zero in (left, right, result)
+    ]
     args = (Arg(shapes[0], dtype, low, high), Arg(shapes[1], dtype, low, high, const=const))
-    return Sample(id, fields, args)
+    return Sample.of(id, _arithmetic(values, activation), *args)
 
 
 def _samples() -> list[Sample]:
@@ -187,7 +178,7 @@ def _generate(draw: Draw) -> Sample:
 OPS = (
     OpDef(
         OP,
-        _parse,
+        graph_attributes,
         infer_broadcast(OP, BYTES),
         _reference,
         _samples,

@@ -25,6 +25,7 @@ from tflgpu.ops.base import (
     Padding,
     Quantized,
     Sample,
+    graph_attributes,
 )
 from tflgpu.ops.conv import conv_sample
 from tflgpu.ops.quantized import Integers
@@ -32,7 +33,6 @@ from tflgpu.ops.quantized_products import (
     RELUS,
     QuantizedSums,
     attributes_for,
-    parse_sums,
     steps_and_taps,
     stored_sample,
     take_sums,
@@ -128,7 +128,7 @@ def _generate(draw: Draw) -> Sample:
 OPS = (
     OpDef(
         OP,
-        parse_sums,
+        graph_attributes,
         _infer,
         _reference,
         _samples,

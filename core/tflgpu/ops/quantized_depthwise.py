@@ -26,6 +26,7 @@ from tflgpu.ops.base import (
     Padding,
     Quantized,
     Sample,
+    graph_attributes,
 )
 from tflgpu.ops.depthwise import depthwise_sample
 from tflgpu.ops.quantized import Integers
@@ -33,7 +34,6 @@ from tflgpu.ops.quantized_products import (
     RELUS,
     QuantizedSums,
     attributes_for,
-    parse_sums,
     steps_and_taps,
     stored_sample,
     take_sums,
@@ -139,7 +139,7 @@ def _attributes(node: Node) -> Any:
 OPS = (
     OpDef(
         OP,
-        parse_sums,
+        graph_attributes,
         _infer,
         _reference,
         _samples,

@@ -12,7 +12,7 @@ DepthwiseConvPerChannel).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Union
+from typing import Union
 
 import attrs
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import Activation, Arg, Fields, Operand, Sample
 from tflgpu.ops.conv import parse_conv
 from tflgpu.ops.elementwise import check_dtype
@@ -28,9 +29,7 @@ from tflgpu.ops.fixed_point import (
     Multiplier,
     clamp_limits,
     multiply,
-    quantization_field,
     scaled,
-    scales_field,
 )
 from tflgpu.ops.products import check_bias, needed, take
 from tflgpu.ops.windows import Window, WindowAttrs, pad_image, place, trimmed
@@ -132,21 +131,6 @@ def attributes_for(node: Node, out: int) -> Union[QuantizedSums, str]:
     return found
 
 
-def parse_sums(fields: Fields) -> QuantizedSums:
-    """From the options of the op that it stands for, a (scale, zero point) of the input,
-    ``source``, and of the result, ``result``, and the filter's scales, ``weights``, one for each
-    channel."""
-    ends = [
-        Value(0, name, (), DType.I8, quant=quantization_field(fields, name))
-        for name in ("source", "result")
-    ]
-    scales = scales_field(fields, "weights")
-    found = _arithmetic(fields.op, parse_conv(fields), ends, scales, len(scales))
-    if isinstance(found, str):
-        raise ModelError(found)
-    return found
-
-
 def take_sums(
     op: str, attributes: QuantizedSums, operands: Sequence[Operand | None], out: int
 ) -> tuple[Operand, Operand, Window]:
@@ -201,10 +185,15 @@ def stored_sample(
     image, weights, *bias = [a for a in plain.args if a is not None]
     # Scales of neighbours differ by up to 20 times, as those of trained filters do.
     scales = [scale or 0.001 * (1 + (7 * c) % 20) for c in range(channels)]
-    fields: dict[str, Any] = {**plain.fields, "source": source, "weights": scales, "result": result}
+    ends = [
+        Value(0, "", (), DType.I8, quant=Quantization((float(np.float32(step)),), (zero,)))
+        for step, zero in (source, result)
+    ]
+    steps = [float(np.float32(step)) for step in scales]
+    attributes = _arithmetic("", parse_conv(Fields("", plain.fields)), ends, steps, channels)
     args = [
         Arg(image.shape, DType.I8, -128, 128),
         Arg(weights.shape, DType.I8, -127, 128, const=True),
         *(Arg((channels,), DType.I32, -4000, 4000, const=True) for _ in bias),
     ]
-    return Sample(plain.id, fields, tuple(args), accumulates=plain.accumulates)
+    return Sample.of(plain.id, attributes, *args, accumulates=plain.accumulates)

@@ -27,11 +27,11 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Arg, Draw, OpDef, Operand, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.int16_tables import lines
-from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 
 OP = "QUANTIZED_SOFTMAX"
 #: Entries of a table.
@@ -42,7 +42,6 @@ STEP = 2.0**-15
 LONGEST = 1 << 16
 _LOW, _HIGH = -(1 << 15), (1 << 15) - 1
 _ONE = Quantization((2 / 65535,), (0,))
-_FLOATS = frozenset({DType.F32, DType.F16})
 
 
 @attrs.frozen
@@ -70,16 +69,9 @@ def reciprocals() -> Array:
     return np.asarray(table, np.int32)
 
 
-def _parse(fields: Fields) -> QuantizedSoftmax:
-    scale, low = fields.number("scale"), fields.integer("low")
-    if not scale > 0:
-        raise ModelError(f"{OP}: scale {scale} is not positive")
-    return QuantizedSoftmax(QuantizeAndDequantize(scale, low, low + SIZE - 1))
-
-
 def _infer(attributes: QuantizedSoftmax, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, *tables = take_operands(OP, operands, 3)
-    check_dtype(OP, x.dtype, _FLOATS)
+    check_dtype(OP, x.dtype, REALS)
     for i, table in enumerate(tables, 1):
         if table.dtype is not DType.I32 or table.shape != (SIZE,):
             raise ModelError(f"{OP}: the table (operand {i}) is {table.spec}; i32 [{SIZE}] needed")
@@ -104,12 +96,13 @@ def _reference(attributes: QuantizedSoftmax, arrays: Sequence[Array | None]) -> 
 
 
 def _sample(id: str, shape: tuple[int, ...], scale: float = 1 / 4096) -> Sample:
-    args = (
+    return Sample.of(
+        id,
+        QuantizedSoftmax(QuantizeAndDequantize(scale, _LOW, _HIGH)),
         Arg(shape, low=-6, high=7),
         Arg.of(exponentials(scale, 1.0), DType.I32),
         Arg.of(reciprocals(), DType.I32),
     )
-    return Sample(id, {"scale": scale, "low": _LOW}, args)
 
 
 def _samples() -> list[Sample]:
@@ -121,6 +114,4 @@ def _generate(draw: Draw) -> Sample:
     return _sample("generated", shape, draw.choice((1 / 4096, 1 / 8192)))
 
 
-OPS = (
-    OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, generate=_generate),
-)
+OPS = (OpDef(OP, graph_attributes, _infer, _reference, _samples, generate=_generate),)

@@ -22,14 +22,13 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Arg, Draw, OpDef, Operand, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 
 OP = "QUANTIZED_TABLE"
 #: Numbers of 8 and of 16 bits.
 SIZES = (1 << 8, 1 << 16)
-_FLOATS = frozenset({DType.F32, DType.F16})
 
 
 @attrs.frozen
@@ -40,19 +39,9 @@ class QuantizedTable:
     result: float
 
 
-def _parse(fields: Fields) -> QuantizedTable:
-    scale, low, result = fields.number("scale"), fields.integer("low"), fields.number("result")
-    if not scale > 0 or not result > 0:
-        raise ModelError(f"{OP}: scales {scale} and {result} are not positive")
-    size = fields.integer("size", SIZES[-1])
-    if size not in SIZES:
-        raise ModelError(f"{OP}: a table of {size} entries is for no type")
-    return QuantizedTable(QuantizeAndDequantize(scale, low, low + size - 1), result)
-
-
 def _infer(attributes: QuantizedTable, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, table = take_operands(OP, operands, 2)
-    check_dtype(OP, x.dtype, _FLOATS)
+    check_dtype(OP, x.dtype, REALS)
     size = attributes.operand.high - attributes.operand.low + 1
     if table.dtype is not DType.I32 or table.shape != (size,):
         raise ModelError(f"{OP}: the table (operand 1) is {table.spec}; i32 [{size}] is needed")
@@ -69,9 +58,10 @@ def _reference(attributes: QuantizedTable, arrays: Sequence[Array | None]) -> li
 def _sample(id: str, shape: tuple[int, ...], low: int, size: int = SIZES[-1]) -> Sample:
     # A table without any order, so that a neighbour's entry is wrong.
     table = (np.arange(size) * 40503 % size - size // 2).astype(np.int32)
-    fields = {"scale": 16 / size, "low": low, "size": size, "result": 1 / 2048}
+    operand = QuantizeAndDequantize(16 / size, low, low + size - 1)
     # Beyond the ends the first and the last entry are taken.
-    return Sample(id, fields, (Arg(shape, low=-9, high=9), Arg.of(table, DType.I32)))
+    args = Arg(shape, low=-9, high=9), Arg.of(table, DType.I32)
+    return Sample.of(id, QuantizedTable(operand, 1 / 2048), *args)
 
 
 def _samples() -> list[Sample]:
@@ -87,6 +77,4 @@ def _generate(draw: Draw) -> Sample:
     return _sample("generated", shape, draw.choice((-(1 << 15), -31000)))
 
 
-OPS = (
-    OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, generate=_generate),
-)
+OPS = (OpDef(OP, graph_attributes, _infer, _reference, _samples, generate=_generate),)

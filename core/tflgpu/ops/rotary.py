@@ -15,6 +15,7 @@ Sources: litert-torch's `rope.py` and `swiglu.py` of its GPU composites.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -35,6 +36,7 @@ from tflgpu.ops.base import (
     Operand,
     Reading,
     Sample,
+    graph_attributes,
 )
 from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
@@ -68,16 +70,6 @@ class Rotary:
         scale = self.shortest * (self.longest / self.shortest) ** part
         rates = np.where(part < self.proportion, 1 / scale, 0)
         return np.concatenate([rates, rates]).astype(np.float32)
-
-
-def _parse(fields: Fields) -> Rotary:
-    return Rotary(
-        fields.integer("axis"),
-        fields.number("longest", 10000.0),
-        fields.number("shortest", 1.0),
-        fields.number("proportion", 1.0),
-        fields.flag("each_item"),
-    )
 
 
 def _infer(attributes: Rotary, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -150,10 +142,10 @@ def _samples() -> list[Sample]:
         axis: int,
         positions: Shape,
         dtype: DType = DType.I32,
-        **more: float,
+        **more: Any,
     ) -> Sample:
         at = Arg(positions, dtype, 0, 40)
-        return Sample(name, {"axis": axis, **more}, (Arg(shape), at))
+        return Sample.of(name, Rotary(axis, **more), Arg(shape), at)
 
     return [
         sample("tokens_first", (2, 5, 3, 10), 1, (5,)),
@@ -171,10 +163,6 @@ class Gated:
     """Whether one operand holds both halves."""
 
     halves: bool
-
-
-def _parse_gated(fields: Fields) -> Gated:
-    return Gated(fields.flag("halves"))
 
 
 def _infer_gated(attributes: Gated, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -214,7 +202,7 @@ def _read_gated(fields: Fields, operands: Sequence[Operand | None]) -> list[Read
 def _gated_samples() -> list[Sample]:
     def sample(name: str, shape: Shape, *, halves: bool = True) -> Sample:
         args = (Arg(shape, low=-6, high=6),) * (1 if halves else 2)
-        return Sample(name, {"halves": halves}, args)
+        return Sample.of(name, Gated(halves), *args)
 
     return [
         sample("odd", (2, 3, 14)),
@@ -228,13 +216,13 @@ _ROTARY_ATTRIBUTES = frozenset({"min_timescale", "kernel_type", *_LONGEST, *_PRO
 
 OPS = (
     OpDef(
-        ROTARY, _parse, _infer, _rotary, _samples, accuracy=Accuracy.TRANSCENDENTAL,
+        ROTARY, graph_attributes, _infer, _rotary, _samples, accuracy=Accuracy.TRANSCENDENTAL,
         device=OnDevice(largest_operand=_LARGEST_ANGLE), contents=Contents(settings=(1,)),
         file=FileForm(composed=(Composed(("odml.rope",), _read, _ROTARY_ATTRIBUTES, _draw),))
     ),
     OpDef(
-        GATED, _parse_gated, _infer_gated, _gated, _gated_samples, accuracy=Accuracy.TRANSCENDENTAL,
-        batch=each_row(0, 1, rank=2),
+        GATED, graph_attributes, _infer_gated, _gated, _gated_samples,
+        accuracy=Accuracy.TRANSCENDENTAL, batch=each_row(0, 1, rank=2),
         file=FileForm(composed=(Composed(("odml.swiglu",), _read_gated, frozenset({"gate_size"})),))
     ),
 )  # fmt: skip

@@ -12,18 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Sample, no_attrs
+from tflgpu.ops.elementwise import infer_unary
 
 OP = "ROUND_TO_BF16"
-
-
-def _infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-    (x,) = take_operands(OP, operands, 1)
-    check_dtype(OP, x.dtype, frozenset({DType.F32}))
-    return [x.spec]
 
 
 def _reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
@@ -49,5 +42,13 @@ def _samples() -> list[Sample]:
 
 
 OPS = (
-    OpDef(OP, no_attrs, _infer, _reference, _samples, accuracy=Accuracy.EXACT, elementwise=True),
+    OpDef(
+        OP,
+        no_attrs,
+        infer_unary(OP, frozenset({DType.F32})),
+        _reference,
+        _samples,
+        accuracy=Accuracy.EXACT,
+        elementwise=True,
+    ),
 )

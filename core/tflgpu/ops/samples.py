@@ -79,6 +79,11 @@ class Sample:
     accumulates: int = 1
     custom_options: bytes = b""
 
+    @classmethod
+    def of(cls, id: str, attributes: Any, *args: Arg | None, accumulates: int = 1) -> Sample:
+        """A case of an op that no file has, of which nodes get their attributes as they are."""
+        return cls(id, {"attributes": attributes}, args, accumulates=accumulates)
+
 
 class Draw(Protocol):
     """What a generator of samples draws from; `tflgpu.conformance` brings one that finds the

@@ -18,16 +18,13 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ir.dtypes import Array
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.elementwise import infer_unary
+from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 
 OP = "STORED_DIGIT"
-_FLOATS = frozenset({DType.F32, DType.F16})
 
 
 @attrs.frozen
@@ -39,20 +36,6 @@ class StoredDigit:
     bits: int
     count: int
     index: int
-
-
-def _parse(fields: Fields) -> StoredDigit:
-    scale, low, high = fields.number("scale"), fields.integer("low"), fields.integer("high")
-    bits, count, index = (fields.integer(name) for name in ("bits", "count", "index"))
-    if not scale > 0 or low > high or bits < 1 or not 0 <= index < count:
-        raise ModelError(f"{OP}: scale {scale}, digit {index} of {count}, of {bits} bits")
-    return StoredDigit(QuantizeAndDequantize(scale, low, high), bits, count, index)
-
-
-def _infer(attributes: StoredDigit, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-    (x,) = take_operands(OP, operands, 1)
-    check_dtype(OP, x.dtype, _FLOATS)
-    return [x.spec]
 
 
 def _reference(attributes: StoredDigit, arrays: Sequence[Array | None]) -> list[Array]:
@@ -69,16 +52,10 @@ def _reference(attributes: StoredDigit, arrays: Sequence[Array | None]) -> list[
 
 def _samples() -> list[Sample]:
     def sample(id: str, shape: tuple[int, ...], bits: int, count: int, index: int) -> Sample:
-        fields = {
-            "scale": 1 / 256,
-            "low": -(1 << 15),
-            "high": (1 << 15) - 1,
-            "bits": bits,
-            "count": count,
-            "index": index,
-        }
+        stored = QuantizeAndDequantize(1 / 256, -(1 << 15), (1 << 15) - 1)
         # To either side of the ends.
-        return Sample(id, fields, (Arg(shape, low=-140, high=140),))
+        attributes = StoredDigit(stored, bits, count, index)
+        return Sample.of(id, attributes, Arg(shape, low=-140, high=140))
 
     return [
         sample("low", (2, 3, 5, 7), 8, 2, 0),
@@ -88,6 +65,4 @@ def _samples() -> list[Sample]:
     ]
 
 
-OPS = (
-    OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, elementwise=True),
-)
+OPS = (OpDef(OP, graph_attributes, infer_unary(OP, REALS), _reference, _samples, elementwise=True),)

@@ -15,23 +15,21 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ir.graph import Node
+from tflgpu.ir.quant import Quantization
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.elementwise import BYTES, infer_unary
 from tflgpu.ops.fixed_functions import divide
-from tflgpu.ops.fixed_point import Multiplier, quantization_field
-from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.fixed_point import Multiplier
+from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 from tflgpu.ops.quantized import Replacement
 
 OP = "STORED_HARD_SWISH"
 #: Bits that operands are shifted to the left.
 POINT = 7
 LOW, HIGH = -(1 << 15), (1 << 15) - 1
-_FLOATS = frozenset({DType.F32, DType.F16})
-_BYTES = frozenset({DType.I8, DType.U8})
 
 
 @attrs.frozen
@@ -61,7 +59,7 @@ def _short(real: np.float32) -> Multiplier:
 def as_stored(node: Node) -> Replacement | None:
     """`Quantized.results` of HARD_SWISH."""
     x, y = node.input(0), node.outputs[0]
-    if x.dtype not in _BYTES or y.dtype is not x.dtype or x.quant is None or y.quant is None:
+    if x.dtype not in BYTES or y.dtype is not x.dtype or x.quant is None or y.quant is None:
         return None
     found = StoredHardSwish.of(
         QuantizeAndDequantize.of(x.quant, x.dtype), QuantizeAndDequantize.of(y.quant, y.dtype)
@@ -70,20 +68,6 @@ def as_stored(node: Node) -> Replacement | None:
     if found.linear.shift > 0 or not -15 <= found.bent.shift <= 15:
         return None
     return Replacement(OP, found)
-
-
-def _parse(fields: Fields) -> StoredHardSwish:
-    quants = [quantization_field(fields, name) for name in ("operand", "result")]
-    dtype = fields.get("dtype")
-    if dtype not in _BYTES:
-        raise ModelError(f"{OP}: {dtype} is no type of 8 bits")
-    return StoredHardSwish.of(*(QuantizeAndDequantize.of(q, dtype) for q in quants))
-
-
-def _infer(attributes: StoredHardSwish, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-    (x,) = take_operands(OP, operands, 1)
-    check_dtype(OP, x.dtype, _FLOATS)
-    return [x.spec]
 
 
 def _fraction(a: Array, b: int) -> Array:
@@ -111,12 +95,16 @@ def _reference(attributes: StoredHardSwish, arrays: Sequence[Array | None]) -> l
 
 
 def _samples() -> list[Sample]:
+    def stored(dtype: DType, *quants: tuple[float, int]) -> StoredHardSwish:
+        found = (Quantization((scale,), (zero,)) for scale, zero in quants)
+        return StoredHardSwish.of(*(QuantizeAndDequantize.of(q, dtype) for q in found))
+
     def sample(id: str, shape: tuple[int, ...], x: float, y: float, dtype: DType) -> Sample:
         zero = 121 if dtype is DType.U8 else -7
-        fields = {"operand": (x, zero), "result": (y, zero + 3), "dtype": dtype}
-        return Sample(id, fields, (Arg(shape, low=-9, high=9),))
+        attributes = stored(dtype, (x, zero), (y, zero + 3))
+        return Sample.of(id, attributes, Arg(shape, low=-9, high=9))
 
-    halves = {"operand": (129 / 4096, -9), "result": (1 / 64, 5)}
+    halves = stored(DType.I8, (129 / 4096, -9), (1 / 64, 5))
     steps = np.arange(-119, 137, dtype=np.float32).reshape(4, 64)
     return [
         sample("image", (2, 3, 5, 7), 1 / 16, 1 / 32, DType.I8),
@@ -125,10 +113,8 @@ def _samples() -> list[Sample]:
         sample("coarse", (3, 13), 1 / 2, 1 / 4, DType.I8),
         sample("fine", (5, 6), 1 / 64, 1 / 64, DType.I8),
         # Every step, of a scale by which some products are halves.
-        Sample("halves", {**halves, "dtype": DType.I8}, (Arg.of(steps * np.float32(129 / 4096)),)),
+        Sample.of("halves", halves, Arg.of(steps * np.float32(129 / 4096))),
     ]
 
 
-OPS = (
-    OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, elementwise=True),
-)
+OPS = (OpDef(OP, graph_attributes, infer_unary(OP, REALS), _reference, _samples, elementwise=True),)

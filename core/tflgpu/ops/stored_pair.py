@@ -21,21 +21,17 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
+from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Activation, Arg, Draw, Fields, OpDef, Sample
-from tflgpu.ops.elementwise import infer_broadcast
-from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply, quantization_field
-from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.base import Activation, Arg, Draw, OpDef, Sample, graph_attributes
+from tflgpu.ops.elementwise import BYTES, QUANTIZED, infer_broadcast
+from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply
+from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 from tflgpu.ops.quantized import Replacement
 
 OP = "STORED_PAIR"
-_BYTES = frozenset({DType.I8, DType.U8})
-_WORDS = frozenset({DType.I16})
-_STORED = _BYTES | {DType.I16}
-_FLOATS = frozenset({DType.F32, DType.F16})
 #: Bits behind the point of the steps that SQUARED_DIFFERENCE takes apart, and of 16-bit sums.
 POINT = 7
 WIDE_POINT = 15
@@ -103,11 +99,11 @@ def _pair(
     return Replacement(OP, StoredPair(how, left, right, result, numbers, factor))
 
 
-def _takes(node: Node, dtypes: frozenset[DType]) -> bool:
-    return all(
-        v.dtype in dtypes and v.dtype is node.outputs[0].dtype and v.quant
-        for v in (node.input(0), node.input(1))
-    )
+def _stored_type(node: Node) -> DType | None:
+    """That of both operands and the result, which have scales; None where they differ."""
+    dtype = node.outputs[0].dtype
+    alike = all(v.dtype is dtype and v.quant for v in (node.input(0), node.input(1)))
+    return dtype if alike else None
 
 
 def _multipliers(*reals: float) -> tuple[int, ...]:
@@ -133,9 +129,9 @@ def of_sum(sign: int) -> Callable[[Node], Replacement | None]:
     """`Quantized.results` of ADD, or with a sign of -1 of SUB."""
 
     def as_stored(node: Node) -> Replacement | None:
-        if _takes(node, _WORDS):
+        if _stored_type(node) is DType.I16:
             return _wide_sum(node, sign)
-        if not _takes(node, _BYTES):
+        if _stored_type(node) not in BYTES:
             return None
         numbers = sum_numbers(*_scales(node), sign)
         if numbers is None:
@@ -182,9 +178,9 @@ def _has_zero_points(node: Node) -> bool:
 
 def product(node: Node) -> Replacement | None:
     """`Quantized.results` of MUL."""
-    if _takes(node, _WORDS):
+    if _stored_type(node) is DType.I16:
         return _wide_product(node)
-    if not _takes(node, _BYTES):
+    if _stored_type(node) not in BYTES:
         return None
     a, b, y = _scales(node)
     factor = float(np.float32(a * b) / y)
@@ -195,7 +191,7 @@ def product(node: Node) -> Replacement | None:
 
 def squared_difference(node: Node) -> Replacement | None:
     """`Quantized.results` of SQUARED_DIFFERENCE."""
-    if not _takes(node, _BYTES):
+    if _stored_type(node) not in BYTES:
         return None
     a, b, y = (float(s) for s in _scales(node))
     most = 2 * max(a, b)
@@ -207,7 +203,7 @@ def prelu(node: Node) -> Replacement | None:
     """`Quantized.results` of PRELU, whose slopes have 8 bits where the data have 16. Of slopes that
     have 16 as well LiteRT's kernel takes each byte for one, so that half of them are never read."""
     x, slope = node.input(0), node.input(1)
-    if x.dtype not in _STORED or x.dtype is not node.outputs[0].dtype:
+    if x.dtype not in QUANTIZED or x.dtype is not node.outputs[0].dtype:
         return None
     a, b, y = (float(s) for s in _scales(node))
     found = _of_reals(node, How.PRELU, (a / y, a * b / y), 1 << 8)
@@ -233,20 +229,6 @@ def _of_reals(node: Node, how: How, reals: Sequence[float], most: int) -> Replac
         return None
     numbers = tuple(n for m in multipliers for n in (m.value, m.shift))
     return _pair(node, how, numbers)
-
-
-def _parse(fields: Fields) -> StoredPair:
-    names = ("left", "right", "result")
-    left, right, result = (
-        QuantizeAndDequantize.of(quantization_field(fields, name), fields.get("dtype"))
-        for name in names
-    )
-    try:
-        how = How[fields.get("how")]
-    except KeyError:
-        raise ModelError(f"{OP}: {fields.get('how')} is no arithmetic") from None
-    numbers = tuple(int(n) for n in fields.get("numbers") or ())
-    return StoredPair(how, left, right, result, numbers, fields.number("factor"))
 
 
 def _times(x: Array, by: Multiplier) -> Array:
@@ -297,18 +279,12 @@ def _sample(
     dtype: DType = DType.I8,
 ) -> Sample:
     # Scales and steps that f16 holds, so that the same numbers come in any precision.
-    scales = (1 / 16, -3), (1 / 32, 5), (1 / 8, 7)
-    fields = {
-        "how": how.name,
-        "dtype": dtype,
-        "left": scales[0],
-        "right": scales[1],
-        "result": scales[2],
-        "numbers": numbers,
-        "factor": factor,
-    }
-    args = tuple(Arg(shape, low=-9, high=9) for shape in shapes)
-    return Sample(id, fields, args)
+    left, right, result = (
+        QuantizeAndDequantize.of(Quantization((scale,), (zero,)), dtype)
+        for scale, zero in ((1 / 16, -3), (1 / 32, 5), (1 / 8, 7))
+    )
+    attributes = StoredPair(how, left, right, result, numbers, factor)
+    return Sample.of(id, attributes, *(Arg(shape, low=-9, high=9) for shape in shapes))
 
 
 def _samples() -> list[Sample]:
@@ -342,11 +318,10 @@ def _generate(draw: Draw) -> Sample:
 OPS = (
     OpDef(
         OP,
-        _parse,
-        infer_broadcast(OP, _FLOATS),
+        graph_attributes,
+        infer_broadcast(OP, REALS),
         _reference,
         _samples,
-        accuracy=Accuracy.ROUNDED,
         elementwise=True,
         generate=_generate,
     ),

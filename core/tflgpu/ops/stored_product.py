@@ -25,10 +25,10 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Arg, OpDef, Operand, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_point import Multiplier
-from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 from tflgpu.ops.quantized import PostOp, Replacement
 from tflgpu.ops.stored_sums import upper_half
 from tflgpu.ops.stored_total import OP as TOTAL
@@ -37,7 +37,6 @@ from tflgpu.ops.stored_total import StoredTotal
 OP = "STORED_PRODUCT"
 #: Shifts of the multiplier: TFLite takes no others.
 SHIFTS = range(-31, 8)
-_FLOATS = frozenset({DType.F32, DType.F16})
 _STORED = frozenset({DType.I8, DType.I16})
 
 
@@ -93,22 +92,9 @@ def _left(shape: Shape, axes: Sequence[int], keep_dims: bool) -> Shape:
     return tuple(d for i, d in enumerate(shape) if i not in axes)
 
 
-def _parse(fields: Fields) -> StoredProduct:
-    operand, result = (
-        QuantizeAndDequantize(
-            fields.number(f"{name}_scale"), fields.integer("low"), fields.integer("high")
-        )
-        for name in ("operand", "result")
-    )
-    by = Multiplier.of(fields.number("factor"))
-    if not (operand.scale > 0 and result.scale > 0 and by.value and by.shift in SHIFTS):
-        raise ModelError(f"{OP}: scales and a factor that are positive are needed")
-    return StoredProduct(operand, result, by, fields.flag("keep_dims"))
-
-
 def _infer(attributes: StoredProduct, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, axes = take_operands(OP, operands, 2)
-    check_dtype(OP, x.dtype, _FLOATS)
+    check_dtype(OP, x.dtype, REALS)
     found = reduced(const_integers(OP, axes, "the axes"), x.rank)
     if not all(x.shape[axis] for axis in found):
         raise ModelError(f"{OP}: nothing to multiply along axes {list(found)} of {list(x.shape)}")
@@ -147,18 +133,12 @@ def _samples() -> list[Sample]:
         keep: bool = False,
     ) -> Sample:
         ends = (-(1 << 15), (1 << 15) - 1) if wide else (-121, 134)
-        fields = {
-            "operand_scale": 1 / 32,
-            "result_scale": 1 / 16,
-            "low": ends[0],
-            "high": ends[1],
-            "factor": factor,
-            "keep_dims": keep,
-        }
+        operand, result = (QuantizeAndDequantize(scale, *ends) for scale in (1 / 32, 1 / 16))
+        attributes = StoredProduct(operand, result, Multiplier.of(factor), keep)
         # Steps that f16 holds.
         reach = 2000 if wide else 130
         whole = np.random.default_rng(7).integers(-reach, reach, shape).astype(np.float32) / 32
-        return Sample(id, fields, (Arg.of(whole), Arg.of(axes, DType.I32)))
+        return Sample.of(id, attributes, Arg.of(whole), Arg.of(axes, DType.I32))
 
     return [
         sample("channels", (3, 2, 5), (-1,), 0.02),
@@ -171,4 +151,4 @@ def _samples() -> list[Sample]:
     ]
 
 
-OPS = (OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED),)
+OPS = (OpDef(OP, graph_attributes, _infer, _reference, _samples),)

@@ -15,13 +15,13 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.base import Activation
+from tflgpu.ops.elementwise import BYTES
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 
-_BYTES = frozenset({DType.I8, DType.U8})
 #: Highest bits apart from which on the shift has 32 bits, for a scale of the result of 1.
 APART = 2
 
@@ -40,7 +40,7 @@ class StoredQuotient:
     def of(cls, node: Node, activation: Activation) -> StoredQuotient | None:
         """For a node of two quantized operands; None where another kernel computes it."""
         a, b, y = node.input(0), node.input(1), node.outputs[0]
-        if y.dtype not in _BYTES or any(v.dtype is not y.dtype for v in (a, b)):
+        if y.dtype not in BYTES or any(v.dtype is not y.dtype for v in (a, b)):
             return None
         if a.quant is None or b.quant is None or y.quant is None:
             return None

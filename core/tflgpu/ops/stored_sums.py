@@ -26,16 +26,16 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Arg, Draw, OpDef, Operand, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.quantize_and_dequantize import REALS
 
 OP = "STORED_SUMS"
 #: Rows of the table: the bias in 16 bits, 16 more and the rest with its sign; a multiplier's value
 #: and its shift.
 ROWS = 5
 _LIMB = 16
-_FLOATS = frozenset({DType.F32, DType.F16})
 #: A total and its product are no longer than TFLite's.
 LONGEST = 1 << 47
 #: No operand is larger: up to here f32 has every whole number. What is larger is cut, and NaN is 0.
@@ -102,33 +102,12 @@ def fits(attributes: StoredSums, most: Array, multipliers: Sequence[Multiplier])
     return True
 
 
-def _parse(fields: Fields) -> StoredSums:
-    exponents = tuple(int(e) for e in fields.get("exponents") or ())
-    if not exponents or min(exponents) < 0 or max(exponents) > 2 * _LIMB:
-        raise ModelError(
-            f"{OP}: {len(exponents)} exponents, not all from 0 to {2 * _LIMB}, or none"
-        )
-    scale = fields.number("scale")
-    if not scale > 0:
-        raise ModelError(f"{OP}: scale {scale} is not positive")
-    low, high = fields.integer("low"), fields.integer("high")
-    return StoredSums(
-        exponents,
-        fields.flag("wide"),
-        scale,
-        fields.integer("zero_point"),
-        low,
-        high,
-        SumRounding[fields.get("rounds")],
-    )
-
-
 def _infer(attributes: StoredSums, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     *sums, numbers = operands
     if len(sums) != len(attributes.exponents) or any(s is None for s in sums) or numbers is None:
         raise ModelError(f"{OP}: {len(sums)} sums for {len(attributes.exponents)} exponents")
     specs = [s.spec for s in sums if s is not None]
-    check_dtype(OP, specs[0].dtype, _FLOATS)
+    check_dtype(OP, specs[0].dtype, REALS)
     if any(spec != specs[0] for spec in specs):
         raise ModelError(f"{OP}: sums of {', '.join(map(str, specs))}")
     channels = specs[0].shape[-1] if specs[0].shape else 1
@@ -188,20 +167,13 @@ def _sample(
     # A bias of small factors needs more than 32 bits.
     most = np.minimum(2e4 / np.array(reals), 1e11)
     bias = (np.linspace(-0.01, 1, channels) * (most if wide else most / 1e3)).astype(np.int64)
-    fields = {
-        "exponents": exponents,
-        "wide": wide,
-        "scale": 1 / 64,
-        "zero_point": 0 if wide else -7,
-        "low": -30000 if wide else -128,
-        "high": 1 << 15 if wide else 127,
-        "rounds": rounds.name,
-    }
+    ends = (0, -30000, 1 << 15) if wide else (-7, -128, 127)
+    attributes = StoredSums(exponents, wide, 1 / 64, *ends, rounds)
     numbers = table(bias, [Multiplier.of(r) for r in reals], channels)
     # Whole numbers that f16 has too.
     rng = np.random.default_rng(len(id))
     sums = [Arg.of(rng.integers(-2000, 2000, shape).astype(np.float32)) for _ in exponents]
-    return Sample(id, fields, (*sums, Arg.of(numbers, DType.I32)))
+    return Sample.of(id, attributes, *sums, Arg.of(numbers, DType.I32))
 
 
 def _samples() -> list[Sample]:
@@ -227,6 +199,4 @@ def _generate(draw: Draw) -> Sample:
     return _sample("generated", shape, draw.choice(((0, 8), (0, 6, 12))), True, (real,))
 
 
-OPS = (
-    OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, generate=_generate),
-)
+OPS = (OpDef(OP, graph_attributes, _infer, _reference, _samples, generate=_generate),)

@@ -28,14 +28,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ir.graph import Node
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.elementwise import BYTES, infer_unary
 from tflgpu.ops.fixed_point import Multiplier, multiply
-from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
+from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize
 from tflgpu.ops.quantized import PostOp
 
 OP = "STORED_TOTAL"
@@ -43,8 +42,6 @@ OP = "STORED_TOTAL"
 LARGEST = 1 << 30
 #: What XNNPACK multiplies sums of products by is below it.
 _XNNPACK_MOST = 256.0
-_FLOATS = frozenset({DType.F32, DType.F16})
-_BYTES = frozenset({DType.I8, DType.U8})
 
 
 @attrs.frozen
@@ -91,10 +88,10 @@ def of_mean(node: Node) -> PostOp | None:
         return None
     a, b = np.float32(x.quant.scale[0]), np.float32(y.quant.scale[0])
     result, unit = QuantizeAndDequantize.of(y.quant, y.dtype), float(a) / count
-    if x.dtype in _BYTES and not node.input(1).computed:
+    if x.dtype in BYTES and not node.input(1).computed:
         factor = float(np.float32(a / b) / np.float32(count))
         return PostOp(OP, StoredTotal(unit, result, y.quant.zero_point[0], factor))
-    if x.dtype in _BYTES and _keeps_plane(node):
+    if x.dtype in BYTES and _keeps_plane(node):
         zero = x.quant.zero_point[0]
         steps = float(np.float32(zero) * a / b)
         by = Multiplier.of(float(a) / (count * float(b)))
@@ -102,7 +99,7 @@ def of_mean(node: Node) -> PostOp | None:
         return _multiplied(unit, result, by, count << 8, offset=count * zero, bias=bias)
     by = Multiplier.of(float(a) / float(b))
     bits = min(count.bit_length() - 1, 31 + by.shift)
-    if x.dtype not in {*_BYTES, DType.I16} or bits < 0:
+    if x.dtype not in {*BYTES, DType.I16} or bits < 0:
         return None
     by = Multiplier((by.value << bits) // count, by.shift - bits)
     return _multiplied(unit, result, by, count << (15 if x.dtype is DType.I16 else 8))
@@ -118,7 +115,7 @@ def _keeps_plane(node: Node) -> bool:
 def of_sum(node: Node) -> PostOp | None:
     """`Quantized.results` of SUM; of 16 bits TFLite rounds the true one."""
     x, y = node.input(0), node.outputs[0]
-    if x.dtype not in _BYTES or x.dtype is not y.dtype or not (x.quant and y.quant and y.elements):
+    if x.dtype not in BYTES or x.dtype is not y.dtype or not (x.quant and y.quant and y.elements):
         return None
     a, b = np.float32(x.quant.scale[0]), np.float32(y.quant.scale[0])
     count = x.elements // y.elements
@@ -168,31 +165,6 @@ def _multiplied(
     return PostOp(OP, StoredTotal(unit, result, multiplier=by, offset=offset, bias=bias))
 
 
-def _parse(fields: Fields) -> StoredTotal:
-    unit, scale = fields.number("unit"), fields.number("scale")
-    if not unit > 0 or not scale > 0:
-        raise ModelError(f"{OP}: unit {unit} and scale {scale} are not both positive")
-    result = QuantizeAndDequantize(scale, fields.integer("low"), fields.integer("high"))
-    factor = fields.number("factor")
-    by = Multiplier.of(factor) if fields.flag("twice") else None
-    return StoredTotal(
-        unit,
-        result,
-        fields.integer("zero_point"),
-        factor,
-        by,
-        fields.integer("offset"),
-        fields.number("bias"),
-        fields.flag("away"),
-    )
-
-
-def _infer(attributes: StoredTotal, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-    (x,) = take_operands(OP, operands, 1)
-    check_dtype(OP, x.dtype, _FLOATS)
-    return [x.spec]
-
-
 def _reference(attributes: StoredTotal, arrays: Sequence[Array | None]) -> list[Array]:
     x = present(arrays[0])
     total = np.rint(np.nan_to_num(x.astype(np.float32) * np.float32(attributes.inverse)))
@@ -219,20 +191,12 @@ def _samples() -> list[Sample]:
         drawn: bool = False,
         **more: Any,
     ) -> Sample:
+        by = Multiplier.of(factor) if twice else None
+        result = QuantizeAndDequantize(1 / 8, -121, 134)
         # Totals that f16 has too.
-        fields = {
-            "unit": 1 / 64,
-            "scale": 1 / 8,
-            "low": -121,
-            "high": 134,
-            "zero_point": -7,
-            "factor": factor,
-            "twice": twice,
-            **more,
-        }
         whole = np.random.default_rng(3).integers(-2000, 2000, shape) / 64
         given = Arg(shape, low=-9, high=9) if drawn else Arg.of(whole.astype(np.float32))
-        return Sample(id, fields, (given,))
+        return Sample.of(id, StoredTotal(1 / 64, result, -7, factor, by, **more), given)
 
     return [
         sample("halves", (2, 3, 5, 6), 1 / 16),
@@ -244,6 +208,4 @@ def _samples() -> list[Sample]:
     ]
 
 
-OPS = (
-    OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, elementwise=True),
-)
+OPS = (OpDef(OP, graph_attributes, infer_unary(OP, REALS), _reference, _samples, elementwise=True),)

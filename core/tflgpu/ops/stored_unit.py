@@ -21,11 +21,11 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Activation, Arg, OpDef, Operand, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_functions import inverse_root
 from tflgpu.ops.fixed_point import multiply
-from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 from tflgpu.ops.quantized import Replacement
 
 OP = "STORED_UNIT"
@@ -33,7 +33,6 @@ OP = "STORED_UNIT"
 UNIT = 128
 #: f32 has every sum of squares below.
 LARGEST = 1 << 24
-_FLOATS = frozenset({DType.F32, DType.F16})
 
 
 @attrs.frozen
@@ -63,16 +62,9 @@ def as_stored(node: Node) -> Replacement | None:
     return Replacement(OP, attributes)
 
 
-def _parse(fields: Fields) -> StoredUnit:
-    scale, low = fields.number("scale"), fields.integer("low")
-    if not scale > 0:
-        raise ModelError(f"{OP}: scale {scale} is not positive")
-    return StoredUnit(QuantizeAndDequantize(scale, low, low + 255))
-
-
 def _infer(attributes: StoredUnit, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     (x,) = take_operands(OP, operands, 1)
-    check_dtype(OP, x.dtype, _FLOATS)
+    check_dtype(OP, x.dtype, REALS)
     if not x.shape or x.shape[-1] * attributes.widest >= LARGEST:
         raise ModelError(f"{OP}: rows of {list(x.shape)} are none, or too long")
     return [x.spec]
@@ -93,8 +85,8 @@ def _reference(attributes: StoredUnit, arrays: Sequence[Array | None]) -> list[A
 
 def _samples() -> list[Sample]:
     def sample(id: str, *shape: int, low: int = -128, reach: float = 9) -> Sample:
-        fields = {"scale": 1 / 16, "low": low}
-        return Sample(id, fields, (Arg(shape, low=-reach, high=reach),))
+        attributes = StoredUnit(QuantizeAndDequantize(1 / 16, low, low + 255))
+        return Sample.of(id, attributes, Arg(shape, low=-reach, high=reach))
 
     return [
         sample("image", 2, 3, 5, 6),
@@ -105,4 +97,4 @@ def _samples() -> list[Sample]:
     ]
 
 
-OPS = (OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED),)
+OPS = (OpDef(OP, graph_attributes, _infer, _reference, _samples),)

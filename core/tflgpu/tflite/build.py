@@ -16,7 +16,7 @@ from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
 from tflgpu.lowering.reason import NeedsConstant, Unsupported
-from tflgpu.ops.base import Fields, OpDef, Operand
+from tflgpu.ops.base import Fields, OpDef, Operand, graph_attributes
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host, runs_subgraphs
@@ -207,8 +207,8 @@ class _Building:
         )
         definition = self.ops.get(operator.name)
         is_namesake = operator.is_custom and operator.name in BUILTIN_CODES
-        if is_namesake:
-            definition = None  # somebody's own op; what has only its name may not stand for it
+        if is_namesake or (definition is not None and definition.parse is graph_attributes):
+            definition = None  # an author's own op; what has only its name may not stand for it
         if definition is not None and definition.owner:
             where += f" of plugin {definition.owner}"
         narrow = self.narrow.refuses(node, definition)

@@ -60,3 +60,12 @@ def random_input(detail: Mapping[str, Any], rng: np.random.Generator) -> Array:
     if dtype.kind == "S":
         raise InputError(f"input {detail['name']} takes texts; give a .npy file of them by -i")
     raise InputError(f"input {detail['name']} is {dtype}, for which there are no random values")
+
+
+def random_inputs(runner: Runner, rng: np.random.Generator) -> dict[int, Array]:
+    """Random contents of every input, by tensor index.
+
+    Raises:
+        InputError: an input takes what there are no random values for.
+    """
+    return {int(d["index"]): random_input(d, rng) for d in runner.get_input_details()}
