@@ -81,9 +81,10 @@ class KeptKernels(KernelCache[W, str, P]):
         in_parallel(self.thread_name, lambda item: self.make(*item), rest)
 
     def _make(self, kernel: Kernel, source: str) -> P:
-        # Of processes that start together each would compile everything.
-        with self._building(source) as waited:
-            if waited and (kept := self._kept([source])):
+        # Of processes that start together each would compile everything. Another may have made it
+        # since it was looked up, and be done before the lock is asked for.
+        with self._building(source):
+            if kept := self._kept([source]):
                 return kept[source]
             made = self._from_source(kernel, source)
             self._prove(source, made)
