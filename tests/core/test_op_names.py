@@ -106,6 +106,12 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"TRANSPOSE", "RESHAPE", "MEAN_STDDEV_NORMALIZATION"}),
         "takes the first two away around the last",
     ),
+    "tools/check.py": (
+        frozenset({"TFLite_Detection_PostProcess"}), "judges its results as boxes"),
+    "tools/check_advice.py": (
+        frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE"}),
+        "says what TFLite's guide to its GPU delegate says of them",
+    ),
     "tflite/inline.py": (
         frozenset({"STABLEHLO_COMPOSITE", "RESHAPE", "CONCATENATION"}),
         "writes the first as what it is made of, and copies by the others",

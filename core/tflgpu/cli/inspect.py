@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +45,8 @@ from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
+from tflgpu.tools.metadata import metadata
+from tflgpu.tools.metadata_values import ModelMetadata
 
 #: Where an operator goes, which part of the device's it is in, and why it is not on the device.
 _Places = Mapping[int, tuple[str, int | None, str]]
@@ -83,6 +85,7 @@ def inspect(
         else _by_profile(file, profile, numerics)
     )
     on, note, known = judged.on, judged.note, judged.notes
+    meta = metadata(str(model))
     rows = _rows(file, judged)
     if judged.report is not None:
         rows = _estimated(rows, judged.report)
@@ -96,6 +99,7 @@ def inspect(
             {
                 "model": str(model),
                 "description": file.description,
+                "metadata": None if meta is None else _metadata_json(meta),
                 "subgraphs": len(file.subgraphs),
                 "inputs": [_tensor_json(file, i) for i in file.main.inputs],
                 "outputs": [_tensor_json(file, i) for i in file.main.outputs],
@@ -108,7 +112,7 @@ def inspect(
             }
         )
         return
-    _show_tensors(file, model, judged.shapes)
+    _show_tensors(file, model, judged.shapes, meta)
     show_rows(rows)
     # A stand-in for a device is not chosen by options, and its times are of no real device.
     for line in () if judged.report is None or note else notes(judged.report):
@@ -299,7 +303,36 @@ def _signature_json(signature: Any) -> dict[str, Any]:
     return {"key": signature.key, "inputs": inputs, "outputs": outputs}
 
 
-def _show_tensors(file: ModelFile, model: Path, shapes: Shapes) -> None:
+def _metadata_json(meta: ModelMetadata) -> dict[str, Any]:
+    return attrs.asdict(meta, filter=lambda field, value: field.name != "read")
+
+
+def _metadata_lines(meta: ModelMetadata | None) -> Iterator[str]:
+    """The author's words on the model and on its tensors, as far as there are any."""
+    if meta is None:
+        return
+    known = ("name", "version", "author", "license", "description")
+    said = [f"{field} {text}" for field in known if (text := getattr(meta, field))]
+    yield f"metadata: {'; '.join(said) or 'of tensors only'}"
+    for kind, tensors in (("input", meta.inputs), ("output", meta.outputs)):
+        for number, tensor in enumerate(tensors):
+            parts = [tensor.content, tensor.colours]
+            if tensor.normalization is not None:
+                mean, std = (_numbers(v) for v in attrs.astuple(tensor.normalization))
+                parts.append(f"(x - {mean}) / {std}")
+            if tensor.labels:
+                parts.append(f"{len(tensor.labels)} labels, from {tensor.labels[0]}")
+            parts += [f"file {file.name} ({file.kind})" for file in tensor.files]
+            parts.append(tensor.description)
+            told = ", ".join(part for part in parts if part)
+            yield f"  {kind} {number} {tensor.name}: {told or 'nothing more'}"
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return " ".join(f"{value:g}" for value in values)
+
+
+def _show_tensors(file: ModelFile, model: Path, shapes: Shapes, meta: ModelMetadata | None) -> None:
     table = console.table(str(model), "", "tensor", "name", "type", "quantization")
     for kind, indices in (("input", file.main.inputs), ("output", file.main.outputs)):
         for index in indices:
@@ -318,5 +351,7 @@ def _show_tensors(file: ModelFile, model: Path, shapes: Shapes) -> None:
         )
     if file.description:
         console.say(f"description: {file.description}")
+    for line in _metadata_lines(meta):
+        console.say(line)
     if len(file.subgraphs) > 1:
         console.say(f"{len(file.subgraphs)} subgraphs; the first is shown")
