@@ -72,17 +72,20 @@ if TYPE_CHECKING:
     from tflgpu.runtime.estimate import Estimate
     from tflgpu.runtime.profile import RunProfile
     from tflgpu.tflite import converters
+    from tflgpu.tools.answer import Answer
     from tflgpu.tools.benchmark import benchmark
     from tflgpu.tools.check import CheckResult, check
     from tflgpu.tools.measurement import Benchmark, Measurement
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
+    from tflgpu.tools.task import Task
 
     __version__: str
 
 __all__ = [
     "AccuracyGuard",
     "AllocationError",
+    "Answer",
     "ArgumentError",
     "Benchmark",
     "BudgetError",
@@ -129,6 +132,7 @@ __all__ = [
     "SavedModelError",
     "SignatureRunner",
     "StateError",
+    "Task",
     "TensorDetails",
     "TensorMetadata",
     "TflgpuError",
@@ -150,6 +154,7 @@ __all__ = [
 _HOMES = {
     "CheckResult": "tflgpu.tools.check",
     "AccuracyGuard": "tflgpu.options.accuracy",
+    "Answer": "tflgpu.tools.answer",
     "Benchmark": "tflgpu.tools.measurement",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
@@ -175,6 +180,7 @@ _HOMES = {
     "OpResolverType": "tflgpu.options",
     "Precision": "tflgpu.lowering.precision",
     "SignatureRunner": "tflgpu.interpreter.signatures",
+    "Task": "tflgpu.tools.task",
     "TensorDetails": "tflgpu.interpreter.details",
     "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
