@@ -140,6 +140,7 @@ def test_samples_of_a_folder(tflgpu: Tflgpu, chain: Path, two_inputs: Path, tmp_
         (("--as", "adreno-740", "--backend", "opencl"), "--as is for a device that is not here"),
         (("--data", "absent"), "there is no such folder"),
         (("--std", "0"), "--std not 0"),
+        (("--std", "2"), "--mean and --std are for images"),
     ],
 )
 def test_mistakes(tflgpu: Tflgpu, chain: Path, arguments: tuple[str, ...], message: str) -> None:

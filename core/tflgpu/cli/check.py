@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
-from tflgpu.cli.inputs import Normalization, load
+from tflgpu.cli.inputs import load, pixel_numbers
 from tflgpu.cli.models import Backend, Device, Model, Numerics, Precision, options_of, quiet_logs
 from tflgpu.cli.profiles import ProfileName
 from tflgpu.errors import InputError, OptionError
@@ -25,6 +24,8 @@ from tflgpu.tools.check import CheckResult
 from tflgpu.tools.check import check as check_model
 from tflgpu.tools.check_advice import advice
 from tflgpu.tools.check_report import COLUMNS, cells, histogram, layer_text, verdict
+from tflgpu.tools.metadata import metadata
+from tflgpu.tools.recipe import Recipe, TaskOptions
 
 #: Exit codes: 0 agrees, this, and 2 where the check could not be made.
 DIFFERS = 1
@@ -63,8 +64,10 @@ def check(
     ] = True,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
-    mean: Annotated[float, typer.Option(help="Of pixels, subtracted.")] = 127.5,
-    std: Annotated[float, typer.Option(help="Of pixels, divided by.")] = 127.5,
+    mean: Annotated[
+        str | None, typer.Option(metavar="N|R,G,B", help="Subtracted from pixels of 0 to 255.")
+    ] = None,
+    std: Annotated[str | None, typer.Option(metavar="N|R,G,B", help="Divides pixels then.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0,
     flags: Flags = NO_FLAGS,
 ) -> None:
@@ -82,10 +85,11 @@ def check(
         return
     if backend == CPU:
         raise OptionError("check compares a device with the CPU; name another --backend")
-    if not math.isfinite(mean) or not math.isfinite(std) or std == 0:
-        raise OptionError(f"--mean {mean} and --std {std}: numbers, and --std not 0")
+    pixels = TaskOptions(mean=pixel_numbers("--mean", mean), std=pixel_numbers("--std", std))
+    if data is None and (mean is not None or std is not None):
+        raise OptionError("--mean and --std are for images; give a folder of some by --data")
     options = options_of(backend, device, precision, numerics, flags)
-    samples = None if data is None else list(_samples(model, data, count, Normalization(mean, std)))
+    samples = None if data is None else list(_samples(model, data, count, pixels))
     with quiet_logs(), console.working("checking"):
         result = check_model(
             str(model), samples, options, count=min(count, 4), seed=seed, tolerance=tolerance,
@@ -136,25 +140,28 @@ def _by_profile(model: Path, name: str, *, full: bool, as_json: bool) -> None:
 
 
 def _samples(
-    model: Path, folder: Path, count: int, normalization: Normalization
+    model: Path, folder: Path, count: int, pixels: TaskOptions
 ) -> Iterator[Mapping[int, Array]]:
     if not folder.is_dir():
         raise InputError(f"--data {folder}: there is no such folder")
-    with Interpreter(str(model), None, []) as interpreter:
-        details = interpreter.get_input_details()
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in _FILES)
     if not paths:
         raise InputError(f"{folder} has no images, .npy or .npz files")
-    for path in paths[:count]:
-        if path.suffix.lower() == ".npz":
-            yield _archive(path, details)
-        elif len(details) > 1:
-            raise InputError(
-                f"{path}: the model has {len(details)} inputs; give .npz files with arrays by "
-                f"name: {', '.join(str(d['name']) for d in details)}"
-            )
-        else:
-            yield {int(details[0]["index"]): load(path, details[0], normalization)}
+    with Interpreter(str(model), None, []) as interpreter:
+        details = interpreter.get_input_details()
+        recipe = Recipe(interpreter, metadata(model), pixels, 1)
+        for path in paths[:count]:
+            if path.suffix.lower() == ".npz":
+                yield _archive(path, details)
+            elif len(details) > 1:
+                raise InputError(
+                    f"{path}: the model has {len(details)} inputs; give .npz files with arrays by "
+                    f"name: {', '.join(str(d['name']) for d in details)}"
+                )
+            elif path.suffix.lower() == ".npy":
+                yield {int(details[0]["index"]): load(path, details[0])}
+            else:
+                yield from (prepared.arrays for prepared in recipe.prepare(str(path), 0))
 
 
 def _archive(path: Path, details: Any) -> Mapping[int, Array]:
