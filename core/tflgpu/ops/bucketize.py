@@ -16,7 +16,16 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, FileForm, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    Fields,
+    FileForm,
+    OpDef,
+    Operands,
+    Sample,
+)
 from tflgpu.ops.elementwise import check_dtype
 
 _NAME = "BUCKETIZE"
@@ -38,13 +47,13 @@ def _parse(fields: Fields) -> Bucketize:
     return Bucketize(tuple(found.tolist()))
 
 
-def _infer(attributes: Bucketize, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: Bucketize, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands(_NAME, operands, 1)
     check_dtype(_NAME, x.dtype, _NUMBERS)
     return [TensorSpec(x.shape, DType.I32)]
 
 
-def _reference(attributes: Bucketize, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: Bucketize, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     # C++ compares an i32 or i64 with a float as floats, and a double with it as doubles.
     numbers = x if x.dtype.kind == "f" else x.astype(np.float32)
@@ -55,7 +64,7 @@ def _reference(attributes: Bucketize, arrays: Sequence[Array | None]) -> list[Ar
     ]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(
         id: str, shape: tuple[int, ...], boundaries: Sequence[float], dtype: DType = DType.F32
     ) -> Sample:

@@ -7,7 +7,7 @@ kernel takes lengths that are powers of two, from 2 on along the width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,11 +18,13 @@ from tflgpu.ops.axes import const_integers, integers, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     FileForm,
     NoAttrs,
     OnDevice,
     OpDef,
     Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -32,7 +34,7 @@ _PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
 
 
 def _infer_part(op: str) -> Callable[..., list[TensorSpec]]:
-    def infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
         (x,) = take_operands(op, operands, 1)
         if x.dtype not in _PARTS:
             raise ModelError(f"{op} takes c64 or c128, not {x.dtype.value}")
@@ -42,7 +44,7 @@ def _infer_part(op: str) -> Callable[..., list[TensorSpec]]:
 
 
 def _reference_part(part: Callable[[Array], Array]) -> Callable[..., list[Array]]:
-    def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
         return [np.array(part(present(arrays[0])))]
 
     return reference
@@ -60,7 +62,7 @@ def _lengths(op: str, operand: Operand) -> tuple[int, ...]:
     return found
 
 
-def _infer_rfft(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_rfft(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     op = "RFFT2D"
     x, lengths = take_operands(op, operands, 2)
     if x.dtype is not DType.F32 or x.rank < 2:
@@ -69,7 +71,7 @@ def _infer_rfft(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list
     return [TensorSpec((*x.shape[:-2], height, width // 2 + 1), DType.C64)]
 
 
-def _reference_rfft(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_rfft(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x, (height, width) = present(arrays[0]), integers(present(arrays[1]))
     used = x[..., :height, :width].astype(np.float64)
     found = np.fft.rfft2(used, s=(height, width), axes=(-2, -1)).astype(np.complex64)
@@ -84,7 +86,7 @@ def _limits(node: Node) -> str | None:
     return f"{node.op}: complex numbers stay on the CPU"
 
 
-def _part_samples() -> Sequence[Sample]:
+def _part_samples() -> list[Sample]:
     return [
         Sample("vector", {}, (Arg((7,), DType.C64, -3, 3),)),
         Sample("rank4", {}, (Arg((2, 3, 5, 4), DType.C64, -3, 3),)),
@@ -93,7 +95,7 @@ def _part_samples() -> Sequence[Sample]:
     ]
 
 
-def _rfft_samples() -> Sequence[Sample]:
+def _rfft_samples() -> list[Sample]:
     def sample(id: str, shape: tuple[int, ...], height: int, width: int) -> Sample:
         return Sample(id, {}, (Arg(shape), Arg.of([height, width], DType.I32)), accumulates=64)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.base import Activation, OpDef, Operand, Variables
+from tflgpu.ops.base import Activation, OpDef, Operands, Variables
 from tflgpu.ops.facets import Batched, Filter, Pads, Reordered, Spread, Work
 from tflgpu.ops.moves import Moves
 from tflgpu.ops.quantized import Hybrid, InDigits, Integers, OnTheFly, Replacement, Rounding
@@ -233,7 +233,7 @@ def _digits(guarded: Guard, found: object, node: Node) -> InDigits:
 
 
 def _constants(
-    found: object, attributes: Any, operands: Sequence[Operand | None], resized: bool
+    found: object, attributes: Any, operands: Operands, resized: bool
 ) -> dict[int, Array]:
     if not isinstance(found, dict) or not all(isinstance(e, np.ndarray) for e in found.values()):
         raise Refused(f"{shown(found)}, not a dict of arrays by position")

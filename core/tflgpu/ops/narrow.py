@@ -6,8 +6,6 @@ so that what an index does there is what the one of 64 bits does, and never anot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
@@ -19,7 +17,7 @@ from tflgpu.ops.base import (
     NoAttrs,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
     no_attrs,
@@ -35,7 +33,7 @@ def narrowed(array: Array) -> Array:
     return np.clip(array, limits.min, limits.max).astype(np.int32)
 
 
-def _infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands(OP, operands, 1)
     check_dtype(OP, x.dtype, frozenset({DType.I64}))
     return [TensorSpec(x.shape, DType.I32)]
@@ -45,7 +43,7 @@ def _limits(node: Node) -> str | None:
     return "indices of 64 bits are made 32-bit ones on the CPU"
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     large = Arg.of([2**31, -(2**31) - 1, 2**62, -(2**62), 5, 2**31 - 1], DType.I64)
     return [Sample("inside", {}, (Arg((3, 5), DType.I64, -9, 9),)), Sample("outside", {}, (large,))]
 

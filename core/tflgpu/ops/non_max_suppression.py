@@ -24,11 +24,12 @@ from tflgpu.ops.axes import const_integer, need_rank, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     NoAttrs,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -37,7 +38,7 @@ _V4, _V5 = "NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"
 _SCALARS = ("count", "overlap threshold", "score threshold", "sigma")
 
 
-def _infer(op: str, attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(op: str, attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     given = take_operands(op, operands, 5 if op == _V4 else 6)
     boxes, scores, count = given[:3]
     if boxes.rank != 2 or boxes.shape[1] != 4 or scores.shape != boxes.shape[:1]:
@@ -112,7 +113,7 @@ def _select(op: str, arrays: Sequence[Array]) -> tuple[list[int], list[np.float3
     return taken, found
 
 
-def _reference(op: str, attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(op: str, attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     given = [present(a) for a in arrays]
     taken, found = _select(op, given)
     size = int(given[2])
@@ -132,7 +133,7 @@ def _boxes(count: int, seed: int) -> Array:
     return np.concatenate([corner, corner + size], 1).astype(np.float32)
 
 
-def _samples(op: str) -> Sequence[Sample]:
+def _samples(op: str) -> list[Sample]:
     def sample(
         id: str,
         boxes: int,

@@ -7,15 +7,13 @@ an integer kernel would do them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.base import Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import infer_unary
 
 OP = "QUANTIZE_AND_DEQUANTIZE"
@@ -50,7 +48,7 @@ class QuantizeAndDequantize:
         return float(np.float32(1.0) / np.float32(self.scale))
 
 
-def _reference(attributes: QuantizeAndDequantize, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: QuantizeAndDequantize, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     return [np.asarray(steps_of(attributes, x) * np.float32(attributes.scale)).astype(x.dtype)]
 

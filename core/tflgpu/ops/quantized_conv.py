@@ -6,7 +6,6 @@ No file has this op: with integer numerics it takes the place of a CONV_2D of on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -18,10 +17,11 @@ from tflgpu.ops.axes import present
 from tflgpu.ops.base import (
     Accuracy,
     Activation,
+    Arrays,
     Draw,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Padding,
     Quantized,
     Sample,
@@ -49,7 +49,7 @@ def _attributes(node: Node) -> Union[QuantizedSums, str]:
     return attributes_for(node, 0)
 
 
-def _infer(attributes: QuantizedSums, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: QuantizedSums, operands: Operands) -> list[TensorSpec]:
     image, weights, window = take_sums(OP, attributes, operands, 0)
     if image.shape[3] != weights.shape[3]:
         raise ModelError(
@@ -59,7 +59,7 @@ def _infer(attributes: QuantizedSums, operands: Sequence[Operand | None]) -> lis
     return [TensorSpec(shape, DType.I8)]
 
 
-def _reference(attributes: QuantizedSums, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: QuantizedSums, arrays: Arrays) -> list[Array]:
     image, weights = present(arrays[0]), present(arrays[1])
     steps, filters, window = steps_and_taps(OP, attributes, image, weights)
     sums: Any = 0

@@ -7,7 +7,6 @@ No file has this op: with integer numerics it takes the place of a DEPTHWISE_CON
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,11 @@ from tflgpu.ops.axes import present
 from tflgpu.ops.base import (
     Accuracy,
     Activation,
+    Arrays,
     Draw,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Padding,
     Quantized,
     Sample,
@@ -44,7 +44,7 @@ from tflgpu.ops.windows import tap_view
 OP = "QUANTIZED_DEPTHWISE_CONV_2D"
 
 
-def _infer(attributes: QuantizedSums, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: QuantizedSums, operands: Operands) -> list[TensorSpec]:
     image, weights, window = take_sums(OP, attributes, operands, 3)
     out = weights.shape[3]
     if weights.shape[0] != 1 or out % image.shape[3]:
@@ -54,7 +54,7 @@ def _infer(attributes: QuantizedSums, operands: Sequence[Operand | None]) -> lis
     return [TensorSpec((image.shape[0], window.out_h, window.out_w, out), DType.I8)]
 
 
-def _reference(attributes: QuantizedSums, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: QuantizedSums, arrays: Arrays) -> list[Array]:
     image, weights = present(arrays[0]), present(arrays[1])
     steps, filters, window = steps_and_taps(OP, attributes, image, weights)
     steps = np.repeat(steps, weights.shape[3] // image.shape[3], axis=3)

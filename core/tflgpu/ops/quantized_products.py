@@ -21,7 +21,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.quant import Quantization
-from tflgpu.ops.base import Activation, Arg, Fields, Operand, Sample
+from tflgpu.ops.base import Activation, Arg, Fields, Operand, Operands, Sample
 from tflgpu.ops.conv import parse_conv
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.facets import Work
@@ -132,7 +132,7 @@ def attributes_for(node: Node, out: int) -> Union[QuantizedSums, str]:
 
 
 def take_sums(
-    op: str, attributes: QuantizedSums, operands: Sequence[Operand | None], out: int
+    op: str, attributes: QuantizedSums, operands: Operands, out: int
 ) -> tuple[Operand, Operand, Window]:
     """Input, filter and window of such an op, checked; a bias is checked as well.
 

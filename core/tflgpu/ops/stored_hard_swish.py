@@ -10,8 +10,6 @@ Source: TFLite's `kernels/internal/reference/hard_swish.h` and `kernels/activati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -19,7 +17,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.base import Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import BYTES, infer_unary
 from tflgpu.ops.fixed_functions import divide
 from tflgpu.ops.fixed_point import Multiplier
@@ -77,7 +75,7 @@ def _fraction(a: Array, b: int) -> Array:
     return np.clip(np.trunc((product + half) / (1 << 15)).astype(np.int64), LOW, HIGH)
 
 
-def _reference(attributes: StoredHardSwish, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: StoredHardSwish, arrays: Arrays) -> list[Array]:
     x, (linear, bent) = present(arrays[0]), (attributes.linear, attributes.bent)
     wide = steps_of(attributes.operand, x).astype(np.int64) << POINT
     straight, share = _fraction(wide, linear.value), wide

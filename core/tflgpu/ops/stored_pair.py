@@ -25,7 +25,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Activation, Arg, Draw, OpDef, Sample, graph_attributes
+from tflgpu.ops.base import Activation, Arg, Arrays, Draw, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import BYTES, QUANTIZED, infer_broadcast
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
@@ -235,7 +235,7 @@ def _times(x: Array, by: Multiplier) -> Array:
     return multiply(x, by.value, by.left, by.right)
 
 
-def _reference(attributes: StoredPair, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: StoredPair, arrays: Arrays) -> list[Array]:
     x, y = present(arrays[0]), present(arrays[1])
     a = steps_of(attributes.left, x).astype(np.int64)
     b = steps_of(attributes.right, y).astype(np.int64)

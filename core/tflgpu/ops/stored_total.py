@@ -22,7 +22,7 @@ measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -31,7 +31,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.base import Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import BYTES, infer_unary
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize
@@ -165,7 +165,7 @@ def _multiplied(
     return PostOp(OP, StoredTotal(unit, result, multiplier=by, offset=offset, bias=bias))
 
 
-def _reference(attributes: StoredTotal, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: StoredTotal, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     total = np.rint(np.nan_to_num(x.astype(np.float32) * np.float32(attributes.inverse)))
     total = np.clip(total, -LARGEST, LARGEST)
