@@ -10,12 +10,15 @@ import pytest
 import tflgpu
 from tflgpu.errors import InputError, ModelError, OptionError
 from tflgpu.ir.dtypes import DType
+from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.converters import (
     FromBytes,
+    FromFloats,
     FromImage,
     FromLayout,
     ToBytes,
     ToClasses,
+    ToFloats,
     ToLayout,
     converted,
 )
@@ -146,10 +149,14 @@ def test_by_a_device(backend: str, name: str, require_backend: Callable[[str], A
     check(name, run(converted(model(), **options), x, backend=backend, device=device))
 
 
-def test_on_the_device_and_without_a_copy() -> None:
+@pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
+def test_on_the_device_and_without_a_copy(
+    backend: str, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
     content = converted(model(), inputs={"x": FromBytes(MEAN, SCALE)}, outputs={"y": ToClasses()})
     with (
-        tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate,
+        tflgpu.GpuDelegate(backend=backend, device=1 if backend == "cpu_ref" else 0) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as one,
     ):
         one.allocate_tensors()
@@ -161,6 +168,57 @@ def test_on_the_device_and_without_a_copy() -> None:
             x.write(IMAGE)
             one.invoke()
             np.testing.assert_array_equal(y.read(), CASES["bytes, classes"][2])
+
+
+def quantized_model(dtype: DType = DType.I8) -> bytes:
+    """``y = max(x, 0)`` of quantized numbers."""
+    scale = Quantization((0.05,), (0 if dtype is DType.I16 else 3,))
+    tensors = [TensorSpec(n, (1, 5, 7, 3), dtype, quantization=scale) for n in ("image", "scores")]
+    return write_model(ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,)))
+
+
+OF_QUANTIZED: dict[str, tuple[dict[str, Any], Any]] = {
+    "floats": ({"inputs": {0: FromFloats()}, "outputs": {1: ToFloats()}}, FLOATS * 4),
+    "bytes": ({"inputs": {0: FromBytes(128, 0.02)}}, IMAGE),
+    "classes": ({"inputs": {0: FromFloats()}, "outputs": {1: ToClasses()}}, FLOATS),
+    "layouts": (
+        {"inputs": {0: FromLayout()}, "outputs": {1: ToLayout()}}, sliced(FLOATS),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_QUANTIZED)
+@pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
+@pytest.mark.parametrize("dtype", [DType.I8, DType.U8, DType.I16], ids=lambda d: d.value)
+def test_of_quantized_tensors_as_by_litert(
+    backend: str, name: str, dtype: DType, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
+    options, x = OF_QUANTIZED[name]
+    content = converted(quantized_model(dtype), **options)
+    want = run(content, x)
+    found = run(content, x, backend=backend, device=1 if backend == "cpu_ref" else 0)
+    assert found.dtype == want.dtype
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_buffers_of_floats_at_a_quantized_model() -> None:
+    ends = {"inputs": {0: FromFloats()}, "outputs": {1: ToFloats()}}
+    content = converted(quantized_model(), **ends)
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as one,
+    ):
+        one.allocate_tensors()
+        with one.allocate_buffer("image") as x, one.allocate_buffer("scores") as y:
+            assert (x.dtype, y.dtype) == (np.float32, np.float32)
+            one.bind_input("image", x)
+            one.bind_output("scores", y)
+            x.write(FLOATS)
+            one.invoke()
+            assert one.copied.total == 0
+            rounded = np.round(np.clip(FLOATS, -6.55, 6.2) / np.float32(0.05)) * np.float32(0.05)
+            np.testing.assert_allclose(y.read(), np.maximum(rounded, 0), atol=1e-6)
 
 
 def test_open_dimensions_stay_open() -> None:
@@ -225,7 +283,11 @@ def test_models_that_it_is_not_for() -> None:
         converted(flat, inputs={0: FromImage(5, 7)})
     tensors = [TensorSpec(n, (3,), DType.I32) for n in "xy"]
     whole = write_model(ModelSpec(tensors, [OperatorSpec("ABS", {}, (0,), (1,))], (0,), (1,)))
-    with pytest.raises(InputError, match="is i32; converters are for f32"):
+    with pytest.raises(InputError, match="is i32 without one scale; converters are for f32"):
         converted(whole, inputs={0: FromBytes()})
+    with pytest.raises(InputError, match="FromFloats: 'image' is f32 as it is"):
+        converted(model(), inputs={0: FromFloats()})
+    with pytest.raises(InputError, match="ToFloats: 'scores' is f32 as it is"):
+        converted(model(), outputs={3: ToFloats()})
     with pytest.raises(ModelError):
         converted(b"nothing", inputs={0: FromBytes()})

@@ -131,6 +131,9 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
                    "ARG_MAX", "QUANTIZE"}),
         "puts these before and after a model",
     ),
+    "tflite/edge_edit.py": (
+        frozenset({"QUANTIZE", "DEQUANTIZE"}), "puts these before and after a quantized model",
+    ),
     "devices/figures.py": (
         frozenset({"RELU", "MAX_POOL_2D", "DEPTHWISE_CONV_2D", "CONV_2D"}),
         "makes the graphs of these that devices are timed by",

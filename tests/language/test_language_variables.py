@@ -256,3 +256,58 @@ def test_a_variable_is_set_in_its_own_kernel(case: Case) -> None:
     for change in (Case().k.set, Case().k.add_to):
         with pytest.raises(KernelError, match="x is not a variable of it"):
             change(case.x, 1.0)
+
+
+def memory(kind: str) -> tuple[Builder, Callable[[int], Expr], Callable[[int, Expr], None]]:
+    """A kernel, and how it loads from memory that it writes, and stores to it."""
+    k = Builder("case", (1, 1, 1))
+    if kind == "shared":
+        room = k.shared("room", F32, 4)
+        return k, partial(k.load_shared, room), partial(k.store_shared, room)
+    both = k.buffer("room", Scalar.F32, 1, "read_write")
+    return k, partial(k.load_lane, both), partial(k.store_lane, both)
+
+
+@pytest.mark.parametrize("kind", ["shared", "buffer"])
+def test_what_was_loaded_before_a_store_is_refused_behind_it(kind: str) -> None:
+    k, load, store = memory(kind)
+    old = load(0) * 2.0
+    store(1, old)
+    made = line() - 2
+    stored = at(made, made + 1, line() + 2)
+    with pytest.raises(KernelError, match=r"reads room, .*would give the new value") as told:
+        store(2, old)
+    assert re.search(stored, str(told.value))
+    kept = k.let(load(0), "kept")
+    store(0, kept + 1.0)
+    store(3, kept)
+
+
+@pytest.mark.parametrize("kind", ["shared", "buffer"])
+def test_loads_in_blocks(kind: str) -> None:
+    k, load, store = memory(kind)
+    before = load(0)
+    with k.if_(k.global_id(0) < 1):
+        inside = load(1)
+        store(2, before)
+        with pytest.raises(KernelError, match="reads room"):
+            store(3, inside)
+    with pytest.raises(KernelError, match="reads room"):
+        store(3, before)
+    outside = load(0)
+    with k.loop(0, 2):
+        k.let(outside, "used")
+        with pytest.raises(KernelError, match="each time"):
+            store(1, k.f32(1.0))
+    with k.if_(k.global_id(0) < 1):
+        inside = load(1)
+    store(3, inside)  # nothing was stored since
+
+
+def test_a_barrier_brings_what_others_have_stored() -> None:
+    k, load, store = memory("shared")
+    store(k.local_id(0), k.f32(1.0))
+    others = load(0)
+    k.barrier()
+    with pytest.raises(KernelError, match="reads room, which was set"):
+        k.let(others, "others")

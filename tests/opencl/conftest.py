@@ -28,11 +28,11 @@ def open_device(require_backend: Callable[[str], Any], tmp_path: Path) -> Iterat
         device.close()
 
 
-@pytest.fixture(params=["in place", "copied", "copied by pyopencl"])
+@pytest.fixture(params=["in place", "copied"])
 def device(request: pytest.FixtureRequest, open_device: Callable[..., Any]) -> Any:
     """A device, in every way in which it moves data and enqueues."""
     in_place = request.param == "in place"
-    made = open_device(share_memory=in_place, raw_calls=request.param != "copied by pyopencl")
+    made = open_device(share_memory=in_place)
     if in_place and not made.in_place:
         pytest.skip("this device has memory of its own")
     return made

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-import tflgpu_opencl.memory as memory
-from tflgpu.conformance.plans import biased, chain, chain_expected
+from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef
+from tflgpu.conformance.plans import affine, biased, chain, chain_expected, dispatch, io, plan
 from tflgpu.errors import DeviceError
 
 
@@ -19,19 +19,21 @@ def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng(seed).integers(-50, 50, count).astype(np.float32)
 
 
-@pytest.mark.parametrize("much", [1 << 60, 16])
-def test_regions_share_the_arena_or_have_buffers_of_their_own(
-    device: Any, much: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "_MUCH", much)
-    monkeypatch.setattr(memory, "_SHARING", 0)
-    made = chain(257, device.alignment)
-    x = whole(257)
+def test_regions_in_use_at_different_times_share_buffers(device: Any) -> None:
+    count, stride = 257, 257 * device.alignment
+    x = whole(count)
+    refs = [InputRef(0), *(ArenaRef(n * stride, count * 4) for n in range(5)), OutputRef(0)]
+    made = plan(
+        [dispatch(affine(count), count, refs[n : n + 2]) for n in range(6)],
+        [io("x", (count,))], [io("y", (count,))], arena=5 * stride, alignment=device.alignment,
+    )  # fmt: skip
     recording = device.load(made)
-    assert (not recording._memory._arenas) == (much == 16)
+    regions = recording._memory._slices.values()
+    assert len(regions) == 5
+    assert len({region.buffer for region in regions}) == 2
     recording.inputs[0][...] = x
     recording.run()
-    assert (recording.outputs[0] == chain_expected(x)).all()
+    assert (recording.outputs[0] == chain_expected(x, 6)).all()
     recording.close()
 
 
@@ -63,7 +65,7 @@ def test_a_refused_dispatch_is_named(device: Any) -> None:
         recording._launches[1],
         dispatch=attrs.evolve(recording._launches[1].dispatch, kernel=wrong),
     )
-    commands = type(recording._before)(recording._queue, recording._native)
+    commands = type(recording._before)(recording._queue)
     for item in (recording._launches[0], launch, recording._launches[2]):
         item.add_to(commands)
     recording._sets.current.commands = commands

@@ -120,20 +120,12 @@ def test_a_child_opens_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     opened.invoke()
 
     def child() -> None:
-        with pytest.raises(StateError, match="has no results"):
-            opened.get_tensor(2)
-        with pytest.raises(StateError, match=r"stayed in the process.*set it again.*'t0'"):
-            opened.invoke()
-        with pytest.raises(StateError, match="stayed in the process"):
-            opened.get_tensor(0)
-        opened.set_tensor(0, -X)
-        opened.invoke()
-        np.testing.assert_allclose(opened.get_tensor(2), np.tanh(np.maximum(-X, 0)), rtol=1e-6)
-        assert opened.report.backend == "toy"
+        for use in (opened.invoke, lambda: opened.get_tensor(2)):
+            with pytest.raises(StateError, match="was opened before this process was forked"):
+                use()
         with ready() as another:
             another.invoke()
             np.testing.assert_allclose(another.get_tensor(2), WANTED, rtol=1e-6)
-        assert (made.opened, made.closed) == (2, 0)
         opened.close()
         assert (made.opened, made.closed) == (2, 1)  # its own, not the parent's
 
@@ -141,21 +133,6 @@ def test_a_child_opens_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_allclose(opened.get_tensor(2), WANTED, rtol=1e-6)
     opened.close()
     assert (made.opened, made.closed) == (1, 1)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_may_allocate_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, toys.hooks(NodeToy))
-    opened = ready()
-
-    def child() -> None:
-        opened.allocate_tensors()
-        opened.tensor(0)()[...] = X
-        opened.invoke()
-        np.testing.assert_allclose(opened.get_tensor(2), WANTED, rtol=1e-6)
-
-    assert in_child(child) == 0
-    opened.close()
 
 
 # Model

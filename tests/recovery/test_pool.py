@@ -187,9 +187,12 @@ def test_as_many_runs_are_in_flight_as_there_are_copies(
     """What waits is answered by one thread, which begins the next before it waits for the last."""
     require_backend(backend)
     begin, finish, seen = Model._begin, Model._finish, []
+    # What is submitted late would find nobody at work, and another thread would answer it.
+    submitted = threading.Event()
 
     def spy(method: Any, change: int) -> Any:
         def call(self: Any, *given: Any) -> Any:
+            assert submitted.wait(60)
             seen.append((change, threading.get_ident()))
             return method(self, *given)
 
@@ -200,6 +203,7 @@ def test_as_many_runs_are_in_flight_as_there_are_copies(
     with tflgpu.Pool(MODEL, devices=[0], backend=backend, size=2) as pool:
         futures = [pool.submit(number(n)) for n in range(9)]
         futures.insert(5, pool.submit(np.zeros((3, 3), np.float32)))
+        submitted.set()
         for n, future in enumerate(futures):
             if n == 5:
                 with pytest.raises(InputError):

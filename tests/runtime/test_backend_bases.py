@@ -197,6 +197,20 @@ class TestKeptKernels:
         assert [Driver(tmp_path).use() for _ in range(2)] == [3, 0]
         assert Driver(tmp_path, maker="driver 2").use() == 3
 
+    def test_what_another_made_just_before_the_lock_is_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        late, original = Driver(tmp_path), Driver._building
+
+        def building(driver: Driver, source: str) -> Any:
+            monkeypatch.setattr(Driver, "_building", original)
+            assert Driver(tmp_path).use() == 3
+            return original(driver, source)
+
+        monkeypatch.setattr(Driver, "_building", building)
+        late.get([(affine(4, 0, name="affine0"), 5)])
+        assert late.compiled == 0
+
     @pytest.mark.parametrize("bad", [b"", b"?", b"other 5"], ids=["none", "refused", "another"])
     def test_what_the_driver_does_not_read_again_is_not_kept(
         self, tmp_path: Path, bad: bytes

@@ -6,7 +6,11 @@ import random
 from typing import Any
 
 import pytest
-from tflgpu.backend_kit.hazards import Access, Range, barriers
+from tflgpu.backend_kit.hazards import Access, Range, access_of, barriers
+from tflgpu.compiler.plan import ArenaRef, ConstRef
+from tflgpu.conformance.plans import dispatch
+from tflgpu.language.builder import Builder
+from tflgpu.language.types import Scalar
 
 
 def one(reads: list[Range], writes: list[Range]) -> Access:
@@ -31,6 +35,16 @@ A, B, C = (0, 0, 10), (0, 10, 20), (0, 20, 30)
 )
 def test_pairs(first: Access, second: Access, needed: bool) -> None:
     assert barriers([first, second]) == [False, needed]
+
+
+def test_a_buffer_that_is_read_and_written_is_both() -> None:
+    k = Builder("adds", (1, 1, 1))
+    both = k.buffer("both", Scalar.F32, 1, "read_write")
+    terms = [k.buffer(name, Scalar.F32, 1, "read") for name in ("read", "constant")]
+    k.store(both, 0, k.load(both, 0) + k.load(terms[0], 0) + k.load(terms[1], 0))
+    refs = [ArenaRef(0, 10), ArenaRef(10, 10), ConstRef(0)]
+    found = access_of(dispatch(k.build(), 1, refs), [A, B, C])
+    assert found == Access((A, B), (A,))
 
 
 def test_branches_share_one_barrier() -> None:

@@ -46,9 +46,6 @@ class TestRuns:
         spans = made.run([Launch(None, None, (1, 1, 1))] * 2)
         assert spans == [(0.0, 0.0), (-1e-8, 2e-9)]
 
-    def test_small_integers_are_not_stored(self, device: Any) -> None:
-        assert not device.caps.int8_storage
-
 
 class TestArena:
     """Regions are buffers of their own, as WebGPU wants, and are read through other names too."""

@@ -117,14 +117,31 @@ def test_program_with_every_buffer_writable(
 
 
 @pytest.mark.parametrize("scalar", [Scalar.I8, Scalar.U8, Scalar.I16], ids=lambda s: s.value)
-def test_small_integers_in_memory_are_refused(scalar: Scalar) -> None:
-    from tflgpu_wgpu.dialect import WgslDialect
-
-    k = Builder("bytes", (4, 1, 1))
-    src, dst = k.buffer("src", scalar, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
-    k.store(dst, k.global_id(0), k.load(src, k.global_id(0)))
-    with pytest.raises(KernelError, match=rf"kernel bytes: buffer src of {scalar.value}"):
-        WgslDialect(f16_arithmetic=True).source(k.build())
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("access", ["write", "read_write"])
+def test_small_integers_lie_in_words(runner: Any, scalar: Scalar, width: int, access: str) -> None:
+    """Neighbours store into one word; what none of them stores stays."""
+    count = 61
+    k = Builder("small", (64, 1, 1))
+    src, dst = k.buffer("src", scalar, width, "read"), k.buffer("dst", scalar, width, access)
+    i = k.let(k.global_id(0), "i")
+    with k.if_(i < count):
+        value = k.load(src, count - 1 - i) >> 1
+        if access == "read_write":
+            value = value + (k.load(dst, i) >> 1)
+        k.store(dst, i, value)
+    with k.if_(i >= count):
+        k.store_lane(dst, (count + 1) * width + i - count, k.load_lane(src, 5) >> 2)
+    limits = np.iinfo(scalar.numpy)
+    arrays = [
+        np.random.default_rng(seed).integers(limits.min, limits.max + 1, (count + 4) * width)
+        for seed in (0, 1)
+    ]
+    given = [a.astype(scalar.numpy) for a in arrays]
+    want = [a.copy() for a in given]
+    interpret(k.build(), (1, 1, 1), want)
+    got = runner.run(k.build(), (1, 1, 1), given)
+    np.testing.assert_array_equal(got[1], want[1])
 
 
 def test_f16_without_the_feature_is_refused() -> None:

@@ -14,7 +14,6 @@ from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.memory import LINE, Region
-from tflgpu_opencl.native import Native
 from tflgpu_opencl.staging import READ_WRITE, Mapped
 
 _FLAGS = cl.mem_flags.READ_WRITE
@@ -75,16 +74,14 @@ def allocated(context: Any, queue: Any, nbytes: int) -> Region:
     return Region("a buffer", nbytes, made)
 
 
-def imported(
-    context: Any, queue: Any, source: object, native: Native | None
-) -> Region | Unsupported:
+def imported(context: Any, queue: Any, source: object, *, in_place: bool) -> Region | Unsupported:
     """A buffer of the context as it is, or one over host memory.
 
     Args:
         context: The device's.
         queue: Any of its queues.
         source: A ``pyopencl.Buffer``, or what has the buffer protocol.
-        native: How host memory is mapped; None where the device does not use it in place.
+        in_place: Whether the device uses host memory in place.
 
     Raises:
         DeviceError: the driver refused.
@@ -95,13 +92,12 @@ def imported(
                 "the buffer is of another OpenCL context; make it in the one of an exported buffer"
             )
         return Region("an imported buffer", source.size, source)
-    objection = "" if native else "shares none with the host"
+    objection = "" if in_place else "shares none with the host"
     host = usable_in_place(source, objection, step=LINE)
     if isinstance(host, Unsupported):
         return host
-    assert native is not None
     with device_errors("importing host memory"):
         made = cl.Buffer(context, _FLAGS | cl.mem_flags.USE_HOST_PTR, 0, host)
     region = Region("imported host memory", host.nbytes, made, host=host)
-    Mapped(host, region, native, host, READ_WRITE).take(queue)
+    Mapped(host, region, host, READ_WRITE).take(queue)
     return region

@@ -19,7 +19,6 @@ from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import finish
 from tflgpu_opencl.memory import Memory
-from tflgpu_opencl.native import native
 from tflgpu_opencl.program import Compiler, Dialect, Entry
 from tflgpu_opencl.recording import OpenCLRecording
 
@@ -38,7 +37,6 @@ class OpenCLDevice(KernelDevice[Memory]):
         cache: DiskCache | None = None,
         cache_root: str | None = None,
         keep_binaries: bool | None = None,
-        raw_calls: bool = True,
         share_memory: bool = True,
     ) -> None:
         """Open device ``index`` of the list that the probe gives.
@@ -49,8 +47,6 @@ class OpenCLDevice(KernelDevice[Memory]):
             cache: Where binaries are kept, None for ``cache_root``.
             cache_root: A folder for the folder of binaries, None for the user's cache folder.
             keep_binaries: Whether they are, None for where the driver does not do so itself.
-            raw_calls: Make kernels and enqueue by OpenCL's own functions where they are found,
-                rather than by pyopencl's.
             share_memory: Use host memory in place where host and device share it.
 
         Raises:
@@ -61,17 +57,12 @@ class OpenCLDevice(KernelDevice[Memory]):
         self._handle = found.handle
         self.info = found.info
         self._queue: Any = None
-        self._native = native() if raw_calls else None
-        self.in_place = (
-            share_memory and self._native is not None and devices.shares_memory(self._handle)
-        )
+        self.in_place = share_memory and devices.shares_memory(self._handle)
         with device_errors(f"opening {self.info.name}"):
             self._context: Any = cl.Context([self._handle])
             self.alignment = devices.alignment_of(self._handle)
             disk = cache or DiskCache(cache_folder("opencl", cache_root))
-            self._kernels = Compiler(
-                self._context, self._handle, disk, self._native, keep=keep_binaries
-            )
+            self._kernels = Compiler(self._context, self._handle, disk, keep=keep_binaries)
             self.caps = devices.caps_of(
                 self._handle, f16_arithmetic=devices.lists_f16(self._handle)
             )
@@ -130,7 +121,7 @@ class OpenCLDevice(KernelDevice[Memory]):
         programs = self._kernels.get((d.kernel, dialect) for d in plan.dispatches)
         with device_errors("making kernels"):
             launched = [self._kernel(programs[d.kernel, dialect], d) for d in plan.dispatches]
-        recording = OpenCLRecording(self._context, self._native, plan, memory, launched)
+        recording = OpenCLRecording(self._context, plan, memory, launched)
         finish(memory.queue, "uploading")
         return recording
 
@@ -148,8 +139,7 @@ class OpenCLDevice(KernelDevice[Memory]):
 
     def _import_buffer(self, source: object) -> OpenCLBuffer | Unsupported:
         queue = self._buffer_queue()
-        native = self._native if self.in_place else None
-        region = imported(self._context, queue, source, native)
+        region = imported(self._context, queue, source, in_place=self.in_place)
         if isinstance(region, Unsupported):
             return region
         return OpenCLBuffer(self._lock, self._token, region.nbytes, region, queue)
@@ -159,7 +149,7 @@ class OpenCLDevice(KernelDevice[Memory]):
         self._context = self._queue = self._kernels.context = None
 
     def _kernel(self, entry: Entry, dispatch: PlannedDispatch) -> Any:
-        kernel = entry.make_kernel(self._native)
+        kernel = entry.make_kernel()
         x, y, z = dispatch.kernel.workgroup
         most = kernel.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self._handle)
         if x * y * z > most:

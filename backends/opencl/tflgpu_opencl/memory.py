@@ -9,7 +9,7 @@ import numpy as np
 import pyopencl as cl
 from tflgpu.backend_kit.account import Ledger
 from tflgpu.backend_kit.buffer_memory import BufferMemory
-from tflgpu.backend_kit.placement import Placement, as_planned, regions_of
+from tflgpu.backend_kit.placement import place
 from tflgpu.backend_kit.pools import LEAST
 from tflgpu.backend_kit.shared_weights import SharedWeights
 from tflgpu.compiler.plan import Plan
@@ -21,10 +21,6 @@ from tflgpu_opencl.failure import device_errors
 
 #: Whole cache lines: what drivers want of host memory to use it in place, besides a page.
 LINE = 64
-#: The part of the device's largest buffer that is not worth sharing memory for.
-_MUCH = 16
-#: How many times the arena separate buffers may take.
-_SHARING = 3
 _FLAGS = cl.mem_flags.READ_WRITE
 
 
@@ -57,9 +53,10 @@ class Memory(BufferMemory[Region]):
         ledger: Ledger | None = None,
     ) -> None:
         """Without any memory yet; with ``in_place`` inputs and outputs are the host's."""
-        placement = Placement((), {}) if _apart(plan, limit) else as_planned(plan)
+        # Not one large buffer: NVIDIA's driver spends 10 us more on every launch whose buffers are
+        # parts of one (H200, driver 580.159). A shorter region in front of a buffer is all of it.
         super().__init__(
-            plan, placement, limit=limit, guarded=guarded, least_band=alignment, ledger=ledger
+            plan, place(plan), limit=limit, guarded=guarded, least_band=alignment, ledger=ledger
         )
         self._context = context
         self.queue: Any = None  # the recording's, once it is allocated
@@ -97,6 +94,8 @@ class Memory(BufferMemory[Region]):
         return Region(name, nbytes, part, parent, self.band)
 
     def _part(self, name: str, nbytes: int, of: Region, offset: int) -> Region:
+        if not offset:
+            return Region(name, nbytes, of.buffer)
         with device_errors(name):
             part = of.buffer.get_sub_region(offset, nbytes)
         return self.own(Region(name, nbytes, part))
@@ -135,12 +134,3 @@ class Memory(BufferMemory[Region]):
 def in_lines(nbytes: int) -> int:
     """The size of host memory that is used in place: whole cache lines, and some."""
     return max(LINE, -(-nbytes // LINE) * LINE)
-
-
-def _apart(plan: Plan, limit: int) -> bool:
-    """Whether regions of the arena get buffers of their own, as they do where that is not much:
-    NVIDIA's driver spends 10 us more on every launch whose buffers are parts of a big one (H200,
-    driver 580.159).
-    """
-    taken = sum(r.nbytes for r in regions_of(plan))
-    return taken <= max(limit // _MUCH, _SHARING * plan.arena_bytes)

@@ -20,6 +20,7 @@ import attrs
 import numpy as np
 import pyopencl as cl
 from tflgpu.backend_kit.calls import Call
+from tflgpu.errors import DeviceError
 
 # What is an `int` or a null pointer in C goes as a Python number and as None, and arrays as
 # `byref`: ctypes takes 0.3 us less for such a call (of 0.8) than for one with objects like
@@ -122,13 +123,12 @@ class Native:
 
 
 class RawKernel:
-    """A kernel object: what is used here of pyopencl's, under the same names. ``native`` makes
-    it."""
+    """A kernel object: what is used here of pyopencl's, under the same names."""
 
-    def __init__(self, native: Native, program: Any, name: str) -> None:
-        self._native, self.int_ptr = native, None
+    def __init__(self, program: Any, name: str) -> None:
+        self._native, self.int_ptr = native(), None
         status = (ctypes.c_int * 1)()
-        made = native._create(_handle(program), name.encode(), status)
+        made = self._native._create(_handle(program), name.encode(), status)
         _check(status[0], "clCreateKernel")
         self.int_ptr = made
 
@@ -167,15 +167,22 @@ def _check(status: int, what: str) -> None:
 
 
 @cache
-def native() -> Native | None:
-    """The functions, or None where they cannot be found; pyopencl's own serve then."""
+def native() -> Native:
+    """The functions.
+
+    Raises:
+        DeviceError: they cannot be found.
+    """
     # On most systems a symbol is also looked for in what the extension module is linked to.
     name = "OpenCL" if sys.platform == "win32" else cl._cl.__file__
     try:
         library = ctypes.CDLL(name)
         functions = [getattr(library, n) for n in _NAMES]
-    except (OSError, AttributeError):
-        return None
+    except (OSError, AttributeError) as error:
+        raise DeviceError(
+            f"the OpenCL library that pyopencl uses cannot be called ({error}); install another "
+            "build of pyopencl"
+        ) from error
     for giving in (library.clEnqueueMapBuffer, library.clCreateKernel):
         giving.restype = ctypes.c_void_p
     return Native(*functions)

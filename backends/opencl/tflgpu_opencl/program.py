@@ -19,7 +19,7 @@ from tflgpu.language.kernel import Kernel
 
 from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import failure
-from tflgpu_opencl.native import Native, RawKernel
+from tflgpu_opencl.native import RawKernel
 
 #: Vendors whose drivers keep programs themselves, by their source. PoCL's binaries are archives of
 #: its own cache's folders. While two processes build one program, its file there goes away and
@@ -49,10 +49,9 @@ class Entry:
     program: Any
     name: str | None = None
 
-    def make_kernel(self, native: Native | None) -> Any:
+    def make_kernel(self) -> RawKernel:
         """A new kernel object, which is not shared."""
-        name = self.name or _names(self.program)
-        return RawKernel(native, self.program, name) if native else cl.Kernel(self.program, name)
+        return RawKernel(self.program, self.name or _names(self.program))
 
 
 class Compiler(JoinedKernels[Dialect, Entry]):
@@ -70,7 +69,6 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         context: Any,
         handle: Any,
         cache: DiskCache,
-        native: Native | None,
         *,
         keep: bool | None = None,
     ) -> None:
@@ -80,7 +78,6 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         super().__init__(cache, fingerprint(handle), keep=keep)
         self.context = context
         self._handle = handle
-        self._native = native
 
     def _write(self, kernel: Kernel, dialect: Dialect) -> str:
         return dialect.source(kernel)
@@ -115,7 +112,7 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         info = cl.kernel_work_group_info
         parts = []
         for name in sorted(_names(made.program).split(";")):
-            kernel = Entry(made.program, name).make_kernel(self._native)
+            kernel = Entry(made.program, name).make_kernel()
             sizes = [
                 kernel.get_work_group_info(what, self._handle)
                 for what in (info.WORK_GROUP_SIZE, info.COMPILE_WORK_GROUP_SIZE)

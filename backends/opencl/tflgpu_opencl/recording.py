@@ -24,7 +24,6 @@ from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import SHORT, Marker, finish
 from tflgpu_opencl.memory import Memory, Region
-from tflgpu_opencl.native import Native
 from tflgpu_opencl.staging import READ_WRITE, Mapped, pinned_array, staged
 
 
@@ -40,12 +39,6 @@ class Launch:
         dispatch = self.dispatch
         label = f"dispatch {dispatch.label}, kernel {dispatch.kernel.name}"
         commands.kernel(self.kernel, dispatch.groups, dispatch.kernel.workgroup, label, event)
-
-
-def _enqueued(queue: Any, launch: Launch) -> Any:
-    workgroup = launch.dispatch.kernel.workgroup
-    size = tuple(g * w for g, w in zip(launch.dispatch.groups, workgroup, strict=True))
-    return cl.enqueue_nd_range_kernel(queue, launch.kernel, size, workgroup) if all(size) else None
 
 
 def _spans(events: Sequence[Any]) -> list[Span]:
@@ -70,14 +63,12 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
     def __init__(
         self,
         context: Any,
-        native: Native | None,
         plan: Plan,
         memory: Memory,
         kernels: Sequence[Any],
     ) -> None:
         self._context = context
         self._queue = queue = memory.queue
-        self._native = native
         self._memory = memory
         self._launches = [
             Launch(dispatch, kernel)
@@ -92,10 +83,10 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
         self._marker: Marker | None = None  # behind a run that is watched
         self._last: list[Marker] = []  # behind all that was begun, where a run was interrupted
         inputs, outputs = (
-            [staged(context, native, memory, io, is_input=is_input) for io in ios]
+            [staged(context, memory, io, is_input=is_input) for io in ios]
             for is_input, ios in ((True, plan.inputs), (False, plan.outputs))
         )
-        new, kernels_of = partial(Commands, queue, native), partial(_add, self._launches)
+        new, kernels_of = partial(Commands, queue), partial(_add, self._launches)
         ledger = memory.ledger
 
         def arrays() -> list[Array]:
@@ -113,9 +104,9 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
                     launch.kernel.set_arg(i, region.buffer)
 
     def _elsewhere(self, own: Staging[Commands], region: Region) -> Staging[Commands]:
-        if region.host is None or self._native is None:
+        if region.host is None:
             return super()._elsewhere(own, region)
-        return Mapped(own.array, region, self._native, region.host, READ_WRITE)
+        return Mapped(own.array, region, region.host, READ_WRITE)
 
     def _finish(self) -> None:
         finish(self._queue, "running")
@@ -182,10 +173,7 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
 
     def _timed(self) -> list[Any]:
         """Run the kernels; an event of each, None where it has no work items."""
-        queue, native = self._profiling_queue, self._native
-        if native is None:
-            return [_enqueued(queue, launch) for launch in self._launches]
-        commands, slots = Commands(queue, native), [c_void_p() for _ in self._launches]
+        commands, slots = Commands(self._profiling_queue), [c_void_p() for _ in self._launches]
         for launch, slot in zip(self._launches, slots, strict=True):
             launch.add_to(commands, slot)
         try:

@@ -23,22 +23,20 @@ from tflgpu.ir.dtypes import Array
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.memory import Memory, Region, in_lines
-from tflgpu_opencl.native import Native
+from tflgpu_opencl.native import native
 
 READ, READ_WRITE = int(cl.map_flags.READ), int(cl.map_flags.READ | cl.map_flags.WRITE)
 
 
-def staged(
-    context: Any, native: Native | None, memory: Memory, io: PlannedIO, *, is_input: bool
-) -> Staging[Commands]:
+def staged(context: Any, memory: Memory, io: PlannedIO, *, is_input: bool) -> Staging[Commands]:
     """An input or output in memory of a recording's own.
 
     Raises:
         DeviceError: memory ran out.
     """
     name = f"{'input' if is_input else 'output'} {io.name}"
-    if memory.in_place and native:
-        return Shared(memory, native, io, name, READ_WRITE if is_input else READ)
+    if memory.in_place:
+        return Shared(memory, io, name, READ_WRITE if is_input else READ)
     region = memory.new(name, io.nbytes, Use.STAGING)
     kind = CopiedInput[Commands] if is_input else CopiedOutput[Commands]
     return kind(pinned_array(context, memory.queue, io, memory.ledger), region)
@@ -48,22 +46,20 @@ class Mapped(Staging[Commands]):
     """Host memory that the device uses in place: handed over before a run and taken back after
     it."""
 
-    def __init__(
-        self, array: Array, region: Region, native: Native, host: Bytes, flags: int
-    ) -> None:
+    def __init__(self, array: Array, region: Region, host: Bytes, flags: int) -> None:
         """``host`` is all the memory that the region is over."""
         super().__init__(array, region)
-        self._native, self._host, self._flags = native, host, flags
+        self._host, self._flags = host, flags
 
     def before(self, commands: Commands) -> None:
         """Hand the memory to the device."""
-        call = self._native.unmap(commands.queue, self.region.buffer, self._host)
+        call = native().unmap(commands.queue, self.region.buffer, self._host)
         commands.append(call, "unmapping", self._host, self.region.buffer)
 
     def after(self, commands: Commands) -> None:
         """Take it back."""
         buffer, nbytes = self.region.buffer, self._host.nbytes
-        call = self._native.map(commands.queue, buffer, nbytes, self._flags)
+        call = native().map(commands.queue, buffer, nbytes, self._flags)
         commands.append(call, "mapping", self._host, buffer)
 
     def take(self, queue: Any) -> None:
@@ -72,7 +68,7 @@ class Mapped(Staging[Commands]):
         Raises:
             DeviceError: the driver refused.
         """
-        commands = Commands(queue, self._native)
+        commands = Commands(queue)
         self.after(commands)
         commands.submit()
         with device_errors(f"mapping {self.region.name}"):
@@ -84,18 +80,16 @@ class Shared(Mapped):
 
     is_shared = True
 
-    def __init__(
-        self, memory: Memory, native: Native, io: PlannedIO, name: str, flags: int
-    ) -> None:
+    def __init__(self, memory: Memory, io: PlannedIO, name: str, flags: int) -> None:
         host = _aligned(io.nbytes)
         array = host[: io.nbytes].view(io.dtype.numpy).reshape(io.shape)
-        super().__init__(array, memory.over(name, host), native, host, flags)
+        super().__init__(array, memory.over(name, host), host, flags)
         self._queue = memory.queue
         self.take(memory.queue)
 
     def release(self) -> None:
         """End the mapping."""
-        commands = Commands(self._queue, self._native)
+        commands = Commands(self._queue)
         self.before(commands)
         commands.submit()
         self._queue.finish()

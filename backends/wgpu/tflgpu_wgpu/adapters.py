@@ -129,7 +129,7 @@ def caps_of(info: Mapping[str, Any], features: set[str], limits: Mapping[str, in
     return DeviceCaps(
         f16_storage=f16,
         f16_arithmetic=f16,
-        int8_storage=False,  # WGSL has no integers below 32 bits
+        int8_storage=True,  # in words: `tflgpu_wgpu.packed`
         max_workgroup=limits["max-compute-invocations-per-workgroup"],
         max_workgroup_size=(axes[0], axes[1], axes[2]),
         max_groups=(groups, groups, groups),

@@ -15,7 +15,6 @@ import attrs
 import numpy as np
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.code import AND, ATOM, SHIFT, UNARY, Code, shortest
-from tflgpu.language.defining import DefiningPrinter
 from tflgpu.language.needs import Features
 from tflgpu.language.tree import (
     Barrier,
@@ -35,6 +34,8 @@ from tflgpu.language.tree import (
 from tflgpu.language.types import I32, Scalar, Type
 from tflgpu.language.walk import expressions
 
+from tflgpu_wgpu.packed import PackedPrinter
+
 _BUILTINS = {
     "global_id": "global_invocation_id",
     "local_id": "local_invocation_id",
@@ -46,8 +47,8 @@ ENTRY_POINT = "main"
 
 @attrs.frozen(kw_only=True)
 class WgslDialect(Features):
-    """How kernels are written for one kind of device. WGSL has no integers of less than 32 bits in
-    memory and no matrices, and f16 altogether or not at all (``shader-f16``).
+    """How kernels are written for one kind of device. WGSL has no matrices, and f16 altogether or
+    not at all (``shader-f16``); integers of less than 32 bits lie in words.
 
     A module with shuffles has no ``enable subgroups;``, as WGSL asks for: the naga of wgpu 0.32
     refuses it, and knows the functions without it.
@@ -57,13 +58,12 @@ class WgslDialect(Features):
             guard bands, which bindings would otherwise hide from a kernel that strays.
     """
 
-    int8_storage: bool = False
     band: int = 0
 
     @classmethod
     def of(cls, caps: DeviceCaps) -> WgslDialect:
         """That of a device, without guard bands."""
-        return attrs.evolve(super().of(caps), int8_storage=False, matrix_tiles=False)
+        return attrs.evolve(super().of(caps), matrix_tiles=False)
 
     def source(self, kernel: Kernel, *, writable: bool = False) -> str:
         """The module of one kernel; its entry point is ``main``.
@@ -72,19 +72,19 @@ class WgslDialect(Features):
         in one dispatch only so, when any of them is written.
 
         Raises:
-            KernelError: the kernel needs f16, 8-bit buffers or shuffles that the device has not.
+            KernelError: the kernel needs f16 or shuffles that the device has not.
         """
         return _WgslPrinter(kernel, self, writable=writable).source()
 
 
-class _WgslPrinter(DefiningPrinter):
+class _WgslPrinter(PackedPrinter):
     function_names: ClassVar[Mapping[str, str]] = {"rsqrt": "inverseSqrt"}
 
     def __init__(self, kernel: Kernel, dialect: WgslDialect, *, writable: bool = False) -> None:
         super().__init__(kernel, dialect)
         if self.needs.f16 and not dialect.f16_arithmetic:
             raise self.fail("f16, which this device does not have; use precision F32")
-        self.dialect = dialect
+        self.band = dialect.band
         self._writable = writable
         ids = dict.fromkeys(e.kind for e in expressions(kernel) if isinstance(e, Builtin))
         self._ids = {kind: self.names.fresh(kind) for kind in ids}
@@ -135,9 +135,11 @@ class _WgslPrinter(DefiningPrinter):
         for i, buffer in enumerate(self.kernel.buffers):
             read_only = buffer.access == "read" and not self._writable
             access = "read" if read_only else "read_write"
+            packed = buffer.scalar.is_storage_only
+            kind = self.packed_type(buffer) if packed else self.type_name(buffer.value_type)
             lines.append(
                 f"@group(0) @binding({i}) var<storage, {access}> {self.names[buffer.name]}: "
-                f"array<{self.type_name(buffer.value_type)}>;"
+                f"array<{kind}>;"
             )
         lines += [
             f"var<workgroup> {self.names[array.name]}: "
@@ -214,6 +216,8 @@ class _WgslPrinter(DefiningPrinter):
     # Memory
 
     def load(self, expr: Load, index: Code) -> Code:
+        if expr.buffer.scalar.is_storage_only:
+            return self.packed_load(expr, index)
         return Code(self._place(expr.buffer, expr.index, index, expr.scalar))
 
     def shared_load(self, expr: SharedLoad, index: Code) -> Code:
@@ -224,6 +228,8 @@ class _WgslPrinter(DefiningPrinter):
         return self.infix("ne", code, self.zero(kind))
 
     def store(self, stmt: Store, index: Code, value: Code) -> str:
+        if stmt.buffer.scalar.is_storage_only:
+            return self.packed_store(stmt, index, value)
         place = self._place(stmt.buffer, stmt.index, index, stmt.scalar)
         if stmt.buffer.scalar is Scalar.F16 and stmt.value.type.scalar is Scalar.F32:
             value = self.function_of(self.type_name(stmt.value.type.with_scalar(Scalar.F16)), value)
@@ -233,7 +239,7 @@ class _WgslPrinter(DefiningPrinter):
         """An element of a buffer, or a lane of one."""
         name = self.names[buffer.name]
         width = buffer.width if lane else 1
-        skip = self.dialect.band // (buffer.scalar.itemsize * (buffer.width // width))
+        skip = self.band // (buffer.scalar.itemsize * (buffer.width // width))
         known = self.constants.get(id(expr))
         if known is not None:
             at = int(known.item()) + skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 
 
-class BaseBuffer(Holder):
+class BaseBuffer(Holder, ABC):
     """A `Buffer` of a `tflgpu.backend_kit.base_device.BaseDevice`.
 
     A subclass has `_write`, `_read`, `_export` and `_release`.
@@ -53,17 +54,17 @@ class BaseBuffer(Holder):
 
     # For subclasses to write
 
+    @abstractmethod
     def _write(self, data: Bytes) -> None:
         """Copy bytes to its start; there are some. Not asked of one over host memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, nbytes: int) -> Bytes:
         """Its first bytes; there are some. Likewise."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _export(self) -> object:
         """The API's own object for this memory."""
-        raise NotImplementedError
 
     def _release(self) -> None:
         """Free it."""

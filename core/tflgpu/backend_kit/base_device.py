@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from tflgpu.language.kernel import Kernel
 
 
-class BaseDevice(Holder):
+class BaseDevice(Holder, ABC):
     """A `tflgpu.contract.device.Device`. Safe to use from several threads.
 
     A subclass sets ``caps`` and ``alignment`` when it is opened, and has `_load`, `source` and
@@ -66,17 +67,17 @@ class BaseDevice(Holder):
 
     # For subclasses to write
 
+    @abstractmethod
     def _load(self, plan: Plan, *, guard_bands: bool) -> Any:
         """Compile, allocate, upload, bind and record a plan that fits together and fits the device.
         What cannot be loaded leaves nothing behind (`releasing_on_error`)."""
-        raise NotImplementedError
 
     def _release(self) -> None:
         """Release the device; all that was loaded on it is closed."""
 
+    @abstractmethod
     def source(self, kernel: Kernel) -> str:
         """The text that is compiled for a kernel (for people)."""
-        raise NotImplementedError
 
     def _footprint(self, plan: Plan) -> MemoryUse:
         """What `_load` would allocate for a plan, without guard bands."""

@@ -3,6 +3,7 @@ inputs, outputs, and the arena's buffers; with guard bands, a fenced buffer for 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic
 
@@ -54,6 +55,7 @@ class BufferMemory(BasePlanMemory[R], Generic[R]):
 
     # For subclasses to write
 
+    @abstractmethod
     def _make(self, name: str, nbytes: int, size: int, image: Bytes | None) -> R:
         """A region with a buffer of its own.
 
@@ -66,8 +68,8 @@ class BufferMemory(BasePlanMemory[R], Generic[R]):
         Raises:
             DeviceError: memory ran out; nothing is left then.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _part(self, name: str, nbytes: int, of: R, offset: int) -> R:
         """Some bytes of a buffer that has no bands, as a region; `own` has it be freed, where the
         API wants that.
@@ -75,16 +77,16 @@ class BufferMemory(BasePlanMemory[R], Generic[R]):
         Raises:
             DeviceError: the driver refused.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, region: R, start: int, nbytes: int) -> Bytes:
         """Bytes of a region; ``start`` counts from the first of its own, and may be in a band.
 
         Raises:
             DeviceError: the device failed.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _write(self, region: R, data: Bytes) -> None:
         """Set a region's bytes from the first on; there are some, and as many as a whole number of
         ``step``.
@@ -92,25 +94,24 @@ class BufferMemory(BasePlanMemory[R], Generic[R]):
         Raises:
             DeviceError: the device failed.
         """
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def _free(region: R) -> None:
         """Free a region now. Holds nothing else of the recording, which constants may outlive.
 
         Raises:
             DeviceError: the device failed.
         """
-        raise NotImplementedError
 
     def _padded(self, nbytes: int) -> int:
         """The size of a buffer for so many bytes: there are no empty ones, and kernels load whole
         vectors."""
         return max(nbytes, LEAST)
 
+    @abstractmethod
     def _staging(self) -> int:
         """Bytes that inputs and outputs take, and the host's memory for them that is counted."""
-        raise NotImplementedError
 
     # What devices and recordings use
 

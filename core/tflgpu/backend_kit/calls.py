@@ -3,6 +3,7 @@ that return a status (OpenCL, CUDA, Level Zero)."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import starmap
 from operator import length_hint
@@ -27,31 +28,18 @@ class _Batch:
     labels: list[str]
 
 
-class Calls:
-    """Calls in order. A subclass has `_failure`; and ``raises`` and `_status`, where a function
-    raises instead.
-
-    Attributes:
-        until_next: What lives until they are made the next time.
-    """
-
-    #: What functions raise.
-    raises: tuple[type[Exception], ...] = ()
+class Calls(ABC):
+    """Calls in order. A subclass has `_failure`."""
 
     def __init__(self) -> None:
-        self.until_next: list[Any] = []
         self._batches: list[_Batch] = []
         self._alive: list[Any] = []
 
     # For subclasses to write
 
+    @abstractmethod
     def _failure(self, label: str, status: int) -> DeviceError:
         """What to raise where a call did not succeed; ``label`` is what it does."""
-        raise NotImplementedError
-
-    def _status(self, error: Any) -> int:
-        """That of one of ``raises``."""
-        raise NotImplementedError
 
     # What recordings use
 
@@ -71,14 +59,10 @@ class Calls:
         Raises:
             DeviceError: one did not succeed; the message names it. Those after it are not made.
         """
-        self.until_next.clear()
         for batch in self._batches:
             rest = iter(batch.calls)
-            try:
-                # The loop runs in C, up to the first status that is not 0.
-                status = next(filter(None, starmap(batch.function, rest)), 0)
-            except self.raises as error:
-                status = self._status(error)
+            # The loop runs in C, up to the first status that is not 0.
+            status = next(filter(None, starmap(batch.function, rest)), 0)
             if status:
                 at = len(batch.calls) - length_hint(rest) - 1
                 raise self._failure(batch.labels[at], status)

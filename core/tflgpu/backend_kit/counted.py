@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 
 from tflgpu.backend_kit.forks import Holder
 
 
-class Counted(Holder):
+class Counted(Holder, ABC):
     """A device, for example, whose memory arrays may lie in. It is destroyed when it is closed and
     the last user is released; never in a forked child."""
 
@@ -16,9 +17,9 @@ class Counted(Holder):
         self._users = 1  # itself, until it is closed
         self._is_open = True
 
+    @abstractmethod
     def _destroy(self) -> None:
         """Destroy it. For subclasses to write."""
-        raise NotImplementedError
 
     def retain(self) -> None:
         """Something on it now lives on its own."""

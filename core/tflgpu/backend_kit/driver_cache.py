@@ -4,6 +4,7 @@ pipeline library, Metal's binary archive."""
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
 from tflgpu.cache.disk_cache import DiskCache
@@ -12,7 +13,7 @@ from tflgpu.errors import DeviceError
 H = TypeVar("H")
 
 
-class DriverCache(Generic[H]):
+class DriverCache(ABC, Generic[H]):
     """The object of one device, with what this process and others compiled.
 
     A driver may refuse bytes, or end the process over them: both are tried before they are kept,
@@ -50,29 +51,29 @@ class DriverCache(Generic[H]):
 
     # For subclasses to write
 
+    @abstractmethod
     def _new(self, content: bytes) -> H:
         """An object that has what is in ``content``.
 
         Raises:
             DeviceError: the driver does not take it.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _free(self, handle: H) -> None:
         """Release an object."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _size(self) -> int:
         """Bytes that the device's object would give; 0 where that cannot be told."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _content(self) -> bytes | None:
         """What it has, None where it cannot be had."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _add(self, other: H) -> None:
         """Let it have what another object has."""
-        raise NotImplementedError
 
     def _objection(self, content: bytes) -> str:
         """Why this driver cannot have made these bytes; "" where it may have."""

@@ -3,6 +3,7 @@ the application chooses where memory lies (Vulkan, Direct3D 12)."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -44,7 +45,7 @@ class Copy(Generic[B]):
     nbytes: int
 
 
-class Heaps(Generic[B]):
+class Heaps(ABC, Generic[B]):
     """The memory of one device. A subclass has `_block` and `_copy`.
 
     Attributes:
@@ -65,14 +66,15 @@ class Heaps(Generic[B]):
 
     # For subclasses to write
 
+    @abstractmethod
     def _block(self, kind: Kind, nbytes: int) -> B:
         """One allocation.
 
         Raises:
             DeviceError: memory ran out, or there is none of that kind.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _copy(self, piece: PooledRegion[B], copies: Sequence[Copy[B]], *, to_host: bool) -> None:
         """Copy from ``piece``, which is the host's, or to it; return, or raise, when the device is
         done with all of them: they are freed next. What was submitted before is done before, and
@@ -81,7 +83,6 @@ class Heaps(Generic[B]):
         Raises:
             DeviceError: the device failed.
         """
-        raise NotImplementedError
 
     # What memory, recordings and buffers use
 

@@ -9,6 +9,7 @@ joined too.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -134,10 +135,11 @@ class JoinedKernels(KeptKernels[W, P]):
 
     opening: Opening
 
+    @abstractmethod
     def _joins(self) -> bool:
         """Whether programs are joined. Such a one has no binary that is kept."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _from_joined(self, joined: Joined) -> Mapping[str, P]:
         """Compile, and `count` each kernel; by the text of each one's own program.
 
@@ -145,7 +147,6 @@ class JoinedKernels(KeptKernels[W, P]):
             CompileError: the driver refused the program.
             DeviceError: the driver failed.
         """
-        raise NotImplementedError
 
     def _make_all(self, items: Iterator[tuple[Kernel, str]]) -> None:
         if not self._joins():

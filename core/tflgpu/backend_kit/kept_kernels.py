@@ -4,6 +4,7 @@ again (OpenCL, CUDA, Level Zero)."""
 from __future__ import annotations
 
 import contextlib
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,25 +46,25 @@ class KeptKernels(KernelCache[W, str, P]):
 
     # For subclasses to write
 
+    @abstractmethod
     def _from_source(self, kernel: Kernel, source: str) -> P:
         """Compile, and `count` it.
 
         Raises:
             CompileError: the driver refused the kernel; the message has its log and its text.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _from_binary(self, binary: bytes) -> P:
         """What was compiled once; raises one of `refusals`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _binary_of(self, made: P) -> bytes:
         """What gives it back; raises one of `refusals`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _describe(self, made: P) -> bytes:
         """What everything that was made of one text has in common: kernels, arguments, sizes."""
-        raise NotImplementedError
 
     # Inside
 
@@ -80,9 +81,10 @@ class KeptKernels(KernelCache[W, str, P]):
         in_parallel(self.thread_name, lambda item: self.make(*item), rest)
 
     def _make(self, kernel: Kernel, source: str) -> P:
-        # Of processes that start together each would compile everything.
-        with self._building(source) as waited:
-            if waited and (kept := self._kept([source])):
+        # Of processes that start together each would compile everything. Another may have made it
+        # since it was looked up, and be done before the lock is asked for.
+        with self._building(source):
+            if kept := self._kept([source]):
                 return kept[source]
             made = self._from_source(kernel, source)
             self._prove(source, made)

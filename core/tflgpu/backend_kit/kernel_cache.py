@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -21,7 +22,7 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 
-class KernelCache(Generic[W, C, T]):
+class KernelCache(ABC, Generic[W, C, T]):
     """Compiled kernels of one device. Safe to use from several threads.
 
     A kernel is asked for together with a way, which is what else its code depends on (how buffers
@@ -44,14 +45,15 @@ class KernelCache(Generic[W, C, T]):
 
     # For subclasses to write
 
+    @abstractmethod
     def _write(self, kernel: Kernel, way: W) -> C:
         """The code. Called by one thread at a time.
 
         Raises:
             KernelError: the kernel needs what the device lacks.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _make(self, kernel: Kernel, code: C) -> T:
         """Compile, and `count` it. Called by several threads at a time, and not twice for equal
         code.
@@ -59,7 +61,6 @@ class KernelCache(Generic[W, C, T]):
         Raises:
             CompileError: the driver refused the kernel; the message has its log and its text.
         """
-        raise NotImplementedError
 
     def _make_all(self, items: Iterator[tuple[Kernel, C]]) -> None:
         """Compile what comes, and `keep` each."""
@@ -159,13 +160,13 @@ class OwnedKernels(KernelCache[W, C, T]):
         super().__init__()
         self._forgotten: list[tuple[weakref.ref[T], Any]] = []  # with their handles
 
+    @abstractmethod
     def _destroy(self, handle: Any) -> None:
         """Release what `_handle_of` gave."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _handle_of(self, made: T) -> Any:
         """What the API knows it by."""
-        raise NotImplementedError
 
     def _forget(self, made: T) -> None:
         self._forgotten.append((weakref.ref(made), self._handle_of(made)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
@@ -49,18 +50,18 @@ class KernelDevice(BaseDevice, Generic[M]):
 
     # For subclasses to write
 
+    @abstractmethod
     def _memory(self, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None) -> M:
         """The memory of a plan, with no memory yet.
 
         Raises:
             DeviceError: something is larger than the device allows.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _record(self, plan: Plan, memory: M) -> Any:
         """Compile, bind and record a plan in memory that was allocated; where it fails, that is
         freed, and nothing else is left."""
-        raise NotImplementedError
 
     # What users of a device have
 

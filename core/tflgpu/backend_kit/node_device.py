@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 
 from tflgpu.backend_kit.node_recording import BaseNodeRecording
 from tflgpu.contract.device import NodeRun
 from tflgpu.errors import StateError
 
 
-class BaseNodeDevice:
+class BaseNodeDevice(ABC):
     """A `tflgpu.contract.device.NodeDevice`. A subclass sets ``info`` and ``caps``, and has
     `supports` and `_load_nodes`.
 
@@ -23,13 +24,13 @@ class BaseNodeDevice:
         self._closed = False
         self._recordings: weakref.WeakSet[BaseNodeRecording] = weakref.WeakSet()
 
+    @abstractmethod
     def _load_nodes(self, run: NodeRun) -> BaseNodeRecording:
         """Prepare some nodes.
 
         Raises:
             DeviceError: they cannot run here; names the node.
         """
-        raise NotImplementedError
 
     def load_nodes(self, run: NodeRun) -> BaseNodeRecording:
         """Prepare some nodes for running.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 
 
-class BaseNodeRecording:
+class BaseNodeRecording(ABC):
     """A `tflgpu.contract.device.Recording` for a `NodeDevice` whose runs are over when they return.
 
     A subclass has `_compute`, which reads ``_inputs`` and writes ``_outputs``, in place.
@@ -31,13 +32,13 @@ class BaseNodeRecording:
         self._outputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.outputs)
         self._closed = False
 
+    @abstractmethod
     def _compute(self) -> None:
         """Every node.
 
         Raises:
             DeviceError: one failed; names it.
         """
-        raise NotImplementedError
 
     @property
     def inputs(self) -> Sequence[Array]:

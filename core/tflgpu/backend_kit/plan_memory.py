@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -43,7 +44,7 @@ class Region(Protocol):
 R = TypeVar("R", bound=Region)
 
 
-class BasePlanMemory(Generic[R]):
+class BasePlanMemory(ABC, Generic[R]):
     """The memory of one recording, as regions of a subclass's kind.
 
     A subclass fills ``constants``, ``inputs`` and ``outputs``, has `_slice` and, for guard bands,
@@ -94,17 +95,17 @@ class BasePlanMemory(Generic[R]):
 
     # For subclasses to write
 
+    @abstractmethod
     def _slice(self, name: str, ref: ArenaRef) -> R:
         """A region for some bytes of the arena; asked for once for each of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _look(self, region: R, start: int, nbytes: int) -> Bytes:
         """Bytes of a region's band; ``start`` counts from the first byte of its own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _overwrite(self, region: R, value: int) -> None:
         """Set every byte of a region."""
-        raise NotImplementedError
 
     def upload(self, arrays: Sequence[Array]) -> None:
         """Fill the inputs, between guard bands. Nothing where kernels use the host's arrays.

@@ -4,6 +4,7 @@ dispatches, and runs between guard bands."""
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Generic, TypeAlias
@@ -105,18 +106,18 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
 
     # For subclasses to write
 
+    @abstractmethod
     def _rebind(self) -> None:
         """Let the next runs use ``_regions``, which are others; inputs and outputs that are in
         ``_buffers`` are neither uploaded nor downloaded."""
-        raise NotImplementedError
 
     def _upload(self) -> None:
         """Let the device have the inputs."""
         self._plan_memory.upload(self._inputs)
 
+    @abstractmethod
     def _dispatch_alone(self, index: int) -> None:
         """Run one dispatch of the plan."""
-        raise NotImplementedError
 
     def _download(self) -> None:
         """Let the host have the outputs."""

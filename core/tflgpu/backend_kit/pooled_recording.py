@@ -3,6 +3,7 @@ every run."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol
 
@@ -48,22 +49,22 @@ class PooledRecording(BasePlanRecording[PooledOutputs[B], PooledRegion[B]], Gene
 
     # For subclasses to write
 
+    @abstractmethod
     def _submit(self, commands: Any, what: str) -> None:
         """Have recorded commands be done, and return when they are; ``what`` is for messages.
 
         Raises:
             DeviceError: the device failed.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _bind_again(self) -> None:
         """Let the launches use ``_regions``, which are others. Commands that were recorded are of
         no use any more, and nothing runs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _timers(self) -> Timers | None:
         """For all dispatches; None where the device's queue notes no times."""
-        raise NotImplementedError
 
     # What they use
 

@@ -3,6 +3,7 @@ slow (Vulkan's drivers may allow 4096), or whose buffers are parts of a heap."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 import attrs
@@ -72,7 +73,7 @@ class PooledRegion(Generic[B]):
         return self.block.bytes[self.offset : self.offset + self.nbytes]
 
 
-class BasePool(Generic[B]):
+class BasePool(ABC, Generic[B]):
     """Lays regions out one after another, then allocates their blocks. A subclass has `_block`."""
 
     def __init__(self, alignment: int, limit: int, what: str, use: Use) -> None:
@@ -92,13 +93,13 @@ class BasePool(Generic[B]):
         self._regions: list[tuple[PooledRegion[B], int]] = []
         self._blocks: list[B] = []
 
+    @abstractmethod
     def _block(self, nbytes: int) -> B:
         """One allocation. For subclasses to write.
 
         Raises:
             DeviceError: memory ran out.
         """
-        raise NotImplementedError
 
     def region(self, name: str, nbytes: int, band: int = 0) -> PooledRegion[B]:
         """A region; it has memory after `allocate`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +28,7 @@ T = TypeVar("T")
 _in_flight: set[Any] = set()
 
 
-class BaseRecording(Holder, Generic[S]):
+class BaseRecording(Holder, ABC, Generic[S]):
     """A `tflgpu.contract.device.Recording` and `tflgpu.contract.lending.Lender`.
 
     A subclass sets ``_inputs`` and ``_sets``, and has `_profile`, `_wait_idle` and `_release`; and
@@ -81,9 +82,9 @@ class BaseRecording(Holder, Generic[S]):
         self._begin()
         self._end()
 
+    @abstractmethod
     def _profile(self) -> Sequence[DispatchTime] | Unsupported:
         """The same with timers, or without and the reason why."""
-        raise NotImplementedError
 
     def _wait_idle(self) -> None:
         """Return when nothing of this recording is on the device any more. Called where a run did
@@ -94,9 +95,9 @@ class BaseRecording(Holder, Generic[S]):
         cannot be told, False: the recording is kept until it is closed."""
         return False
 
+    @abstractmethod
     def _release(self) -> None:
         """Release everything of the device, which is done with it."""
-        raise NotImplementedError
 
     # What users of a recording have
 

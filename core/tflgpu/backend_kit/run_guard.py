@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from tflgpu.backend_kit.forks import Holder
@@ -62,7 +63,7 @@ def for_this_thread(function: Callable[..., object]) -> Callable[..., object]:
     return call
 
 
-class Closable:
+class Closable(ABC):
     """What its user closes, by `close` or at the end of a ``with`` statement. A subclass has
     `_close`."""
 
@@ -72,9 +73,9 @@ class Closable:
         handler, say) it returns at once, and takes effect at the end of that call."""
         after_calls(self._close)
 
+    @abstractmethod
     def _close(self) -> None:
         """The same, now."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         """The same object."""

@@ -3,6 +3,7 @@ outputs, and others for bound buffers."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic
 
@@ -51,13 +52,13 @@ class StagedRecording(BasePlanRecording[StagedOutputs[C], R], Generic[C, R]):
 
     # For subclasses to write
 
+    @abstractmethod
     def _bind_kernels(self) -> None:
         """Let the kernels of the dispatches, which are in the commands, use ``_regions``.
 
         Raises:
             DeviceError: the driver refused.
         """
-        raise NotImplementedError
 
     def _elsewhere(self, own: Staging[C], region: R) -> Staging[C]:
         """The place of an input or output that is bound to a buffer of that region."""

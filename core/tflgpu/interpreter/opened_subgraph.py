@@ -25,9 +25,8 @@ from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile
 
 _LOG = logging.getLogger("tflgpu")
-_DEVICE = "this interpreter's device"
+DEVICE = "this interpreter's device"
 #: What is said of inputs after a fork.
-FORKED = "what was in the model's inputs stayed in the process that this one was forked from"
 
 
 class ViewBase:
@@ -91,7 +90,6 @@ class OpenedSubgraph:
         self._memory: SessionMemory | None = None
         self._visible: Collection[int] = ()
         self._warned: set[str] = set()
-        self._is_default = False  # on a device that nobody asked for
         self._recovery = Recovery(opener)
         self._written = -1  # the run after which somebody wrote to its results
         self._lost: dict[int, str] = {}  # inputs whose contents are gone, and why
@@ -129,8 +127,6 @@ class OpenedSubgraph:
         """
         if self._memory is None:
             self._memory, self._lost = self._opened(), {}
-        elif self._memory.session.inherited and self._is_default:
-            self._open_in_child(self._memory)
         elif self._memory.session.is_broken:
             self._open_again(self._memory)
 
@@ -207,8 +203,6 @@ class OpenedSubgraph:
         memory, recovery, bound = self._memory, self._recovery, self.bindings.bound
         if memory is None or bound or self._lost or not memory.session.complete:
             memory = self._ready()
-        elif memory.session.inherited:
-            memory = self._open_in_child(memory)
         session = memory.session
         # What is bound to the caller's memory may change without a word to us.
         recovery.inputs_changed = bool(bound)
@@ -223,8 +217,7 @@ class OpenedSubgraph:
                 "Invoke called on model that is not ready: call allocate_tensors() first, and "
                 "again after resize_tensor_input()"
             )
-        if memory.session.inherited:
-            memory = self._open_in_child(memory)
+        memory.session.check_inherited(DEVICE)
         if self._lost:
             lost, why = all_named(self.info, sorted(self._lost)), next(iter(self._lost.values()))
             raise StateError(f"{why}; set it again: {lost}")
@@ -237,30 +230,12 @@ class OpenedSubgraph:
         assert self._memory is not None
         return self._open_again(self._memory).session
 
-    def _open_in_child(self, old: SessionMemory) -> SessionMemory:
-        """After a fork, a session in the place of one on a device that nobody asked for. State is
-        kept in host memory and comes along. Inputs and results may lie in memory of the device,
-        which a child does not have.
-
-        Raises:
-            StateError: somebody asked for the device.
-        """
-        if not self._is_default:
-            old.session.check_inherited(_DEVICE)
-        memory = self._opened()
-        for index, array in old.session.variables.items():
-            np.copyto(memory.session.variables[index], array)
-        memory.session.complete = False
-        self._lost = dict.fromkeys(self.info.inputs, FORKED)
-        self._memory = memory
-        return memory
-
     def _open_again(self, old: SessionMemory) -> SessionMemory:
         """A session in the place of one that a driver's error or a signal has left in the middle
         of a run: with the same inputs and state. Where it cannot be opened the old one stays, so
         that the next run tries again."""
         session = old.session
-        session.check_inherited(_DEVICE)
+        session.check_inherited(DEVICE)
         self._opener.release(session.close)  # waits for what is still on the device
         state = session.variables  # which the device may have had, and may be lost
         memory: SessionMemory = self._recovery.reopened(session, self._opened)
@@ -278,7 +253,6 @@ class OpenedSubgraph:
         try:
             session, found = self._opener.open(self.index, self._resized, self._warn)
             memory = SessionMemory(session)
-            self._is_default = self._opener.is_default
             self._recovery.policy = self._opener.on_error
             for i, default in self._defaults.items():
                 begin = session.arrays[i]  # of several items, where a batch is computed

@@ -84,7 +84,7 @@ class SessionOpener(Holder):
             TflgpuError: as `shared_provider`.
         """
         found = self._provider
-        if found is None or (found.lease is not None and _is_inherited(found)):
+        if found is None:
             found = self._provider = shared_provider(self.options)
         return found
 
@@ -273,10 +273,6 @@ def _quietly(text: str) -> None:
 
 def _unbuilt(warn: Callable[[str], object]) -> Graph:
     raise AssertionError("a digest takes no graph")
-
-
-def _is_inherited(provider: Provider) -> bool:
-    return provider.opened is not None and provider.opened.inherited
 
 
 @frozen

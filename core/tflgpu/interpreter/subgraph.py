@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, StateError
 from tflgpu.interpreter.arguments import array_of, as_array, as_index, check_view
 from tflgpu.interpreter.copies import copy
-from tflgpu.interpreter.opened_subgraph import OpenedSubgraph
+from tflgpu.interpreter.opened_subgraph import DEVICE, OpenedSubgraph
 from tflgpu.interpreter.resizing import named, no_tensor
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
@@ -187,8 +187,7 @@ class Subgraph(OpenedSubgraph):
         session = (
             self._session(f"{what} {advice}: {named(info)}") if memory is None else memory.session
         )
-        if memory is not None and session.inherited:
-            session = self._open_in_child(memory).session
+        session.check_inherited(DEVICE)
         if not session.complete and info.index not in self.info.inputs:
             self._check_complete(info, session)
         if info.index not in self._visible:

@@ -197,6 +197,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
             raise refused(f"{self.name}: {buffer.name} is write-only")
         kind = buffer.value_type.with_width(1) if lane else buffer.value_type
         loaded: Expr = Load(kind, buffer, self._index(index), lane and buffer.width > 1)
+        if buffer.access == "read_write":
+            self.reads.load(loaded, buffer.name)
         # Kept as a Cast right over the Load: a printer may fuse the two (vload_half).
         if as_scalar is not None and as_scalar is not kind.scalar:
             loaded = Cast(kind.with_scalar(as_scalar), loaded)
@@ -219,10 +221,14 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         if value.type != want and not narrows:
             raise refused(f"{self.name}: {value.type} stored in {buffer.name} of {want}")
         self.emit(Store(buffer, self._index(index), value, lane and buffer.width > 1))
+        if buffer.access == "read_write":
+            self.reads.set(buffer.name)
 
     def load_shared(self, array: SharedArray, index: Operand) -> Expr:
         """Element ``index`` of a shared array."""
-        return SharedLoad(array.type, array, self._index(index))
+        loaded = SharedLoad(array.type, array, self._index(index))
+        self.reads.load(loaded, array.name)
+        return loaded
 
     def store_shared(self, array: SharedArray, index: Operand, value: Expr) -> None:
         """Write element ``index`` of a shared array."""
@@ -230,6 +236,7 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         if value.type != array.type:
             raise refused(f"{self.name}: {value.type} stored in {array.name} of {array.type}")
         self.emit(SharedStore(array, self._index(index), value))
+        self.reads.set(array.name)
 
     def _index(self, index: Operand) -> Expr:
         expr = make.wrap(index, I32)
@@ -341,6 +348,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
     def barrier(self) -> None:
         """Wait for the whole workgroup; shared writes before it are seen after it."""
         self.emit(Barrier())
+        for array in self._shared:  # other invocations' stores are seen from here on
+            self.reads.set(array.name)
 
     def emit(self, stmt: Stmt) -> None:
         """Append a statement, which holds no block, to the current block.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tflgpu.language.tree import Expr, Stmt
+from tflgpu.language.variables import Reads
 
 
 class BuilderBase:
-    """The kernel's name, its fresh names, and the block that is being written."""
+    """The kernel's name, its fresh names, what was read, and the block that is being written."""
 
     name: str
+    reads: Reads
 
     def emit(self, stmt: Stmt) -> None:
         """Append a statement to the current block."""

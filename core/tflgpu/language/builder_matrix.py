@@ -54,6 +54,7 @@ class MatrixBuilder(BuilderBase):
     def matrix_store(self, array: SharedArray, index: Operand, stride: int, source: Matrix) -> None:
         """Write an accumulator to a shared f32 array, its rows ``stride`` elements apart."""
         self._matrix(MatrixStore(array, make.wrap(index, I32), stride, source))
+        self.reads.set(array.name)
 
     def _matrix(self, stmt: MatrixStmt) -> None:
         problem = problem_of(stmt)

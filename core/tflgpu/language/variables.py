@@ -8,9 +8,10 @@ around it runs. Python's names make it look otherwise:
     k.store(dst, i, old)  # would store the new value
 
 So an expression may be used until a variable that it reads is set, and in the block in which it was
-made. A variable that an `if` or a loop sets has another value behind it; in an ``else`` it has the
-one that it had before the `if`; and in a loop that sets it, nothing that read it before the loop is
-used.
+made. Memory that a kernel reads and writes is treated alike: a store to it, or a barrier behind
+which there is what others have stored, gives it another value. A variable that an `if` or a loop
+sets has another value behind it; in an ``else`` it has the one that it had before the `if`; and in
+a loop that sets it, nothing that read it before the loop is used.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import Any, Protocol
 
 from tflgpu.errors import KernelError
 from tflgpu.language.author import Place, here, shown
-from tflgpu.language.expressions import Expr, Name, Operand
+from tflgpu.language.expressions import Expr, Load, Name, Operand, SharedLoad
 
+_READING = (Name, Load, SharedLoad)
 _INSTEAD = "Name the old value before: old = k.let(...)"
 
 
@@ -111,12 +113,14 @@ class _Block:
 
 
 class _Read:
-    """Which value of a variable a `Name` stands for, and where it was made."""
+    """Which value of a variable a `Name` stands for, or which of some memory a load gives, and
+    where it was made."""
 
-    __slots__ = ("block", "name", "place", "value")
+    __slots__ = ("block", "expr", "ident", "place", "value")
 
-    def __init__(self, name: Name, value: int, block: _Block, place: Place) -> None:
-        self.name, self.value, self.block, self.place = name, value, block, place
+    def __init__(self, expr: Expr, ident: str, value: int, block: _Block, place: Place) -> None:
+        self.expr, self.ident = expr, ident
+        self.value, self.block, self.place = value, block, place
 
 
 class Reads:
@@ -137,14 +141,17 @@ class Reads:
 
     def read(self, variable: Variable) -> Name:
         """A name of the value that a variable has now."""
-        ident = variable.ident
-        name = Name(variable.type, ident, True)
-        value = self._values.get(ident, 0)
-        self._reads[id(name)] = _Read(name, value, self._block, here())
+        name = Name(variable.type, variable.ident, True)
+        self.load(name, variable.ident)
         return name
 
+    def load(self, expr: Expr, ident: str) -> None:
+        """``expr`` gives the value that memory, or a variable, has now."""
+        value = self._values.get(ident, 0)
+        self._reads[id(expr)] = _Read(expr, ident, value, self._block, here())
+
     def set(self, ident: str) -> None:
-        """A variable gets another value here.
+        """A variable, or memory, gets another value here.
 
         Raises:
             KernelError: in a loop that uses what was read of it before the loop.
@@ -167,17 +174,18 @@ class Reads:
         """What a statement uses here, operands and all that they are made of.
 
         Raises:
-            KernelError: a variable that one of them reads has, or may have, another value by now.
+            KernelError: a variable or memory that one of them reads has, or may have, another
+                value by now.
         """
         found = self._reads.get
         for expr in expressions:
-            if type(expr) is Name:
+            if type(expr) in _READING:
                 read = found(id(expr))
                 if read is not None:
                     self._check(read)
 
     def _check(self, read: _Read) -> None:
-        ident = read.name.ident
+        ident = read.ident
         if read.value != self._values.get(ident, 0):
             raise self._refusal(
                 read,
@@ -188,6 +196,8 @@ class Reads:
         while block is not read.block:
             if block.is_loop and ident not in block.used:
                 block.used[ident] = read, here()
+            if block.parent is None and type(read.expr) is not Name:
+                return  # nothing was stored since
             if block.parent is None:
                 raise self._refusal(
                     read,
@@ -198,8 +208,7 @@ class Reads:
 
     def _refusal(self, read: _Read, why: str) -> KernelError:
         return KernelError(
-            f"{self._kernel}: the expression made at {shown(read.place)} reads "
-            f"{read.name.ident}, {why}"
+            f"{self._kernel}: the expression made at {shown(read.place)} reads {read.ident}, {why}"
         )
 
     def enter(self, *, is_loop: bool = False, is_else: bool = False) -> None:

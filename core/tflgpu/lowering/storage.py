@@ -30,10 +30,10 @@ class IntegerStorage(enum.Enum):
     """A policy.
 
     WORDS: 32 bits each inside a part. 8-bit tensors cross its edges in 8 bits, and in 32 where a
-    device does not store 8 bits (WGSL): the host widens them, so that no device refuses them.
+    device does not store 8 bits: the host widens them, so that no device refuses them.
 
     OWN_WIDTH: As WORDS, but 8-bit tensors and booleans take a byte an element wherever a device
-    stores bytes (OpenCL; Vulkan with ``storageBuffer8BitAccess``).
+    stores bytes (OpenCL; WebGPU, in words; Vulkan with ``storageBuffer8BitAccess``).
     """
 
     WORDS = "words"

@@ -1,7 +1,9 @@
 """Facts about the code that compiles: versions, and digests of all sources.
 
-A version alone is not enough, since it stays the same while the code is being edited; nor is the
-time of a file, since one version is installed at many times.
+In a folder of compiled models a version alone is not enough, since it stays the same while the
+code is being edited; nor is the time of a file, since one version is installed at many times. A
+file that a user has made outlives patch releases: of tflgpu the first two numbers of its version
+count there, and those of NumPy and Python do not.
 """
 
 from __future__ import annotations
@@ -25,9 +27,15 @@ from tflgpu.plugins.sources import Plugin
 from tflgpu.saved.source import Facts
 from tflgpu.saved.stamps import stamp
 
+#: The distribution that brings the shipped backends too.
+_NAME = "tflgpu"
 
-def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) -> Facts:
-    """All that a compiled graph depends on besides graph and target.
+
+def facts_of(
+    device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin], *, lasting: bool = False
+) -> Facts:
+    """All that a compiled graph depends on besides graph and target. With ``lasting`` a patch
+    release of tflgpu changes nothing.
 
     Raises:
         SavedModelError: the sources of a plugin are not to be found, so that their changes would go
@@ -40,17 +48,23 @@ def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) ->
         ("driver", device.driver),
         # All of them: the target has those that are used, and a printer may ask for others.
         ("capabilities", repr(caps)),
-        *_own(),
+        *(_release() if lasting else _own()),
     ]
-    named += [(f"plugin {plugin}", _plugin_text(plugin)) for plugin in plugins]
+    told = [p for p in plugins if not (lasting and p.distribution == _NAME)]
+    named += [(f"plugin {plugin}", _plugin_text(plugin)) for plugin in told]
     return tuple(named)
+
+
+def _release() -> Facts:
+    release = ".".join(_version(_NAME).split(".")[:2])
+    return (("tflgpu", release), ("language", str(LANGUAGE_VERSION)))
 
 
 @cache
 def _own() -> Facts:
     root = Path(__file__).resolve().parents[1]
     return (
-        ("tflgpu", f"{_version('tflgpu')} {_stamp(root)}"),
+        ("tflgpu", f"{_version(_NAME)} {_stamp(root)}"),
         ("language", str(LANGUAGE_VERSION)),
         ("python", ".".join(platform.python_version_tuple()[:2])),
         ("numpy", np.__version__),

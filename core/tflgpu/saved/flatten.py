@@ -68,6 +68,8 @@ class Flattener:
         code_of: CodeOf | None = None,
         source: Source | None = None,
         flat: Flat | None = None,
+        *,
+        bodies: bool = False,
     ) -> None:
         """Nothing yet.
 
@@ -79,10 +81,12 @@ class Flattener:
                 body.
             source: Where ``given`` was built from. Then constants are named as parts of its bytes.
             flat: Where records go; None is a new one.
+            bodies: Whether kernels have their statements beside the device's code.
         """
         self._source = source
         self._classes = classes
         self._code_of = code_of
+        self._bodies = bodies
         self._flat = Flat() if flat is None else flat
         self._by_content: dict[str, int] = {}
         self._by_identity: dict[int, int] = {}
@@ -186,11 +190,12 @@ class Flattener:
 
     def _body_or_code(self, item: Kernel) -> tuple[int | None, int | None]:
         code = None if self._code_of is None else self._code_of(item)
-        if code is not None:
-            return None, self._flat.blob(code)
+        place = None if code is None else self._flat.blob(code)
+        if place is not None and not self._bodies:
+            return None, place
         shared = attrs.evolve(self._flat, records=[])
         body = Flattener(self._classes, flat=shared).flat(item.body)
-        return self._flat.blob(json.dumps(body.records, separators=(",", ":")).encode()), None
+        return self._flat.blob(json.dumps(body.records, separators=(",", ":")).encode()), place
 
     def _array(self, item: Any) -> tuple[Any, ...]:
         dtype, shape = item.dtype.newbyteorder("<"), [int(size) for size in item.shape]

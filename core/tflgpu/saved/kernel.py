@@ -7,8 +7,9 @@ statements are most of what there is to read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, Union
+from typing import Any, NoReturn, TypeAlias, Union
 
+from tflgpu.errors import SavedModelError
 from tflgpu.language.kernel import Kernel, Stmt
 
 #: The code that a device printed of a kernel; None where it keeps none.
@@ -17,6 +18,15 @@ CodeOf = Callable[[Kernel], Union[bytes, None]]
 
 #: Gives the statements of a kernel; it gets the kernel, so that the two need not keep each other.
 ReadsBody: TypeAlias = "Callable[[SavedKernel], tuple[Stmt, ...]]"
+
+
+def body_elsewhere(kernel: SavedKernel) -> NoReturn:
+    """For kernels whose statements are not in their file.
+
+    Raises:
+        SavedModelError: always.
+    """
+    raise SavedModelError("this kernel's statements are not in its file")
 
 
 class SavedKernel(Kernel):
@@ -48,6 +58,11 @@ class SavedKernel(Kernel):
             found = self._read(self)
             object.__setattr__(self, "_statements", found)
         return found
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the file has its statements."""
+        return self._read is not body_elsewhere
 
     def read_by(self, read: ReadsBody) -> None:
         """Set the function that gives the statements, which are not in the file."""

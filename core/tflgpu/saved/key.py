@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _LONGEST = 400  # characters of a text that says a value; longer ones are its digest
 _SHOWN = 4  # differences that a message has
+#: Fields of a target that list code, which facts tell of too.
+_CODE = ("ops", "passes", "rules")
 
 
 @attrs.frozen  # every start compares or shows some
@@ -77,7 +79,7 @@ def name_start(digest: str) -> str:
     return digest[:16]
 
 
-def key_of(graph: Graph, target: Target, facts: Facts) -> Key:
+def key_of(graph: Graph, target: Target, facts: Facts, *, lasting: bool = False) -> Key:
     """The key of what a graph becomes.
 
     Args:
@@ -86,6 +88,8 @@ def key_of(graph: Graph, target: Target, facts: Facts) -> Key:
         target: What it is compiled for. Code cannot be told apart here, so that ``facts`` must say
             which version of it there is: that of ops, passes, rules and objections.
         facts: What else there is to say: versions, the device and its driver.
+        lasting: Whether lists of ops, passes and rules are left out, which a patch release of
+            tflgpu may change.
 
     Raises:
         SavedModelError: there is something in the target or graph whose content cannot be told.
@@ -94,8 +98,8 @@ def key_of(graph: Graph, target: Target, facts: Facts) -> Key:
     named = [("inputs", inputs), ("model", graph_digest(graph))]
     classes = classes_for(graph)
     for field in attrs.fields(type(target)):
-        value = getattr(target, field.name)
-        named += _texts(field.name, value, classes)
+        if not (lasting and field.name in _CODE):
+            named += _texts(field.name, getattr(target, field.name), classes)
     return Key((*facts, *named))
 
 

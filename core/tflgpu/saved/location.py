@@ -115,9 +115,8 @@ class SavedLocation:
         if self.saved is not None:
             if isinstance(device, NodeDevice):
                 raise SavedModelError(f"{self.saved} has kernels, and this device runs none")
-            key = key_of(graph, target, facts())
-            again = partial(compile_graph, graph, target)
-            return hand_over(read_saved(self.saved, graph, key, again), device)
+            key = key_of(graph, target, facts(lasting=True), lasting=True)
+            return hand_over(read_saved(self.saved, graph, key), device)
         if self.folder is None or isinstance(device, NodeDevice):
             return compile_graph(graph, target)
         found = open_or_compile(
@@ -139,10 +138,12 @@ def write(
     Raises:
         SavedModelError: something in it cannot be saved, or the file cannot be written.
     """
-    key = key_of(graph, target, device_facts(device, plugins))
+    key = key_of(graph, target, device_facts(device, plugins, lasting=True), lasting=True)
     write_saved(path, compiled, graph, key, code_by(device))
 
 
-def device_facts(device: Device | NodeDevice, plugins: Iterable[Plugin]) -> Facts:
+def device_facts(
+    device: Device | NodeDevice, plugins: Iterable[Plugin], *, lasting: bool = False
+) -> Facts:
     """Those of `facts_of`, of an opened device."""
-    return facts_of(device.info, device.caps, plugins)
+    return facts_of(device.info, device.caps, plugins, lasting=lasting)

@@ -32,11 +32,13 @@ def saved_bytes(
     key: Key,
     code_of: CodeOf | None = None,
     source: Source | None = None,
+    *,
+    bodies: bool = False,
 ) -> Iterator[bytes | memoryview]:
     """A compiled graph, or a start, as the bytes of a file, piece by piece. Constants that are
     still those of the ``graph`` it was compiled from are left out, since a reader of the file has
     the graph too; with a ``source``, so are bytes of it. ``code_of`` gives what a device printed of
-    a kernel, which is there in the place of its statements.
+    a kernel, which is there in the place of its statements; with ``bodies`` both are.
 
     Raises:
         SavedModelError: there is something in it that a file cannot have; or a plugin's rule failed
@@ -48,7 +50,7 @@ def saved_bytes(
     if compiled.broken_rules:
         why = next(iter(compiled.broken_rules.values()))
         raise SavedModelError(f"this model is not saved, since a kernel rule was left out: {why}")
-    flat = Flattener(classes_for(graph), graph, code_of, source).flat(root)
+    flat = Flattener(classes_for(graph), graph, code_of, source, bodies=bodies).flat(root)
     facts = key.facts if source is None else (*key.facts, (_NAME, source.name))
     return packed(flat.index(facts), flat.blobs)
 
@@ -92,7 +94,7 @@ def _root(data: memoryview, key: Key, where: str, classes: Classes, given: Model
     compiled = found.compiled if isinstance(found, Start) else found
     if isinstance(compiled, Compiled):
         for number, kernel in enumerate(kernels_of(compiled)):
-            if isinstance(kernel, SavedKernel) and kernel.code is not None:
+            if isinstance(kernel, SavedKernel) and not kernel.has_body:
                 kernel.read_by(partial(given.body, number))
     return found
 
@@ -118,12 +120,13 @@ def write_saved(
     lasting: bool = True,
 ) -> None:
     """Write a compiled graph, or a start, to a file, which is there as a whole or not at all. One
-    that is not ``lasting`` may be damaged after a loss of power, which its digest shows.
+    that is not ``lasting`` may be damaged after a loss of power, which its digest shows, and lacks
+    the statements of kernels whose code it has: compiling again gives them.
 
     Raises:
         SavedModelError: as `saved_bytes`, or the file cannot be written.
     """
-    pieces = saved_bytes(root, graph, key, code_of, source)
+    pieces = saved_bytes(root, graph, key, code_of, source, bodies=lasting)
     try:
         whole_file.write(path, pieces, lasting=lasting)
     except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tflgpu.language.kernel import Stmt
 from tflgpu.saved import records
 from tflgpu.saved.classes import Classes, SavedClass
 from tflgpu.saved.container import Content
-from tflgpu.saved.kernel import ReadsBody, SavedKernel
+from tflgpu.saved.kernel import ReadsBody, SavedKernel, body_elsewhere
 from tflgpu.saved.model_lookup import ModelLookup
 
 _Refs = list[Any]
@@ -30,10 +30,6 @@ _CONTAINERS: Mapping[str, Callable[[_Refs], Any]] = {
     records.SET: frozenset,
     records.MAPPING: lambda items: dict(zip(items[::2], items[1::2], strict=True)),
 }
-
-
-def _body_elsewhere(kernel: SavedKernel) -> NoReturn:
-    raise SavedModelError("this kernel's statements are not in its file")
 
 
 class Rebuilder:
@@ -98,7 +94,7 @@ class Rebuilder:
     def _kernel(self, body: int | None, code: int | None, fields: _Refs) -> SavedKernel:
         given = dict(zip(("name", "workgroup", "buffers", "shared"), fields, strict=True))
         if body is None:
-            read: ReadsBody = _body_elsewhere
+            read: ReadsBody = body_elsewhere
         else:
             content, table, lookup = self._content, self._table, self._given
 

@@ -12,63 +12,44 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError, OptionError
 from tflgpu.errors.blame import Failed, attempt, shown
-from tflgpu.ir.brief import listed, quoted
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.ir.quant import Quantization
-from tflgpu.tflite.model_file import ModelFile
+from tflgpu.tflite.edge_edit import EdgeEdit, FromSomething, Step, ToSomething
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
 
 _SLICED = ("DHWC4", "PHWC4")
 
 
 @attrs.frozen(eq=False)
-class Step:
-    """One operator of a converter: its first operand is what the step before it made.
-
-    Attributes:
-        op: A builtin operator's name.
-        shape, dtype: Of its result.
-        fields: Its options, by the schema's names.
-        constants: Its further operands.
-        quantization: Of its result.
-    """
-
-    op: str
-    shape: Shape
-    dtype: DType = DType.F32
-    fields: Mapping[str, Any] = attrs.Factory(dict)
-    constants: tuple[Array, ...] = ()
-    quantization: Quantization | None = None
-
-
-class FromSomething(Protocol):
-    """A converter for an input of the model."""
+class FromFloats:
+    """An input of f32 in the place of a quantized one."""
 
     def given(self, shape: Shape) -> tuple[Shape, DType]:
-        """Shape and type of what the caller gives, for a tensor of ``shape``."""
-        ...
+        """The same shape, as f32."""
+        return shape, DType.F32
 
     def steps(self, shape: Shape) -> list[Step]:
-        """The operators that make the model's tensor from the caller's, at least one."""
-        ...
+        """None but QUANTIZE, which follows every converter there."""
+        return []
 
 
-class ToSomething(Protocol):
-    """A converter for an output of the model."""
+@attrs.frozen(eq=False)
+class ToFloats:
+    """An output of f32 in the place of a quantized one."""
 
     def steps(self, shape: Shape) -> list[Step]:
-        """The operators that make the caller's result from a tensor of ``shape``, at least one."""
-        ...
+        """None but DEQUANTIZE, which comes before every converter there."""
+        return []
 
 
 @attrs.frozen(eq=False)
@@ -252,8 +233,8 @@ def converted(
 
     Raises:
         ModelError: no such file, no well-formed model, or it has what cannot be written again.
-        InputError: no such input or output, or one that is not f32, or of a shape that the
-            converter is not for.
+        InputError: no such input or output, or one that is neither f32 nor quantized, or of a
+            shape that the converter is not for.
         OptionError: a converter's numbers make no sense.
     """
     file = read_model(model if isinstance(model, bytes) else os.fspath(model))
@@ -262,133 +243,12 @@ def converted(
         raise ModelError(
             f"operator {gaps[0].index} ({gaps[0].name}) cannot be written again: {gaps[0].gap}"
         )
-    edit = _Edit(file)
+    edit = EdgeEdit(file)
     for which, give in (inputs or {}).items():
         edit.put_before(edit.found(which, is_input=True), give)
     for which, take in (outputs or {}).items():
         edit.put_after(edit.found(which, is_input=False), take)
     return write_model(edit.spec())
-
-
-class _Edit:
-    """A model whose main subgraph gets operators at its ends."""
-
-    def __init__(self, file: ModelFile) -> None:
-        self._whole = spec_of(file)
-        self._tensors = list(self._whole.tensors)
-        self._inputs, self._outputs = list(self._whole.inputs), list(self._whole.outputs)
-        self._signatures = list(self._whole.signatures)
-        self._before: list[OperatorSpec] = []
-        self._after: list[OperatorSpec] = []
-
-    def spec(self) -> ModelSpec:
-        operators = (*self._before, *self._whole.operators, *self._after)
-        whole = attrs.evolve(self._whole, tensors=self._tensors, operators=operators)
-        whole = attrs.evolve(whole, inputs=self._inputs, outputs=self._outputs)
-        return attrs.evolve(whole, signatures=self._signatures)
-
-    def found(self, which: str | int, *, is_input: bool) -> int:
-        """The tensor that is meant, which must be f32.
-
-        Raises:
-            InputError: there is none, or it is of another type.
-        """
-        whole = self._whole
-        ports = whole.inputs if is_input else whole.outputs
-        sides = [s.inputs if is_input else s.outputs for s in whole.signatures if not s.subgraph]
-        named = {side[which] for side in sides if isinstance(which, str) and which in side}
-        named = named or {i for i in ports if which in (i, whole.tensors[i].name)}
-        kind = "input" if is_input else "output"
-        if len(named) != 1:
-            known = ", ".join(f"{i} ({quoted(whole.tensors[i].name)})" for i in ports)
-            told = "several are" if named else "none is"
-            raise InputError(f"{told} the {kind} {shown(which)}; there are {known or 'none'}")
-        (index,) = named
-        now = self._inputs if is_input else self._outputs
-        tensor = whole.tensors[index]
-        if index not in now:
-            raise InputError(f"{kind} {quoted(tensor.name)} is converted twice")
-        if tensor.dtype is not DType.F32:
-            raise InputError(
-                f"{kind} {quoted(tensor.name)} is {tensor.dtype.value}; converters are for f32"
-            )
-        if is_input and index in self._whole.outputs:
-            raise InputError(f"{quoted(tensor.name)} is an input and an output at once")
-        return index
-
-    def put_before(self, index: int, give: FromSomething) -> None:
-        tensor = self._tensors[index]
-        shape, dtype = give.given(tensor.shape)
-        steps = give.steps(tensor.shape)
-        made = self._new(TensorSpec(tensor.name, shape, dtype, **_open(tensor, shape)))
-        inner = attrs.evolve(tensor, name=f"{tensor.name}, converted")
-        self._tensors[index] = inner
-        source = made
-        for i, step in enumerate(steps):
-            last = i == len(steps) - 1
-            if last and (step.shape != tensor.shape or step.dtype is not tensor.dtype):
-                raise InputError(f"{type(give).__name__} makes {listed(step.shape)}")
-            source = self._add(self._before, step, source, tensor, index if last else None)
-        self._inputs = [made if i == index else i for i in self._inputs]
-        self._rename(index, made, is_input=True)
-
-    def put_after(self, index: int, take: ToSomething) -> None:
-        tensor = self._tensors[index]
-        source = index
-        steps = take.steps(tensor.shape)
-        self._tensors[index] = attrs.evolve(tensor, name=f"{tensor.name}, as computed")
-        for step in steps:
-            source = self._add(self._after, step, source, tensor, None)
-        self._tensors[source] = attrs.evolve(self._tensors[source], name=tensor.name)
-        self._outputs = [source if i == index else i for i in self._outputs]
-        self._rename(index, source, is_input=False)
-
-    # Inside
-
-    def _add(
-        self,
-        operators: list[OperatorSpec],
-        step: Step,
-        source: int,
-        port: TensorSpec,
-        target: int | None,
-    ) -> int:
-        name = f"{port.name}, by {step.op}"
-        constants = [
-            self._new(TensorSpec(f"{name}, operand {i}", c.shape, DType.from_numpy(c.dtype), c))
-            for i, c in enumerate(step.constants, 1)
-        ]
-        if target is None:
-            made = TensorSpec(
-                name,
-                step.shape,
-                step.dtype,
-                quantization=step.quantization,
-                **_open(port, step.shape),
-            )
-            target = self._new(made)
-        operators.append(OperatorSpec(step.op, step.fields, (source, *constants), (target,)))
-        return target
-
-    def _new(self, tensor: TensorSpec) -> int:
-        self._tensors.append(tensor)
-        return len(self._tensors) - 1
-
-    def _rename(self, old: int, new: int, *, is_input: bool) -> None:
-        for i, signature in enumerate(self._signatures):
-            if not signature.subgraph:
-                given = signature.inputs if is_input else signature.outputs
-                ports = {n: new if t == old else t for n, t in given.items()}
-                self._signatures[i] = (
-                    attrs.evolve(signature, inputs=ports)
-                    if is_input
-                    else attrs.evolve(signature, outputs=ports)
-                )
-
-
-def _open(port: TensorSpec, shape: Shape) -> dict[str, Any]:
-    """Dimensions that the tensor leaves open stay so where the shape is the tensor's."""
-    return {"shape_signature": port.shape_signature} if shape == port.shape else {}
 
 
 def _cast(source: DType, target: DType, shape: Shape) -> Step:

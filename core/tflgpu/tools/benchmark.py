@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.errors import OptionError, UnsupportedError
+from tflgpu.errors import OptionError, TflgpuError, UnsupportedError
 from tflgpu.errors.blame import shown
 from tflgpu.interpreter import Interpreter
 from tflgpu.interpreter.gpu_delegate import given_options
@@ -44,6 +44,8 @@ HINTS = ("latency", "throughput")
 _BUSY = {"in_flight": 3, "batch": 8}
 #: Copies of the model that threads call where nothing is said.
 _COPIES = 2
+#: Runs with timers, of which the median counts.
+_PROFILED = 5
 #: Seconds for which energy is measured at least.
 _ENERGY_SECONDS = 1.0
 
@@ -296,7 +298,7 @@ def _measurement(
             memory=opened.memory,
             dispatches=report.dispatches if report.backend else None,
             report=report,
-            stages=None if stages is None else opened_stages(opened, stages, sets[0]),
+            stages=None if stages is None else device_stages(opened, stages, sets[0]),
         )
         gpu = gpu_counter(report.device) if report.backend else None
 
@@ -309,12 +311,20 @@ def _measurement(
     return attrs.evolve(found, energy=measure_energy(work, seconds, gpu, cpu_counter()))
 
 
-def opened_stages(opened: OnTflgpu, stages: Stages, inputs: Inputs) -> Stages:
-    """What the device tells of a run."""
+def device_stages(opened: OnTflgpu, stages: Stages, inputs: Inputs) -> Stages:
+    """The stages with what the device tells of a run."""
     interpreter = opened.interpreter
     interpreter.reset_copied()
     opened.put(inputs)
     opened.invoke()
     opened.take()
     copied = interpreter.copied
-    return attrs.evolve(stages, to_device=copied.to_device, to_host=copied.to_host)
+    stages = attrs.evolve(stages, to_device=copied.to_device, to_host=copied.to_host)
+    try:
+        profile = interpreter.profile(_PROFILED)
+    except TflgpuError as error:
+        return attrs.evolve(stages, reason=str(error))
+    parts = [part for part in profile.parts if not part.on_cpu]
+    if not parts or profile.no_times:
+        return attrs.evolve(stages, reason=profile.no_times or "nothing runs on a device")
+    return attrs.evolve(stages, device=1e3 * sum(part.busy for part in parts))

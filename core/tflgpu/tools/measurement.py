@@ -25,10 +25,11 @@ class Stages:
     Attributes:
         inputs: Copying inputs to where the run reads them, by the host.
         invoke: The run.
-        device: Of it, the kernels, by the device's own timers, in a run of its own.
+        device: Of it, the kernels, by the device's own timers, in runs of their own.
         upload, download: Of it, copying between host memory and the device's.
         outputs: Copying the outputs, by the host.
         to_device, to_host: Bytes that a run copies.
+        reason: Why the device's time is not told; "" where it is, and for other runtimes.
     """
 
     inputs: float
@@ -39,6 +40,7 @@ class Stages:
     download: float | None = None
     to_device: int | None = None
     to_host: int | None = None
+    reason: str = ""
 
 
 @attrs.frozen

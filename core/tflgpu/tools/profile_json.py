@@ -68,7 +68,8 @@ def to_node_data(profile: RunProfile, graph: str = "main") -> dict[str, Any]:
         graph: What Model Explorer calls the graph: the main subgraph's name, or "main" where it has
             none.
     """
-    results = {str(at): {"value": s * 1e3} for at, s in sorted(profile.by_operator.items())}
+    times = sorted(profile.by_operator.items())
+    results = {str(at): {"value": round(seconds * 1e3, 6)} for at, seconds in times}
     gradient = [{"stop": stop, "bgColor": colour} for stop, colour in _GRADIENT]
     return {graph or "main": {"results": results, "gradient": gradient}}
 
