@@ -79,7 +79,7 @@ class Registry(Holder):
         memory = host.collect("tflgpu_register_memory", lambda: (MemoryKind,))
         host.refuse_clashes("backend", backends, lambda: (CPU,))
         host.refuse_clashes("op", ops, builtin_ops)
-        host.refuse_clashes("pass", passes, _names_of_passes)
+        host.refuse_clashes("pass", passes, lambda: plugin_ops().names_of_passes())
         host.refuse_clashes("shader generator", generators)
         host.refuse_clashes("kind of memory", memory)
         names = [info.name for _, info in host.usable(backends)]
@@ -97,7 +97,7 @@ class Registry(Holder):
         order = sorted(found, key=lambda n: (-found[n][1].rank, n))
         self._owners = {name: found[name][0] for name in order}
         self.backends: Mapping[str, BackendInfo] = {name: found[name][1] for name in order}
-        own = {op.name: _checked(op, str(p)) for p, op in host.usable(ops)}
+        own = {op.name: plugin_ops().checked_op(op, str(p)) for p, op in host.usable(ops)}
         self._own_ops: Mapping[str, OpDef] = own
         self._merged: Mapping[str, OpDef] = LaterOps(own)
         marked = [attrs.evolve(item, owner=str(p)) for p, item in host.usable(passes)]
@@ -359,18 +359,6 @@ class Registry(Holder):
             return Probe(False, f"plugin {owner} {problem}")
         probe: Probe = answer
         return probe
-
-
-def _checked(op: OpDef, owner: str) -> OpDef:
-    from tflgpu.ops.foreign import checked_op  # most plugins bring no op
-
-    return checked_op(op, owner)
-
-
-def _names_of_passes() -> list[str]:
-    from tflgpu.passes.registry import builtin_passes  # most plugins bring no pass
-
-    return [p.name for p in builtin_passes()]
 
 
 def missing_driver(info: BackendInfo) -> str | None:
