@@ -73,16 +73,19 @@ if TYPE_CHECKING:
     from tflgpu.runtime.estimate import Estimate
     from tflgpu.runtime.profile import RunProfile
     from tflgpu.tflite import converters
+    from tflgpu.tools.answer import Answer
     from tflgpu.tools.benchmark import benchmark
     from tflgpu.tools.measurement import Benchmark, Measurement
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
+    from tflgpu.tools.task import Task
 
     __version__: str
 
 __all__ = [
     "AccuracyGuard",
     "AllocationError",
+    "Answer",
     "ArgumentError",
     "Benchmark",
     "BudgetError",
@@ -128,6 +131,7 @@ __all__ = [
     "SavedModelError",
     "SignatureRunner",
     "StateError",
+    "Task",
     "TensorDetails",
     "TensorMetadata",
     "TflgpuError",
@@ -148,6 +152,7 @@ __all__ = [
 
 _HOMES = {
     "AccuracyGuard": "tflgpu.options.accuracy",
+    "Answer": "tflgpu.tools.answer",
     "Benchmark": "tflgpu.tools.measurement",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
@@ -173,6 +178,7 @@ _HOMES = {
     "OpResolverType": "tflgpu.options",
     "Precision": "tflgpu.lowering.precision",
     "SignatureRunner": "tflgpu.interpreter.signatures",
+    "Task": "tflgpu.tools.task",
     "TensorDetails": "tflgpu.interpreter.details",
     "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",

@@ -22,7 +22,7 @@ PROGRAMS = {
     "docs/buffers.md": 4,
     "docs/compatibility.md": 4, "docs/control_flow.md": 1, "docs/cpu.md": 4,
     "docs/interpreter.md": 2, "docs/litert.md": 4, "docs/memory.md": 3, "docs/options.md": 3,
-    "docs/profile.md": 1, "docs/report.md": 2,
+    "docs/profile.md": 1, "docs/report.md": 2, "docs/task.md": 2,
 }  # fmt: skip
 #: What others print, as a pattern, where it is not nothing.
 PRINTED = {
