@@ -36,10 +36,11 @@ from tflgpu.errors import (
 from tflgpu.errors.blame import Failed, attempt, did_you_mean, shown
 from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node
+from tflgpu.ir.later import LaterMapping
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.reason import ReasonCode, Unsupported
-from tflgpu.ops.registry import LaterOps, builtin_ops
+from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import CPU, DelegateOptions
 from tflgpu.plugins.host import PluginHost
 from tflgpu.plugins.sources import GROUP, Plugin, PluginFailure, installed_plugins
@@ -99,7 +100,8 @@ class Registry(Holder):
         self.backends: Mapping[str, BackendInfo] = {name: found[name][1] for name in order}
         own = {op.name: plugin_ops().checked_op(op, str(p)) for p, op in host.usable(ops)}
         self._own_ops: Mapping[str, OpDef] = own
-        self._merged: Mapping[str, OpDef] = LaterOps(own)
+        # Importing all ops takes longer than starting a model that was compiled before.
+        self._merged: Mapping[str, OpDef] = LaterMapping(lambda: {**builtin_ops(), **own})
         marked = [attrs.evolve(item, owner=str(p)) for p, item in host.usable(passes)]
         self._passes = tuple(sorted(marked, key=lambda p: (p.phase, p.name)))
         self._generators = {item.name: (plugin, item) for plugin, item in host.usable(generators)}
