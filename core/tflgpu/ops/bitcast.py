@@ -12,7 +12,7 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, Shape, TensorSpec
+from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
@@ -29,7 +29,7 @@ from tflgpu.ops.base import (
     Sample,
     no_attrs,
 )
-from tflgpu.ops.facets import NarrowTypes, copies_first
+from tflgpu.ops.facets import NarrowTypes, always, copies_first
 
 
 @attrs.frozen
@@ -114,23 +114,18 @@ def _densify_samples() -> list[Sample]:
     ]
 
 
-def _no_bitcast(node: Node) -> str | None:
-    return "devices may change the bits of NaN and of denormal floats, which BITCAST must not"
-
-
-def _no_densify(node: Node) -> str | None:
-    return "DENSIFY of a constant is evaluated when the model is opened"
-
+_CHANGED = "devices may change the bits of NaN and of denormal floats, which BITCAST must not"
 
 OPS = (
     OpDef(
         "BITCAST", _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT,
-        quantized=Quantized(stored=True), device=OnDevice(limits=_no_bitcast),
+        quantized=Quantized(stored=True), device=OnDevice(limits=always(_CHANGED)),
         contents=Contents(held=NarrowTypes.BITS)
     ),
     OpDef(
         "DENSIFY", no_attrs, _infer_densify, _reference_densify, _densify_samples,
         accuracy=Accuracy.EXACT, movement=Movement(copies=copies_first, keeps_values=True),
-        device=OnDevice(limits=_no_densify)
+        device=OnDevice(limits=always("DENSIFY of a constant is evaluated when the model is opened"
+        ))
     ),
 )  # fmt: skip

@@ -14,8 +14,7 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.axes import present, take_operands
+from tflgpu.ops.axes import present
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
@@ -23,10 +22,9 @@ from tflgpu.ops.base import (
     Fields,
     FileForm,
     OpDef,
-    Operands,
     Sample,
 )
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.elementwise import infer_unary
 
 _NAME = "BUCKETIZE"
 _NUMBERS = frozenset({DType.F32, DType.F64, DType.I32, DType.I64})
@@ -45,12 +43,6 @@ def _parse(fields: Fields) -> Bucketize:
     if np.isnan(found).any() or (np.diff(found) < 0).any():
         raise ModelError(f"{_NAME}: the boundaries do not rise")
     return Bucketize(tuple(found.tolist()))
-
-
-def _infer(attributes: Bucketize, operands: Operands) -> list[TensorSpec]:
-    (x,) = take_operands(_NAME, operands, 1)
-    check_dtype(_NAME, x.dtype, _NUMBERS)
-    return [TensorSpec(x.shape, DType.I32)]
 
 
 def _reference(attributes: Bucketize, arrays: Arrays) -> list[Array]:
@@ -85,7 +77,7 @@ OPS = (
     OpDef(
         _NAME,
         _parse,
-        _infer,
+        infer_unary(_NAME, _NUMBERS, DType.I32),
         _reference,
         _samples,
         accuracy=Accuracy.EXACT,

@@ -13,7 +13,7 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integers, integers, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
@@ -28,6 +28,7 @@ from tflgpu.ops.base import (
     Sample,
     no_attrs,
 )
+from tflgpu.ops.facets import always
 from tflgpu.ops.items import each_row
 
 _PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
@@ -82,10 +83,6 @@ def _reference_rfft(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [found]
 
 
-def _limits(node: Node) -> str | None:
-    return f"{node.op}: complex numbers stay on the CPU"
-
-
 def _part_samples() -> list[Sample]:
     return [
         Sample("vector", {}, (Arg((7,), DType.C64, -3, 3),)),
@@ -116,7 +113,7 @@ def _part(op: str, part: Callable[[Array], Array], accuracy: Accuracy) -> OpDef:
         _reference_part(part),
         _part_samples,
         accuracy=accuracy,
-        device=OnDevice(limits=_limits),
+        device=OnDevice(limits=always("{op}: complex numbers stay on the CPU")),
         batch=each_row(0),
     )
 
@@ -132,7 +129,7 @@ OPS = (
         _reference_rfft,
         _rfft_samples,
         accuracy=Accuracy.ACCUMULATE,
-        device=OnDevice(limits=_limits),
+        device=OnDevice(limits=always("{op}: complex numbers stay on the CPU")),
         batch=each_row(0, rank=3),
         file=FileForm(result_type=DType.C64),
     ),

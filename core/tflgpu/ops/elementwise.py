@@ -57,13 +57,14 @@ def check_unscaled(op: str, array: Array, plain: frozenset[DType] = frozenset())
         )
 
 
-def infer_unary(op: str, allowed: frozenset[DType]) -> Infer:
-    """Shape inference of an op whose one result is like its one operand."""
+def infer_unary(op: str, allowed: frozenset[DType], result: DType | None = None) -> Infer:
+    """Shape inference of an op whose one result has its one operand's shape; ``result`` None means
+    its type, too."""
 
     def infer(attributes: Any, operands: Operands) -> list[TensorSpec]:
         (x,) = take_operands(op, operands, 1)
         check_dtype(op, x.dtype, allowed)
-        return [x.spec]
+        return [TensorSpec(x.shape, result or x.dtype)]
 
     return infer
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
@@ -29,6 +29,7 @@ from tflgpu.ops.base import (
     no_attrs,
 )
 from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.facets import always
 
 _CONDITIONS = frozenset(
     {DType.BOOL, DType.F32, DType.I8, DType.U8, DType.I32, DType.U32, DType.I64}
@@ -87,10 +88,6 @@ def _reference_unique(attributes: Unique, arrays: Arrays) -> list[Array]:
     return [values, places.astype(attributes.index.numpy)]
 
 
-def _limits(node: Node) -> str | None:
-    return f"how much {node.op} finds depends on contents, so that it stays on the CPU"
-
-
 def _where_samples() -> list[Sample]:
     def sample(id: str, shape: tuple[int, ...], dtype: DType = DType.BOOL) -> Sample:
         version = 1 if dtype is DType.BOOL else 2
@@ -122,15 +119,17 @@ def _unique_samples() -> list[Sample]:
     ]
 
 
+_LIMITED = always("how much {op} finds depends on contents, so that it stays on the CPU")
+
 OPS = (
     OpDef(
         "WHERE", no_attrs, _infer_where, _reference_where, _where_samples, accuracy=Accuracy.EXACT,
-        file=FileForm(max_version=2, result_type=DType.I64), device=OnDevice(limits=_limits),
+        file=FileForm(max_version=2, result_type=DType.I64), device=OnDevice(limits=_LIMITED),
         quantized=Quantized(stored=True)
     ),
     OpDef(
         "UNIQUE", _parse_unique, _infer_unique, _reference_unique, _unique_samples,
         accuracy=Accuracy.EXACT, movement=Movement(keeps_values=True),
-        device=OnDevice(limits=_limits), quantized=Quantized(stored=True)
+        device=OnDevice(limits=_LIMITED), quantized=Quantized(stored=True)
     ),
 )  # fmt: skip

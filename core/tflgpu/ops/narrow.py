@@ -9,20 +9,18 @@ from __future__ import annotations
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops.axes import present, take_operands
+from tflgpu.ops.axes import present
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
-    NoAttrs,
     OnDevice,
     OpDef,
-    Operands,
     Quantized,
     Sample,
     no_attrs,
 )
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.elementwise import infer_unary
+from tflgpu.ops.facets import always
 
 OP = "NARROW"
 
@@ -31,16 +29,6 @@ def narrowed(array: Array) -> Array:
     """Whole numbers in 32 bits, the nearest one where that is another."""
     limits = np.iinfo(np.int32)
     return np.clip(array, limits.min, limits.max).astype(np.int32)
-
-
-def _infer(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
-    (x,) = take_operands(OP, operands, 1)
-    check_dtype(OP, x.dtype, frozenset({DType.I64}))
-    return [TensorSpec(x.shape, DType.I32)]
-
-
-def _limits(node: Node) -> str | None:
-    return "indices of 64 bits are made 32-bit ones on the CPU"
 
 
 def _samples() -> list[Sample]:
@@ -52,12 +40,12 @@ OPS = (
     OpDef(
         OP,
         no_attrs,
-        _infer,
+        infer_unary(OP, frozenset({DType.I64}), DType.I32),
         lambda a, arrays: [narrowed(present(arrays[0]))],
         _samples,
         accuracy=Accuracy.EXACT,
         elementwise=True,
         quantized=Quantized(stored=True),
-        device=OnDevice(limits=_limits),
+        device=OnDevice(limits=always("indices of 64 bits are made 32-bit ones on the CPU")),
     ),
 )

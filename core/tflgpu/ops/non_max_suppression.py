@@ -19,7 +19,7 @@ import numpy as np
 
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integer, need_rank, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
@@ -33,6 +33,7 @@ from tflgpu.ops.base import (
     Sample,
     no_attrs,
 )
+from tflgpu.ops.facets import always
 
 _V4, _V5 = "NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"
 _SCALARS = ("count", "overlap threshold", "score threshold", "sigma")
@@ -123,10 +124,6 @@ def _reference(op: str, attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [indices, number] if op == _V4 else [indices, scores, number]
 
 
-def _limits(node: Node) -> str | None:
-    return f"{node.op} takes one box after the other; it stays on the CPU"
-
-
 def _boxes(count: int, seed: int) -> Array:
     rng = np.random.default_rng(seed)
     corner, size = rng.uniform(0, 1, (count, 2)), rng.uniform(0.1, 0.6, (count, 2))
@@ -187,7 +184,7 @@ OPS = tuple(
         partial(_reference, op),
         partial(_samples, op),
         accuracy=Accuracy.TRANSCENDENTAL,
-        device=OnDevice(limits=_limits),
+        device=OnDevice(limits=always("{op} takes one box after the other; it stays on the CPU")),
         contents=Contents(settings=(3, 4) if op == _V4 else (3, 4, 5)),
     )
     for op in (_V4, _V5)

@@ -60,11 +60,7 @@ class MirrorPadAttrs:
 
 
 def _parse_mirror(fields: Fields) -> MirrorPadAttrs:
-    code = fields.integer("mode")
-    try:
-        return MirrorPadAttrs(MirrorMode(code))
-    except ValueError:
-        raise ModelError(f"MIRROR_PAD: unknown mode {code}") from None
+    return MirrorPadAttrs(fields.member("mode", MirrorMode, "mode"))
 
 
 def borders(paddings: Array) -> Borders:

@@ -11,10 +11,12 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Arg, Arrays, OpDef, Sample, graph_attributes
+from tflgpu.ops.base import Activation, Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import infer_unary
+from tflgpu.ops.fixed_point import clamp_limits
 
 OP = "QUANTIZE_AND_DEQUANTIZE"
 #: Types in which real numbers stand for stored ones.
@@ -41,6 +43,22 @@ class QuantizeAndDequantize:
         (scale,), (zero_point,) = quantization.scale, quantization.zero_point
         info = np.iinfo(dtype.numpy)
         return cls(scale, int(info.min) - zero_point, int(info.max) - zero_point)
+
+    @classmethod
+    def of_value(cls, value: Value) -> QuantizeAndDequantize:
+        """What a quantized tensor, which has one scale, can store."""
+        assert value.quant is not None
+        return cls.of(value.quant, value.dtype)
+
+    @classmethod
+    def clamped(cls, value: Value, activation: Activation) -> QuantizeAndDequantize | None:
+        """The same after a fused activation, which is a clamp; None where it is none."""
+        assert value.quant is not None
+        limits = clamp_limits(activation, value.quant, value.dtype)
+        if isinstance(limits, str):
+            return None
+        (scale,), (zero_point,) = value.quant.scale, value.quant.zero_point
+        return cls(scale, limits[0] - zero_point, limits[1] - zero_point)
 
     @property
     def inverse(self) -> float:

@@ -271,7 +271,7 @@ def _as_stored(node: Node) -> ResizeAttrs | None:
     (out,) = node.outputs
     if out.dtype not in QUANTIZED or node.input(0).dtype is not out.dtype or out.quant is None:
         return None
-    stored = QuantizeAndDequantize.of(out.quant, out.dtype)
+    stored = QuantizeAndDequantize.of_value(out)
     attributes: ResizeAttrs = node.attrs
     return attrs.evolve(attributes, stored=stored, fixed=out.dtype is DType.I16)
 

@@ -137,7 +137,7 @@ def _as_stored(node: Node) -> Replacement | None:
     # LiteRT takes no other result.
     if (y.quant.scale, y.quant.zero_point) != ((STEP,), (0,)) or not beta > 0 or rows >= LONGEST:
         return None
-    operand = QuantizeAndDequantize.of(x.quant, x.dtype)
+    operand = QuantizeAndDequantize.of_value(x)
     tables = exponentials(x.quant.scale[0], beta), reciprocals()
     return Replacement(BY_TABLES, QuantizedSoftmax(operand), tables)
 

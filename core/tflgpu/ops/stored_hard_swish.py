@@ -59,9 +59,7 @@ def as_stored(node: Node) -> Replacement | None:
     x, y = node.input(0), node.outputs[0]
     if x.dtype not in BYTES or y.dtype is not x.dtype or x.quant is None or y.quant is None:
         return None
-    found = StoredHardSwish.of(
-        QuantizeAndDequantize.of(x.quant, x.dtype), QuantizeAndDequantize.of(y.quant, y.dtype)
-    )
+    found = StoredHardSwish.of(QuantizeAndDequantize.of_value(x), QuantizeAndDequantize.of_value(y))
     # TFLite shifts results to the right only.
     if found.linear.shift > 0 or not -15 <= found.bent.shift <= 15:
         return None

@@ -73,7 +73,7 @@ def of_product(node: Node) -> Replacement | PostOp | None:
     a, b = (float(np.float32(q.scale[0])) for q in (x.quant, y.quant))
     if x.elements == y.elements and x.quant.zero_point == y.quant.zero_point:
         # LiteRT copies the stored numbers, also between different scales.
-        return PostOp(TOTAL, StoredTotal(a, QuantizeAndDequantize.of(y.quant, y.dtype), factor=1.0))
+        return PostOp(TOTAL, StoredTotal(a, QuantizeAndDequantize.of_value(y), factor=1.0))
     by = Multiplier.of(a / b ** (1.0 / (x.elements // y.elements)))
     if by.value == 0 or by.shift not in SHIFTS:
         return None

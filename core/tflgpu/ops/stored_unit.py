@@ -62,7 +62,7 @@ def as_stored(node: Node) -> Replacement | None:
     # LiteRT takes no other result.
     if (y.quant.scale, y.quant.zero_point) != ((1 / UNIT,), (UNIT,)):
         return None
-    attributes = StoredUnit(QuantizeAndDequantize.of(x.quant, x.dtype))
+    attributes = StoredUnit(QuantizeAndDequantize.of_value(x))
     if node.attrs.activation is not Activation.NONE or x.shape[-1] * attributes.widest >= LARGEST:
         return None
     return Replacement(OP, attributes)
