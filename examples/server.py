@@ -1,12 +1,14 @@
 """A model behind HTTP, for many clients at once; Python's own server, a thread for each request.
 
     python examples/server.py model.tflite --port 8000 --size 3 --batch 8
-    curl --data-binary @image.npy http://127.0.0.1:8000/predict
+    curl --data-binary @photo.jpg http://127.0.0.1:8000/predict
+    curl --data-binary @array.npy http://127.0.0.1:8000/predict
 
-The body of a request is an array as `numpy.save` writes it, for a model of one input; the answer is
-JSON, with the outputs by name; null is NaN or an infinity, which JSON has not. What is wrong with a
-request is 400, too much to do is 503, and a device that failed is 500 (the option ``on_error`` says
-what is tried before).
+The body of a request is a photo (JPEG or PNG) or an array as `numpy.save` writes it, for a model of
+one input. The answer is JSON: to a photo what it shows (`tflgpu.Task`), to an array the outputs by
+name; null is NaN or an infinity, which JSON has not. What is wrong with a request is 400, too much
+to do is 503, and a device that failed is 500 (the option ``on_error`` says what is tried before).
+GET /health is 200, or 503 where the last request ended in a 500; /metrics is for Prometheus.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import io
 import json
 import sys
 import threading
+import time
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -30,35 +34,84 @@ MOST, PATIENCE = 64 << 20, 10.0
 PARSING = threading.Lock()
 
 
+#: How photos begin: JPEG, PNG.
+PHOTOS = (b"\xff\xd8\xff", b"\x89PNG\r\n")
+
+
+class Metrics:
+    """Counts of requests by status, the seconds that they took, and the last status."""
+
+    def __init__(self) -> None:
+        self._lock, self._counts, self._seconds = threading.Lock(), Counter[int](), 0.0
+        self.last = 200
+
+    def add(self, status: int, seconds: float) -> None:
+        """Another request."""
+        with self._lock:
+            self._counts[status] += 1
+            self._seconds += seconds
+            self.last = status
+
+    def text(self, runs: dict[int, int]) -> str:
+        """In the form that Prometheus reads; ``runs`` of the model by their number of items."""
+        with self._lock:
+            counts, seconds = dict(self._counts), self._seconds
+        lines = ["# TYPE tflgpu_requests_total counter"]
+        lines += [f'tflgpu_requests_total{{status="{s}"}} {n}' for s, n in sorted(counts.items())]
+        lines += ["# TYPE tflgpu_request_seconds summary"]
+        lines += [f"tflgpu_request_seconds_sum {seconds:.6f}"]
+        lines += [f"tflgpu_request_seconds_count {sum(counts.values())}"]
+        lines += ["# TYPE tflgpu_runs_total counter"]
+        lines += [f'tflgpu_runs_total{{items="{s}"}} {n}' for s, n in sorted(runs.items())]
+        return "\n".join(lines) + "\n"
+
+
 class Handler(BaseHTTPRequestHandler):
-    """Answers requests by ``pool``, which `serve` sets."""
+    """Answers requests by ``pool`` and, those with photos, ``task``, which `serve` sets."""
 
     pool: tflgpu.Pool
+    task: tflgpu.Task
+    metrics: Metrics
     protocol_version = "HTTP/1.1"
     #: Seconds without a byte, after which a client is given up.
     timeout = 60.0
 
     def do_POST(self) -> None:
         """``/predict``."""
+        start = time.monotonic()
+        status, said = self._predicted()
+        self.metrics.add(status, time.monotonic() - start)
+        self._answer(status, said)
+
+    def _predicted(self) -> tuple[int, dict[str, Any]]:
         try:
             body = self._body()
             if self.path != "/predict":
-                self._answer(404, {"error": f"there is no {self.path}; POST to /predict"})
-                return
+                return 404, {"error": f"there is no {self.path}; POST to /predict"}
+            if body.startswith(PHOTOS):
+                prepared = self.task.prepare(body)
+                results = self.pool(*prepared.arrays.values(), timeout=PATIENCE)
+                return 200, self.task.answer(results, prepared).asdict()
             results = self.pool(_array(body), timeout=PATIENCE)
         except (tflgpu.InputError, ValueError, EOFError, MemoryError) as error:
-            self._answer(400, {"error": str(error)})
+            return 400, {"error": str(error)}
         except tflgpu.BusyError as error:
-            self._answer(503, {"error": str(error)})
+            return 503, {"error": str(error)}
         except tflgpu.TflgpuError as error:
-            self._answer(500, {"error": str(error)})
-        else:
-            self._answer(200, {name: _listed(a) for name, a in results.asdict().items()})
+            return 500, {"error": str(error)}
+        return 200, {name: _listed(a) for name, a in results.asdict().items()}
 
     def do_GET(self) -> None:
-        """``/``: what runs where."""
+        """``/``: what runs where; ``/health`` and ``/metrics``."""
         # A body, which nothing asks for here, must not be taken for the next request.
         self.close_connection |= bool({"Content-Length", "Transfer-Encoding"} & {*self.headers})
+        if self.path == "/metrics":
+            self._send(200, self.metrics.text(self.pool.runs).encode(), "text/plain; version=0.0.4")
+            return
+        if self.path == "/health":
+            is_failing = self.metrics.last == 500
+            self._answer(503 if is_failing else 200, {"status": ["ok", "failing"][is_failing]})
+            return
         if self.path != "/":
             self._answer(404, {"error": f"there is no {self.path}; GET /, or POST to /predict"})
             return
@@ -82,9 +135,11 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def _answer(self, status: int, said: dict[str, Any]) -> None:
-        body = json.dumps(said, allow_nan=False).encode()
+        self._send(status, json.dumps(said, allow_nan=False).encode(), "application/json")
+
+    def _send(self, status: int, body: bytes, kind: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         if self.close_connection:
             self.send_header("Connection", "close")
@@ -123,9 +178,11 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def serve(pool: tflgpu.Pool, host: str, port: int) -> Server:
-    """A server that is ready for ``serve_forever``; its port is in ``server_address``."""
-    return Server((host, port), type("Bound", (Handler,), {"pool": pool}))
+def serve(pool: tflgpu.Pool, task: tflgpu.Task, host: str, port: int) -> Server:
+    """A server that is ready for ``serve_forever``; its port is in ``server_address``. ``task`` is
+    the pool's, and makes its input of photos."""
+    bound = {"pool": pool, "task": task, "metrics": Metrics()}
+    return Server((host, port), type("Bound", (Handler,), bound))
 
 
 def main() -> None:
@@ -138,6 +195,7 @@ def main() -> None:
     parser.add_argument(
         "--batch", type=int, default=1, help="requests that are run together, at most"
     )
+    parser.add_argument("--labels", help="names of the classes, one a line")
     parser.add_argument("--deadline", type=float, default=2.0, help="milliseconds to wait for them")
     given = parser.parse_args()
     options: dict[str, Any] = {"on_error": "retry", "run_timeout": 30}
@@ -145,7 +203,8 @@ def main() -> None:
     try:
         with (
             tflgpu.Pool(given.model, **options) as pool,
-            serve(pool, given.host, given.port) as server,
+            tflgpu.Task(pool, labels=given.labels) as task,
+            serve(pool, task, given.host, given.port) as server,
         ):
             print(f"http://{given.host}:{server.server_address[1]}/predict", flush=True)
             try:

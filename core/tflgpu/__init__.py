@@ -69,24 +69,28 @@ if TYPE_CHECKING:
         WaitType,
     )
     from tflgpu.options.accuracy import AccuracyGuard
-    from tflgpu.profiles.check import check
     from tflgpu.runtime.estimate import Estimate
     from tflgpu.runtime.profile import RunProfile
     from tflgpu.tflite import converters
+    from tflgpu.tools.answer import Answer
     from tflgpu.tools.benchmark import benchmark
+    from tflgpu.tools.check import CheckResult, check
     from tflgpu.tools.measurement import Benchmark, Measurement
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
+    from tflgpu.tools.task import Task
 
     __version__: str
 
 __all__ = [
     "AccuracyGuard",
     "AllocationError",
+    "Answer",
     "ArgumentError",
     "Benchmark",
     "BudgetError",
     "BusyError",
+    "CheckResult",
     "CompatibilityList",
     "CompileError",
     "DelegateError",
@@ -128,6 +132,7 @@ __all__ = [
     "SavedModelError",
     "SignatureRunner",
     "StateError",
+    "Task",
     "TensorDetails",
     "TensorMetadata",
     "TflgpuError",
@@ -147,7 +152,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CheckResult": "tflgpu.tools.check",
     "AccuracyGuard": "tflgpu.options.accuracy",
+    "Answer": "tflgpu.tools.answer",
     "Benchmark": "tflgpu.tools.measurement",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
@@ -173,11 +180,12 @@ _HOMES = {
     "OpResolverType": "tflgpu.options",
     "Precision": "tflgpu.lowering.precision",
     "SignatureRunner": "tflgpu.interpreter.signatures",
+    "Task": "tflgpu.tools.task",
     "TensorDetails": "tflgpu.interpreter.details",
     "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
     "benchmark": "tflgpu.tools.benchmark",
-    "check": "tflgpu.profiles.check",
+    "check": "tflgpu.tools.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",
     "load_delegate": "tflgpu.interpreter.delegate",

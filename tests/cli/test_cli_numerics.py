@@ -46,7 +46,7 @@ def test_inspect_says_nothing_of_floats(tflgpu: Tflgpu, quantized: Path) -> None
 
 
 def test_run(tflgpu: Tflgpu, quantized: Path) -> None:
-    result = tflgpu("run", quantized, *INTERPRETER, "--numerics", "integer", "--runs", "1")
+    result = tflgpu("run", quantized, *INTERPRETER, "--numerics", "integer", "-v")
     assert result.exit_code == 0
     assert "1 of them in integers" in result.stdout
     assert "in floats: MUL (#1): nothing computes MUL on stored numbers" in result.stdout

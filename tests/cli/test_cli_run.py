@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from cli_helpers import Tflgpu
 from tflgpu import GpuDelegate, Interpreter
-from tflgpu.cli import run as run_module
-from tflgpu.cli.inputs import Normalization, load
+from tflgpu.cli import results as results_module
+from tflgpu.cli.inputs import load
 from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -175,6 +175,8 @@ class TestRunning:
         """The report is shown; the log's sentence would say it again."""
         options = ["--backend", "cpu_ref", "--device", "1", "--exclude", "MUL", "--runs", 1]
         result = tflgpu("run", scale, *options)
+        assert "(-v says why not all)" in result.stdout
+        result = tflgpu("run", scale, *options, "-v")
         assert result.exit_code == 0
         assert result.stdout.count("is named by exclude") == 1
         assert not caplog.records
@@ -229,7 +231,7 @@ class TestCompare:
         self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(
-            "tflgpu.cli.run._litert",
+            "tflgpu.cli.compare._litert",
             lambda model, arrays, batch: [np.full((1, 3), 100, np.float32)],
         )
         output = tflgpu("run", scale, *CPU, "--compare").stdout
@@ -512,9 +514,9 @@ class TestTexts:
         assert "input x takes texts; give a .npy file of them by -i" in ran.stderr
 
     def test_what_a_file_cannot_hold_is_refused(self) -> None:
-        assert run_module._plain("y", np.array([b"a", b""], object)).tolist() == [b"a", b""]
+        assert results_module.plain("y", np.array([b"a", b""], object)).tolist() == [b"a", b""]
         with pytest.raises(InputError, match="output y has texts that end in zeros"):
-            run_module._plain("y", np.array([b"a\0"], object))
+            results_module.plain("y", np.array([b"a\0"], object))
 
     def test_another_text_is_infinitely_far(self) -> None:
         one, other = np.array([b"a", b"b"], object), np.array([b"a", b"c"], object)
@@ -546,6 +548,6 @@ def test_random_inputs(dtype: Any, least: float, most: float) -> None:
 
 def test_npy_is_loaded_as_it_is(tmp_path: Path) -> None:
     path = save(tmp_path / "x.npy", np.asfortranarray(np.arange(6, dtype=np.int32).reshape(2, 3)))
-    array = load(path, detail(np.int32, (2, 3)), Normalization())
+    array = load(path, detail(np.int32, (2, 3)))
     assert array.flags.c_contiguous
     np.testing.assert_array_equal(array, [[0, 1, 2], [3, 4, 5]])

@@ -32,6 +32,15 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "flow/operators.py": (
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "HASHTABLE_FIND",
                    "HASHTABLE_IMPORT", "HASHTABLE_SIZE"}), "gives these names"),
+    "tools/port.py": (
+        frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS", "QUANTIZE", "DEQUANTIZE", "CAST",
+                   "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "STRIDED_SLICE", "TRANSPOSE",
+                   "FULLY_CONNECTED", "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV",
+                   "BATCH_MATMUL", "Convolution2DTransposeBias", "LOG_SOFTMAX", "SOFTMAX",
+                   "LOGISTIC", "TANH", "ARG_MAX", "TFLite_Detection_PostProcess", "ADD",
+                   "AVERAGE_POOL_2D", "MEAN", "L2_NORMALIZATION"}),
+        "guesses by a model's last operators what its outputs are for people",
+    ),
     "passes/batch.py": (
         frozenset({"RESHAPE", "TRANSPOSE"}), "brings rows of several items into order by these"),
     "passes/float_view.py": (
@@ -102,6 +111,12 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"TRANSPOSE", "RESHAPE", "MEAN_STDDEV_NORMALIZATION"}),
         "takes the first two away around the last",
     ),
+    "tools/check.py": (
+        frozenset({"TFLite_Detection_PostProcess"}), "judges its results as boxes"),
+    "tools/check_advice.py": (
+        frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE"}),
+        "says what TFLite's guide to its GPU delegate says of them",
+    ),
     "tflite/inline.py": (
         frozenset({"STABLEHLO_COMPOSITE", "RESHAPE", "CONCATENATION"}),
         "writes the first as what it is made of, and copies by the others",
@@ -139,7 +154,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "conformance/other_builtins.py": (
         frozenset({
             "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "SKIP_GRAM",
-            "STABLEHLO_COMPOSITE",
+            "STABLEHLO_COMPOSITE", "STABLEHLO_RNG_BIT_GENERATOR",
         }),
         "says of those that nobody here defines who runs them",
     ),

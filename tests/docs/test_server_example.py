@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.demo import load_digits
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "core/tflgpu/demo/digits.tflite"
@@ -35,7 +36,12 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
         import server
 
     several = {"batch": request.param, "sizes": [request.param]}
-    with tflgpu.Pool(MODEL, size=2, **several) as pool, server.serve(pool, "127.0.0.1", 0) as made:
+    named = {"labels": [f"a {n}" for n in range(10)], "mean": 0, "std": 255}
+    with (
+        tflgpu.Pool(MODEL, size=2, **several) as pool,
+        tflgpu.Task(pool, **named) as task,
+        server.serve(pool, task, "127.0.0.1", 0) as made,
+    ):
         thread = threading.Thread(target=made.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{made.server_address[1]}"
@@ -81,6 +87,56 @@ def test_many_clients(url: str) -> None:
     for (_, said), result in zip(answers, wanted, strict=True):
         np.testing.assert_allclose(said[name], result, atol=1e-6)
     assert len({json.dumps(said) for _, said in answers}) == CLIENTS
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_photos(url: str, kind: str) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs tflgpu[image]")
+    digits = load_digits()
+    for pixels, label in zip(digits.images[:5], digits.labels, strict=False):
+        photo = image.fromarray(np.rint(pixels[0, :, :, 0] * 255).astype(np.uint8))
+        sent = io.BytesIO()
+        photo.resize((80, 80), image.Resampling.NEAREST).convert("RGB").save(sent, kind)
+        status, said = post(f"{url}/predict", sent.getvalue())
+        assert status == 200, said
+        assert said["labels"][0]["name"] == f"a {label}"
+    status, said = post(f"{url}/predict", b"\xff\xd8\xff no photo")
+    assert (status, "readable image" in said["error"]) == (400, True)
+
+
+def test_health_and_metrics(url: str) -> None:
+    assert post(f"{url}/predict", body(np.zeros((1, 8, 8, 1), np.float32)))[0] == 200
+    assert post(f"{url}/predict", b"no array")[0] == 400
+    with urllib.request.urlopen(f"{url}/health", timeout=60) as answer:
+        assert json.load(answer) == {"status": "ok"}
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        text = answer.read().decode()
+    counts = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    ok, bad = (int(counts[f'tflgpu_requests_total{{status="{s}"}}']) for s in (200, 400))
+    assert min(ok, bad) >= 1
+    assert int(counts["tflgpu_request_seconds_count"]) >= ok + bad
+    assert float(counts["tflgpu_request_seconds_sum"]) > 0
+
+
+def test_a_device_that_fails_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import server
+
+    class Failing:
+        def __call__(self, *arrays: Any, timeout: float) -> None:
+            raise tflgpu.DeviceError("the device is gone")
+
+    with server.serve(Failing(), None, "127.0.0.1", 0) as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{made.server_address[1]}"
+        status, said = post(f"{url}/predict", body(np.zeros((1, 8, 8, 1), np.float32)))
+        assert (status, said) == (500, {"error": "the device is gone"})
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{url}/health", timeout=60)
+        made.shutdown()
+        thread.join(30)
 
 
 def test_json_has_no_nan(url: str) -> None:

@@ -31,6 +31,7 @@ METHODS = {
     tflgpu.DeviceBuffer: {"close", "export", "read", "reshaped", "write"},
     tflgpu.Invocation: {"done", "get_tensor", "results", "wait"},
     tflgpu.Results: {"asdict", "count", "index"},
+    tflgpu.Task: {"answer", "close", "each", "kind", "prepare", "takes"},
 }  # fmt: skip
 
 

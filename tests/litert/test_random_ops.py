@@ -69,6 +69,51 @@ def test_of_one_seed_as_litert_run_after_run(name: str, delegate: tflgpu.GpuDele
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "state", "dtype"),
+    [
+        (0, (0xFEDCBA9876543210, 5), DType.U32),
+        (1, (0xFEDCBA9876543210, 7, 0x1234567890ABCDEF), DType.I32),
+        (1, (3, 0xFFFFFFFE), DType.U32),
+        (2, (0xFEDCBA9876543210, 0xFFFFFFFF), DType.I32),
+    ],
+)
+def test_random_bits_as_litert(
+    algorithm: int, state: tuple[int, ...], dtype: DType, delegate: tflgpu.GpuDelegate
+) -> None:
+    """The numbers of a state are LiteRT's, and the device computes with them."""
+    from ai_edge_litert.interpreter import Interpreter as LiteRT
+
+    name, u64 = "STABLEHLO_RNG_BIT_GENERATOR", DType.U64
+    tensors = [
+        TensorSpec("state", (len(state),), u64), TensorSpec("after", (len(state),), u64),
+        TensorSpec("bits", (3, 5), dtype), TensorSpec("r", (3, 5)), TensorSpec("x", (3, 5)),
+        TensorSpec("y", (3, 5)),
+    ]  # fmt: skip
+    ops = [
+        OperatorSpec(name, {"algorithm": algorithm}, [0], [1, 2]),
+        OperatorSpec("CAST", {}, [2], [3]),
+        OperatorSpec("ADD", {}, [3, 4], [5]),
+    ]
+    content = write_model(ModelSpec(tensors, ops, [0, 4], [1, 5]))
+    given = [np.array(state, np.uint64), np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5)]
+    found = []
+    with tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours:
+        for interpreter in (ours, LiteRT(model_content=content)):
+            interpreter.allocate_tensors()
+            for detail, array in zip(interpreter.get_input_details(), given, strict=True):
+                interpreter.set_tensor(detail["index"], array)
+            interpreter.invoke()
+            found.append(
+                [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+            )
+        (refusal,) = [r for r in ours.report.refusals if r.op == name]
+    assert refusal.runs_on.startswith(LITERT)
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+    assert (found[0][0] != given[0]).any()
+
+
 def test_without_litert_they_are_refused() -> None:
     """Other numbers than LiteRT's would be something else than the model says."""
     content = model("RANDOM_UNIFORM", SEEDS)

@@ -267,7 +267,7 @@ def test_every_option_is_a_flag(command: Any, name: str) -> None:
 def test_flags_reach_the_delegate(command: Any, tmp_path: Path) -> None:
     path = toml(tmp_path, 'include = ["CONV_2D"]\nexclude = ["CONV_2D"]\n')
     flags = ("--exclude", "SOFTMAX,0", "--options-file", path, "--include", "CONV_2D,SOFTMAX")
-    done = command("run", MODEL, *HERE, "--runs", 1, *flags)
+    done = command("run", MODEL, *HERE, "--runs", 1, "-v", *flags)
     assert done.exit_code == 0, done.output
     rows = [" ".join(line.split()) for line in done.output.splitlines()]
     for start in ("#2 CONV_2D cpu_ref", "#6 SOFTMAX CPU", "#5 FULLY_CONNECTED CPU"):

@@ -86,8 +86,7 @@ def show(folder: Folder = None) -> None:
 
 @cache.command()
 def verify(folder: Folder = None) -> None:
-    """Read every file whole: is it undamaged, and what its name says? Ends with 1 where one is
-    not."""
+    """Read every file whole: is it undamaged, and what its name says? Ends with 1 if not."""
     found, others = entries(folder or default_folder()), _others(folder)
     reasons = [(entry.path, fault(entry.path)) for entry in found]
     reasons += [(each.path, file_fault(each.path)) for each in others]

@@ -175,10 +175,10 @@ def show_json(value: Any) -> None:
 
 
 #: What `working` is about: a delegate is made before it is known what for.
-_works: list[Task] = []
+_works: list[Activity] = []
 
 
-class Task:
+class Activity:
     """Something that takes its time, and how far it is."""
 
     def __init__(self, what: str) -> None:
@@ -201,7 +201,7 @@ def working(what: str) -> Iterator[None]:
     """A spinner while something takes its time, with the number of kernels that are ready. Where
     stderr is no terminal, a line there every few seconds shows that the command is still at work.
     """
-    console, work, ended = err(), Task(what), threading.Event()
+    console, work, ended = err(), Activity(what), threading.Event()
     _works.append(work)
 
     def tell() -> None:
@@ -224,7 +224,7 @@ def working(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def counting() -> Iterator[Progress]:
+def counting(*, enabled: bool = True) -> Iterator[Progress]:
     """A progress bar for ``progress.track(...)``, gone when done."""
     columns = (
         SpinnerColumn(),
@@ -234,6 +234,6 @@ def counting() -> Iterator[Progress]:
     )
     console = err()
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        *columns, console=console, transient=True, disable=not (enabled and console.is_terminal)
     ) as progress:
         yield progress

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
-from tflgpu.cli.inputs import Normalization, assign, load
+from tflgpu.cli.job import RunJob
 from tflgpu.cli.models import (
     Backend,
     CpuBackend,
@@ -20,17 +18,15 @@ from tflgpu.cli.models import (
     Model,
     Numerics,
     Precision,
-    allocate,
     opened,
 )
 from tflgpu.errors import InputError
-from tflgpu.interpreter import Interpreter
 from tflgpu.tflite.read import read_model
 from tflgpu.tools.profile_html import to_html
 from tflgpu.tools.profile_json import to_dict, to_node_data, to_trace
 from tflgpu.tools.profile_rows import lines, tables
 from tflgpu.tools.profile_table import rich_table
-from tflgpu.tools.runs import random_input
+from tflgpu.tools.recipe import TaskOptions
 
 
 @with_delegate_flags
@@ -41,6 +37,7 @@ def profile(
         typer.Option(
             "--input",
             "-i",
+            metavar="FILE",
             help="A .npy file or an image, once per input, in order or as NAME=FILE; else random.",
             show_default=False,
         ),
@@ -50,21 +47,29 @@ def profile(
     precision: Precision = None,
     numerics: Numerics = None,
     cpu_backend: CpuBackend = None,
-    batch: Annotated[int, typer.Option(min=1, help="Items at once, of a model for one.")] = 1,
-    runs: Annotated[int, typer.Option(min=1, help="Runs with timers, and without.")] = 20,
-    top: Annotated[int, typer.Option(min=1, help="Dispatches to list, the longest.")] = 20,
+    batch: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Items at once, of a model for one.")
+    ] = 1,
+    runs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Runs with timers, and without.")
+    ] = 20,
+    top: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Dispatches to list, the longest.")
+    ] = 20,
     every: Annotated[
         bool, typer.Option("--all", help="List all dispatches, in their order.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page with the graph coloured by time.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with the graph coloured by time."),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Write a trace for ui.perfetto.dev or chrome://tracing.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev or chrome://tracing."),
     ] = None,
     node_data: Annotated[
-        Path | None, typer.Option(help="Write node data for Model Explorer.")
+        Path | None, typer.Option(metavar="FILE", help="Write node data for Model Explorer.")
     ] = None,
     flags: Flags = NO_FLAGS,
 ) -> None:
@@ -75,7 +80,10 @@ def profile(
     with opened(
         model, backend, device, precision, numerics, flags, cpu_backend, batch
     ) as interpreter:
-        _fill(interpreter, inputs or [])
+        job = RunJob(interpreter, model, TaskOptions(), inputs or [], batch, None)
+        if not job.look():
+            raise InputError("a profile is of one input; -i stands for several")
+        job.first()  # leaves its input where the runs that are measured read it
         with console.working("profiling"):
             found = interpreter.profile(runs)
     if html is not None:
@@ -92,22 +100,6 @@ def profile(
         console.say(line)
     for table in tables(found, None if every else top):
         console.show(rich_table(table))
-
-
-def _fill(interpreter: Interpreter, given: Sequence[str]) -> None:
-    """Allocate, and give inputs files or random numbers."""
-    rng, arrays = np.random.default_rng(0), {}
-    for detail, path in assign(given, interpreter.get_input_details()):
-        index = int(detail["index"])
-        if path is None:
-            arrays[index] = random_input(detail, rng)
-            continue
-        arrays[index] = load(path, detail, Normalization())
-        if arrays[index].shape != tuple(detail["shape"]):
-            interpreter.resize_tensor_input(index, arrays[index].shape)
-    allocate(interpreter)
-    for index, array in arrays.items():
-        interpreter.set_tensor(index, array)
 
 
 def _write(path: Path, text: str) -> None:

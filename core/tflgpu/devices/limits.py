@@ -21,7 +21,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.reason import Unsupported
 
 _LOG = logging.getLogger("tflgpu")
-_SETTINGS = "limits 1"  # other kernels, other limits
+_SETTINGS = "limits 2"  # other kernels, other limits
 _RUNS = 12  # what else the machine does only adds to their times
 #: A dispatch is long enough from so many seconds on: clocks tick in microseconds.
 _ENOUGH = 2e-3

@@ -28,9 +28,9 @@ class ProfileMethod:
 
     def profile(self, runs: int = 20) -> RunProfile:
         """Run the model on what its inputs hold, and say where the time goes: 4 runs that do not
-        count, ``runs`` without timers, and as many with one around every dispatch. State moves on
-        by all of them, as by `invoke`. docs/profile.md says what is in a profile; `tflgpu.tools`
-        writes it as a table, JSON, HTML or a trace.
+        count, then ``runs`` without timers and as many with one around every dispatch, by turns.
+        State moves on by all of them, as by `invoke`. docs/profile.md says what is in a profile;
+        `tflgpu.tools` writes it as a table, JSON, HTML or a trace.
 
         What the device can move and compute at most is measured at its first profile and kept.
 

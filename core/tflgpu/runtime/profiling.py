@@ -66,7 +66,7 @@ def profile_runs(
     flops: Mapping[int, float],
     limits: Limits | str,
 ) -> RunProfile:
-    """Run a model ``runs`` times without timers, then as often with them.
+    """Run a model ``runs`` times without timers and as often with them, by turns.
 
     Args:
         session: Gives the session that ``run`` runs.
@@ -81,7 +81,6 @@ def profile_runs(
     """
     for _ in range(_WARM_UP):
         run()
-    plain = sorted(_seconds(run) for _ in range(runs))[runs // 2]
     found = session()
     assert found is not None
     if any(each.is_watched for each, _ in (*found.inner, (found, True))):
@@ -89,14 +88,14 @@ def profile_runs(
             "the accuracy guard still compares each run with the CPU; profile after its runs, or "
             "without accuracy_guard"
         )
-    taken: list[tuple[float, float, list[_Call]]] = []
-    with _timers(found) as calls:
+    with _timers(found):
         run()  # timers are made at the first use
-        for _ in range(runs):
-            calls.clear()
-            start = time.perf_counter()
-            run()
-            taken.append((time.perf_counter() - start, start, list(calls)))
+    plain: list[float] = []
+    taken: list[tuple[float, float, list[_Call]]] = []
+    for _ in range(runs):
+        plain.append(_timed(run)[0])
+        with _timers(found) as calls:
+            taken.append((*_timed(run), calls))
     if session() is not found:
         raise DeviceError("a run failed while it was profiled, and was made again without timers")
     taken.sort(key=lambda each: each[0])
@@ -104,7 +103,7 @@ def profile_runs(
     return RunProfile(
         found.report,
         seconds,
-        plain,
+        sorted(plain)[runs // 2],
         runs,
         tuple(_part(call, start, found.report, flops) for call in chosen),
         dict(flops),
@@ -131,10 +130,11 @@ def flops_of(graph: Graph, ops: Mapping[str, OpDef]) -> dict[int, float]:
 # Inside
 
 
-def _seconds(run: Callable[[], None]) -> float:
+def _timed(run: Callable[[], None]) -> tuple[float, float]:
+    """Seconds of a run, and when it began."""
     start = time.perf_counter()
     run()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, start
 
 
 @contextmanager

@@ -1,0 +1,93 @@
+"""`tflgpu run --compare`: outputs held against the NumPy references and LiteRT's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tflgpu.cli import console
+from tflgpu.cli.models import opened
+from tflgpu.errors import TflgpuError
+from tflgpu.ir.dtypes import Array
+from tflgpu.options import CPU
+from tflgpu.tools.difference import difference
+from tflgpu.tools.runs import run_once
+
+
+def compare(
+    model: Path,
+    arrays: Mapping[int, Array],
+    names: Sequence[str],
+    outputs: Sequence[Array],
+    batch: int,
+    *,
+    skip_references: bool,
+) -> None:
+    """Show how far outputs are from those of other runtimes on the same inputs."""
+    table = console.table(
+        "Difference",
+        "from",
+        "output",
+        "max abs",
+        "relative L2",
+        right=("max abs", "relative L2"),
+        whole=("max abs", "relative L2"),
+    )
+    others = [("LiteRT CPU", _litert)]
+    if not skip_references:
+        others.insert(0, ("NumPy references", _references))
+    for title, answer in others:
+        with console.working(f"running {title}"):
+            theirs = answer(model, arrays, batch)
+        if isinstance(theirs, str):
+            table.add_row(title, f"cannot be compared: {theirs}")
+            continue
+        for name, ours, other in zip(names, outputs, theirs, strict=True):
+            gap = difference(ours, other)
+            table.add_row(title, name, f"{gap.max_abs:.3g}", f"{gap.relative_l2:.3g}")
+    console.show(table)
+
+
+def _references(model: Path, arrays: Mapping[int, Array], batch: int) -> list[Array] | str:
+    """The references' outputs, or why there are none."""
+    try:
+        with opened(model, CPU, batch=batch) as interpreter:
+            for index, array in arrays.items():
+                interpreter.resize_tensor_input(index, array.shape)
+            interpreter.allocate_tensors()
+            return run_once(interpreter, arrays)
+    except TflgpuError as error:
+        return str(error)
+
+
+def _litert(model: Path, arrays: Mapping[int, Array], batch: int) -> list[Array] | str:
+    """LiteRT's outputs, of items one by one; or why there are none."""
+    try:
+        from ai_edge_litert.interpreter import Interpreter as LiteRT
+    except ImportError:
+        return "ai-edge-litert is not installed"
+    try:
+        interpreter: Any = LiteRT(**_for_litert(model))
+        items = [arrays]
+        if batch > 1:
+            items = [{i: a[n : n + 1] for i, a in arrays.items()} for n in range(batch)]
+        for index, array in items[0].items():
+            interpreter.resize_tensor_input(index, array.shape)
+        interpreter.allocate_tensors()
+        parts = [run_once(interpreter, item) for item in items]
+        return parts[0] if batch == 1 else [np.concatenate(p) for p in zip(*parts, strict=True)]
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+
+
+def _for_litert(model: Path) -> dict[str, Any]:
+    """The model as LiteRT takes it: names of files that are no UTF-8 have no way into its
+    library."""
+    try:
+        str(model).encode()
+    except UnicodeEncodeError:
+        return {"model_content": model.read_bytes()}
+    return {"model_path": str(model)}
