@@ -93,8 +93,8 @@ class DelegateOptions(OptionList):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> DelegateOptions:
-        """Options that variables have: ``TFLGPU_PRECISION`` is `precision`. A variable that begins
-        with TFLGPU_ and that nothing reads is warned of, once.
+        """Options that variables have: ``TFLGPU_PRECISION`` is `precision`. A variable whose
+        name begins with ``TFLGPU_`` and that nothing reads is warned of, once.
 
         Raises:
             OptionError: as `DelegateOptions`; names the variables.
