@@ -29,10 +29,6 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"SLICE", "CONCATENATION", "RESHAPE", "ADD", "DYNAMIC_UPDATE_SLICE"}),
         "reads what converters make of the first ones, and writes the last",
     ),
-    "flow/random_numbers.py": (
-        frozenset({"RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL"}),
-        "draws these, which LiteRT's kernels would begin anew for each shape",
-    ),
     "flow/operators.py": (
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "HASHTABLE_FIND",
                    "HASHTABLE_IMPORT", "HASHTABLE_SIZE"}), "gives these names"),
