@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from cli_helpers import Ran, Tflgpu
 from tflgpu.cli.app import make_app
+from tflgpu.compiler.machines import Limits
+from tflgpu.demo import load_digits
+from tflgpu.devices import limits
 from tflgpu.ir.dtypes import DType
 from tflgpu.plugins import registry as plugins
 from tflgpu.plugins.registry import Registry
@@ -71,6 +74,20 @@ def scale(write: Any) -> Path:
             description="three factors",
         ),
     )
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """The demo's model: 7 operators, of which a RESHAPE has no kernel."""
+    path = tmp_path / "digits.tflite"
+    path.write_bytes(load_digits().model)
+    return path
+
+
+@pytest.fixture
+def known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles that do not measure what the device can do: 1 GB/s and 10 GFLOP/s."""
+    monkeypatch.setattr(limits, "limits_of", lambda device, owner: Limits(1e9, 1e10))
 
 
 @pytest.fixture

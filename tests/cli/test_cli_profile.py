@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import rich
 import tflgpu
+from browser import Browser, chromium
 from cli_helpers import Tflgpu
 from tflgpu.compiler.machines import Limits
 from tflgpu.compiler.report_values import OperatorReport, Place
-from tflgpu.demo import load_digits
-from tflgpu.devices import limits
 from tflgpu.runtime.profile import DispatchProfile, PartProfile, RunProfile
 from tflgpu.tools.profile_html import graph_svg, to_html
 from tflgpu.tools.profile_json import to_dict, to_json, to_node_data, to_trace
@@ -25,19 +24,8 @@ from tflgpu.tools.profile_rows import kind_of, lines, tables
 from tflgpu.tools.profile_table import table
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
+pytestmark = pytest.mark.usefixtures("known_limits")
 KERNELS = ("--backend", "cpu_ref", "--device", "1")
-
-
-@pytest.fixture(autouse=True)
-def _limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "limits_of", lambda device, owner: Limits(1e9, 1e10))
-
-
-@pytest.fixture
-def digits(tmp_path: Path) -> Path:
-    path = tmp_path / "digits.tflite"
-    path.write_bytes(load_digits().model)
-    return path
 
 
 #: Of 10 ms: 4 and 2 on the device with 1 between them, 1 around these, 1.5 on the CPU, 0.5 of the
@@ -201,6 +189,26 @@ def test_the_page_is_whole_and_escaped() -> None:
     assert any("x is <i8>" in text for text in page.texts)
     cells = set(page.texts)
     assert {"#0 CONV_2D, #1 RELU", "4.0 ms", "50%"} <= cells
+
+
+def test_a_browser_shows_the_page(tmp_path: Path) -> None:
+    chromium()
+    path = tmp_path / "profile.html"
+    path.write_text(to_html(MADE, "<model>"), encoding="utf-8")
+    browser = Browser(tmp_path / "chromium")
+    try:
+        browser.open(path.as_uri())
+        browser.wait_for("document.title === '<model>' && document.readyState === 'complete'")
+        boxes = "[...document.querySelectorAll('svg rect')].map(r => r.getBoundingClientRect())"
+        heights = browser.evaluate(f"{boxes}.map(b => b.height)")
+        assert heights == [24] * 5
+        tops = browser.evaluate(f"{boxes}.map(b => b.top)")
+        assert sorted(tops[:4]) == tops[:4]
+        colour = "getComputedStyle(document.querySelector('svg rect')).fill"
+        assert browser.evaluate(colour) not in ("rgb(0, 0, 0)", "none", "rgb(255, 255, 255)")
+        assert browser.evaluate("document.querySelectorAll('table').length") == 5
+    finally:
+        browser.close()
 
 
 def test_the_graph_is_coloured_by_time_and_place() -> None:

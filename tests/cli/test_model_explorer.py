@@ -16,11 +16,9 @@ from typing import Any
 import pytest
 import tflgpu
 from browser import Browser, chromium
-from tflgpu.compiler.machines import Limits
-from tflgpu.demo import load_digits
-from tflgpu.devices import limits
 from tflgpu.tools.profile_json import to_node_data
 
+pytestmark = pytest.mark.usefixtures("known_limits")
 pytest.importorskip("model_explorer", reason="needs ai-edge-model-explorer")
 
 #: The rows of the page's last table, which has the data of every node, as texts.
@@ -32,18 +30,6 @@ ROWS = (
 OPERATORS = frozenset(
     ["conv_2d", "depthwise_conv_2d", "max_pool_2d", "reshape", "fully_connected", "softmax"]
 )
-
-
-@pytest.fixture(autouse=True)
-def _limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "limits_of", lambda device, owner: Limits(1e9, 1e10))
-
-
-@pytest.fixture
-def digits(tmp_path: Path) -> Path:
-    path = tmp_path / "digits.tflite"
-    path.write_bytes(load_digits().model)
-    return path
 
 
 @pytest.fixture

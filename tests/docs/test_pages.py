@@ -19,7 +19,7 @@ PATHS += sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 #: How many programs a page has. Of one that says what they print, that is what they print.
 PROGRAMS = {
     "README.md": 2, "docs/accuracy.md": 2, "docs/async.md": 7, "docs/benchmark.md": 1,
-    "docs/buffers.md": 4,
+    "docs/buffers.md": 4, "docs/check.md": 1,
     "docs/compatibility.md": 4, "docs/control_flow.md": 1, "docs/cpu.md": 4,
     "docs/interpreter.md": 2, "docs/litert.md": 4, "docs/memory.md": 3, "docs/options.md": 3,
     "docs/profile.md": 1, "docs/report.md": 2, "docs/task.md": 2,
@@ -69,7 +69,10 @@ def test_a_program(
     page = Page(path)
     if "pyopencl" in page.programs[number]:
         require_backend("opencl")
-    if path in ("docs/cpu.md", "docs/litert.md") or "ai_edge_litert" in page.programs[number]:
+    if (
+        path in ("docs/check.md", "docs/cpu.md", "docs/litert.md")
+        or "ai_edge_litert" in page.programs[number]
+    ):
         pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     if "delegate_library" in page.programs[number] and sys.platform != "linux":
         pytest.skip("the library for LiteRT's load_delegate is only made on Linux")

@@ -121,7 +121,7 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 #: there.
 NOT_READ = frozenset({
     "REDUCE_WINDOW", "STABLEHLO_BROADCAST_IN_DIM", "STABLEHLO_GATHER", "STABLEHLO_PAD",
-    "STABLEHLO_REDUCE_WINDOW", "STABLEHLO_RNG_BIT_GENERATOR", "STABLEHLO_SCATTER",
+    "STABLEHLO_REDUCE_WINDOW", "STABLEHLO_SCATTER",
 })  # fmt: skip
 #: Operators of which LiteRT's interpreter has no kernel.
 NOT_IN_LITERT = frozenset({"STABLEHLO_CBRT", "STABLEHLO_CLAMP", "STABLEHLO_REMAINDER"})

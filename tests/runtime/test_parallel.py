@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tflgpu.backend_kit.parallel import as_they_come
+from tflgpu.backend_kit.parallel import in_parallel
 
 
 def test_work_begins_before_all_items_are_there() -> None:
@@ -21,7 +21,7 @@ def test_work_begins_before_all_items_are_there() -> None:
         begun.set()
         return item * 2
 
-    assert as_they_come("test", work, items()) == [0, 2]
+    assert in_parallel("test", work, items()) == [0, 2]
 
 
 def test_what_making_an_item_raises_comes_after_the_work_that_has_begun() -> None:
@@ -32,7 +32,7 @@ def test_what_making_an_item_raises_comes_after_the_work_that_has_begun() -> Non
         raise ValueError("no second item")
 
     with pytest.raises(ValueError, match="no second item"):
-        as_they_come("test", done.append, items())
+        in_parallel("test", done.append, items())
     before = list(done)
     assert before in ([], [0])
     assert not [t for t in threading.enumerate() if t.name.startswith("test_")]
@@ -43,4 +43,4 @@ def test_what_a_call_raises_comes_through() -> None:
         raise ValueError(f"item {item}")
 
     with pytest.raises(ValueError, match="item 3"):
-        as_they_come("test", work, [3, 4])
+        in_parallel("test", work, [3, 4])

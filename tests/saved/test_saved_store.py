@@ -199,14 +199,14 @@ def test_threads_that_want_the_same_compile_it_once(folder: Path, compiled: list
 def test_what_another_made_just_before_the_lock_is_read(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = store.exclusive
+    real = store.one_at_a_time
 
     def late(*arguments: Any) -> Any:
-        monkeypatch.setattr(store, "exclusive", real)
+        monkeypatch.setattr(store, "one_at_a_time", real)
         opened(folder)
         return real(*arguments)
 
-    monkeypatch.setattr(store, "exclusive", late)
+    monkeypatch.setattr(store, "one_at_a_time", late)
     assert isinstance(opened(folder), Compiled)
     assert len(compiled) == 1
 

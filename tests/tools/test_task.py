@@ -381,6 +381,19 @@ def test_a_model_of_the_callers(photo: Path) -> None:
             tflgpu.Task(model, precision="f16")
 
 
+@pytest.mark.parametrize("cls", [tflgpu.Model, tflgpu.Pool])
+def test_a_model_made_for_several_items(photo: Path, cls: Any) -> None:
+    """A photo is one of them; and the two halves of a call are the call."""
+    with cls(write_model(models.colours()), batch=4) as model:
+        with tflgpu.Task(model, labels=COLOURS) as made:
+            answer = made(photo)
+            prepared = made.prepare(photo)
+            both = model(*(np.repeat(a, 2, 0) for a in prepared.arrays.values()))
+            again = made.answer(both, prepared)
+        assert answer.best.name == again.best.name == "red"
+        np.testing.assert_allclose(answer.scores, again.scores, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -31,8 +31,7 @@ def compile(
     """Compile a model for a device, and save what comes out in a file.
 
     `GpuDelegate(saved=FILE)` reads it in the place of compiling, for this model, device, version of
-    tflgpu and these options. The file has the main subgraph, at the shapes that the model file
-    says.
+    tflgpu and these options. The file has the main subgraph, at the shapes of the model file.
     """
     if backend == CPU:
         raise OptionError(

@@ -37,6 +37,7 @@ def profile(
         typer.Option(
             "--input",
             "-i",
+            metavar="FILE",
             help="A .npy file or an image, once per input, in order or as NAME=FILE; else random.",
             show_default=False,
         ),
@@ -46,21 +47,29 @@ def profile(
     precision: Precision = None,
     numerics: Numerics = None,
     cpu_backend: CpuBackend = None,
-    batch: Annotated[int, typer.Option(min=1, help="Items at once, of a model for one.")] = 1,
-    runs: Annotated[int, typer.Option(min=1, help="Runs with timers, and without.")] = 20,
-    top: Annotated[int, typer.Option(min=1, help="Dispatches to list, the longest.")] = 20,
+    batch: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Items at once, of a model for one.")
+    ] = 1,
+    runs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Runs with timers, and without.")
+    ] = 20,
+    top: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Dispatches to list, the longest.")
+    ] = 20,
     every: Annotated[
         bool, typer.Option("--all", help="List all dispatches, in their order.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page with the graph coloured by time.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with the graph coloured by time."),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Write a trace for ui.perfetto.dev or chrome://tracing.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev or chrome://tracing."),
     ] = None,
     node_data: Annotated[
-        Path | None, typer.Option(help="Write node data for Model Explorer.")
+        Path | None, typer.Option(metavar="FILE", help="Write node data for Model Explorer.")
     ] = None,
     flags: Flags = NO_FLAGS,
 ) -> None:

@@ -9,7 +9,7 @@ from tflgpu.ops.base import Activation, Arg, Sample
 from tflgpu.ops.recurrent import sizes_of
 
 
-def basic_samples() -> Sequence[Sample]:
+def basic_samples() -> list[Sample]:
     """LSTM with the basic kernel."""
     return [
         _basic("basic", 1, 7, 4),
@@ -43,12 +43,12 @@ _SEQUENCES = frozenset(
 )  # fmt: skip
 
 
-def full_samples() -> Sequence[Sample]:
+def full_samples() -> list[Sample]:
     """LSTM with the full kernel."""
     return [sample for sample in every_full() if sample.id in _FULL]
 
 
-def sequence_samples() -> Sequence[Sample]:
+def sequence_samples() -> list[Sample]:
     """UNIDIRECTIONAL_SEQUENCE_LSTM."""
     return [sample for sample in every_sequence() if sample.id in _SEQUENCES]
 
@@ -107,7 +107,7 @@ def every_sequence() -> Sequence[Sample]:
     ]
 
 
-def both_samples() -> Sequence[Sample]:
+def both_samples() -> list[Sample]:
     """BIDIRECTIONAL_SEQUENCE_LSTM."""
 
     def case(

@@ -1,4 +1,5 @@
-"""`check`: which operators of a model a device that is not here, or another delegate, would run."""
+"""`report`: the operators of a model that a device which is not here, or another delegate, would
+run."""
 
 from __future__ import annotations
 
@@ -31,6 +32,10 @@ from tflgpu.tflite.source import Source
 
 #: Bytes to which every API's drivers let buffers be placed.
 _ALIGNMENT = 256
+_OURS = (
+    "this is what tflgpu would run on such a GPU; what the delegate of a phone takes is said by "
+    "the profiles tflite-gpu and litert-gpu"
+)
 
 
 @attrs.frozen(eq=False)
@@ -49,13 +54,13 @@ class ProfileResult:
     delegation: Delegation | None = None
 
 
-def check(
+def report(
     model: Source | ModelFile, profile: str | Profile, options: DelegateOptions | None = None
 ) -> DelegationReport:
     """Which operators of a model would be delegated, and why not the others; no device is opened.
 
-        report = tflgpu.check("model.tflite", "adreno-740")
-        print(report)
+        found = tflgpu.profiles.report("model.tflite", "adreno-740")
+        print(found)
 
     Of a file with several subgraphs the main one is looked at.
 
@@ -70,19 +75,19 @@ def check(
         ModelError: there is no such file, or it is no well-formed model.
         PluginError, GraphError: an installed plugin's op, pass or kernel rule broke its contract.
     """
-    return checked(model, profile, options).report
+    return judged(model, profile, options).report
 
 
-def checked(
+def judged(
     model: Source | ModelFile,
     profile: str | Profile,
     options: DelegateOptions | None = None,
     plugins: Registry | None = None,
 ) -> ProfileResult:
-    """As `check`, with what the report was made of.
+    """As `report`, with what the report was made of.
 
     Raises:
-        OptionError, ModelError, PluginError, GraphError: as `check`.
+        OptionError, ModelError, PluginError, GraphError: as `report`.
     """
     wanted = _profile(profile)
     file = model if isinstance(model, ModelFile) else read_model(model)
@@ -115,7 +120,7 @@ def _by_device(
         backend,
         f"{profile.title}, by its profile",
         precision_on(caps, options.wanted_precision).value,
-        (*_said(profile), *dict.fromkeys(left_out)),
+        (*_said(profile), _OURS, *dict.fromkeys(left_out)),
     )
     return ProfileResult(untimed(report), graph, compiled)
 
