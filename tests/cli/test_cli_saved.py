@@ -109,7 +109,10 @@ def test_what_is_kept_of_a_file_has_its_name(
             Interpreter(str(path), experimental_delegates=[delegate]) as interpreter,
         ):
             interpreter.allocate_tensors()
-    (row,) = [r for r in tflgpu("cache", "ls").stdout.splitlines() if "cpu_ref: " in r]
+    folder = tmp_path / "cache" / "a" / "models"
+    (row,) = [
+        r for r in tflgpu("cache", "ls", "--folder", folder).stdout.splitlines() if "cpu_ref: " in r
+    ]
     assert row.split()[0] == "scale.tflite"
 
 

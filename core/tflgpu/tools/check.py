@@ -26,7 +26,7 @@ from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.source import Source, open_source
 from tflgpu.tools import check_report
-from tflgpu.tools.check_layer import first_diverging
+from tflgpu.tools.check_layer import DivergingLayer, first_diverging
 from tflgpu.tools.check_outputs import (
     MASK_LIMIT,
     Gap,
@@ -40,6 +40,9 @@ from tflgpu.tools.check_outputs import (
 from tflgpu.tools.check_result import CheckFields, OutputCheck
 from tflgpu.tools.check_runs import Sample, references, run_samples
 from tflgpu.tools.runs import random_input
+
+# The types of `CheckResult`'s fields stand here too, for what resolves its annotations.
+__all__ = ["CheckResult", "DelegationReport", "DivergingLayer", "OutputCheck", "check"]
 
 #: Shares of an output's largest value, by a device's precision.
 LIMITS = {"f32": 1e-3, "f32_f16": 1e-2, "f16": 3e-2}
