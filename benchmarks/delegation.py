@@ -81,7 +81,7 @@ def main() -> None:
     )
     verdicts = []
     for model in map(find_model, given.models):
-        report = tflgpu.check(str(model), PROFILE)
+        report = tflgpu.profiles.report(str(model), PROFILE)
         answer = ask(model)
         said = answer.failure or ("all" if answer.whole else str(answer.on_gpu or "a part"))
         verdict = (

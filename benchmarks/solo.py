@@ -3,17 +3,41 @@
     python -m benchmarks.solo --backend vulkan --precision f16 --models a.tflite b.tflite
 
 `tflgpu.benchmark` of each model, as a line. `benchmarks.run` times several ways by turns instead,
-which costs each of them the caches.
+which costs each of them the caches. With ``--processes 5`` so many processes measure one after
+another; a line says how far their medians are apart, and the exit code is 1 where that is more than
+3 %.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import tflgpu
 from tflgpu import Precision
 
 from benchmarks.run import find_model
+
+_REPEATS_WITHIN = 0.03
+
+
+def _repeats(model: Path, given: argparse.Namespace) -> bool:
+    command = [sys.executable, "-m", "tflgpu", "benchmark", str(model), "--no-starts", "--json"]
+    command += ["--backend", given.backend, "--precision", given.precision]
+    command += ["--duration", str(given.duration), "--warm-up", str(given.warm_up)]
+    medians = []
+    for _ in range(given.processes):
+        found = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
+        medians.append(found[0]["measurements"][0]["latency"]["p50"])
+    apart: float = (max(medians) - min(medians)) / float(np.median(medians))
+    listed = ", ".join(f"{ms:.4f}" for ms in medians)
+    print(f"{model.stem:36} {given.backend} {given.precision}: {apart:.1%} apart, {listed} ms",
+          flush=True)  # fmt: skip
+    return apart <= _REPEATS_WITHIN
 
 
 def main() -> None:
@@ -24,7 +48,11 @@ def main() -> None:
     parser.add_argument("--precision", default="f32", choices=["f32", "f16", "f32_f16"])
     parser.add_argument("--duration", type=float, default=3.0, metavar="SECONDS")
     parser.add_argument("--warm-up", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--processes", type=int, default=1, help="measure in so many, and compare")
     given = parser.parse_args()
+    if given.processes > 1:
+        close = [_repeats(find_model(model), given) for model in given.models]
+        sys.exit(0 if all(close) else 1)
     for model in map(find_model, given.models):
         found = tflgpu.benchmark(
             model, backend=given.backend, precision=Precision(given.precision), starts=False,

@@ -20,7 +20,8 @@ if not os.environ.get("TFLGPU_TEST_EVERYTHING"):
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tflgpu.contract.device import Probe
+from tflgpu.contract.device import Device, Probe
+from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 from tflgpu.saved import location
 
@@ -95,6 +96,15 @@ def require_backend() -> Callable[[str], Probe]:
     """``require_backend(name)`` skips unless the backend has a device here, and fails instead
     where the environment variable TFLGPU_REQUIRE_BACKENDS lists the backend."""
     return _require_backend
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    """The kernel interpreter, with 16-bit arithmetic; some rooms have devices of their own."""
+    opened = registry().open_device("cpu_ref", 1, DelegateOptions())
+    assert isinstance(opened, Device)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -69,12 +69,12 @@ if TYPE_CHECKING:
         WaitType,
     )
     from tflgpu.options.accuracy import AccuracyGuard
-    from tflgpu.profiles.check import check
     from tflgpu.runtime.estimate import Estimate
     from tflgpu.runtime.profile import RunProfile
     from tflgpu.tflite import converters
     from tflgpu.tools.answer import Answer
     from tflgpu.tools.benchmark import benchmark
+    from tflgpu.tools.check import CheckResult, check
     from tflgpu.tools.measurement import Benchmark, Measurement
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
@@ -90,6 +90,7 @@ __all__ = [
     "Benchmark",
     "BudgetError",
     "BusyError",
+    "CheckResult",
     "CompatibilityList",
     "CompileError",
     "DelegateError",
@@ -151,6 +152,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CheckResult": "tflgpu.tools.check",
     "AccuracyGuard": "tflgpu.options.accuracy",
     "Answer": "tflgpu.tools.answer",
     "Benchmark": "tflgpu.tools.measurement",
@@ -183,7 +185,7 @@ _HOMES = {
     "TensorMetadata": "tflgpu.tools.metadata_values",
     "WaitType": "tflgpu.options",
     "benchmark": "tflgpu.tools.benchmark",
-    "check": "tflgpu.profiles.check",
+    "check": "tflgpu.tools.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",
     "load_delegate": "tflgpu.interpreter.delegate",

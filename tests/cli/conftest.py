@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_helpers import Ran, Tflgpu
 from tflgpu.cli.app import make_app
 from tflgpu.compiler.machines import Limits
 from tflgpu.demo import load_digits
@@ -22,6 +21,8 @@ from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from typer.testing import CliRunner
+
+from tests.cli.cli_helpers import Ran, Tflgpu
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_helpers import Tflgpu
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 
+from tests.cli.cli_helpers import Tflgpu
 from tests.tools import task_models as models
 
 pytest.importorskip("PIL", reason="needs tflgpu[image]")

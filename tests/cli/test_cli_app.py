@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import builtins
+import io
+import logging
+import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tflgpu
 import typer
-from cli_helpers import Hooks, Tflgpu
 from tflgpu.__main__ import main
+from tflgpu.cli import console
 from tflgpu.cli.app import COMMANDS, make_app
-from tflgpu.errors import ModelError, PluginError
+from tflgpu.errors import ModelError, OptionError, PluginError
 from tflgpu.plugins import registry as plugins
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 from typer.testing import CliRunner
+
+from tests.cli.cli_helpers import Hooks, Tflgpu
 
 
 def test_the_script_is_main() -> None:
@@ -176,3 +187,177 @@ def test_what_was_meant(tflgpu: Tflgpu, scale: Path, arguments: tuple[str, ...],
     result = tflgpu(*(scale if part == "MODEL" else part for part in arguments))
     assert result.exit_code == 2
     assert hint in result.stderr
+
+
+# Streams that cannot take what a command writes: closed ones, full disks, few characters.
+
+
+def test_characters_that_a_terminal_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(sys, "stderr", None)
+    console.prepare_streams()
+    table = console.table("ü", "name")
+    table.add_row("日本")
+    console.show(table)
+    console.say("ß")
+    text = written.getvalue().decode("ascii")
+    assert r"\xfc" in text
+    assert r"\u65e5\u672c" in text
+    assert text.endswith("\\xdf\n")
+    console.fail("nobody sees it")  # to a stream that is closed
+    sys.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize("write", [console.say, console.plain, console.show_json])
+def test_a_full_disk_is_one_line(
+    write: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert callable(write)
+    full = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115 (closing it raises too)
+    monkeypatch.setattr(sys, "stdout", full)
+    with pytest.raises(typer.Exit) as raised:
+        write("results")
+    assert raised.value.exit_code == console.ERROR
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"error: the output cannot be written: {os.strerror(28)}"
+    with pytest.raises(OSError, match="space"):
+        full.close()
+
+
+def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model from anywhere must not move the cursor or rename the window by a tensor's name."""
+    name = "x\x1b[31m\x07\r\x9b2J\x7f\ty"
+    table = console.table(name, "name")
+    table.add_row(name)
+    console.show(table)
+    console.say(name)
+    console.plain(name)
+    console.fail(name)
+    console.warn(name)
+    written = capsys.readouterr()
+    lines = [*written.out.splitlines(), *written.err.splitlines()]
+    assert len([line for line in lines if r"x\x1b[31m\x07\r\x9b2J\x7f" in line]) == 4, lines
+    # rich drops some of a cell's itself, and an error is one line.
+    assert r"x\x1b[31m\x9b2J\x7f" in written.out
+    assert r"x\x1b[31m\x07 \x9b2J\x7f y" in written.err
+    assert not any((ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 for c in "".join(lines))
+
+
+def test_titles_do_not_fold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/a/path/that/is/longer/than/any/of/its/table/and/the/terminal.tflite"
+    table = console.table(path, "name")
+    table.add_row("x")
+    console.show(table)
+    assert capsys.readouterr().out.splitlines()[0] == path
+
+
+@pytest.mark.parametrize(("width", "is_whole"), [("60", True), ("30", False)])
+def test_names_to_be_copied_fold_last_and_are_never_cut(
+    width: str, is_whole: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    name = "a-name-of-twenty-one-"
+    table = console.table("", "name", "what", "which", whole=("name",))
+    table.add_row(name, "words " * 30, "x")
+    console.show(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(name) for line in lines) == is_whole
+    at = lines[0].index("what")
+    assert "".join(line[:at].strip() for line in lines[1:]) == name
+
+
+# Somebody who waits is told how far it is: by a callback, on a terminal, and in a pipe.
+
+
+BACKENDS = ["opencl", "vulkan", "wgpu"]
+
+
+def two_products() -> bytes:
+    """Matrix products of two sizes, so that there are two kernels."""
+    tensors = [
+        TensorSpec("x", (3, 7)), TensorSpec("v", (5, 7), data=np.ones((5, 7), np.float32)),
+        TensorSpec("t", (3, 5)), TensorSpec("w", (11, 5), data=np.ones((11, 5), np.float32)),
+        TensorSpec("y", (3, 11)),
+    ]  # fmt: skip
+    operators = [
+        OperatorSpec("FULLY_CONNECTED", {}, (0, 1, -1), (2,)),
+        OperatorSpec("FULLY_CONNECTED", {}, (2, 3, -1), (4,)),
+    ]
+    return write_model(ModelSpec(tensors, operators, (0,), (4,)))
+
+
+def prepared(backend: str, progress: Callable[[int, int], object]) -> None:
+    with (
+        tflgpu.GpuDelegate(backend=backend, progress=progress) as delegate,
+        tflgpu.Interpreter(
+            model_content=two_products(), experimental_delegates=[delegate]
+        ) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_callback_is_told_of_every_kernel(
+    backend: str, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
+    said: list[tuple[int, int]] = []
+    prepared(backend, lambda ready, whole: said.append((ready, whole)))
+    assert said == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_a_callback_that_fails_stops_nothing(
+    require_backend: Callable[[str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    require_backend("vulkan")
+    called = []
+
+    def broken(ready: int, whole: int) -> None:
+        called.append(ready)
+        raise ValueError("the screen is gone")
+
+    with caplog.at_level(logging.WARNING):
+        prepared("vulkan", broken)
+    assert called == [0]
+    assert sum("the screen is gone" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_what_is_no_function_is_refused() -> None:
+    wrong: Any = 3
+    with pytest.raises(OptionError, match="function"):
+        tflgpu.GpuDelegate(backend="cpu_ref", progress=wrong)
+
+
+def test_a_pipe_hears_of_it_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "_SILENCE", 0.05)
+    with console.working("compiling"):
+        console.kernels(3, 7)
+        time.sleep(0.3)
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert lines[0] == "compiling: 3 of 7 kernels ..."
+    assert 2 <= len(lines) <= 7
+    assert not captured.out
+
+
+def test_what_is_quick_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.working("compiling"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_has_the_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    with console.working("preparing"):
+        console.kernels(3, 7)
+        time.sleep(0.5)
+    assert "3 of 7 kernels" in capsys.readouterr().err

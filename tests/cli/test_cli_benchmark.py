@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_helpers import Tflgpu
+
+from tests.cli.cli_helpers import Tflgpu
 
 SHORT = (
     "--backend",

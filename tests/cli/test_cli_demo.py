@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_helpers import Hooks, Tflgpu
 from tflgpu.cli.models import opened
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, NodeRun, Probe
 from tflgpu.contract.pending import FINISHED, Pending
@@ -17,6 +16,8 @@ from tflgpu.ir.graph import Node
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.runtime.reference import ReferenceRecording
+
+from tests.cli.cli_helpers import Hooks, Tflgpu
 
 INFO = DeviceInfo("toy", 0, "a toy")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import attrs
 import pytest
-from cli_helpers import Hooks, Tflgpu
 from tflgpu.cli.install import packages_of, pip_install
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import DeviceError
@@ -19,31 +18,16 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry
 from tflgpu.plugins.sources import Plugin, PluginFailure
 
+from tests.cli.cli_helpers import Hooks, Tflgpu
+from tests.toy_device import ToyDevice
+
 
 @attrs.frozen
-class Opened:
+class Opened(ToyDevice):
     """As much of a device as the command looks at."""
 
     info: DeviceInfo
     caps: DeviceCaps
-    alignment: int = 64
-
-    def load(self, plan: Any, *, guard_bands: bool = False) -> Any:
-        """Nothing is loaded by the command."""
-        raise AssertionError
-
-    def allocate(self, nbytes: int) -> Any:
-        raise NotImplementedError
-
-    def import_buffer(self, source: object) -> Any:
-        raise NotImplementedError
-
-    def source(self, kernel: Any) -> str:
-        """Nor printed."""
-        return ""
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 def toy(*, error: str = "", is_gpu: bool = True, **fields: Any) -> Hooks:

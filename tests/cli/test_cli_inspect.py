@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_helpers import Tflgpu
 from tflgpu.cli.app import make_app
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from typer.testing import CliRunner
+
+from tests.cli.cli_helpers import Tflgpu
 
 INTERPRETER = ("--backend", "cpu_ref", "--device", "1")
 
@@ -214,3 +215,16 @@ def test_memory(tflgpu: Tflgpu, scale: Path) -> None:
     every = tflgpu("inspect", scale, "--memory").stdout
     assert "runs operators itself" in every
     assert tflgpu("inspect", scale, "--memory", "--as", "adreno-740").exit_code != 0
+
+
+def test_metadata(tflgpu: Tflgpu, model_path: Any, scale: Path) -> None:
+    path = model_path("mobilenet_v2_1.0_224_ptq_int8")
+    shown = tflgpu("inspect", path, *INTERPRETER).stdout
+    assert re.search(r"^metadata: name ImageClassifier; ", shown, re.MULTILINE)
+    assert re.search(r"^  input 0 .*: image, rgb, \(x - [\d.]+\) / [\d.]+", shown, re.MULTILINE)
+    assert re.search(r"^  output 0 .* labels, from ", shown, re.MULTILINE)
+    found = json.loads(tflgpu("inspect", path, *INTERPRETER, "--json").stdout)["metadata"]
+    assert found["name"] == "ImageClassifier"
+    assert len(found["outputs"][0]["labels"]) > 900
+    assert "metadata:" not in tflgpu("inspect", scale, *INTERPRETER).stdout
+    assert json.loads(tflgpu("inspect", scale, "--json").stdout)["metadata"] is None

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import rich
 import tflgpu
-from browser import Browser, chromium
-from cli_helpers import Tflgpu
 from tflgpu.compiler.machines import Limits
 from tflgpu.compiler.report_values import OperatorReport, Place
 from tflgpu.runtime.profile import DispatchProfile, PartProfile, RunProfile
@@ -23,6 +21,9 @@ from tflgpu.tools.profile_json import to_dict, to_json, to_node_data, to_trace
 from tflgpu.tools.profile_rows import kind_of, lines, tables
 from tflgpu.tools.profile_table import table
 from tflgpu_cpu_ref.recording import CpuRefRecording
+
+from tests.cli.browser import Browser, chromium
+from tests.cli.cli_helpers import Tflgpu
 
 pytestmark = pytest.mark.usefixtures("known_limits")
 KERNELS = ("--backend", "cpu_ref", "--device", "1")

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_helpers import Tflgpu
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.cli import results as results_module
 from tflgpu.cli.inputs import load
@@ -19,6 +18,8 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tools.difference import difference
 from tflgpu.tools.runs import random_input
+
+from tests.cli.cli_helpers import Tflgpu
 
 CPU = ("--backend", "cpu", "--runs", "1")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import tflgpu
-from cli_helpers import Tflgpu
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.options import DelegateOptions
@@ -19,6 +18,8 @@ from tflgpu.saved.location import SavedLocation
 from tflgpu.saved.store import default_folder, entries
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
+
+from tests.cli.cli_helpers import Tflgpu
 
 REF = ("--backend", "cpu_ref", "--device", 1)
 
@@ -108,7 +109,10 @@ def test_what_is_kept_of_a_file_has_its_name(
             Interpreter(str(path), experimental_delegates=[delegate]) as interpreter,
         ):
             interpreter.allocate_tensors()
-    (row,) = [r for r in tflgpu("cache", "ls").stdout.splitlines() if "cpu_ref: " in r]
+    folder = tmp_path / "cache" / "a" / "models"
+    (row,) = [
+        r for r in tflgpu("cache", "ls", "--folder", folder).stdout.splitlines() if "cpu_ref: " in r
+    ]
     assert row.split()[0] == "scale.tflite"
 
 

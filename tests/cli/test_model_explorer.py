@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import tflgpu
-from browser import Browser, chromium
 from tflgpu.tools.profile_json import to_node_data
+
+from tests.cli.browser import Browser, chromium
 
 pytestmark = pytest.mark.usefixtures("known_limits")
 pytest.importorskip("model_explorer", reason="needs ai-edge-model-explorer")

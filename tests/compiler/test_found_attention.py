@@ -18,6 +18,8 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run
+
 B, N, T, S, H, D = 2, 3, 5, 7, 4, 6
 NAME = "ATTENTION"
 
@@ -333,10 +335,7 @@ def inputs_of(content: bytes) -> tuple[int, ...]:
 
 
 def ran(interpreter: Any, given: Sequence[Array]) -> Array:
-    interpreter.allocate_tensors()
-    for details, array in zip(interpreter.get_input_details(), given, strict=True):
-        interpreter.set_tensor(details["index"], array)
-    interpreter.invoke()
+    allocate_and_run(interpreter, given)
     found: Array = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     return found
 

@@ -3,7 +3,7 @@ belongs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -21,8 +21,6 @@ from tflgpu.ops.base import Fields
 from tflgpu.ops.moves import Moves, reordered
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.options import DelegateOptions
-from tflgpu.plugins.registry import registry
 
 Shape = tuple[int, ...]
 
@@ -64,14 +62,6 @@ class Net:
         target = Target.plain(DeviceCaps(), Precision.F32, alignment=256)
         graph = self.graph
         return plan_of(graph.nodes, graph.inputs, graph.outputs, attrs.evolve(target, fuse=fuse))
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    opened = registry().open_device("cpu_ref", 1, DelegateOptions())
-    assert isinstance(opened, Device)
-    yield opened
-    opened.close()
 
 
 def _results(device: Device, net: Net, plan: Plan) -> list[Array]:

@@ -9,6 +9,8 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, outputs
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
 I32, I64 = DType.I32, DType.I64
@@ -54,11 +56,8 @@ def scatter() -> ModelSpec:
 
 
 def run(interpreter: object, given: list[Array]) -> list[Array]:
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), given, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
-    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
+    allocate_and_run(interpreter, given)
+    return outputs(interpreter)
 
 
 def drawn(spec: ModelSpec, high: int) -> list[Array]:

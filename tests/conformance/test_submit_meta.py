@@ -9,12 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_contract_meta import Spoilt, Wrapped
 from tflgpu.conformance.contract.buffers import buffer_checks
 from tflgpu.conformance.contract.submissions import _signal_after, _Stop, submission_checks
 from tflgpu.conformance.target import DeviceUnderTest, NotApplicable
@@ -23,7 +21,7 @@ from tflgpu.errors import DeviceError, StateError, TflgpuError
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.plugins.registry import registry
 
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.conformance.test_contract_meta import Spoilt, Wrapped
 
 
 class Threaded(Wrapped):
@@ -330,9 +328,6 @@ def test_what_a_handler_raises_elsewhere_comes_out() -> None:
 
 
 # The checks of buffers notice every promise that is broken.
-
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 class Kept:

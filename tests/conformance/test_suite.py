@@ -15,6 +15,8 @@ from tflgpu.plugins.registry import registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run
+
 #: cpu_ref is there always; its two devices are nothing alike.
 DEVICES = [("cpu_ref", 0), ("cpu_ref", 1)] + [
     (name, 0) for name in registry().backends if name != "cpu_ref"
@@ -118,9 +120,7 @@ def _litert_has_no_large_sigmoid() -> bool:
     tensors = [TensorSpec("x", (32,)), TensorSpec("y", (32,))]
     operators = [OperatorSpec("LOGISTIC", {}, (0,), (1,))]
     alone = litert.Interpreter(model_content=write_model(ModelSpec(tensors, operators, (0,), (1,))))
-    alone.allocate_tensors()
-    alone.set_tensor(0, np.full(32, -1e30, np.float32))
-    alone.invoke()
+    allocate_and_run(alone, {0: np.full(32, -1e30, np.float32)})
     return bool(np.isnan(alone.get_tensor(1)).any())
 
 

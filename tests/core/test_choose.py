@@ -20,29 +20,18 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.hookspecs import hookimpl
 from tflgpu.plugins.registry import Registry
 
+from tests.toy_device import ToyDevice
+
 EMPTY: Mapping[str, str] = {}
 
 
 @attrs.define
-class Opened:
+class Opened(ToyDevice):
     """As much of a device as choosing needs."""
 
     info: DeviceInfo
     caps: DeviceCaps = attrs.field(factory=DeviceCaps)
     closed: bool = False
-    alignment: int = 64
-
-    def load(self, plan: Any, *, guard_bands: bool = False) -> Any:
-        raise AssertionError("nothing is loaded here")
-
-    def allocate(self, nbytes: int) -> Any:
-        raise NotImplementedError
-
-    def import_buffer(self, source: object) -> Any:
-        raise NotImplementedError
-
-    def source(self, kernel: Any) -> str:
-        return ""
 
     def close(self) -> None:
         self.closed = True

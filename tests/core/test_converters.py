@@ -27,6 +27,8 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import set_and_run
+
 RNG = np.random.default_rng(0)
 MEAN, SCALE = (120.0, 110.5, 100.0), (1 / 64, 1 / 32, 1 / 128)
 PLACE = np.array([[1, -2, 0.5], [0, 1, -1], [2, 0, 1]], np.float32)
@@ -62,8 +64,7 @@ def ran(one: Any, x: Any) -> Any:
     one.allocate_tensors()
     (given,), (found,) = one.get_input_details(), one.get_output_details()
     assert (given["name"], found["name"]) == ("image", "scores")
-    one.set_tensor(given["index"], x)
-    one.invoke()
+    set_and_run(one, {given["index"]: x})
     return one.get_tensor(found["index"])
 
 
@@ -232,8 +233,7 @@ def test_open_dimensions_stay_open() -> None:
         one.resize_tensor_input(given["index"], (3, 5), strict=True)
         one.allocate_tensors()
         x = bytes_of(3, 5)
-        one.set_tensor(given["index"], x)
-        one.invoke()
+        set_and_run(one, {given["index"]: x})
         found = one.get_tensor(one.get_output_details()[0]["index"])
         np.testing.assert_array_equal(found, np.maximum(x.astype(int) - 2, 0))
 

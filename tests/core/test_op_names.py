@@ -29,10 +29,6 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"SLICE", "CONCATENATION", "RESHAPE", "ADD", "DYNAMIC_UPDATE_SLICE"}),
         "reads what converters make of the first ones, and writes the last",
     ),
-    "flow/random_numbers.py": (
-        frozenset({"RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL"}),
-        "draws these, which LiteRT's kernels would begin anew for each shape",
-    ),
     "flow/operators.py": (
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "HASHTABLE_FIND",
                    "HASHTABLE_IMPORT", "HASHTABLE_SIZE"}), "gives these names"),
@@ -115,6 +111,12 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"TRANSPOSE", "RESHAPE", "MEAN_STDDEV_NORMALIZATION"}),
         "takes the first two away around the last",
     ),
+    "tools/check.py": (
+        frozenset({"TFLite_Detection_PostProcess"}), "judges its results as boxes"),
+    "tools/check_advice.py": (
+        frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE"}),
+        "says what TFLite's guide to its GPU delegate says of them",
+    ),
     "tflite/inline.py": (
         frozenset({"STABLEHLO_COMPOSITE", "RESHAPE", "CONCATENATION"}),
         "writes the first as what it is made of, and copies by the others",
@@ -152,7 +154,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "conformance/other_builtins.py": (
         frozenset({
             "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "SKIP_GRAM",
-            "STABLEHLO_COMPOSITE",
+            "STABLEHLO_COMPOSITE", "STABLEHLO_RNG_BIT_GENERATOR",
         }),
         "says of those that nobody here defines who runs them",
     ),

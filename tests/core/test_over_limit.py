@@ -12,6 +12,8 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import set_and_run
+
 
 def _model() -> bytes:
     shape = (1, 40, 5, 300)
@@ -45,7 +47,6 @@ def test_only_that_node_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None
         assert [(r.node, r.op) for r in report.refusals] == [(1, "SUM")]
         assert "bytes shared of 16 that the device has" in report.refusals[0].reason
         x = np.random.default_rng(0).random((1, 40, 5, 300), np.float32)
-        interpreter.set_tensor(0, x)
-        interpreter.invoke()
+        set_and_run(interpreter, {0: x})
         expected = x - (x * x).sum(3, keepdims=True)
         np.testing.assert_allclose(interpreter.get_tensor(3), expected, rtol=1e-5)

@@ -27,6 +27,8 @@ from tflgpu.plugins.hookspecs import hookimpl
 from tflgpu.plugins.registry import Registry
 from tflgpu.plugins.sources import Plugin, installed_plugins
 
+from tests.toy_device import ToyDevice
+
 EMPTY_PLAN = Plan(0, 64, (), (), (), ())
 SITE = Target.plain(DeviceCaps(), Precision.F32).site
 
@@ -43,28 +45,13 @@ class Hooks:
         setattr(self, f"tflgpu_{name}", hookimpl(function))
 
 
-class ToyDevice:
+class ToyDevice(ToyDevice):
     """As much of a device as opening one looks at."""
 
-    caps, alignment = DeviceCaps(), 64
+    caps = DeviceCaps()
 
     def __init__(self, backend: str, index: int, options: DelegateOptions) -> None:
         self.info, self.options = DeviceInfo(backend, index, "a toy"), options
-
-    def load(self, plan: Plan, *, guard_bands: bool = False) -> Any:
-        raise NotImplementedError
-
-    def allocate(self, nbytes: int) -> Any:
-        raise NotImplementedError
-
-    def import_buffer(self, source: object) -> Any:
-        raise NotImplementedError
-
-    def source(self, kernel: Any) -> str:
-        return ""
-
-    def close(self) -> None:
-        pass
 
 
 def backend(name: str = "toy", rank: int = 0, **fields: Any) -> Hooks:

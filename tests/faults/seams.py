@@ -122,8 +122,8 @@ _CLASSES = ("Buffer", "CommandQueue", "Context", "Kernel", "_Program")
 def opencl(patch: pytest.MonkeyPatch, plan: Plan) -> None:
     """All that pyopencl and the driver are called for."""
     import pyopencl as cl
-    import tflgpu_opencl.device
-    from tflgpu_opencl.native import native
+    import tflgpu_opencl.device  # noqa: F401  (so that all of the backend is there)
+    from tflgpu_opencl import commands, native, staging
 
     def code() -> int:
         return INVALID_COMMAND_QUEUE if plan.lost else OUT_OF_RESOURCES
@@ -138,13 +138,10 @@ def opencl(patch: pytest.MonkeyPatch, plan: Plan) -> None:
         return _raising(plan, name, found, error) if is_call else found
 
     _methods(patch, plan, cl.CommandQueue, ["finish", "flush"], error)
-    _methods(patch, plan, cl.Kernel, ["set_arg", "get_work_group_info"], error)
     _methods(patch, plan, cl._Program, ["build", "_build"], error)
     _methods(patch, plan, cl.Buffer, ["get_sub_region"], error)
     _replace(patch, "tflgpu_opencl", "cl", _Names(cl, wrap))
-    raw = native()
-    if raw is None:
-        return
+    raw = native.native()
 
     def status(name: str, function: Any) -> Any:
         def call(*args: Any) -> Any:
@@ -161,7 +158,8 @@ def opencl(patch: pytest.MonkeyPatch, plan: Plan) -> None:
         getattr(raw, name) if name == "_release" else status(name, getattr(raw, name))
         for name in fields
     ))  # fmt: skip
-    patch.setattr(tflgpu_opencl.device, "native", lambda: wrapped)
+    for module in (commands, native, staging):
+        patch.setattr(module, "native", lambda: wrapped)
 
 
 # WebGPU: methods of the wrapper's devices and queues, and raw functions, checked and unchecked

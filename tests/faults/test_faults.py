@@ -19,9 +19,9 @@ from tflgpu.tflite.write import write_model
 
 for folder in ("faults", "lifetimes"):
     sys.path.insert(0, str(Path(__file__).parents[1] / folder))
-import child  # noqa: E402
-from seams import SEAMS, Plan  # noqa: E402
-from test_nothing_left import living  # noqa: E402
+from tests.faults.seams import SEAMS, Plan  # noqa: E402
+from tests.lifetimes import child  # noqa: E402
+from tests.lifetimes.test_nothing_left import living  # noqa: E402
 
 #: With TFLGPU_TEST_EVERYTHING=1 each of so many calls of each function fails; else the first one of
 #: some functions.

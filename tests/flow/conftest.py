@@ -3,18 +3,14 @@ driver."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tflgpu import GpuDelegate, Interpreter
 
+from tests.flow.kept_variables import ADDING
 from tests.watched_device import WatchedDevice
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kept_variables import ADDING
 
 
 @pytest.fixture(scope="session", params=["none", "cpu_ref", "opencl"])

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter as LiteRT
-from flow_models import (
+from tflgpu.compiler.report_values import Place
+from tflgpu.ir.dtypes import Array
+
+from tests.flow.flow_models import (
     Op,
     accumulator,
     initializer,
     model,
 )
-from tflgpu.compiler.report_values import Place
-from tflgpu.ir.dtypes import Array
+from tests.running import set_and_run
 
 ONCE: Op = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
 X = np.array([1, 2], np.float32)
@@ -22,9 +24,7 @@ ADDING = model(accumulator(ONCE), initializer([10, 20]))
 
 
 def step(interpreter: Any, *given: Any) -> Array:
-    for details, value in zip(interpreter.get_input_details(), given, strict=True):
-        interpreter.set_tensor(details["index"], value)
-    interpreter.invoke()
+    set_and_run(interpreter, given)
     found: Array = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     return found
 

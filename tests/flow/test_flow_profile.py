@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flow_models import I32, STATE, const, counting, loop, model, subgraph, tensor, up_to
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.compiler.machines import Limits
 from tflgpu.devices import limits
+
+from tests.flow.flow_models import I32, STATE, const, counting, loop, model, subgraph, tensor, up_to
+from tests.running import allocate_and_run
 
 
 @pytest.mark.parametrize("options", [{}, {"exclude": "SIN"}], ids=["device", "mixed"])
@@ -27,9 +29,7 @@ def test_every_call_of_a_piece_is_told(
         GpuDelegate(backend="cpu_ref", device=1, **options) as delegate,
         Interpreter(model_content=content, experimental_delegates=[delegate]) as opened,
     ):
-        opened.allocate_tensors()
-        opened.set_tensor(1, np.array([3, 5], np.float32))
-        opened.invoke()
+        allocate_and_run(opened, {1: np.array([3, 5], np.float32)})
         before = opened.get_tensor(opened.get_output_details()[1]["index"])
         found = opened.profile(3)
         after = opened.get_tensor(opened.get_output_details()[1]["index"])

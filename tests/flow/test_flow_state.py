@@ -7,7 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flow_models import (
+from tflgpu import (
+    AllocationError,
+    DeviceError,
+    GpuDelegate,
+    Interpreter,
+    StateError,
+    UnsupportedError,
+)
+from tflgpu.flow.store import VariableStore
+from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.reference import ReferenceRecording
+from tflgpu.tflite.model_file import SignatureInfo
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+from tests.flow.flow_models import (
     BOOL,
     I32,
     RESOURCE,
@@ -24,20 +39,7 @@ from flow_models import (
     up_to,
     variable,
 )
-from tflgpu import (
-    AllocationError,
-    DeviceError,
-    GpuDelegate,
-    Interpreter,
-    StateError,
-    UnsupportedError,
-)
-from tflgpu.flow.store import VariableStore
-from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.reference import ReferenceRecording
-from tflgpu.tflite.model_file import SignatureInfo
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+from tests.running import set_and_run
 
 X = np.array([1, 2], np.float32)
 ONCE = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
@@ -62,8 +64,7 @@ TWO_STEPS = model(
 
 
 def call(interpreter: Any, x: Array = X) -> list[float]:
-    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
-    interpreter.invoke()
+    set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
     found: list[float] = interpreter.get_tensor(
         interpreter.get_output_details()[0]["index"]
     ).tolist()
@@ -222,9 +223,7 @@ def test_what_only_a_run_tells_is_not_there_before_it(by_numpy: list[GpuDelegate
         assert list(interpreter.get_output_details()[0]["shape"]) == [2]  # as the file has it
         with pytest.raises(ValueError, match="before invoke"):
             interpreter.get_tensor(2)
-        interpreter.set_tensor(0, np.array(True))
-        interpreter.set_tensor(1, X)
-        interpreter.invoke()
+        set_and_run(interpreter, {0: np.array(True), 1: X})
         assert list(interpreter.get_output_details()[0]["shape"]) == [4]
         assert interpreter.get_tensor(2).tolist() == [1, 2, 1, 2]
 
@@ -356,8 +355,7 @@ def test_runs_in_flight_follow_each_other(backend: str) -> None:
         )
 
         def alone(feed: Array) -> list[float]:
-            interpreter.set_tensor(source, feed)
-            interpreter.invoke()
+            set_and_run(interpreter, {source: feed})
             return interpreter.get_tensor(result).tolist()
 
         wanted = [alone(feed) for feed in feeds]
@@ -381,5 +379,4 @@ def test_its_tensors_cannot_be_bound(by_numpy: list[GpuDelegate]) -> None:
         (source,) = interpreter.get_input_details()
         with pytest.raises(UnsupportedError, match="control flow, resource variables"):
             interpreter.bind_input(0, X.copy())
-        interpreter.set_tensor(source["index"], X)
-        interpreter.invoke()
+        set_and_run(interpreter, {source["index"]: X})

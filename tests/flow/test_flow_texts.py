@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flow_models import BOOL, I32, Op, branch, loop, model, number, subgraph, tensor
 from tflgpu import GpuDelegate, Interpreter, Model
 from tflgpu.errors import InputError, TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
@@ -18,6 +17,9 @@ from tflgpu.ops.base import Fields
 from tflgpu.ops.skip_gram import SKIP_GRAM
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import TensorSpec
+
+from tests.flow.flow_models import BOOL, I32, Op, branch, loop, model, number, subgraph, tensor
+from tests.running import allocate_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -56,10 +58,7 @@ def one(
 
 
 def run(interpreter: Any, feeds: Sequence[Array]) -> list[Array]:
-    interpreter.allocate_tensors()
-    for detail, feed in zip(interpreter.get_input_details(), feeds, strict=True):
-        interpreter.set_tensor(detail["index"], feed)
-    interpreter.invoke()
+    allocate_and_run(interpreter, feeds)
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 

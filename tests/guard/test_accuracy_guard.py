@@ -11,17 +11,23 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from guard_models import SHAPE, Ours, chain, large, model, norm, norm_of, small, spoilt
+from tflgpu import DelegateOptions, OptionError
 from tflgpu.compiler.accuracy import AccuracyOutcome
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import DeviceError, StateError, UnsupportedError
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.options.accuracy import AccuracyGuard
+from tflgpu.options import options_from_text
+from tflgpu.options.accuracy import AccuracyGuard, OnFailure
+from tflgpu.options.delegate_options import known_options
+from tflgpu.runtime.guard.criterion import NOTHING, Off, off_by, worst
 from tflgpu.runtime.guard.workshop import Workshop
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.guard.guard_models import SHAPE, Ours, chain, large, model, norm, norm_of, small, spoilt
 
 NORM = norm()
 
@@ -382,3 +388,128 @@ def test_options_tell_how_long_and_how_close() -> None:
     with delegate(accuracy_guard=0) as gpu, Ours(chain("TANH"), gpu) as run:
         run(small())
         assert run.report.accuracy is None
+
+
+# How far off a tensor is, in numbers that a person can check.
+
+
+def off(got: object, expected: object, quant: Quantization | None = None) -> Off:
+    a, b = np.asarray(got), np.asarray(expected)
+    value = Value(0, "x", b.shape, DType.from_numpy(b.dtype), quant=quant)
+    return off_by(a, b, value)
+
+
+def f32(*numbers: float) -> Array:
+    return np.array(numbers, np.float32)
+
+
+def test_it_is_a_share_of_the_largest_magnitude() -> None:
+    found = off(f32(1, -8, 0.5), f32(1, -10, 0))
+    assert (found.share, found.lost, found.elements) == (pytest.approx(0.2), 0, 3)
+    assert found.beyond(0.19) and not found.beyond(0.21)
+    assert found.error == found.share
+
+
+def test_what_is_lost_is_always_too_much() -> None:
+    found = off(f32(np.nan, np.inf, 3), f32(1, 2, 3))
+    assert (found.share, found.lost) == (0, 2)
+    assert found.beyond(1e9) and found.error is None
+    assert str(found) == "2 of 3 values are NaN or infinite"
+
+
+def test_nothing_is_expected_where_f32_is_not_finite() -> None:
+    assert off(f32(1, 2, 5), f32(np.nan, np.inf, 5)) == Off(0, 0, 3)
+
+
+def test_a_tensor_of_zeros_has_a_scale_of_1() -> None:
+    assert off(f32(0.25, 0), f32(0, 0)).share == 0.25
+
+
+def test_whole_numbers_and_truth_values_differ_or_not() -> None:
+    assert off(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 1000])).share == 0.25
+    assert off(np.array([True, False]), np.array([True, True])).share == 0.5
+
+
+def test_a_quantized_step_is_no_difference() -> None:
+    quant = Quantization((0.5,), (10,))
+    stored = np.array([10, 20, 110], np.int8)
+    assert off(stored + np.array([1, -1, 1], np.int8), stored, quant).share == 0
+    # Three steps of 0.5, of which one is free, of 50.
+    assert off(stored + np.array([3, 0, 0], np.int8), stored, quant).share == pytest.approx(0.02)
+
+
+def test_the_worst_has_lost_most() -> None:
+    assert worst([]) is NOTHING
+    lost, far = Off(0, 1, 2), Off(9, 0, 2)
+    assert worst([NOTHING, far, lost]) is lost
+    assert worst([NOTHING, far]) is far
+
+
+def test_no_elements_are_never_off() -> None:
+    assert off(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32)) == NOTHING
+
+
+# What ``accuracy_guard`` may be given as, and what is refused.
+
+
+DEFAULT = AccuracyGuard()
+KEEP = AccuracyGuard(runs=3, tolerance=0.02, on_failure=OnFailure.KEEP)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (None, None), (0, None), (False, None), ("off", None), ("0", None), (True, DEFAULT),
+        ("on", DEFAULT), (1, DEFAULT), ("1", DEFAULT), (np.int64(2), AccuracyGuard(runs=2)),
+        ("runs=3, tolerance=2e-2, on_failure=keep", KEEP),
+        ({"runs": 3, "tolerance": 0.02, "on_failure": "KEEP"}, KEEP), (KEEP, KEEP),
+        ("tolerance=1", AccuracyGuard(tolerance=1)),
+    ],
+)  # fmt: skip
+def test_what_it_is_given_as(given: Any, meant: AccuracyGuard | None) -> None:
+    assert DelegateOptions(accuracy_guard=given).accuracy_guard == meant
+    if isinstance(given, str):
+        assert options_from_text({"accuracy_guard": given}).accuracy_guard == meant
+
+
+def test_it_is_off_unless_asked_for() -> None:
+    assert DelegateOptions().accuracy_guard is None
+    assert options_from_text({"accuracy_guard": "none"}).accuracy_guard is None
+
+
+def test_it_may_come_from_the_environment() -> None:
+    found = DelegateOptions.from_environment({"TFLGPU_ACCURACY_GUARD": "runs=3,tolerance=0.02"})
+    assert found.accuracy_guard == AccuracyGuard(runs=3, tolerance=0.02)
+    with pytest.raises(OptionError, match=r"TFLGPU_ACCURACY_GUARD.*runs is a number, not 'often'"):
+        DelegateOptions.from_environment({"TFLGPU_ACCURACY_GUARD": "often"})
+
+
+@pytest.mark.parametrize("guard", [None, DEFAULT, KEEP])
+def test_it_is_shown_as_it_is_taken(guard: AccuracyGuard | None) -> None:
+    kind = known_options()["accuracy_guard"].kind
+    assert kind.parse("accuracy_guard", kind.shown(guard)) == guard
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (-1, "runs is -1; the least is 1"),
+        (1.5, "runs is a whole number"),
+        ("often", "runs is a number, not 'often'"),
+        ("2.5", "runs is a whole number"),
+        ("runs=0", "runs is 0"),
+        ("runs=3;tolerance=1", "runs is a number"),
+        ("runs=3,often", "pairs as in"),
+        ("rons=3", "has no 'rons'; it has runs, tolerance, on_failure"),
+        ({"tolerance": 0}, "tolerance is a number above 0"),
+        ("tolerance=nan", "tolerance is a number above 0"),
+        ({"tolerance": True}, "tolerance is a number above 0"),
+        ({"on_failure": "ignore"}, "on_failure is one of cpu, keep, error, not 'ignore'"),
+        ([1], "runs is a whole number"),
+        (np.array([1, 2]), "runs is a whole number"),
+    ],
+)
+def test_what_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message) as caught:
+        DelegateOptions(accuracy_guard=given)
+    assert "accuracy_guard" in str(caught.value)

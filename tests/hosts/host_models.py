@@ -11,6 +11,8 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import set_and_run
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
 #: Fields that stand for what a file says of an operator's tensors.
@@ -33,9 +35,7 @@ def plain(model: bytes | str, **options: Any) -> Any:
 
 
 def run(interpreter: Any, *inputs: Array) -> list[Array]:
-    for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
+    set_and_run(interpreter, inputs)
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from host_models import host, litert
 from tflgpu.conformance.float64 import float64_outputs
 from tflgpu.ir.dtypes import Array
+
+from tests.hosts.host_models import host, litert
 
 LIMIT = 1e-5
 #: The range of numbers of each model's inputs.

@@ -11,10 +11,11 @@ import attrs
 import cffi
 import pytest
 import tflgpu
-from host_models import chain, host
 from tflgpu.hosts import callbacks, cdef, layout, reading, runtimes
 from tflgpu.hosts.params import declarations
 from tflgpu.hosts.runtimes import Runtime, runtime_of
+
+from tests.hosts.host_models import chain, host
 
 MODULE = "ai_edge_litert.interpreter"
 

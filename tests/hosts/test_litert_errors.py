@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from host_models import chain, host, litert, plain, run
 from tflgpu.hosts import callbacks
 from tflgpu.hosts.kernel import SubsetKernel
 from tflgpu.hosts.litert import LiteRtHost
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.hosts.host_models import chain, host, litert, plain, run
 
 pytestmark = pytest.mark.usefixtures("left_out")
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)

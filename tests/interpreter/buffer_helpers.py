@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tflgpu
 
-sys.path.insert(0, str(Path(__file__).parent))
-import interpreter_models as models
+from tests.interpreter import interpreter_models as models
 
 DEVICES = {"cpu_ref": 1, "opencl": 0, "vulkan": 0, "wgpu": 0}
 SHAPE = (171, 3)

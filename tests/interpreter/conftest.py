@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import tflgpu
 
-sys.path.insert(0, str(Path(__file__).parent))
-import interpreter_models as models
-from buffer_helpers import DEVICES, SHAPE, Open
+from tests.interpreter import interpreter_models as models
+from tests.interpreter.buffer_helpers import DEVICES, SHAPE, Open
 
 
 @pytest.fixture(scope="module", params=DEVICES)

@@ -3,9 +3,7 @@ is refused."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +20,9 @@ from tflgpu.errors import (
 from tflgpu.interpreter import dlpack
 from tflgpu.interpreter.dlpack import DlpackTensor
 
-sys.path.insert(0, str(Path(__file__).parent))
-import interpreter_models as models
-from buffer_helpers import SHAPE, Open, Packed, X, Y, copies, paged
+from tests.interpreter import interpreter_models as models
+from tests.interpreter.buffer_helpers import SHAPE, Open, Packed, X, Y, copies, paged
+from tests.running import set_and_run
 
 
 def test_numpy_arrays(delegate: Any, opened: Open) -> None:
@@ -256,8 +254,7 @@ def test_what_does_not_fit(reference: Any, opened: Open, what: str) -> None:
     one = opened(reference)
     with pytest.raises(error, match=message):
         action(one)
-    one.set_tensor(0, X)
-    one.invoke()
+    set_and_run(one, {0: X})
     np.testing.assert_array_equal(one.get_tensor(3), Y)
 
 

@@ -3,9 +3,7 @@ and which tensors cannot be."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +21,9 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-sys.path.insert(0, str(Path(__file__).parent))
-import interpreter_models as models
-from buffer_helpers import SHAPE, Open, Packed, X, Y, copies
+from tests.interpreter import interpreter_models as models
+from tests.interpreter.buffer_helpers import SHAPE, Open, Packed, X, Y, copies
+from tests.running import allocate_and_run, set_and_run
 
 
 def test_bound_in_and_out_nothing_is_copied(delegate: Any, opened: Open) -> None:
@@ -42,8 +40,7 @@ def test_bound_in_and_out_nothing_is_copied(delegate: Any, opened: Open) -> None
         np.testing.assert_array_equal(one.get_tensor(3), y.read())
         np.testing.assert_array_equal(one.get_tensor(0), X * 2)
         assert copies(one) == (0, 2 * X.nbytes)
-        one.set_tensor(0, X)
-        one.invoke()
+        set_and_run(one, {0: X})
         np.testing.assert_array_equal(y.read(), Y)
         assert copies(one) == (X.nbytes, 2 * X.nbytes)
         one.reset_copied()
@@ -133,9 +130,7 @@ def test_after_a_resize_what_was_bound_must_fit(reference: Any, opened: Open) ->
         np.testing.assert_array_equal(one.get_tensor(3), Y)
         one.resize_tensor_input(0, (2, 3))
         one.unbind()
-        one.allocate_tensors()
-        one.set_tensor(0, X[:2])
-        one.invoke()
+        allocate_and_run(one, {0: X[:2]})
         np.testing.assert_array_equal(one.get_tensor(3), Y[:2])
 
 
@@ -375,8 +370,7 @@ def test_the_accuracy_guard_looks_first(opened: Open) -> None:
                 one.bind_input(0, x)
             with pytest.raises(UnsupportedError, match="accuracy guard"):
                 one.bind_input(0, X)
-            one.set_tensor(0, X)
-            one.invoke()
+            set_and_run(one, {0: X})
             x.write(X)
             one.bind_input(0, x)
             one.invoke()

@@ -21,9 +21,8 @@ from tflgpu.errors import DeviceError, InputError, StateError, UnsupportedError
 from tflgpu.interpreter import cuda, cuda_buffer, dlpack
 from tflgpu.interpreter.dlpack import DlpackTensor
 
-sys.path.insert(0, str(Path(__file__).parent))
-import interpreter_models as models
-from buffer_helpers import Open, X, Y, copies
+from tests.interpreter import interpreter_models as models
+from tests.interpreter.buffer_helpers import Open, X, Y, copies
 
 #: The process's open files.
 FILES = Path("/proc/self/fd")

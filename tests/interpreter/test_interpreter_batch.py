@@ -14,6 +14,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run
+
 HEIGHT, WIDTH, CHANNELS = 5, 6, 3
 CONV = {"stride_h": 1, "stride_w": 1, "padding": 0, "fused_activation_function": 1}
 
@@ -161,9 +163,7 @@ def test_other_batches_by_resizing() -> None:
         tflgpu.Model(content, backend="cpu_ref") as one,
     ):
         interpreter.resize_tensor_input(0, taller.shape)
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, taller)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: taller})
         scores = interpreter.get_tensor(interpreter.get_output_details()[1]["index"])
         np.testing.assert_allclose(scores, one(taller)["scores"], rtol=1e-5, atol=1e-6)
         for shape, why in (((0, 5, 6, 3), "number of items, from 1"), ((2, 5, 6), "CONV_2D")):
@@ -230,9 +230,7 @@ def test_a_shape_that_is_a_number_is_of_one_item() -> None:
     ):
         resized.resize_tensor_input(0, x.shape)
         for interpreter, factor in ((batch, 1), (resized, 4)):
-            interpreter.allocate_tensors()
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            allocate_and_run(interpreter, {0: x})
             np.testing.assert_array_equal(interpreter.get_tensor(7), factor * x)
 
 
@@ -242,9 +240,7 @@ def test_every_tensor_of_a_batch_can_be_read() -> None:
         model_content=MODELS["floats"], experimental_delegates=[], batch=3,
         experimental_preserve_all_tensors=True,
     ) as interpreter:  # fmt: skip
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, image)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: image})
         mean, row = interpreter.get_tensor(5), interpreter.get_tensor(7)
         assert (mean.shape, row.shape) == ((3, 1, 1, 4), (3, 4))
         np.testing.assert_array_equal(mean.reshape(3, 4), row)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import interpreter_models as models
 import numpy as np
 import pytest
 import tflgpu
@@ -22,6 +21,8 @@ from tflgpu.errors import (
     UnsupportedError,
 )
 from tflgpu.interpreter import Interpreter
+
+from tests.interpreter import interpreter_models as models
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
 

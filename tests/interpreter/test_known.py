@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tflgpu
-from interpreter_models import chain
-from tflgpu.interpreter.copies import TensorCache
+from tflgpu.errors import ArgumentError, InputError, OptionError
+from tflgpu.interpreter.arguments import timeout_of
+from tflgpu.interpreter.copies import ResultPool, TensorCache
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.interpreter.interpreter_models import chain
+from tests.running import allocate_and_run, set_and_run
 
 X = np.array([[1, 2, 3]], np.float32)
 
@@ -53,8 +59,7 @@ def wanted(x: Any) -> Any:
 
 
 def once(interpreter: Any, x: Any) -> Any:
-    interpreter.set_tensor(0, x)
-    interpreter.invoke()
+    set_and_run(interpreter, {0: x})
     return interpreter.get_tensor(3)
 
 
@@ -129,9 +134,7 @@ def test_what_unbinding_leaves_goes_into_no_result_that_was_read(
     with tflgpu.Interpreter(
         model_content=negated(x.shape), experimental_delegates=[delegate]
     ) as one:
-        one.allocate_tensors()
-        one.set_tensor(0, x)
-        one.invoke()
+        allocate_and_run(one, {0: x})
         read = one.get_tensor(1)
         with one.allocate_buffer(1) as buffer:
             buffer.write(3 * x)
@@ -140,3 +143,103 @@ def test_what_unbinding_leaves_goes_into_no_result_that_was_read(
         for _ in range(2):
             np.testing.assert_array_equal(one.get_tensor(1), 3 * x)
         np.testing.assert_array_equal(read, -x)
+
+
+# Large results reuse memory that nobody holds, and only that.
+
+
+SHAPE = (512, 1024)
+
+
+def _address(array: np.ndarray[object, np.dtype[np.float32]]) -> int:
+    return int(array.ctypes.data)
+
+
+def test_a_dropped_result_is_used_again() -> None:
+    pool = ResultPool()
+    first = pool.empty(SHAPE, np.float32)
+    at = _address(first)
+    del first
+    assert _address(pool.empty(SHAPE, np.float32)) == at
+
+
+def test_a_held_result_is_not() -> None:
+    pool = ResultPool()
+    held = [pool.empty(SHAPE, np.float32) for _ in range(10)]
+    for i, array in enumerate(held):
+        array[...] = i
+    assert len({_address(a) for a in held}) == 10
+    assert [float(a[5, 5]) for a in held] == list(range(10))
+
+
+def test_a_view_of_a_result_holds_it() -> None:
+    pool = ResultPool()
+    corner = pool.empty(SHAPE, np.float32)[3:4, ::2].T
+    corner[...] = 7
+    other = pool.empty(SHAPE, np.float32)
+    other[...] = 1
+    assert (corner == 7).all()
+
+
+def test_another_size_or_type_gets_memory_that_fits() -> None:
+    pool = ResultPool()
+    del (first := {"x": pool.empty(SHAPE, np.float32)})["x"]
+    assert pool.empty((511, 1024), np.float32).nbytes == 511 * 1024 * 4
+    assert pool.empty((1024, 1024), np.float16).shape == (1024, 1024)
+    assert not first
+
+
+def test_small_results_are_plain_arrays() -> None:
+    assert ResultPool().empty((3,), np.float32).base is None
+
+
+def test_no_memory_for_a_result() -> None:
+    with pytest.raises(tflgpu.AllocationError, match="not enough memory for a copy of a result"):
+        ResultPool().empty((1 << 40, 1 << 15), np.uint8)
+
+
+# What callers may say of waiting, of runs' inputs and of pools; anything else is refused in
+# words.
+
+
+MODEL = str(Path(tflgpu.__file__).parent / "demo" / "digits.tflite")
+IMAGE = np.zeros((1, 8, 8, 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(None, None), (0, 0.0), (np.float32(0.5), 0.5), (-1, 0.0), (-(10**400), 0.0), (math.inf, None),
+    (10**400, None),
+     (1e300, None)],
+    ids=str,
+)  # fmt: skip
+def test_timeouts(given: Any, seconds: float | None) -> None:
+    assert timeout_of(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["1", b"1", math.nan, [1], IMAGE], ids=str)
+def test_what_is_no_timeout(given: Any) -> None:
+    with pytest.raises(ArgumentError, match="a number of seconds or None"):
+        timeout_of(given)
+
+
+def test_runs_and_pools_go_by_it() -> None:
+    with tflgpu.Interpreter(MODEL, experimental_delegates=[]) as interpreter:
+        interpreter.allocate_tensors()
+        run = interpreter.invoke_async({0: IMAGE})
+        with pytest.raises(ArgumentError, match="timeout"):
+            run.wait("soon")  # type: ignore[arg-type]
+        assert run.wait(math.inf)
+        with pytest.raises(InputError, match="values by tensor index"):
+            interpreter.invoke_async([IMAGE])  # type: ignore[arg-type]
+    with tflgpu.Pool(MODEL, size=1) as pool:
+        with pytest.raises(ArgumentError, match="timeout"):
+            pool(IMAGE, timeout="soon")  # type: ignore[arg-type]
+        assert pool(IMAGE, timeout=math.inf)[0].shape == (1, 10)
+
+
+def test_pools_that_cannot_be() -> None:
+    with pytest.raises(OptionError, match="at most 1024 copies"):
+        tflgpu.Pool(MODEL, size=10**9)
+    with pytest.raises(OptionError, match="either devices, or the option device"):
+        tflgpu.Pool(MODEL, devices=[0], backend="cpu_ref", device=1)

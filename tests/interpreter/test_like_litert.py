@@ -6,21 +6,27 @@ Whatever a newer LiteRT adds is noticed here: by name, with what would have to b
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import interpreter_models as models
 import numpy as np
 import pytest
 import tflgpu
 import tflgpu.interpreter
-from test_interpreter_details import assert_same
+from tflgpu.contract.device import Probe
 from tflgpu.errors import DelegateError, OptionError, StateError, UnsupportedError
 from tflgpu.interpreter import Delegate, Interpreter, InterpreterWithCustomOps, SignatureRunner
+from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.interpreter import interpreter_models
+from tests.interpreter import interpreter_models as models
+from tests.running import allocate_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -104,9 +110,7 @@ def test_arguments_by_position() -> None:
     results = []
     for module in (tflgpu, litert):
         interpreter = module.Interpreter(*given)
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, x)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: x})
         assert interpreter.experimental_compress_quantization_zero_points is True
         results.append(interpreter.get_tensor(2))
     np.testing.assert_array_equal(*results)
@@ -265,9 +269,7 @@ def test_what_cannot_be_loaded_is_a_value_error(
 def test_custom_operators_without_any() -> None:
     for registerers in (None, [], ()):
         with InterpreterWithCustomOps(registerers, model_content=models.static()) as interpreter:
-            interpreter.allocate_tensors()
-            interpreter.set_tensor(0, np.array([[-1, 0, 2]], np.float32))
-            interpreter.invoke()
+            allocate_and_run(interpreter, {0: np.array([[-1, 0, 2]], np.float32)})
             np.testing.assert_array_equal(interpreter.get_tensor(1), [[0, 0, 2]])
     with pytest.raises(StateError, match="closed"):
         interpreter.invoke()
@@ -277,3 +279,196 @@ def test_custom_operators_without_any() -> None:
 def test_what_is_no_registerer(given: Any) -> None:
     with pytest.raises(OptionError, match="custom_op_registerers"):
         InterpreterWithCustomOps(given, model_content=models.custom())
+
+
+# What the interpreter says of a model equals what LiteRT says, key by key and type by type.
+
+
+def assert_same(ours: Any, theirs: Any, where: str = "details") -> None:
+    """Equal values of equal types, all the way down."""
+    assert type(ours) is type(theirs), f"{where}: {type(ours)} for {type(theirs)}"
+    if isinstance(theirs, dict):
+        assert list(ours) == list(theirs), where
+        for key in theirs:
+            assert_same(ours[key], theirs[key], f"{where}[{key!r}]")
+    elif isinstance(theirs, (list, tuple)):
+        assert len(ours) == len(theirs), where
+        for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            assert_same(a, b, f"{where}[{i}]")
+    elif isinstance(theirs, np.ndarray):
+        assert ours.dtype == theirs.dtype, where
+        assert ours.shape == theirs.shape, where
+        np.testing.assert_array_equal(ours, theirs, where)
+    else:
+        assert ours == theirs, where
+
+
+def assert_same_interface(ours: Interpreter, theirs: Any) -> None:
+    assert_same(ours.get_input_details(), theirs.get_input_details(), "inputs")
+    assert_same(ours.get_output_details(), theirs.get_output_details(), "outputs")
+    assert_same(ours.get_signature_list(), theirs.get_signature_list(), "signatures")
+    for key in theirs.get_signature_list():
+        a, b = ours.get_signature_runner(key), theirs.get_signature_runner(key)
+        assert_same(a.get_input_details(), b.get_input_details(), f"{key} inputs")
+        assert_same(a.get_output_details(), b.get_output_details(), f"{key} outputs")
+
+
+def assert_same_model(content: bytes) -> None:
+    ours = Interpreter(model_content=content)
+    theirs = litert.Interpreter(model_content=content)
+    assert_same_interface(ours, theirs)
+    assert ours.num_subgraphs() == theirs.num_subgraphs()
+    for index in range(ours.num_subgraphs()):
+        assert_same(ours.get_tensor_details(index), theirs.get_tensor_details(index))
+    assert_same(ours._get_ops_details(), theirs._get_ops_details(), "operators")
+
+
+@pytest.mark.parametrize("name", interpreter_models.ALL)
+def test_a_written_model_is_described_as_in_litert(name: str) -> None:
+    assert_same_model(interpreter_models.ALL[name]())
+
+
+@pytest.mark.parametrize("name", ["per_axis", "i4", "words"])
+def test_constants_read_as_in_litert_before_allocation(name: str) -> None:
+    content = interpreter_models.types()
+    ours, theirs = Interpreter(model_content=content), litert.Interpreter(model_content=content)
+    (index,) = (d["index"] for d in ours.get_tensor_details() if d["name"] == name)
+    assert_same(ours.get_tensor(index), theirs.get_tensor(index))
+
+
+def test_a_signature_that_the_file_lacks_follows_a_resize_as_in_litert() -> None:
+    content = interpreter_models.static()
+    ours, theirs = Interpreter(model_content=content), litert.Interpreter(model_content=content)
+    for interpreter in (ours, theirs):
+        size = [7, *interpreter.get_input_details()[0]["shape"][1:]]
+        interpreter.resize_tensor_input(0, size)
+        interpreter.allocate_tensors()
+        assert list(interpreter.get_input_details()[0]["shape_signature"]) == size
+        interpreter.resize_tensor_input(0, size, strict=True)  # as it is
+        with pytest.raises(RuntimeError):
+            interpreter.resize_tensor_input(0, [1, *size[1:]], strict=True)
+    assert_same_interface(ours, theirs)
+
+
+def test_details_follow_a_resize_as_in_litert() -> None:
+    content = interpreter_models.chain()
+    ours, theirs = Interpreter(model_content=content), litert.Interpreter(model_content=content)
+    for interpreter in (ours, theirs):
+        interpreter.allocate_tensors()
+        interpreter.resize_tensor_input(0, [7, 3])
+    assert_same_interface(ours, theirs)  # the input has changed, the output not yet
+    assert list(ours.get_output_details()[0]["shape"]) == [1, 3]
+    for interpreter in (ours, theirs):
+        interpreter.allocate_tensors()
+    assert_same_interface(ours, theirs)
+    assert list(ours.get_output_details()[0]["shape"]) == [7, 3]
+
+
+def test_details_are_copies() -> None:
+    interpreter = Interpreter(model_content=interpreter_models.chain())
+    interpreter.get_input_details()[0]["shape"][0] = 99
+    assert list(interpreter.get_input_details()[0]["shape"]) == [1, 3]
+
+
+def test_real_models_are_described_as_in_litert(models_dir: Path) -> None:
+    paths = sorted(models_dir.glob("*.tflite"))
+    assert paths, f"{models_dir} holds no models"
+    for path in paths:
+        assert_same_model(path.read_bytes())
+
+
+# Graphs with odd edges (results that are inputs, constants, given twice, ...) on every device.
+
+
+F, I32, I64, BOOL = DType.F32, DType.I32, DType.I64, DType.BOOL
+
+
+def row(name: str, dtype: DType = F) -> TensorSpec:
+    return TensorSpec(name, (1, 3), dtype)
+
+
+def op(name: str, inputs: tuple[int, ...], output: int) -> OperatorSpec:
+    return OperatorSpec(name, {}, inputs, (output,))
+
+
+def new_shape() -> TensorSpec:
+    return TensorSpec("shape", (2,), I32, [1, 3])
+
+
+C = np.array([1.0, -2.0, 3.0], np.float32)
+
+# Tensors, operators, inputs, outputs.
+GRAPHS: dict[str, ModelSpec] = {
+    "a no-op makes the output": ModelSpec(
+        [row("x"), row("h"), new_shape(), row("y")],
+        [op("ABS", (0,), 1), op("RESHAPE", (1, 2), 3)], (0,), (3,),
+    ),
+    "nothing but a no-op": ModelSpec(
+        [row("x"), new_shape(), row("y")], [op("RESHAPE", (0, 1), 2)], (0,), (2,)
+    ),
+    "an input is an output": ModelSpec([row("x"), row("y")], [op("ABS", (0,), 1)], (0,), (0, 1)),
+    "an output given twice": ModelSpec([row("x"), row("y")], [op("ABS", (0,), 1)], (0,), (1, 1)),
+    "an output that is constant": ModelSpec(
+        [row("x"), TensorSpec("c", (3,), data=C), TensorSpec("d", (3,)), row("y")],
+        [op("ABS", (1,), 2), op("ADD", (0, 2), 3)], (0,), (2, 3),
+    ),
+    "an input that nobody reads": ModelSpec(
+        [row("x"), row("unused"), row("y")], [op("ABS", (0,), 2)], (0, 1), (2,)
+    ),
+    "an intermediate is an output": ModelSpec(
+        [row("x"), row("h"), row("y")], [op("ABS", (0,), 1), op("RELU", (1,), 2)], (0,), (1, 2)
+    ),
+    "int32": ModelSpec([row("x", I32), row("y", I32)], [op("ADD", (0, 0), 1)], (0,), (1,)),
+    "int64": ModelSpec([row("x", I64), row("y", I64)], [op("ADD", (0, 0), 1)], (0,), (1,)),
+    "bool in and out": ModelSpec(
+        [row("x", BOOL), row("y", BOOL)], [op("LOGICAL_NOT", (0,), 1)], (0,), (1,)
+    ),
+    "bool between": ModelSpec(
+        [row("x"), row("z"), row("b", BOOL), row("y")],
+        [op("GREATER", (0, 1), 2), op("SELECT_V2", (2, 0, 1), 3)], (0, 1), (3,),
+    ),
+    "no dimensions": ModelSpec(
+        [TensorSpec("x", ()), TensorSpec("y", ())], [op("ABS", (0,), 1)], (0,), (1,)
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=["none", "cpu_ref 0", "cpu_ref 1", "opencl 0"])
+def delegates(
+    request: pytest.FixtureRequest, require_backend: Callable[[str], Probe]
+) -> Iterator[list[GpuDelegate]]:
+    """No delegate, and one of each device."""
+    if request.param == "none":
+        yield []
+        return
+    backend, device = request.param.split()
+    require_backend(backend)
+    with GpuDelegate(backend=backend, device=int(device), guard_bands=True) as delegate:
+        yield [delegate]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_it_runs_as_in_litert(name: str, delegates: list[GpuDelegate]) -> None:
+    content = write_model(GRAPHS[name])
+    rng = np.random.default_rng(5)
+    theirs = litert.Interpreter(model_content=content)
+    theirs.allocate_tensors()
+    with Interpreter(model_content=content, experimental_delegates=delegates) as ours:
+        ours.allocate_tensors()
+        for _ in range(2):
+            for details in theirs.get_input_details():
+                value = (5 * rng.standard_normal(details["shape"])).astype(details["dtype"])
+                ours.set_tensor(details["index"], value)
+                theirs.set_tensor(details["index"], value)
+            ours.invoke()
+            theirs.invoke()
+            for details in theirs.get_output_details():
+                got = ours.get_tensor(details["index"])
+                expected = theirs.get_tensor(details["index"])
+                assert got.dtype == expected.dtype
+                np.testing.assert_array_equal(got, expected)
+        report = ours.report
+    # An operator of constants is evaluated while the graph is built, and is no node of it.
+    evaluated = 1 if name == "an output that is constant" else 0
+    assert report.total_nodes == len(GRAPHS[name].operators) - evaluated
+    assert len(report.refusals) == report.total_nodes - report.delegated_nodes

@@ -19,6 +19,7 @@ from tflgpu.ops.detection_postprocess import OP, DetectionPostprocess, pack_opti
 from tflgpu.ops.registry import builtin_ops
 
 from tests.ops.test_reference_vs_litert import single_op_model
+from tests.running import set_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -64,9 +65,7 @@ def tied(seed: int, classes: int) -> list[Array]:
 
 
 def run(interpreter: Any, arrays: list[Array]) -> list[Array]:
-    for details, array in zip(interpreter.get_input_details(), arrays, strict=True):
-        interpreter.set_tensor(details["index"], array)
-    interpreter.invoke()
+    set_and_run(interpreter, arrays)
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 

@@ -40,6 +40,8 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.device import CpuRefDevice
 
+from tests.running import allocate_and_run
+
 OPS = builtin_ops()
 CAPS = {
     "large": DeviceCaps(
@@ -165,9 +167,7 @@ def test_a_constant_beyond_f16_is_infinite_without_a_word_of_numpys(op: str) -> 
         GpuDelegate(backend="cpu_ref", device=1, precision="f16", enable_serialization=False) as it,
         Interpreter(model_content=content, experimental_delegates=[it]) as interpreter,
     ):
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, np.ones((1, 4), np.float32))
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: np.ones((1, 4), np.float32)})
         assert np.isposinf(interpreter.get_tensor(2)).all()
 
 
@@ -191,9 +191,7 @@ def test_what_is_not_finite_is_nan(
         GpuDelegate(backend=backend) as delegate,
         Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter,
     ):
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, given)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: given})
         assert interpreter.report.fully_delegated
         found = interpreter.get_tensor(1)
     np.testing.assert_array_equal(found, [[np.nan]] * 3 + [[number]] * 3)
@@ -237,9 +235,7 @@ def results(content: bytes, delegate: Any, x: Any) -> tuple[list[Any], int]:
     with tflgpu.Interpreter(
         model_content=content, experimental_delegates=[delegate] if delegate else []
     ) as one:
-        one.allocate_tensors()
-        one.set_tensor(0, x)
-        one.invoke()
+        allocate_and_run(one, {0: x})
         found = [one.get_tensor(d["index"]) for d in one.get_output_details()]
         return found, one.report.dispatches
 
@@ -374,9 +370,7 @@ def test_factors_stay_out_of_weights_that_f16_would_spoil(
                     model_content=content, experimental_delegates=[delegate]
                 ) as interpreter,
             ):
-                interpreter.allocate_tensors()
-                interpreter.set_tensor(0, x)
-                interpreter.invoke()
+                allocate_and_run(interpreter, {0: x})
                 assert interpreter.report.fully_delegated
                 results.append(interpreter.get_tensor(2))
         exact, half = results

@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from test_products import SHAPES, Shape
 from tflgpu.compiler.compile import plan_of as plan_of_nodes
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
@@ -31,6 +30,8 @@ from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 
+from tests.kernels.test_products import SHAPES, Shape
+
 HALVES = (Precision.F16, Precision.F32_F16)
 #: Normalized root mean square errors. F16 rounds what is stored; the two f16 values of an operand
 #: have 22 bits, so sums of a few hundred products stay as good as those of f32.
@@ -38,14 +39,6 @@ BOUNDS = {Precision.F16: 4e-4, Precision.F32_F16: 6e-7}
 #: Small enough for two parts of both operands.
 SPLIT = MatrixTile(1, 1, 4, 1, 1, 4)
 Build = Callable[[Lowering], None]
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Device]:
-    opened = registry().open_device("cpu_ref", 1, DelegateOptions())
-    assert isinstance(opened, Device)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module", params=["opencl", "vulkan"])
@@ -147,19 +140,19 @@ def fits(tile: MatrixTile, precision: Precision, caps: DeviceCaps) -> bool:
 
 @pytest.mark.parametrize("precision", HALVES, ids=str)
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_every_tile(interpreter: Device, tile: MatrixTile, precision: Precision) -> None:
-    if not fits(tile, precision, interpreter.caps):
+def test_every_tile(device: Device, tile: MatrixTile, precision: Precision) -> None:
+    if not fits(tile, precision, device.caps):
         pytest.skip("more shared memory than the interpreter grants")
     for shape in (SHAPES[0], SHAPES[3]):
         made = case(shape, half=precision is Precision.F16)
-        assert error(interpreter, made, with_tile(tile), precision) < BOUNDS[precision]
+        assert error(device, made, with_tile(tile), precision) < BOUNDS[precision]
 
 
 @pytest.mark.parametrize("precision", HALVES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_shape(interpreter: Device, shape: Shape, precision: Precision) -> None:
+def test_every_shape(device: Device, shape: Shape, precision: Precision) -> None:
     made = case(shape, half=precision is Precision.F16)
-    assert error(interpreter, made, with_tile(SPLIT), precision) < BOUNDS[precision]
+    assert error(device, made, with_tile(SPLIT), precision) < BOUNDS[precision]
 
 
 @pytest.mark.parametrize("precision", HALVES, ids=str)
@@ -174,24 +167,24 @@ def test_devices(matrix_device: Device, shape: Shape, precision: Precision) -> N
 @pytest.mark.parametrize("scale", [2.0**-20, 1e-3, 1.0, 1e3, 6e4])
 @pytest.mark.parametrize("weight_scale", [2.0**-12, 1.0])
 def test_two_f16_values_are_nearly_an_f32(
-    interpreter: Device, scale: float, weight_scale: float
+    device: Device, scale: float, weight_scale: float
 ) -> None:
     """Small operands too, whose high parts are subnormal: 2^-36 is the least difference kept."""
     made = case(SHAPES[3], half=False, scale=scale, weight_scale=weight_scale)
     bound = max(BOUNDS[Precision.F32_F16], 2.0**-36 / scale, 2.0**-36 / weight_scale)
-    found = error(interpreter, made, with_tile(SPLIT), Precision.F32_F16)
+    found = error(device, made, with_tile(SPLIT), Precision.F32_F16)
     assert found < bound
 
 
-def test_one_f16_value_is_not(interpreter: Device) -> None:
+def test_one_f16_value_is_not(device: Device) -> None:
     """What the split is for: the same product with operands rounded to f16."""
     made = case(SHAPES[3], half=False)
-    rounded = error(interpreter, made, with_tile(SPLIT), Precision.F16)
-    split = error(interpreter, made, with_tile(SPLIT), Precision.F32_F16)
+    rounded = error(device, made, with_tile(SPLIT), Precision.F16)
+    split = error(device, made, with_tile(SPLIT), Precision.F32_F16)
     assert rounded > 200 * split
 
 
-def test_weights_that_are_f16_have_one_part(interpreter: Device) -> None:
+def test_weights_that_are_f16_have_one_part(device: Device) -> None:
     for half, parts in ((True, 1), (False, 2)):
         made = case(SHAPES[3], half=half)
         seen: list[int] = []
@@ -202,7 +195,7 @@ def test_weights_that_are_f16_have_one_part(interpreter: Device) -> None:
             seen.append(len(operands.weights))
             build_matrix_gemm(low, problem, operands, SPLIT, "conv")
 
-        plan_of(made, build, Precision.F32_F16, interpreter.caps, 64)
+        plan_of(made, build, Precision.F32_F16, device.caps, 64)
         assert seen == [parts]
 
 
@@ -217,19 +210,19 @@ def test_weights_that_are_f16_have_one_part(interpreter: Device) -> None:
     ids=["none", "tiles", "tiles and splits"],
 )
 def test_matrices_are_used_where_they_are_fast(
-    interpreter: Device,
+    device: Device,
     precision: Precision,
     features: tuple[bool, bool],
     used: Sequence[Precision],
 ) -> None:
     made = case(SHAPES[0], half=False)
     tiles, splits = features
-    caps = attrs.evolve(interpreter.caps, matrix_tiles=tiles, vendor="nvidia" if splits else "")
+    caps = attrs.evolve(device.caps, matrix_tiles=tiles, vendor="nvidia" if splits else "")
     (dispatch,) = plan_of(made, None, precision, caps, 64).dispatches
     assert has_matrices(dispatch.kernel) == (precision in used)
 
 
-def test_fully_connected_layers_use_them(interpreter: Device) -> None:
+def test_fully_connected_layers_use_them(device: Device) -> None:
     rng = np.random.default_rng(3)
     x, matrix = (rng.standard_normal(s).astype(np.float32) for s in ((19, 53), (37, 53)))
     graph = Graph()
@@ -240,10 +233,10 @@ def test_fully_connected_layers_use_them(interpreter: Device) -> None:
         "FULLY_CONNECTED", attributes, [source, graph.add_const(matrix)], [result]
     )
     made = Case(node, graph, x, x.astype(np.float64) @ matrix.T.astype(np.float64))
-    tiled = attrs.evolve(interpreter.caps, matrix_tiles=True, vendor="nvidia")
-    plan = plan_of(made, None, Precision.F32_F16, tiled, interpreter.alignment)
+    tiled = attrs.evolve(device.caps, matrix_tiles=True, vendor="nvidia")
+    plan = plan_of(made, None, Precision.F32_F16, tiled, device.alignment)
     assert has_matrices(plan.dispatches[0].kernel)
-    recording = interpreter.load(plan, guard_bands=True)
+    recording = device.load(plan, guard_bands=True)
     recording.inputs[0][...] = x
     recording.run()
     found = np.asarray(recording.outputs[0], np.float64)
@@ -252,9 +245,9 @@ def test_fully_connected_layers_use_them(interpreter: Device) -> None:
     assert difference < BOUNDS[Precision.F32_F16]
 
 
-def test_short_sums_do_without(interpreter: Device) -> None:
+def test_short_sums_do_without(device: Device) -> None:
     made = case(SHAPES[3], half=True)
-    caps = attrs.evolve(interpreter.caps, matrix_tiles=True)
+    caps = attrs.evolve(device.caps, matrix_tiles=True)
     (dispatch,) = plan_of(made, None, Precision.F16, caps, 64).dispatches
     assert not has_matrices(dispatch.kernel)
 
@@ -276,7 +269,7 @@ def test_few_pixels_split_the_sum() -> None:
 
 
 @pytest.mark.parametrize("tile", [TILES[0], SPLIT], ids=str)
-def test_spirv_val_accepts_the_kernels(interpreter: Device, tile: MatrixTile) -> None:
+def test_spirv_val_accepts_the_kernels(device: Device, tile: MatrixTile) -> None:
     from tflgpu_vulkan.spirv.module import module_of
     from tflgpu_vulkan.spirv.target import Target
 
@@ -284,7 +277,7 @@ def test_spirv_val_accepts_the_kernels(interpreter: Device, tile: MatrixTile) ->
     if tool is None:
         pytest.skip("spirv-val (package spirv-tools) is not installed")
     made = case(SHAPES[0], half=True)
-    (dispatch,) = plan_of(made, with_tile(tile), Precision.F16, interpreter.caps, 64).dispatches
+    (dispatch,) = plan_of(made, with_tile(tile), Precision.F16, device.caps, 64).dispatches
     module = module_of(dispatch.kernel, Target(f16_arithmetic=True, matrix_tiles=True))
     done = subprocess.run(
         [tool, "--target-env", "vulkan1.3", "-"], input=module, capture_output=True, check=False
@@ -294,7 +287,7 @@ def test_spirv_val_accepts_the_kernels(interpreter: Device, tile: MatrixTile) ->
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
-def test_what_f16_cannot_hold_shows_in_the_result(interpreter: Device) -> None:
+def test_what_f16_cannot_hold_shows_in_the_result(device: Device) -> None:
     """A NaN, or an input beyond f16's range, must not come out as an ordinary number."""
     odd = case(SHAPES[3], half=False)
     odd.x[0, 1, 1, 3], odd.x[1, 2, 2, 5] = 1e6, np.nan
@@ -303,8 +296,8 @@ def test_what_f16_cannot_hold_shows_in_the_result(interpreter: Device) -> None:
         problem = conv_problem(low)
         build_matrix_gemm(low, problem, split_operands(low, problem), SPLIT, "conv")
 
-    plan = plan_of(odd, build, Precision.F32_F16, interpreter.caps, interpreter.alignment)
-    recording = interpreter.load(plan)
+    plan = plan_of(odd, build, Precision.F32_F16, device.caps, device.alignment)
+    recording = device.load(plan)
     recording.inputs[0][...] = odd.x
     recording.run()
     pixels = ~np.isfinite(recording.outputs[0]).all(axis=-1)

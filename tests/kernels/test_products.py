@@ -6,7 +6,7 @@ values come from NumPy's einsum over the taps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -31,7 +31,6 @@ from tflgpu.lowering.tuning import H200, UNMEASURED, tuning_of
 from tflgpu.ops.base import Activation, Fields, Padding
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
-from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.opening import compiled_on
@@ -39,6 +38,8 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.running import allocate_and_run
 
 
 @attrs.frozen
@@ -63,14 +64,6 @@ SHAPES = (
     Shape(6, 5, 4, 5, 1, stride=2),
     Shape(2, 2, 40, 33, 1),
 )
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    opened = registry().open_device("cpu_ref", 1, DelegateOptions())
-    assert isinstance(opened, Device)
-    yield opened
-    opened.close()
 
 
 def _check(
@@ -357,9 +350,7 @@ def test_bias_of_any_rank(
         conv = OperatorSpec("CONV_2D", {"padding": 0, **_OPTIONS}, [0, 1, 2], [3])
         content = write_model(ModelSpec(tensors, [conv], [0], [3]))
         with tflgpu.Interpreter(model_content=content, experimental_delegates=delegates) as one:
-            one.allocate_tensors()
-            one.set_tensor(0, image)
-            one.invoke()
+            allocate_and_run(one, {0: image})
             return one.get_tensor(3)
 
     expected = run(bias.reshape(-1), None)
@@ -412,8 +403,6 @@ def test_long_sums_of_few_results(
         tflgpu.GpuDelegate(backend=backend, device=device, allow_fallback=False) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as one,
     ):
-        one.allocate_tensors()
-        one.set_tensor(0, x)
-        one.invoke()
+        allocate_and_run(one, {0: x})
         lost = np.abs(one.get_tensor(3) - wanted).max() / wanted.max()
     assert lost <= MOST * np.finfo(np.float32).eps / 2

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from cl_runner import ClRunner
+
+from tests.language.cl_runner import ClRunner
 
 
 @pytest.fixture(scope="session")

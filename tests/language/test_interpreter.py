@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_cases import GROUPS, build_table, expected, result_of, table, table_arrays, ulps
-from kernel_programs import PROGRAMS, ProgramCase
 from tflgpu.errors import KernelError
 from tflgpu.language import evaluate
 from tflgpu.language.builder import Builder
@@ -24,6 +22,17 @@ from tflgpu.language.make import binary as binary_special
 from tflgpu.language.make import call, cast
 from tflgpu.language.tree import Call, Const, Expr, Name, Unary
 from tflgpu.language.types import BOOL, F16, F32, I32, F32x4, Scalar, Type
+
+from tests.language.kernel_cases import (
+    GROUPS,
+    build_table,
+    expected,
+    result_of,
+    table,
+    table_arrays,
+    ulps,
+)
+from tests.language.kernel_programs import PROGRAMS, ProgramCase
 
 VALUES = [Scalar.F32, Scalar.F16, Scalar.I32, Scalar.U32]
 

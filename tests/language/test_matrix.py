@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cl_runner import ClRunner
 from tflgpu.errors import KernelError
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
@@ -32,6 +31,8 @@ from tflgpu.language.types import F16x4, F32x4, Scalar, Type
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_vulkan.spirv.module import module_of, text_of
 from tflgpu_vulkan.spirv.target import Target
+
+from tests.language.cl_runner import ClRunner
 
 Array = npt.NDArray[Any]
 PTX = OpenCLDialect(f16_arithmetic=True, matrix_tiles=True)

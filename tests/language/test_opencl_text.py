@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cl_runner import ClRunner
-from kernel_programs import PROGRAMS, ProgramCase, reserved_names, shared_subexpressions
 from tflgpu.conformance.memory_nodes import move, move_data
 from tflgpu.conformance.node_table import GROUPS, build_table, result_of, table, table_arrays
 from tflgpu.errors import KernelError
@@ -23,6 +21,14 @@ from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import F16, F32, Scalar, Type
 from tflgpu.language.words import is_reserved
 from tflgpu_opencl.dialect import OpenCLDialect
+
+from tests.language.cl_runner import ClRunner
+from tests.language.kernel_programs import (
+    PROGRAMS,
+    ProgramCase,
+    reserved_names,
+    shared_subexpressions,
+)
 
 FULL = OpenCLDialect(f16_arithmetic=True)
 NO_F16 = OpenCLDialect(f16_arithmetic=False)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cl_runner import ClRunner
 from tflgpu.errors import KernelError
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
@@ -27,6 +26,8 @@ from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_vulkan.spirv.module import module_of, text_of
 from tflgpu_vulkan.spirv.target import Target
 from tflgpu_wgpu.dialect import WgslDialect
+
+from tests.language.cl_runner import ClRunner
 
 Array = npt.NDArray[Any]
 SCALARS = [Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16]

@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from kernel_programs import PROGRAMS
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language import expressions, matrix, subgroup, tree
@@ -60,6 +59,8 @@ from tflgpu_vulkan.spirv.module import module_of
 from tflgpu_vulkan.spirv.statements import Statements
 from tflgpu_vulkan.spirv.target import Target
 from tflgpu_wgpu.dialect import WgslDialect, _WgslPrinter
+
+from tests.language.kernel_programs import PROGRAMS
 
 SRC = KernelBuffer("src", Scalar.F32, 4, "read")
 DST = KernelBuffer("dst", Scalar.F32, 4, "write")

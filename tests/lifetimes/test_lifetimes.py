@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from tflgpu.errors import DeviceError
 
-sys.path.insert(0, str(Path(__file__).parent))
-import child
+from tests.lifetimes import child
 
 CHILD = Path(__file__).with_name("child.py")
 BACKENDS = ("opencl", "vulkan", "wgpu")

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu import GpuDelegate, Interpreter
 from tflgpu.backend_kit import kernel_cache
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.backend_kit.recording import BaseRecording, _in_flight
+from tflgpu.conformance.contract.signals import handled, interrupted
+from tflgpu.conformance.plans import affine, chain
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.ir.dtypes import DType
+from tflgpu.plugins.registry import registry
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.lifetimes import child
+from tests.running import allocate_and_run, set_and_run
 
 MODELS = 8
 #: Backends that compile kernels.
@@ -115,9 +136,470 @@ def test_what_is_compiled_is_forgotten_in_the_end(
                 first.invoke()
             assert max(made) <= 4 + 2, made
             assert references[-1] <= references[5], references
-            first.set_tensor(0, np.ones((1, 3 + 99 % 7, 5), np.float32))
-            first.invoke()
+            set_and_run(first, {0: np.ones((1, 3 + 99 % 7, 5), np.float32)})
             np.testing.assert_allclose(first.get_tensor(3), np.full((1, 4, 5), 0.2), rtol=1e-5)
         use(delegate, 99)
         forgotten = getattr(device.inner._kernels, "_forgotten", [])
         assert len(forgotten) <= 4  # destroyed, where that is up to us
+
+
+# Interpreters that are made, run and closed by the hundred take no more memory than a few do.
+# Each model has 256 KiB of constants. With TFLGPU_TEST_EVERYTHING=1 there are 1,000 cycles on
+# every API, where as little as 4 KiB a cycle would be seen; otherwise a few on one, which see a
+# model that stays.
+
+
+EVERYTHING = bool(os.environ.get("TFLGPU_TEST_EVERYTHING"))
+CYCLES = 1000 if EVERYTHING else 50
+BACKENDS = ("opencl", "vulkan", "wgpu") if EVERYTHING else ("opencl",)
+#: Bytes, after a fifth of the cycles: measured are 0 to 0.2 MiB, from an allocator's pages.
+LIMIT = 4 << 20
+
+PROGRAM = """
+import gc, json, logging, os, sys
+import numpy as np
+import tflgpu
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+backend, host, cycles = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if host == "tflgpu":
+    from tflgpu import Interpreter
+else:
+    from ai_edge_litert.interpreter import Interpreter
+table = np.arange(1 << 16, dtype=np.float32)
+shapes = [TensorSpec("x", table.shape), TensorSpec("c", table.shape, data=table)]
+model = write_model(ModelSpec([*shapes, TensorSpec("y", table.shape)],
+                              [OperatorSpec("ADD", {}, (0, 1), (2,))], (0,), (2,)))
+delegate = tflgpu.GpuDelegate(backend=backend)
+
+def resident():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+taken = []
+for cycle in range(cycles + 1):
+    if cycle % (cycles // 10) == 0:
+        taken.append(resident())
+    interpreter = Interpreter(model_content=model, experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(0, table)
+    interpreter.invoke()
+    assert (interpreter.get_tensor(2) == 2 * table).all()
+    if host == "tflgpu":
+        assert interpreter.report.fully_delegated
+        interpreter.close()
+    del interpreter
+if host == "LiteRT":
+    assert delegate.reports[-1].fully_delegated
+print(json.dumps(taken))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system has no /proc")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("host", ["tflgpu", "LiteRT"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_is_flat(backend: str, host: str, require_backend: Callable[[str], Any]) -> None:
+    require_backend(backend)
+    pytest.importorskip("ai_edge_litert")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, backend, host, str(CYCLES)],
+        capture_output=True, text=True, timeout=1700, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    taken = json.loads(done.stdout.splitlines()[-1])
+    assert len(taken) == 11
+    print([round(t / 2**20, 1) for t in taken])  # `pytest -rP` shows it
+    assert taken[-1] - taken[2] < LIMIT, taken
+
+
+# Recordings whose run was interrupted and that nobody closes: their memory is released when the
+# device is done with it and something else is loaded, not only when the device is closed.
+
+
+_PATIENCE = 10.0
+#: Interrupted runs that are dropped, and among how many steps of a run they are looked for.
+_WANTED, _STEPS = 4, 200
+
+
+@pytest.fixture(params=["cpu_ref", "opencl", "vulkan", "wgpu"])
+def device(request: pytest.FixtureRequest, require_backend: Callable[[str], Any]) -> Any:
+    require_backend(request.param)
+    index = 1 if request.param == "cpu_ref" else 0
+    opened = registry().open_device(request.param, index, tflgpu.DelegateOptions())
+    yield opened
+    opened.close()
+
+
+def load(device: Any) -> Any:
+    recording = device.load(chain(65, device.alignment))
+    recording.inputs[0][...] = np.arange(65)
+    return recording
+
+
+# Python drops what a signal's handler raises in a finalizer, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupted_and_dropped(device: Any) -> None:
+    dropped: list[weakref.ref[Any]] = []
+    with handled():
+        # From the first step on, as the number of steps depends on how often a wait looks up.
+        for step in range(_STEPS):
+            recording = load(device)
+            interrupted(recording.run, step)
+            inner = recording
+            while not isinstance(inner, BaseRecording):
+                inner = inner._inner
+            if inner in _in_flight:
+                dropped.append(weakref.ref(inner))
+            del recording, inner
+            if len(dropped) == _WANTED:
+                break
+    assert dropped  # some of the signals came in a run
+    end = time.monotonic() + _PATIENCE
+    while any(ref() is not None for ref in dropped) and time.monotonic() < end:
+        with closing(load(device)) as other:
+            other.run()
+        gc.collect()
+    assert [ref() for ref in dropped] == [None] * len(dropped)
+
+
+# What nobody has any more is freed at once: memory of a GPU does not wait for Python's collector,
+# and starts do not meet the garbage of those before them.
+
+
+FREED_BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
+MODEL = write_model(
+    ModelSpec(
+        [TensorSpec("x", (1, 4)), TensorSpec("y", (1, 4))],
+        [OperatorSpec("TANH", {}, (0,), (1,))], (0,), (1,),
+    )
+)  # fmt: skip
+
+
+#: Its state is a variable, so that it runs in pieces.
+STREAM = write_model(
+    ModelSpec(
+        [
+            TensorSpec("x", (1, 4)), TensorSpec("handle", (), DType.RESOURCE),
+            TensorSpec("h", (1, 4)), TensorSpec("y", (1, 4)),
+        ],
+        [
+            OperatorSpec("CALL_ONCE", {"init_subgraph_index": 1}, [], []),
+            OperatorSpec("VAR_HANDLE", {"shared_name": "h"}, [], [1]),
+            OperatorSpec("READ_VARIABLE", {}, [1], [2]),
+            OperatorSpec("ADD", {}, [0, 2], [3]),
+            OperatorSpec("ASSIGN_VARIABLE", {}, [1, 3], []),
+        ],
+        [0], [3],
+        subgraphs=[
+            SubgraphSpec(
+                [
+                    TensorSpec("handle", (), DType.RESOURCE),
+                    TensorSpec("start", (1, 4), data=np.zeros((1, 4), np.float32)),
+                ],
+                [
+                    OperatorSpec("VAR_HANDLE", {"shared_name": "h"}, [], [0]),
+                    OperatorSpec("ASSIGN_VARIABLE", {}, [0, 1], []),
+                ],
+                [], [], "init",
+            )
+        ],
+    )
+)  # fmt: skip
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def _used(delegate: Any) -> Interpreter:
+    interpreter = Interpreter(model_content=MODEL, experimental_delegates=[delegate])
+    allocate_and_run(interpreter, {0: np.ones((1, 4), np.float32)})
+    assert (interpreter.get_tensor(1) > 0.7).all()
+    return interpreter
+
+
+@pytest.mark.parametrize("backend", FREED_BACKENDS)
+@pytest.mark.parametrize("closes", [True, False])
+def test_interpreters_and_devices(
+    backend: str, closes: bool, require_backend: Callable[[str], Any], without_collector: None
+) -> None:
+    require_backend(backend)
+    delegate = GpuDelegate(backend=backend, enable_serialization=False)
+    interpreter = _used(delegate)
+    assert interpreter.report.fully_delegated
+    device, session = delegate.device, interpreter._main.session
+    kept = [weakref.ref(each) for each in (delegate, interpreter, session, device, device.inner)]
+    if closes:
+        interpreter.close()
+        delegate.close()
+    del delegate, interpreter, device, session
+    assert [ref() for ref in kept] == [None] * len(kept)
+
+
+def _streams(delegate: Any) -> Interpreter:
+    interpreter = Interpreter(model_content=STREAM, experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    for _ in range(2):
+        set_and_run(interpreter, {0: np.ones((1, 4), np.float32)})
+    assert (interpreter.get_tensor(3) == 2).all()
+    return interpreter
+
+
+def _has_run_aside(delegate: Any) -> Interpreter:
+    interpreter = _used(delegate)
+    runs = [interpreter.invoke_async({0: np.full((1, 4), k, np.float32)}) for k in range(3)]
+    assert [round(float(run.results()[0][0, 0]), 2) for run in runs] == [0, 0.76, 0.96]
+    return interpreter
+
+
+@pytest.mark.parametrize("use", [_streams, _has_run_aside])
+@pytest.mark.parametrize("closes", [True, False])
+def test_other_ways_to_run(
+    use: Callable[[Any], Interpreter], closes: bool, require_backend: Callable[[str], Any],
+    without_collector: None,
+) -> None:  # fmt: skip
+    require_backend("opencl")
+    delegate = GpuDelegate(backend="opencl", enable_serialization=False)
+    interpreter = use(delegate)
+    kept = [weakref.ref(each) for each in (delegate, interpreter, delegate.device)]
+    if closes:
+        interpreter.close()
+        delegate.close()
+    del delegate, interpreter
+    assert [ref() for ref in kept] == [None] * len(kept)
+
+
+def test_starts_from_what_was_kept(
+    require_backend: Callable[[str], Any], tmp_path: Path, without_collector: None
+) -> None:
+    require_backend("opencl")
+    for is_kept in (False, True):
+        delegate = GpuDelegate(backend="opencl", serialization_dir=str(tmp_path), model_token="it")
+        assert any(tmp_path.rglob("*.tflgpu")) is is_kept
+        interpreter = _used(delegate)
+        kept = [weakref.ref(each) for each in (delegate, interpreter, delegate.device)]
+        kept.append(weakref.ref(interpreter._model))
+        del delegate, interpreter
+        assert [ref() for ref in kept] == [None] * len(kept)
+
+
+@pytest.mark.parametrize("backend", FREED_BACKENDS[1:])
+def test_kernels_that_were_printed(
+    backend: str, require_backend: Callable[[str], Any], without_collector: None
+) -> None:
+    require_backend(backend)
+    with GpuDelegate(backend=backend) as delegate:
+        kernel = affine(4)
+        assert kernel.name in delegate.device.source(kernel)  # type: ignore[attr-defined]
+        kept = weakref.ref(kernel)
+        del kernel
+        assert kept() is None
+
+
+def test_a_closed_device_has_no_context(
+    require_backend: Callable[[str], Any], without_collector: None
+) -> None:
+    require_backend("opencl")
+    with GpuDelegate(backend="opencl", enable_serialization=False) as delegate:
+        interpreter = _used(delegate)
+        context = weakref.ref(delegate.device.inner._context)
+        interpreter.close()
+    assert context() is None
+    assert delegate.device is not None
+
+
+# What a driver's error leaves: one DeviceError, and an interpreter that runs again.
+
+
+FAILED_BACKENDS = ("opencl", "vulkan", "wgpu")
+USED = getattr(signal, "SIGUSR1", signal.SIGTERM)
+
+
+def _raise(kind: type[BaseException], number: int, frame: Any) -> None:
+    raise kind("a handler's")
+
+
+#: What ends a run: an error of the driver's, or what a signal's handler raises meanwhile.
+ERRORS: dict[str, type[BaseException]] = {
+    "driver": DeviceError,
+    "ctrl-c": KeyboardInterrupt,
+    "terminate": SystemExit,
+}
+
+
+@contextmanager
+def ending(error: str) -> Iterator[Callable[[], None]]:
+    """A function that lets a run end so."""
+
+    if error == "driver":
+        yield failing("the driver refused it once")
+        return
+    before = signal.signal(USED, functools.partial(_raise, ERRORS[error]))
+    try:
+        yield lambda: signal.raise_signal(USED)
+    finally:
+        signal.signal(USED, before)
+
+
+def failing(text: str) -> Callable[[], None]:
+    """A driver that refuses."""
+
+    def fail() -> None:
+        raise DeviceError(text)
+
+    return fail
+
+
+class Once:
+    """Fails at the first call, before or after what it stands for."""
+
+    def __init__(
+        self, function: Callable[..., Any], fail: Callable[[], None], *, after: bool
+    ) -> None:
+        self.function, self.fail, self.after, self.calls = function, fail, after, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls > 1:
+            return self.function(*args, **kwargs)
+        if self.after:
+            self.function(*args, **kwargs)
+        self.fail()
+        raise AssertionError("it did not fail")
+
+
+#: Where a run can fail, by backend: module and name.
+PLACES = {
+    "opencl": [("tflgpu_opencl.commands.Commands", "submit"), ("tflgpu_opencl.recording",
+    "finish")],
+    "vulkan": [("tflgpu_vulkan.context.Context", "start"), ("tflgpu_vulkan.context.Context",
+    "_wait")],
+    "wgpu": [("tflgpu_wgpu.native.Commands", "submit"), ("tflgpu_wgpu.native.Download", "end")],
+}  # fmt: skip
+
+
+#: What preparing a model does, by backend: allocating, reading back or binding, and loading.
+LOADING = {
+    "opencl": [("tflgpu_opencl.memory.Memory", "_buffer"), ("tflgpu_opencl.device", "finish"),
+               ("tflgpu_opencl.device.OpenCLDevice", "load")],
+    "vulkan": [("tflgpu_vulkan.blocks.Allocation", "bind"), ("tflgpu_vulkan.record.Writer", "end"),
+               ("tflgpu_vulkan.device.VulkanDevice", "load")],
+    "wgpu": [("tflgpu_wgpu.memory.Memory", "_buffer"), ("tflgpu_wgpu.recording", "Download"),
+             ("tflgpu_wgpu.device.WgpuDevice", "load")],
+}  # fmt: skip
+
+
+def found(place: tuple[str, str]) -> tuple[Any, str]:
+    """A module or a class, and the name of what is in it."""
+    owner, name = place
+    before, last = owner.rsplit(".", 1)
+    try:
+        return importlib.import_module(owner), name
+    except ModuleNotFoundError:
+        return getattr(importlib.import_module(before), last), name
+
+
+def fail_once(
+    patched: pytest.MonkeyPatch, target: Any, name: str, fail: Callable[[], None], *, after: bool
+) -> Once:
+    """Let something fail the first time."""
+    once = Once(getattr(target, name), fail, after=after)
+    bound = not isinstance(target, type(sys))  # a function is given what it is a method of
+    patched.setattr(target, name, (lambda *a, **k: once(*a, **k)) if bound else once)  # noqa: PLW0108
+    return once
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("backend", FAILED_BACKENDS)
+def test_the_next_run_works(
+    backend: str, error: str, place: int, after: bool, require_backend: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    require_backend(backend)
+    delegate, interpreter = child.opened(backend)
+    with delegate, interpreter:
+        child.check(interpreter)
+        target, name = found(PLACES[backend][place])
+        interpreter.set_tensor(0, child.X)
+        with monkeypatch.context() as patched, ending(error) as fail:
+            fail_once(patched, target, name, fail, after=after)
+            with pytest.raises(ERRORS[error]) as caught:
+                interpreter.invoke()
+            assert type(caught.value) is ERRORS[error]
+            output = interpreter.get_output_details()[0]["index"]
+            with pytest.raises(StateError, match="has no results"):
+                interpreter.get_tensor(output)
+            np.testing.assert_array_equal(interpreter.get_tensor(0), child.X)
+            interpreter.invoke()  # on the inputs that were set
+            got = interpreter.get_tensor(output)
+            np.testing.assert_allclose(got, child.expected(child.X), atol=1e-5)
+        child.check(interpreter, scale=2.0)
+
+
+def test_a_failure_of_loading_is_told_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
+) -> None:
+    """A device that does not load the part again is an error each time, and no end of it."""
+    require_backend("cpu_ref")
+    import tflgpu
+
+    delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1)
+    interpreter = tflgpu.Interpreter(model_content=child.model(), experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    step: Any = interpreter._main._memory.session.parts[0]
+    assert not isinstance(step.recording, BaseRecording)  # what is around it: nothing of it helps
+    step.recording.run = failing("no")  # what a session calls
+    with pytest.raises(DeviceError, match="no"):
+        interpreter.invoke()
+    with monkeypatch.context() as patched:
+        patched.setattr(type(delegate.device), "load", Once(None, failing("lost"), after=False))
+        with pytest.raises(DeviceError, match="lost"):
+            interpreter.invoke()
+    child.check(interpreter)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["memory", "binding", "load"])
+@pytest.mark.parametrize("error", ["driver", "ctrl-c"])
+@pytest.mark.parametrize("backend", FAILED_BACKENDS)
+def test_preparing_works_after_it_failed(
+    backend: str, error: str, place: int, after: bool, require_backend: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """At first, and again where it takes the place of a run that failed."""
+    import tflgpu
+
+    require_backend(backend)
+    with tflgpu.GpuDelegate(backend=backend, allow_fallback=False) as delegate:
+        interpreter = tflgpu.Interpreter(
+            model_content=child.model(), experimental_delegates=[delegate]
+        )
+        target, name = found(LOADING[backend][place])
+
+        def fails(action: Callable[[], object]) -> None:
+            with monkeypatch.context() as patched, ending(error) as fail:
+                once = fail_once(patched, target, name, fail, after=after)
+                with pytest.raises(ERRORS[error]) as caught:
+                    action()
+                assert type(caught.value) is ERRORS[error]
+                assert once.calls == 1
+
+        fails(interpreter.allocate_tensors)
+        interpreter.allocate_tensors()
+        child.check(interpreter)
+        with monkeypatch.context() as patched:
+            fail_once(patched, *found(PLACES[backend][0]), failing("gone"), after=False)
+            with pytest.raises(DeviceError, match="gone"):
+                interpreter.invoke()
+        fails(interpreter.invoke)
+        child.check(interpreter)
+        interpreter.close()

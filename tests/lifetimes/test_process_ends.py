@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import leave
+from tests.lifetimes import leave
 
 LEAVE = Path(__file__).with_name("leave.py")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,8 +15,8 @@ from tflgpu.runtime import opening
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-sys.path.insert(0, str(Path(__file__).parent))
-import child
+from tests.lifetimes import child
+from tests.running import allocate_and_run
 
 MOST = 1 << 20
 
@@ -119,9 +117,7 @@ def test_an_arena_of_tensors_that_fit(
 
     def run(delegates: list[tflgpu.GpuDelegate]) -> Any:
         with tflgpu.Interpreter(model_content=model, experimental_delegates=delegates) as made:
-            made.allocate_tensors()
-            made.set_tensor(0, x)
-            made.invoke()
+            allocate_and_run(made, {0: x})
             return made.get_tensor(5)
 
     plans: list[Plan] = []

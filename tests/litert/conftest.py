@@ -6,9 +6,10 @@ from typing import Any
 import attrs
 import pytest
 import tflgpu
-from litert_models import DEVICES
 from tflgpu.ops.base import OpDef
 from tflgpu.plugins.registry import Registry
+
+from tests.litert.litert_models import DEVICES
 
 pytest.importorskip("ai_edge_litert")
 

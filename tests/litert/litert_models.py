@@ -14,6 +14,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run
+
 #: Devices on which a model's supported parts run, as options of a delegate.
 DEVICES: dict[str, dict[str, Any]] = {
     "pocl": {"backend": "opencl"},
@@ -109,10 +111,7 @@ def run(model: bytes, inputs: Sequence[Any], delegate: Any = None, **arguments: 
     with tflgpu.Interpreter(
         model_content=model, experimental_delegates=delegates, **arguments
     ) as interpreter:
-        interpreter.allocate_tensors()
-        for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
-            interpreter.set_tensor(detail["index"], array)
-        interpreter.invoke()
+        allocate_and_run(interpreter, inputs)
         outputs = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
         return outputs, interpreter.report
 
@@ -121,8 +120,5 @@ def litert(model: bytes, inputs: Sequence[Any], resolver: str = "AUTO") -> list[
     """LiteRT's own outputs."""
     kind = LiteRTResolver[resolver]
     interpreter = LiteRT(model_content=model, experimental_op_resolver_type=kind)
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
+    allocate_and_run(interpreter, inputs)
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]

@@ -10,10 +10,12 @@ import pytest
 import tflgpu
 from ai_edge_litert import interpreter as litert
 from flatbuffers import flexbuffers
-from litert_models import DEVICES, numbers
 from tflgpu.interpreter import InterpreterWithCustomOps, OpResolverType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.litert.litert_models import DEVICES, numbers
+from tests.running import allocate_and_run
 
 genai = pytest.importorskip("ai_edge_litert.pywrap_genai_ops", reason="LiteRT has no registerer")
 #: Attention, which XNNPACK has too; without it only whoever registers it has it.
@@ -52,10 +54,7 @@ def expected() -> Any:
 
 
 def run(interpreter: Any) -> Any:
-    interpreter.allocate_tensors()
-    for index, array in enumerate(INPUTS):
-        interpreter.set_tensor(index, array)
-    interpreter.invoke()
+    allocate_and_run(interpreter, INPUTS)
     return interpreter.get_tensor(6)
 
 

@@ -6,10 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.ir.dtypes import Array
+from tflgpu.conformance.samples import materialize
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.tflite.read import read_model
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
+from tflgpu.tflite.write import write_model
 
 from tests.litert.integer_lstm_models import (
     OPTIONS,
@@ -20,6 +27,8 @@ from tests.litert.integer_lstm_models import (
     lstm,
     svdf,
 )
+from tests.ops.test_reference_vs_litert import single_op_model
+from tests.running import set_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -35,8 +44,7 @@ def calls(interpreter: Any, inputs: list[Array]) -> Array:
     for number, x in enumerate(inputs):
         if number == RESET:
             interpreter.reset_all_variables()
-        interpreter.set_tensor(given["index"], x)
-        interpreter.invoke()
+        set_and_run(interpreter, {given["index"]: x})
         found.append(np.array(interpreter.get_tensor(made["index"])))
     return np.stack(found)
 
@@ -196,3 +204,230 @@ def test_a_state_begins_where_its_zero_is(side: str) -> None:
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
     ):
         np.testing.assert_array_equal(calls(ours, inputs), wanted)
+
+
+# Recurrent operators on whole numbers, with 16-bit state, on a device and, beside its parts, by
+# LiteRT, which is handed their state. With 8-bit weights and float inputs a device computes what
+# LiteRT does.
+
+
+BATCH, TIMES, INPUTS, CELLS = 2, 3, 4, 6
+
+
+class Tensors(list[TensorSpec]):
+    """Tensors to write, added one by one."""
+
+    def add(self, shape: tuple[int, ...], dtype: DType, scale: float, zero: int = 0,
+            data: Array | None = None, state: bool = False) -> int:  # fmt: skip
+        quant = Quantization((scale,), (zero,))
+        self.append(TensorSpec(f"t{len(self)}", shape, dtype, data, quant, is_variable=state))
+        return len(self) - 1
+
+    def weights(self, *shape: int, dtype: DType = DType.I8, scale: float = 1 / 127) -> int:
+        rng = np.random.default_rng(len(self))
+        most = {DType.I8: 127, DType.I16: 30000, DType.I32: 3000}[dtype]
+        return self.add(
+            shape, dtype, scale, data=rng.integers(-most, most, shape).astype(dtype.numpy)
+        )
+
+
+def lstm_recurrent() -> bytes:
+    tensors = Tensors()
+    x = tensors.add((BATCH, TIMES, INPUTS), DType.I8, 1 / 64, 3)
+    weights = [tensors.weights(CELLS, INPUTS) for _ in range(4)]
+    recurrent = [tensors.weights(CELLS, CELLS) for _ in range(4)]
+    biases = [tensors.weights(CELLS, dtype=DType.I32, scale=1 / 64 / 127) for _ in range(4)]
+    hidden = tensors.add((BATCH, CELLS), DType.I8, 1 / 128, state=True)
+    cells = tensors.add((BATCH, CELLS), DType.I16, 2.0**-11, state=True)
+    told = [tensors.add((), DType.I16, 2.0**-12) for _ in range(4)]
+    told.append(tensors.add((), DType.I8, 1 / 128))
+    y = tensors.add((BATCH, TIMES, CELLS), DType.I8, 1 / 128)
+    operator = OperatorSpec(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", {"fused_activation_function": 4, "time_major": False},
+        [x, *weights, *recurrent, *[-1] * 3, *biases, -1, -1, hidden, cells, *[-1] * 4], [y],
+        version=3, intermediates=told,
+    )  # fmt: skip
+    return followed(tensors, operator)
+
+
+def svdf_recurrent() -> bytes:
+    tensors = Tensors()
+    x = tensors.add((BATCH, INPUTS), DType.I8, 1 / 64, 3)
+    operands = [
+        x, tensors.weights(CELLS, INPUTS),
+        tensors.weights(CELLS, TIMES, dtype=DType.I16, scale=2.0**-15),
+        tensors.weights(CELLS // 2, dtype=DType.I32, scale=2.0**-26),
+        tensors.add((BATCH, CELLS * TIMES), DType.I16, 2.0**-11, state=True),
+    ]  # fmt: skip
+    y = tensors.add((BATCH, CELLS // 2), DType.I8, 1 / 32, -5)
+    fields = {"rank": 2, "fused_activation_function": 1}
+    return followed(tensors, OperatorSpec("SVDF", fields, operands, [y], version=3))
+
+
+def followed(tensors: Tensors, operator: OperatorSpec) -> bytes:
+    """By what a device takes."""
+    (y,), shape = operator.outputs, tensors[operator.outputs[0]].shape
+    real, last = len(tensors), len(tensors) + 1
+    tensors += [TensorSpec("real", shape), TensorSpec("last", shape)]
+    operators = [
+        operator,
+        OperatorSpec("DEQUANTIZE", {}, [y], [real], version=2),
+        OperatorSpec("NEG", {}, [real], [last]),
+    ]
+    return write_model(ModelSpec(tensors, operators, [0], [last]))
+
+
+def call(interpreter: Any, x: Array) -> Array:
+    set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
+    return np.asarray(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+
+
+@pytest.mark.parametrize("model", [lstm_recurrent, svdf_recurrent])
+@pytest.mark.parametrize("host", [tflgpu.Interpreter, litert.Interpreter], ids=["tflgpu", "litert"])
+@pytest.mark.parametrize(
+    "left", [(), ("UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF")], ids=["all", "rest"]
+)
+def test_whole_numbers_with_16_bit_state(model: Any, host: Any, left: tuple[str, ...]) -> None:
+    content = model()
+    plain = litert.Interpreter(model_content=content)
+    plain.allocate_tensors()
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1, exclude=left) as delegate:
+        ours = host(model_content=content, experimental_delegates=[delegate])
+        ours.allocate_tensors()
+        shape = plain.get_input_details()[0]["shape"]
+        rng = np.random.default_rng(0)
+        seen = []
+        for number in range(9):
+            if number == 6:
+                plain.reset_all_variables(), ours.reset_all_variables()
+            x = rng.integers(-127, 128, shape).astype(np.int8)
+            if number in (5, 6):
+                x = np.full(shape, 9, np.int8)
+            seen.append(call(plain, x))
+            np.testing.assert_array_equal(call(ours, x), seen[-1])
+        assert np.abs(seen[5] - seen[6]).max() > 0  # state matters
+        del ours
+
+
+#: Ops and samples; LiteRT's kernel of a BIDIRECTIONAL_SEQUENCE_RNN reads memory that is not its own
+#: where outputs are merged.
+SAMPLES = (
+    ("RNN", "odd"), ("UNIDIRECTIONAL_SEQUENCE_RNN", "time_major"),
+    ("BIDIRECTIONAL_SEQUENCE_RNN", "apart"), ("SVDF", "odd"), ("LSTM", "full_coupled"),
+    ("UNIDIRECTIONAL_SEQUENCE_LSTM", "everything"), ("BIDIRECTIONAL_SEQUENCE_LSTM", "second"),
+)  # fmt: skip
+#: Where weights of rank 1 are 8-bit numbers too: the cell's peepholes.
+PEEPHOLES = {"LSTM": (9, 10, 11), "UNIDIRECTIONAL_SEQUENCE_LSTM": (9, 10, 11)}
+MOST_ROUNDED = 2e-6  # rounding in f32, of sums up to 8 or so; a step rounded otherwise changes 1e-4
+
+
+def hybrid(op: str, sample: str, **more: Any) -> tuple[bytes, dict[int, Array]]:
+    """A sample with weights of 8 bits, and what it is run on."""
+    definition = builtin_ops()[op]
+    found = next(s for s in definition.samples() if s.id == sample)
+    case = materialize(definition, attrs.evolve(found, fields={**found.fields, **more}))
+    spec = spec_of(read_model(single_op_model(case)))
+    tensors, (operator,) = list(spec.tensors), spec.operators
+    own = [operator.inputs[i] for i in PEEPHOLES.get(op, ())]
+    for value in case.graph.values.values():
+        if value.data is not None and (value.data.ndim == 2 or value.id in own):
+            quant = Quantization((float(np.abs(value.data).max()) / 127,), (0,))
+            stored = np.rint(value.data / quant.scale[0]).astype(np.int8)
+            tensors[value.id] = attrs.evolve(
+                tensors[value.id], dtype=DType.I8, data=stored, quantization=quant
+            )
+    content = write_model(attrs.evolve(
+        spec, tensors=tensors, operators=[attrs.evolve(operator, version=3)]
+    ))  # fmt: skip
+    states = {v.id for v in case.variables}
+    return content, {i: a for i, a in case.arrays.items() if i not in states}
+
+
+def several(interpreter: Any, arrays: dict[int, Array]) -> list[list[Array]]:
+    """The results of three runs, which state tells apart."""
+    interpreter.allocate_tensors()
+    runs = []
+    for number in range(3):
+        for index, array in arrays.items():
+            interpreter.set_tensor(index, array * np.float32(1 + number))
+        interpreter.invoke()
+        details = interpreter.get_output_details()
+        runs.append([np.array(interpreter.get_tensor(d["index"])) for d in details])
+    return runs
+
+
+@pytest.mark.parametrize("rounding", ["symmetric", "asymmetric"])
+@pytest.mark.parametrize(("op", "sample"), SAMPLES, ids=[s[0] for s in SAMPLES])
+def test_weights_of_8_bits(op: str, sample: str, rounding: str) -> None:
+    """LiteRT rounds what they are multiplied with to 8 bits, in every step, and so does a
+    device."""
+    content, arrays = hybrid(op, sample, asymmetric_quantize_inputs=rounding == "asymmetric")
+    wanted = several(litert.Interpreter(model_content=content), arrays)
+    found: list[list[list[Array]]] = []
+    for rounds in (True, False):
+        with (
+            tflgpu.GpuDelegate(
+                backend="cpu_ref", device=1, allow_fallback=False, round_hybrid_inputs=rounds
+            ) as delegate,
+            tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+        ):
+            found.append(several(ours, arrays))
+
+    def off(results: list[list[Array]]) -> float:
+        return max(
+            float(np.abs(a - b).max())
+            for got, want in zip(results, wanted, strict=True)
+            for a, b in zip(got, want, strict=True)
+        )
+
+    assert off(found[0]) <= MOST_ROUNDED
+    assert off(found[1]) > 50 * MOST_ROUNDED  # as real numbers it would be seen
+
+
+@pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
+def test_weights_of_8_bits_on_a_device(backend: str, require_backend: Callable[[str], Any]) -> None:
+    require_backend(backend)
+    content, arrays = hybrid("UNIDIRECTIONAL_SEQUENCE_LSTM", "everything")
+    wanted = several(litert.Interpreter(model_content=content), arrays)
+    with (
+        tflgpu.GpuDelegate(backend=backend, allow_fallback=False) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        found = several(ours, arrays)
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got[0], want[0], rtol=0, atol=MOST_ROUNDED)
+
+
+def test_what_litert_gets_wrong_of_them_stays_away_from_it() -> None:
+    """It ends the process on this one."""
+    content, arrays = hybrid("BIDIRECTIONAL_SEQUENCE_RNN", "merged")
+    results = []
+    for side in ("litert", "cpu_ref"):
+        with tflgpu.Interpreter(
+            model_content=content, experimental_delegates=[], cpu_backend=side
+        ) as ours:
+            results.append(several(ours, arrays))
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_allclose(got[0], want[0], rtol=0, atol=MOST_ROUNDED)
+
+
+def test_a_state_of_whole_numbers_does_not_drift(require_backend: Callable[[str], Any]) -> None:
+    """After a thousand steps on a device it is what LiteRT has, bit for bit."""
+    require_backend("vulkan")
+    rng = np.random.default_rng(1)
+    for model in (lstm_recurrent, svdf_recurrent):
+        content = model()
+        plain = litert.Interpreter(model_content=content)
+        plain.allocate_tensors()
+        with tflgpu.GpuDelegate(backend="vulkan", allow_fallback=False) as delegate:
+            ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+            ours.allocate_tensors()
+            (given,), (made,) = plain.get_input_details(), plain.get_output_details()
+            inputs = rng.integers(-128, 128, (1000, *given["shape"])).astype(np.int8)
+            for x in inputs:
+                for host in (ours, plain):
+                    set_and_run(host, {given["index"]: x})
+            np.testing.assert_array_equal(
+                ours.get_tensor(made["index"]), plain.get_tensor(made["index"])
+            )
+            ours.close()

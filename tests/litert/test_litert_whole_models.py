@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import tflgpu
 from ai_edge_litert.interpreter import Interpreter as LiteRT
-from litert_models import LITERT, i64_in_the_middle, litert, numbers, run
 from tflgpu.tools.runs import random_input
 from tflgpu_litert.recording import LiteRTRecording
+
+from tests.litert.litert_models import LITERT, i64_in_the_middle, litert, numbers, run
+from tests.running import allocate_and_run, set_and_run
 
 #: 8-bit and 16-bit weights, a state, custom ops, and plain floats.
 MODELS = (
@@ -42,9 +44,7 @@ def test_all_on_the_cpu_is_what_litert_gives(name: str, model_path: Callable[[st
         ours.allocate_tensors()
         for _ in range(2):
             for model in (native, ours):
-                for index, array in given.items():
-                    model.set_tensor(index, array)
-                model.invoke()
+                set_and_run(model, given)
             for detail in native.get_output_details():
                 np.testing.assert_array_equal(
                     ours.get_tensor(detail["index"]), native.get_tensor(detail["index"])
@@ -71,8 +71,7 @@ def test_a_state_beside_a_device(
             (detail,) = interpreter.get_input_details()
             found = results[side] = []
             for seed in range(3):
-                interpreter.set_tensor(detail["index"], numbers(detail["shape"], seed))
-                interpreter.invoke()
+                set_and_run(interpreter, {detail["index"]: numbers(detail["shape"], seed)})
                 (out,) = interpreter.get_output_details()
                 found.append(interpreter.get_tensor(out["index"]))
             assert interpreter.report.delegated_nodes == 3
@@ -91,8 +90,7 @@ def test_nothing_is_left_behind() -> None:
             assert isinstance(inner, LiteRTRecording)
             seen += [weakref.ref(inner), weakref.ref(inner._opened.interpreter)]
             del step, inner
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: x})
         del interpreter
     gc.collect()
     assert [ref() for ref in seen] == [None] * 40
@@ -102,9 +100,7 @@ def test_closing_lets_litert_go_at_once() -> None:
     """Arrays that somebody still holds are tflgpu's, and stay as they are."""
     model, x = i64_in_the_middle(), numbers((1, 5, 7))
     interpreter = tflgpu.Interpreter(model_content=model)
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, x)
-    interpreter.invoke()
+    allocate_and_run(interpreter, {0: x})
     recording = interpreter._main._memory.session.parts[0].recording
     inner, held = recording._inner, recording.outputs[0]
     expected, native = held.copy(), weakref.ref(inner._opened.interpreter)
@@ -124,8 +120,7 @@ def test_threads_with_an_interpreter_each() -> None:
         with tflgpu.Interpreter(model_content=model, num_threads=2) as interpreter:
             interpreter.allocate_tensors()
             for _ in range(50):
-                interpreter.set_tensor(0, xs[number])
-                interpreter.invoke()
+                set_and_run(interpreter, {0: xs[number]})
                 if not np.array_equal(interpreter.get_tensor(6), expected[number]):
                     wrong.append(number)
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from litert_models import between, litert, numbers, one, run
 from tflgpu.errors import TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.litert.litert_models import between, litert, numbers, one, run
 
 TANH, RELU = 4, 1
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from litert_models import LITERT
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.litert.litert_models import LITERT
 
 SEEDS = {"seed": 1234, "seed2": 7}
 SHAPE = np.array([3, 5], np.int32)
@@ -69,6 +70,51 @@ def test_of_one_seed_as_litert_run_after_run(name: str, delegate: tflgpu.GpuDele
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "state", "dtype"),
+    [
+        (0, (0xFEDCBA9876543210, 5), DType.U32),
+        (1, (0xFEDCBA9876543210, 7, 0x1234567890ABCDEF), DType.I32),
+        (1, (3, 0xFFFFFFFE), DType.U32),
+        (2, (0xFEDCBA9876543210, 0xFFFFFFFF), DType.I32),
+    ],
+)
+def test_random_bits_as_litert(
+    algorithm: int, state: tuple[int, ...], dtype: DType, delegate: tflgpu.GpuDelegate
+) -> None:
+    """The numbers of a state are LiteRT's, and the device computes with them."""
+    from ai_edge_litert.interpreter import Interpreter as LiteRT
+
+    name, u64 = "STABLEHLO_RNG_BIT_GENERATOR", DType.U64
+    tensors = [
+        TensorSpec("state", (len(state),), u64), TensorSpec("after", (len(state),), u64),
+        TensorSpec("bits", (3, 5), dtype), TensorSpec("r", (3, 5)), TensorSpec("x", (3, 5)),
+        TensorSpec("y", (3, 5)),
+    ]  # fmt: skip
+    ops = [
+        OperatorSpec(name, {"algorithm": algorithm}, [0], [1, 2]),
+        OperatorSpec("CAST", {}, [2], [3]),
+        OperatorSpec("ADD", {}, [3, 4], [5]),
+    ]
+    content = write_model(ModelSpec(tensors, ops, [0, 4], [1, 5]))
+    given = [np.array(state, np.uint64), np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5)]
+    found = []
+    with tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours:
+        for interpreter in (ours, LiteRT(model_content=content)):
+            interpreter.allocate_tensors()
+            for detail, array in zip(interpreter.get_input_details(), given, strict=True):
+                interpreter.set_tensor(detail["index"], array)
+            interpreter.invoke()
+            found.append(
+                [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+            )
+        (refusal,) = [r for r in ours.report.refusals if r.op == name]
+    assert refusal.runs_on.startswith(LITERT)
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+    assert (found[0][0] != given[0]).any()
+
+
 def test_without_litert_they_are_refused() -> None:
     """Other numbers than LiteRT's would be something else than the model says."""
     content = model("RANDOM_UNIFORM", SEEDS)
@@ -79,7 +125,7 @@ def test_without_litert_they_are_refused() -> None:
         interpreter.allocate_tensors()
 
 
-def drawn_late(name: str) -> bytes:
+def drawn_late(name: str, seeds: dict[str, int]) -> bytes:
     """Numbers of a shape, or as many as, an input says."""
     if name == "MULTINOMIAL":
         tensors = [
@@ -88,41 +134,44 @@ def drawn_late(name: str) -> bytes:
             TensorSpec("y", (3, 4), DType.I32),
         ]
         return write_model(
-            ModelSpec(tensors, [OperatorSpec(name, SEEDS, [0, 1], [2])], [0, 1], [2])
+            ModelSpec(tensors, [OperatorSpec(name, seeds, [0, 1], [2])], [0, 1], [2])
         )
     tensors = [TensorSpec("n", (2,), DType.I32), TensorSpec("r", (1, 1)), TensorSpec("y", (1, 1))]
-    ops = [OperatorSpec(name, SEEDS, [0], [1]), OperatorSpec("ABS", {}, [1], [2])]
+    ops = [OperatorSpec(name, seeds, [0], [1]), OperatorSpec("ABS", {}, [1], [2])]
     return write_model(ModelSpec(tensors, ops, [0], [2]))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shape_that_comes_at_run_time(name: str) -> None:
-    """The numbers go on, whatever shape is asked for; what is compiled for each would begin
-    anew."""
-    from ai_edge_litert.interpreter import Interpreter as LiteRT
-
-    content = drawn_late(name)
+    """What is compiled for each shape begins with its seeds anew, so fixed ones are refused."""
     few = np.array(7, np.int32) if name == "MULTINOMIAL" else np.array([2, 3], np.int32)
-    found = []
-    with tflgpu.Interpreter(model_content=content) as ours:
-        for interpreter in (LiteRT(model_content=content), ours):
-            interpreter.allocate_tensors()
-            details = {d["name"]: d["index"] for d in interpreter.get_input_details()}
-            if "x" in details:
-                interpreter.set_tensor(details["x"], np.zeros((3, 5), np.float32))
-            for count in (few, few, few + 1, few + 2, few):
-                interpreter.set_tensor(details["n"], count)
-                interpreter.invoke()
-                found.append(
-                    np.array(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
-                )
-        ours.set_tensor(details["n"], -few)
+
+    def ready(seeds: dict[str, int]) -> Any:
+        found = tflgpu.Interpreter(model_content=drawn_late(name, seeds))
+        found.allocate_tensors()
+        details = {d["name"]: d["index"] for d in found.get_input_details()}
+        if "x" in details:
+            found.set_tensor(details["x"], np.zeros((3, 5), np.float32))
+        return found, details["n"]
+
+    interpreter, number = ready({})
+    output, found = interpreter.get_output_details()[0]["index"], []
+    with interpreter:
+        for count in (few, few, few + 1, few):
+            interpreter.set_tensor(number, count)
+            interpreter.invoke()
+            found.append(interpreter.get_tensor(output))
+            rows = (3, int(count)) if name == "MULTINOMIAL" else tuple(count)
+            assert found[-1].shape == rows
+        interpreter.set_tensor(number, -few)
         with pytest.raises(tflgpu.TflgpuError):
-            ours.invoke()
-    for mine, theirs in zip(found[5:], found[:5], strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
-    assert not np.array_equal(found[5], found[6])
-    assert not np.array_equal(found[5], found[9])
+            interpreter.invoke()
+    assert not np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[3])
+    interpreter, number = ready(SEEDS)
+    interpreter.set_tensor(number, few)
+    with interpreter, pytest.raises(tflgpu.UnsupportedError, match="fixed seeds"):
+        interpreter.invoke()
 
 
 def test_without_seeds_two_draw_different_numbers() -> None:

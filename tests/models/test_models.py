@@ -24,6 +24,8 @@ import tflgpu
 from tflgpu.conformance.float64 import float64_outputs
 from tflgpu.ir.dtypes import Array
 
+from tests.running import outputs, set_and_run
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
 
@@ -223,3 +225,126 @@ def _judge(name: str, runs: list[Errors], limit: float) -> None:
     # Where LiteRT itself is not within the limit of the truth, ours must be nearer than it.
     assert theirs > limit / 2, message
     assert ours <= theirs, message
+
+
+# NaN in the inputs of real models: on every backend as LiteRT has it, and gone with the next run.
+
+
+SPECIAL_MODELS = (
+    "mobilenet_v1_0.25_224_float",
+    "posenet_mobilenet_v1_100_257_f32",
+    "mobilenet_v2_1.0_224_f32",
+    "deeplabv3_257_mv_gpu",
+    "ssd_mobilenet_v2_oidv4_fp16",
+    "mp_selfie_segmentation_f16",
+    "mp_hair_segmentation_customops",
+    "mp_pose_landmark_full_f16",
+)
+BACKENDS = ("opencl", "vulkan", "wgpu", "cpu_ref")
+#: The first model is for every backend. In the second a NaN pixel does not reach all results: for
+#: one API and for the references. The others are where there is time (TFLGPU_TEST_EVERYTHING=1).
+SPECIAL_RUNS = [
+    (backend, model)
+    for backend in BACKENDS
+    for model in SPECIAL_MODELS
+    if model == SPECIAL_MODELS[0]
+    or (model == SPECIAL_MODELS[1] and (EVERYTHING or backend in ("opencl", "cpu_ref")))
+    or (EVERYTHING and backend == BACKENDS[0])
+]
+
+
+def _run_special(interpreter: Any, image: Array) -> list[Array]:
+    set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: image})
+    return outputs(interpreter)
+
+
+@pytest.mark.parametrize(("backend", "model"), SPECIAL_RUNS)
+def test_nan_reaches_what_it_reaches_in_litert(
+    model: str,
+    backend: str,
+    require_backend: Callable[[str], Any],
+    model_path: Callable[[str], Path],
+) -> None:
+    require_backend(backend)
+    path = model_path(model)
+    reference = litert.Interpreter(str(path))
+    reference.allocate_tensors()
+    shape = reference.get_input_details()[0]["shape"]
+    clean = np.random.default_rng(3).random(shape, np.float32)
+    spoilt = np.full(shape, np.nan, np.float32)
+    one_pixel = clean.copy()
+    one_pixel[0, shape[1] // 2, shape[2] // 3] = np.nan
+    with (
+        tflgpu.GpuDelegate(backend=backend) as delegate,
+        tflgpu.Interpreter(str(path), experimental_delegates=[delegate]) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+        before = _run_special(interpreter, clean)
+        for image in (spoilt, one_pixel):
+            found = _run_special(interpreter, image)
+            for ours, theirs in zip(found, _run_special(reference, image), strict=True):
+                np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
+        for was, now in zip(before, _run_special(interpreter, clean), strict=True):
+            np.testing.assert_array_equal(was, now)
+        assert all(np.isfinite(a).all() for a in before)
+
+
+# Real models in batches of 2, on the CPU, against two runs of one; and why some are refused.
+
+
+pytest.importorskip("ai_edge_litert", reason="pip install tflgpu[litert]")
+
+#: Of every kind, those that are quick: floats, 8 bits, dynamic range with slices and UNPACK of axes
+#: of 1, f16 weights, indices, several outputs, a SQUEEZE.
+BATCHES_MODELS = (
+    "mobilenet_v1_0.25_224_float", "mobilenet_v2_1.0_224_ptq_int8", "dtln_model_quant_1",
+    "mp_selfie_segmentation_f16", "movie_review_nl_classifier",
+    "posenet_mobilenet_v1_100_257_int8_float_io",
+)  # fmt: skip
+REFUSED = {
+    "litert_torchaudio_conformer": r"input tensor 0 .* shape \[335, 10, 80\]",
+    "ssd_mobilenet_v1_coco_quant": "#63 TFLite_Detection_PostProcess: it finds the boxes",
+    "tflm_mnist_lstm_fp32": "tensor 2 .* is state",
+}
+
+
+@pytest.mark.parametrize("name", BATCHES_MODELS)
+def test_two_at_once_are_as_two(name: str, model_path: Callable[[str], Path]) -> None:
+    path = model_path(name)
+    rng = np.random.default_rng(0)
+    with (
+        tflgpu.Interpreter(path, experimental_delegates=[], batch=2) as two,
+        tflgpu.Interpreter(path, experimental_delegates=[]) as one,
+    ):
+        two.allocate_tensors()
+        one.allocate_tensors()
+        arrays = []
+        for detail in two.get_input_details():
+            kind = np.dtype(detail["dtype"]).kind
+            drawn = (
+                rng.random(detail["shape"]) if kind == "f" else rng.integers(0, 99, detail["shape"])
+            )
+            arrays.append(drawn.astype(detail["dtype"]))
+            two.set_tensor(detail["index"], arrays[-1])
+        two.invoke()
+        found = [two.get_tensor(d["index"]) for d in two.get_output_details()]
+        alone = []
+        for n in range(2):
+            for detail, array in zip(one.get_input_details(), arrays, strict=True):
+                one.set_tensor(detail["index"], array[n : n + 1])
+            one.invoke()
+            alone.append([one.get_tensor(d["index"]) for d in one.get_output_details()])
+        wanted = map(np.concatenate, zip(*alone, strict=True))
+        for mine, theirs in zip(found, wanted, strict=True):
+            assert mine.shape == theirs.shape
+            assert not np.array_equal(mine[0], mine[1])
+            if mine.dtype == np.float32:
+                np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+            else:
+                np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_others_say_why_not(name: str, model_path: Callable[[str], Path]) -> None:
+    with pytest.raises(tflgpu.UnsupportedError, match=REFUSED[name]):
+        tflgpu.Interpreter(model_path(name), batch=2)

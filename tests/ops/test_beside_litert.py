@@ -20,6 +20,8 @@ from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, set_and_run, side_by_side
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
 F16, I16 = DType.F16, DType.I16
@@ -46,10 +48,7 @@ def test_as_litert(
     xs = [rng.uniform(-3, 3, shape).astype(dtype.numpy) for _ in range(count)]
 
     def run(interpreter: Any) -> Any:
-        interpreter.allocate_tensors()
-        for i, x in enumerate(xs):
-            interpreter.set_tensor(i, x)
-        interpreter.invoke()
+        allocate_and_run(interpreter, xs)
         return interpreter.get_tensor(count)
 
     with tflgpu.Interpreter(
@@ -86,9 +85,7 @@ def model(op: str, fields: dict[str, Any], made: tuple[int, ...], constants: lis
 
 
 def results(interpreter: Any) -> list[Array]:
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, X)
-    interpreter.invoke()
+    allocate_and_run(interpreter, {0: X})
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 
@@ -134,20 +131,6 @@ def test_a_permutation_of_other_bits_is_refused(kind: Any) -> None:
 # RESIZE_BILINEAR.
 
 
-def both(content: bytes, x: Array, results: list[int], device: int) -> list[tuple[Array, Array]]:
-    """LiteRT's results and ours."""
-    found = []
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=device) as delegate:
-        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-        for it in (litert.Interpreter(model_content=content), ours):
-            it.allocate_tensors()
-            it.set_tensor(0, x)
-            it.invoke()
-            found.append([np.array(it.get_tensor(i)) for i in results])
-        ours.close()
-    return list(zip(*found, strict=True))
-
-
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize("index", [DType.I16, DType.I32])
 def test_positions(index: DType, device: int) -> None:
@@ -159,7 +142,7 @@ def test_positions(index: DType, device: int) -> None:
         ModelSpec(tensors, [OperatorSpec("TOPK_V2", {}, [0, 1], [2, 3], version=3)], [0], [2, 3])
     )
     x = np.random.default_rng(3).uniform(-3, 3, (3, 7)).astype(np.float32)
-    for wanted, got in both(content, x, [2, 3], device):
+    for wanted, got in zip(*side_by_side(content, [x], device=device), strict=True):
         assert got.dtype == wanted.dtype
         np.testing.assert_array_equal(got, wanted)
 
@@ -177,7 +160,7 @@ def test_places_between_pixels(fields: dict[str, bool], device: int) -> None:
     operator = OperatorSpec("RESIZE_BILINEAR", fields, [0, 1], [2], version=4)
     content = write_model(ModelSpec(tensors, [operator], [0], [2]))
     x = np.random.default_rng(3).integers(-30000, 30000, (2, 3, 3, 5)).astype(np.int16)
-    ((wanted, got),) = both(content, x, [2], device)
+    ((wanted, got),) = zip(*side_by_side(content, [x], device=device), strict=True)
     assert np.abs(got.astype(np.int64) - wanted).max() <= 1
 
 
@@ -195,21 +178,9 @@ SMALL_CASES = [
 ]  # fmt: skip
 
 
-def both_small(content: bytes, xs: Sequence[Array]) -> list[Array]:
+def beside_plain_kernels(content: bytes, xs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
     """What LiteRT's kernels make of a model's inputs, and what the references do."""
-    found = []
-    plain = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-    oracle = litert.Interpreter(model_content=content, experimental_op_resolver_type=plain)
-    with tflgpu.GpuDelegate(backend="cpu_ref") as delegate:
-        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-        for it in (oracle, ours):
-            it.allocate_tensors()
-            for i, x in enumerate(xs):
-                it.set_tensor(i, x)
-            it.invoke()
-            found.append(np.array(it.get_tensor(len(xs))))
-        ours.close()
-    return found
+    return side_by_side(content, xs, litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
 
 
 @pytest.mark.parametrize(("op", "dtype", "made"), SMALL_CASES)
@@ -232,7 +203,7 @@ def test_small_as_litert(op: str, dtype: DType, made: DType) -> None:
         xs[1][xs[1] == 0] = 7
         if op in ("ADD", "MUL"):
             xs[0][1] = 32767  # wraps around
-    wanted, got = both_small(content, xs)
+    (wanted,), (got,) = beside_plain_kernels(content, xs)
     assert got.dtype == wanted.dtype
     np.testing.assert_array_equal(got, wanted)
 
@@ -247,7 +218,9 @@ def test_scales_that_litert_does_not_look_at(op: str, dtype: DType) -> None:
     operator = OperatorSpec(op, {}, [0, 1], [2], version=builtin_ops()[op].file.max_version)
     x = np.arange(-49, 56, 7).astype(dtype.numpy).reshape(3, 5)
     y = np.array([-9, 4, -5, 7, 11], dtype.numpy)
-    wanted, got = both_small(write_model(ModelSpec(tensors, [operator], [0, 1], [2])), [x, y])
+    (wanted,), (got,) = beside_plain_kernels(
+        write_model(ModelSpec(tensors, [operator], [0, 1], [2])), [x, y]
+    )
     np.testing.assert_array_equal(got, wanted)
     assert got[0, 0] == (5 if op == "FLOOR_DIV" else -4)
 
@@ -260,7 +233,9 @@ def test_pools_without_a_scale(op: str, dtype: DType) -> None:
     operator = OperatorSpec(op, fields, [0], [1], version=3)
     low = 0 if dtype is U8 else -128
     x = np.random.default_rng(2).integers(low, low + 256, (1, 3, 7, 3)).astype(dtype.numpy)
-    wanted, got = both_small(write_model(ModelSpec(tensors, [operator], [0], [1])), [x])
+    (wanted,), (got,) = beside_plain_kernels(
+        write_model(ModelSpec(tensors, [operator], [0], [1])), [x]
+    )
     np.testing.assert_array_equal(got, wanted)
 
 
@@ -297,8 +272,7 @@ def _ours(content: bytes, x: Array, device: int | None) -> Array:
             model_content=content, experimental_delegates=delegates, cpu_backend="litert"
         )
         stack.enter_context(one).allocate_tensors()
-        one.set_tensor(0, x)
-        one.invoke()
+        set_and_run(one, {0: x})
         found: Array = one.get_tensor(one.get_output_details()[0]["index"])
         return found
 
@@ -420,9 +394,7 @@ def test_densify_as_litert(
         delegates = [tflgpu.GpuDelegate(backend=backend)]
     ours = tflgpu.Interpreter(model_content=content, experimental_delegates=delegates)
     for interpreter in (ours, litert.Interpreter(model_content=content)):
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(2, x)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {2: x})
         found.append([interpreter.get_tensor(i) for i in (3, 1)])
     ours.close()
     for delegate in delegates:
@@ -454,10 +426,7 @@ def test_bits_as_litert(width: int) -> None:
     tensors.append(TensorSpec("y", (40,), DType.I32))
     op = OperatorSpec("LSH_PROJECTION", {"type": 2}, [0, 1, 2], [3])
     theirs = litert.Interpreter(model_content=write_model(ModelSpec(tensors, [op], [0, 1, 2], [3])))
-    theirs.allocate_tensors()
-    for i, array in enumerate(arrays):
-        theirs.set_tensor(i, array)
-    theirs.invoke()
+    allocate_and_run(theirs, arrays)
     definition = builtin_ops()["LSH_PROJECTION"]
     attributes = definition.parse(Fields("LSH_PROJECTION", {"type": 2}))
     (ours,) = definition.reference(attributes, arrays)
@@ -503,8 +472,7 @@ def run(interpreter: Any) -> Array:
     """On different numbers in every place."""
     interpreter.allocate_tensors()
     (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
-    interpreter.set_tensor(given["index"], np.arange(20).reshape(5, 4).astype(given["dtype"]))
-    interpreter.invoke()
+    set_and_run(interpreter, {given["index"]: np.arange(20).reshape(5, 4).astype(given["dtype"])})
     found: Array = interpreter.get_tensor(made["index"])
     return found
 
@@ -573,10 +541,7 @@ def _sparse(count: int, rank: int, kind: int) -> bytes:
 
 def _run(make: Any, content: bytes, feeds: list[Array]) -> Array:
     interpreter = make(model_content=content)
-    interpreter.allocate_tensors()
-    for i, feed in enumerate(feeds):
-        interpreter.set_tensor(i, feed)
-    interpreter.invoke()
+    allocate_and_run(interpreter, feeds)
     found: Array = interpreter.get_tensor(len(feeds) + 1)
     return found
 
@@ -623,8 +588,6 @@ def test_keys_whose_difference_32_bits_do_not_hold() -> None:
     found = []
     for make in (Interpreter, litert.Interpreter):
         interpreter = make(model_content=content)
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, asked)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: asked})
         found.append([interpreter.get_tensor(i).tolist() for i in (3, 4)])
     assert found[0] == found[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,23 +26,14 @@ from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.options import DelegateOptions
-from tflgpu.plugins.registry import registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec
 from tflgpu.tflite.spec import TensorSpec as FileTensor
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run
+
 OPS = builtin_ops()
 SATURATING = ("TANH", "LOGISTIC", "ELU", "GELU", "HARD_SWISH", "RELU6")
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    """The kernel interpreter, with 16-bit arithmetic."""
-    opened = registry().open_device("cpu_ref", 1, DelegateOptions())
-    assert isinstance(opened, Device)
-    yield opened
-    opened.close()
 
 
 def f32(values: Any) -> Array:
@@ -369,10 +360,7 @@ def test_the_smallest_number_over_minus_one(
         tflgpu.GpuDelegate(backend=backend, device=device, allow_fallback=False) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as it,
     ):
-        it.allocate_tensors()
-        it.set_tensor(0, A)
-        it.set_tensor(1, B)
-        it.invoke()
+        allocate_and_run(it, {0: A, 1: B})
         found = {op: it.get_tensor(i).tolist() for i, op in enumerate(EXPECTED, 2)}
     assert found == EXPECTED
 
@@ -386,10 +374,7 @@ def test_powers_that_do_not_fit() -> None:
     with tflgpu.Interpreter(
         model_content=content, experimental_delegates=[], cpu_backend="cpu_ref"
     ) as it:
-        it.allocate_tensors()
-        it.set_tensor(0, a)
-        it.set_tensor(1, b)
-        it.invoke()
+        allocate_and_run(it, {0: a, 1: b})
         assert it.get_tensor(2).tolist() == [LEAST] * 5 + [46340**2, 1, -1]
 
 

@@ -19,6 +19,8 @@ from tflgpu.ops.sampling import BILINEAR, RESAMPLER, TENSOR
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, set_and_run
+
 OPS = builtin_ops()
 IMAGE = np.arange(24, dtype=np.float32).reshape(1, 4, 3, 2)
 
@@ -192,8 +194,7 @@ def test_a_transposed_convolution_whose_shape_is_computed() -> None:
     plain = litert.Interpreter(model_content=content)
     plain.allocate_tensors()
     x = np.random.default_rng(1).normal(0, 1, (1, 3, 5, 4)).astype(np.float32)
-    plain.set_tensor(0, x)
-    plain.invoke()
+    set_and_run(plain, {0: x})
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1, allow_fallback=False) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
@@ -202,9 +203,7 @@ def test_a_transposed_convolution_whose_shape_is_computed() -> None:
             ours.resize_tensor_input(0, shape)
             plain.resize_tensor_input(0, shape)
             for each in (ours, plain):
-                each.allocate_tensors()
-                each.set_tensor(0, x[:, : shape[1], : shape[2]])
-                each.invoke()
+                allocate_and_run(each, {0: x[:, : shape[1], : shape[2]]})
             got, expected = (each.get_tensor(12) for each in (ours, plain))
             assert got.shape == (1, 2 * shape[1], 2 * shape[2], 3)
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)

@@ -36,6 +36,8 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec
 from tflgpu.tflite.spec import TensorSpec as FileTensor
 from tflgpu.tflite.write import write_model
 
+from tests.running import set_and_run
+
 FAMILIES = (
     "argmax_pool", "concat", "gather", "one_hot", "pad", "reshape", "resize", "scatter", "segments",
     "shape", "slice", "space_depth", "split", "tile", "transpose",
@@ -305,8 +307,7 @@ def _result(interpreter: Any, dtype: DType) -> np.ndarray | None:
         interpreter.allocate_tensors()
     except (RuntimeError, AllocationError):
         return None
-    interpreter.set_tensor(0, np.arange(12).reshape(4, 3).astype(dtype.numpy))
-    interpreter.invoke()
+    set_and_run(interpreter, {0: np.arange(12).reshape(4, 3).astype(dtype.numpy)})
     return np.array(interpreter.get_tensor(3))
 
 
@@ -374,8 +375,7 @@ def run(content: bytes, indices: Any, delegates: list[Any], side: str | None = N
         interpreter.allocate_tensors()
         if interpreter.get_input_details()[0]["index"] == 0:
             interpreter.set_tensor(0, X)
-        interpreter.set_tensor(1, np.asarray(indices, np.int32))
-        interpreter.invoke()
+        set_and_run(interpreter, {1: np.asarray(indices, np.int32)})
         return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
 

@@ -17,6 +17,7 @@ from tflgpu.ops.lstm_samples import every_full, every_sequence, full_samples, se
 from tflgpu.ops.registry import builtin_ops
 
 from tests.ops.test_reference_vs_litert import run_litert, single_op_model
+from tests.running import set_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -71,9 +72,7 @@ def inside_litert(case: SampleCase, delegate: Any) -> Any:
 
 
 def invoke(interpreter: Any, case: SampleCase, arrays: dict[int, Array]) -> list[Array]:
-    for value, array in arrays.items():
-        interpreter.set_tensor(value, array)
-    interpreter.invoke()
+    set_and_run(interpreter, arrays)
     return [interpreter.get_tensor(v.id) for v in case.graph.outputs]
 
 

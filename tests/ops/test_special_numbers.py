@@ -6,9 +6,7 @@ reference must do what one of them does, or differ in a way that docs/nan.md giv
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +19,7 @@ from tflgpu.ops.base import Fields, OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.schema import BUILTIN_CODES
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_reference_vs_litert import GPU_ONLY, NOT_IN_LITERT, litert, single_op_model
+from tests.ops.test_reference_vs_litert import GPU_ONLY, NOT_IN_LITERT, litert, single_op_model
 
 OPS = builtin_ops()
 LARGEST = np.finfo(np.float32).max

@@ -13,6 +13,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import set_and_run
+
 #: The NumPy interpreter of kernels.
 HERE: dict[str, Any] = {"backend": "cpu_ref", "device": 1}
 SHAPE = (2, 5)
@@ -76,7 +78,6 @@ def opened(model: bytes, **options: Any) -> Iterator[Any]:
 
 def run(interpreter: Any, x: Array) -> Array:
     """One invoke of a model of one input and one output."""
-    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
-    interpreter.invoke()
+    set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
     y: Array = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     return y

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from option_models import HERE, SHAPE, block, chain, opened, quantized_conv, run
 from tflgpu.checks.recording import CheckedRecording
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.memory import Usage, assign
@@ -26,6 +25,8 @@ from tflgpu.runtime.opening import compiled_on
 from tflgpu.runtime.run_policy import RunPolicy
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
+
+from tests.options.option_models import HERE, SHAPE, block, chain, opened, quantized_conv, run
 
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(SHAPE)
 FOUR = ("ABS", "NEG", "ABS", "NEG")

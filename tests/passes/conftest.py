@@ -1,8 +1,3 @@
 """Makes `tests.passes` importable whichever way pytest was started."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

@@ -11,6 +11,8 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, outputs
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
 
@@ -51,10 +53,8 @@ def run(content: bytes, x: Array, *, here: bool) -> tuple[list[Array], Any]:
 
 
 def _results(interpreter: Any, x: Array) -> list[Array]:
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
-    interpreter.invoke()
-    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
+    allocate_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
+    return outputs(interpreter)
 
 
 @pytest.mark.parametrize(

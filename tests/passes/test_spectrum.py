@@ -20,6 +20,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.passes.harness import Maker, draw, evaluate, inferred, names
+from tests.running import allocate_and_run
 
 DEVICE = Target.plain(DeviceCaps(), Precision.F32).pass_context
 
@@ -156,9 +157,7 @@ def test_the_phase_of_a_negative_end_is_litert_s(device: int) -> None:
         Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
     ):
         for each in (ours, litert.Interpreter(model_content=content)):
-            each.allocate_tensors()
-            each.set_tensor(0, x)
-            each.invoke()
+            allocate_and_run(each, {0: x})
             found.append(each.get_tensor(5))
     assert (found[1][..., [0, -1]] < -3).any()
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
@@ -184,9 +183,7 @@ def test_sound_stays_on_a_device_and_is_as_litert_hears_it() -> None:
         Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
     ):
         for each in (ours, litert.Interpreter(model_content=content)):
-            each.allocate_tensors()
-            each.set_tensor(0, x)
-            each.invoke()
+            allocate_and_run(each, {0: x})
             found.append(each.get_tensor(3))
         assert ours.report.fully_delegated
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=2e-6 * found[1].max())

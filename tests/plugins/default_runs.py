@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-import third_party_toys as toys
 from tflgpu.runtime import provider
-from third_party_toys import ERRORS, WANTED, X, with_methods
+
+from tests.plugins import third_party_toys as toys
+from tests.plugins.third_party_toys import ERRORS, WANTED, X, with_methods
+from tests.running import set_and_run
 
 VARIABLE = "TFLGPU_DEFAULT_DELEGATE"
 
@@ -35,8 +37,7 @@ def ran(content: bytes | None = None, **arguments: Any) -> Any:
     with tflgpu.Interpreter(model_content=content, **arguments) as opened:
         opened.allocate_tensors()
         for _ in range(2):
-            opened.set_tensor(0, X)
-            opened.invoke()
+            set_and_run(opened, {0: X})
             y = opened.get_tensor(opened.get_output_details()[0]["index"])
             np.testing.assert_allclose(y, WANTED, rtol=1e-6)
         return opened.report

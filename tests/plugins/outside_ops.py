@@ -29,7 +29,8 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Filter, Reordered, no_zeros
 from tflgpu.ops.moves import Moves, reordered
-from third_party_toys import plugin_of
+
+from tests.plugins.third_party_toys import plugin_of
 
 # A layer: x [.., c], a bias that may be absent, a filter [c, out]
 

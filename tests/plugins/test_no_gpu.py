@@ -9,15 +9,16 @@ from typing import Any
 import attrs
 import pytest
 import tflgpu
-import third_party_toys as toys
-from default_runs import nothing_left, ran  # noqa: F401
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.devices import no_gpu
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.measured_times import MeasuredTimes, default_folder, figures_key
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
-from third_party_toys import INFO, PlanToy, install, with_methods
+
+from tests.plugins import third_party_toys as toys
+from tests.plugins.default_runs import nothing_left, ran  # noqa: F401
+from tests.plugins.third_party_toys import INFO, PlanToy, install, with_methods
 
 SLOW = attrs.evolve(INFO, is_gpu=False)
 FAST = DeviceInfo("fast", 0, "Fast kernels", driver="1")

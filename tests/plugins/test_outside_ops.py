@@ -9,7 +9,6 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from outside_ops import DROP, FIRST, MIX, OPS, outside
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.target import Target
@@ -46,7 +45,10 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
-from third_party_toys import install, registry_of
+
+from tests.plugins.outside_ops import DROP, FIRST, MIX, OPS, outside
+from tests.plugins.third_party_toys import install, registry_of
+from tests.running import allocate_and_run, set_and_run
 
 RNG = np.random.default_rng(3)
 WEIGHTS = RNG.uniform(-1, 1, (6, 5)).astype(np.float32)
@@ -122,8 +124,7 @@ def check(content: bytes, monkeypatch: pytest.MonkeyPatch, dispatches: int) -> N
             x = np.random.default_rng(1).uniform(-1, 1, given["shape"])
             if given["dtype"] is np.int8:
                 x = x * 100
-            interpreter.set_tensor(given["index"], x.astype(given["dtype"]))
-            interpreter.invoke()
+            set_and_run(interpreter, {given["index"]: x.astype(given["dtype"])})
             results.append(np.array(interpreter.get_tensor(made["index"])))
             report = interpreter.report
         for delegate in delegates or ():
@@ -380,9 +381,7 @@ def test_attributes_of_any_name_are_attributes(monkeypatch: pytest.MonkeyPatch) 
         with tflgpu.Interpreter(
             model_content=content, experimental_delegates=delegates
         ) as interpreter:
-            interpreter.allocate_tensors()
-            interpreter.set_tensor(0, np.full((2, 3), 2, np.float32))
-            interpreter.invoke()
+            allocate_and_run(interpreter, {0: np.full((2, 3), 2, np.float32)})
             assert (interpreter.get_tensor(2) == 2).all()
         for delegate in delegates:
             delegate.close()

@@ -109,3 +109,35 @@ def test_a_range_that_is_none_is_named(stated: object) -> None:
     text = failure(stated)
     assert "TFLGPU_SDK is " in text
     assert "which is no range of versions; write it as" in text
+
+
+# The tutorials show the example packages as they are: every file, word for word.
+
+
+TUTORIALS_PAGES = {
+    "tutorial-backend.md": "tflgpu-example-backend",
+    "tutorial-op.md": "tflgpu-example-op",
+}
+_FILE = re.compile(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```\n", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", TUTORIALS_PAGES)
+def test_files_are_shown_as_they_are(page: str) -> None:
+    shown = dict(_FILE.findall((ROOT / "docs" / page).read_text(encoding="utf-8")))
+    for path, text in shown.items():
+        assert text == (ROOT / path).read_text(encoding="utf-8"), f"{page} shows an old {path}"
+    package = ROOT / "tests" / "plugins" / TUTORIALS_PAGES[page]
+    files = {
+        p.relative_to(ROOT).as_posix()
+        for p in package.rglob("*")
+        if p.suffix in (".py", ".toml", ".txt") and p.name != "__init__.py"
+    }
+    assert files == set(shown), f"{page} shows every file of the package"
+
+
+@pytest.mark.parametrize("page", TUTORIALS_PAGES)
+def test_the_commands_install_what_they_use(page: str) -> None:
+    """The suite needs pytest and hypothesis, which are in an extra."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (block,) = [b for b in text.split("```") if "pytest --pyargs tflgpu.conformance" in b]
+    assert block.split("\n")[1] == f'pip install ./{TUTORIALS_PAGES[page]} "tflgpu[conformance]"'

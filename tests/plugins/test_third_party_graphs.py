@@ -12,7 +12,6 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-import third_party_toys as toys
 from tflgpu.conformance.op_checks import op_checks
 from tflgpu.errors import DeviceError, GraphError, ModelError, PluginError, TflgpuError
 from tflgpu.ir.dtypes import DType
@@ -25,7 +24,9 @@ from tflgpu.passes.context import PassContext
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec
 from tflgpu.tflite.spec import TensorSpec as TensorOf
 from tflgpu.tflite.write import write_model
-from third_party_toys import ERRORS, PlanToy, X, install, plugin_of, registry_of, run
+
+from tests.plugins import third_party_toys as toys
+from tests.plugins.third_party_toys import ERRORS, PlanToy, X, install, plugin_of, registry_of, run
 
 WHO = r"plugin toy-plugin \(from toy-package\)"
 WANTED = np.tanh(np.maximum(X, 0))

@@ -37,7 +37,7 @@ def test_says_what_the_accelerator_does(name: str, model_path: Callable[[str], P
     answer = ask(path)
     if answer.failure:
         pytest.skip(f"LiteRT does not open it on its GPU: {answer.failure}")
-    assert agrees(answer, tflgpu.check(str(path), PROFILE)), answer
+    assert agrees(answer, tflgpu.profiles.report(str(path), PROFILE)), answer
 
 
 def test_the_profile_is_there() -> None:
@@ -59,7 +59,7 @@ def test_the_log_is_read() -> None:
 
 
 def test_agreeing() -> None:
-    report = tflgpu.check(str(DIGITS), PROFILE)
+    report = tflgpu.profiles.report(str(DIGITS), PROFILE)
     part = report.delegated_nodes
     assert agrees(Answer(whole=report.fully_delegated, on_gpu=part), report)
     assert agrees(Answer(whole=report.fully_delegated), report)

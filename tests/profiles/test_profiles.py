@@ -1,5 +1,5 @@
-"""Profiles: what they are, what `tflgpu.check` makes of them, and real models through all of
-them."""
+"""Profiles: what they are, what `tflgpu.profiles.report` makes of them, and real models through
+all of them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class TestTable:
 
 class TestCheck:
     def test_a_device(self) -> None:
-        report = tflgpu.check(packing(3), "adreno-740")
+        report = tflgpu.profiles.report(packing(3), "adreno-740")
         assert (report.delegated_nodes, report.total_nodes, report.partitions) == (1, 1, 1)
         assert (report.backend, report.precision) == ("opencl", "f32")
         assert report.device == "Qualcomm Adreno 740, by its profile"
@@ -117,13 +117,13 @@ class TestCheck:
         assert report.fully_delegated
 
     def test_its_limits_hold(self) -> None:
-        report = tflgpu.check(packing(4), "vulkan-least")
+        report = tflgpu.profiles.report(packing(4), "vulkan-least")
         (refusal,) = report.refusals
         assert refusal.reason == "PACK needs 5 buffers in a kernel, the device binds 4"
-        assert tflgpu.check(packing(4), "v3d").fully_delegated
+        assert tflgpu.profiles.report(packing(4), "v3d").fully_delegated
         caps = attrs.evolve(SMALL, max_buffer_bytes=64)
         mine = Profile("mine", "Mine", ("opencl",), caps, sources=("me",))
-        (refusal,) = tflgpu.check(packing(2), mine).refusals
+        (refusal,) = tflgpu.profiles.report(packing(2), mine).refusals
         assert "the largest buffer has 64" in refusal.reason
 
     def test_bytes_cross_as_words_where_an_api_has_none(self) -> None:
@@ -133,23 +133,24 @@ class TestCheck:
         with_bytes = Profile(
             "bytes", "Bytes", ("opencl",), attrs.evolve(SMALL, int8_storage=True), sources=("me",)
         )
-        assert tflgpu.check(model, with_bytes).delegated_nodes == 1
-        assert not tflgpu.check(model, "apple-m1").refusals
+        assert tflgpu.profiles.report(model, with_bytes).delegated_nodes == 1
+        assert not tflgpu.profiles.report(model, "apple-m1").refusals
 
     def test_another_delegate(self) -> None:
-        report = tflgpu.check(squeezed(), "tflite-gpu")
+        report = tflgpu.profiles.report(squeezed(), "tflite-gpu")
         assert (report.delegated_nodes, report.total_nodes, report.partitions) == (1, 2, 1)
         assert [(r.node, r.op, r.reason) for r in report.refusals] == [
             (0, "SQUEEZE", "the op SQUEEZE is not taken")
         ]
         assert report.backend == "tflite-gpu"
         assert report.device == "TFLite's GPU delegate (V2)"
-        assert tflgpu.check(squeezed(), "mali-g715").fully_delegated
+        assert tflgpu.profiles.report(squeezed(), "mali-g715").fully_delegated
 
     def test_what_the_original_takes_and_gets_wrong_is_said(self) -> None:
         floor = OperatorSpec("FLOOR", {}, (0,), (1,))
         tensors = [TensorSpec("x", (1, 3)), TensorSpec("y", (1, 3))]
-        report = tflgpu.check(write_model(ModelSpec(tensors, [floor], (0,), (1,))), "tflite-gpu")
+        model = write_model(ModelSpec(tensors, [floor], (0,), (1,)))
+        report = tflgpu.profiles.report(model, "tflite-gpu")
         assert report.fully_delegated
         assert "#0 FLOOR is taken, but OpenCL has no kernel for it" in report.choice[-1]
 
@@ -157,7 +158,7 @@ class TestCheck:
         path = tmp_path / "model.tflite"
         path.write_bytes(squeezed())
         reports = [
-            tflgpu.check(model, profile)
+            tflgpu.profiles.report(model, profile)
             for model in (str(path), path, squeezed(), read_model(squeezed()))
             for profile in ("tflite-gpu", profiles.get("tflite-gpu"))
         ]
@@ -165,14 +166,16 @@ class TestCheck:
 
     def test_options(self) -> None:
         options = DelegateOptions(precision="f16", max_delegated_partitions=2)  # type: ignore[arg-type]
-        assert tflgpu.check(squeezed(), "mali-g715", options).precision == "f16"
+        assert tflgpu.profiles.report(squeezed(), "mali-g715", options).precision == "f16"
         # It lacks 16-bit floats, and so does the report.
-        assert tflgpu.check(squeezed(), "v3d", options).precision == "f32"
+        assert tflgpu.profiles.report(squeezed(), "v3d", options).precision == "f32"
         quantize = OperatorSpec("QUANTIZE", {}, (0,), (1,))
         tensors = [TensorSpec("x", (1, 3)), TensorSpec("y", (1, 3), DType.I8)]
         model = write_model(ModelSpec(tensors, [quantize], (0,), (1,)))
         allowed, refused = (
-            tflgpu.check(model, "tflite-gpu", DelegateOptions(quantized_models_allowed=on))
+            tflgpu.profiles.report(
+                model, "tflite-gpu", DelegateOptions(quantized_models_allowed=on)
+            )
             for on in (True, False)
         )
         assert allowed.fully_delegated
@@ -184,29 +187,29 @@ class TestCheck:
 
         monkeypatch.setattr(Registry, "open_device", opened)
         for name in ("adreno-740", "litert-gpu"):
-            assert tflgpu.check(packing(2), name).fully_delegated
+            assert tflgpu.profiles.report(packing(2), name).fully_delegated
 
     def test_backends_need_not_be_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tflgpu.plugins.registry._registry", Registry.of({}))
-        assert tflgpu.check(packing(2), "apple-m1").fully_delegated
+        assert tflgpu.profiles.report(packing(2), "apple-m1").fully_delegated
 
     def test_an_op_that_nobody_knows(self) -> None:
         tensors = [TensorSpec(n, (2, 3)) for n in "abc"]
         operators = [OperatorSpec("Mystery", {}, (0,), (1,)), OperatorSpec("RELU", {}, (1,), (2,))]
         model = write_model(ModelSpec(tensors, operators, (0,), (2,)))
         for name in ("adreno-740", "tflite-gpu"):
-            report = tflgpu.check(model, name)
+            report = tflgpu.profiles.report(model, name)
             assert (report.delegated_nodes, report.refusals[0].op) == (1, "Mystery")
         assert report.refusals[0].reason == "the custom op Mystery is not taken"
 
     def test_mistakes(self) -> None:
         with pytest.raises(OptionError, match="there is no profile 'abacus'"):
-            tflgpu.check(squeezed(), "abacus")
+            tflgpu.profiles.report(squeezed(), "abacus")
         with pytest.raises(OptionError, match="a name or a Profile, not int"):
-            tflgpu.check(squeezed(), 740)  # type: ignore[arg-type]
+            tflgpu.profiles.report(squeezed(), 740)  # type: ignore[arg-type]
         for name in ("adreno-740", "tflite-gpu"):
             with pytest.raises(ModelError):
-                tflgpu.check(b"no model", name)
+                tflgpu.profiles.report(b"no model", name)
 
 
 def test_a_precision_that_a_device_lacks_shows() -> None:
@@ -220,7 +223,7 @@ def test_a_precision_that_a_device_lacks_shows() -> None:
     model = write_model(ModelSpec(tensors, [product], (0,), (2,)))
     for precision in ("f32", "f32_f16", "f16"):
         options = DelegateOptions(precision=precision)  # type: ignore[arg-type]
-        assert tflgpu.check(model, "rtx-class", options).precision == precision
+        assert tflgpu.profiles.report(model, "rtx-class", options).precision == precision
 
 
 MODELS = (
@@ -247,7 +250,7 @@ def test_real_models(name: str, model_path: Callable[[str], Path]) -> None:
     turn = DEVICES[MODELS.index(name) % len(DEVICES)]
     file = read_model(str(model_path(name)))
     for profile in [*(DEVICES if everything else [turn]), *DELEGATES]:
-        report = tflgpu.check(file, profile)
+        report = tflgpu.profiles.report(file, profile)
         assert report.total_nodes == report.delegated_nodes + len(report.refusals)
         assert all(refusal.reason for refusal in report.refusals)
         # What stays is the exception: each of these was made for phones' GPUs, or nearly.
@@ -265,5 +268,5 @@ def test_an_rtx_class_gpu_takes_what_an_h200_took(
     section = results.read_text(encoding="utf-8").split(f"\n{name}\n")[1]
     took = re.search(r"(\d+) of (\d+) operators on NVIDIA H200", section)
     assert took is not None
-    report = tflgpu.check(str(model_path(name)), "rtx-class")
+    report = tflgpu.profiles.report(str(model_path(name)), "rtx-class")
     assert (report.delegated_nodes, report.total_nodes) == tuple(map(int, took.groups()))

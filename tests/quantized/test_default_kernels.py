@@ -4,15 +4,19 @@ steps."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Union
 
+import attrs
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.running import allocate_and_run, side_by_side
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -109,18 +113,483 @@ def test_as_the_default_interpreter(device: int) -> None:
         else:
             info = np.iinfo(spec.dtype.numpy)
             data[i] = rng.integers(info.min, info.max + 1, spec.shape, spec.dtype.numpy)
-    results = []
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False) as delegate:
-        theirs = litert.Interpreter(model_content=content)
-        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-        for interpreter in (theirs, ours):
-            interpreter.allocate_tensors()
-            for index, array in data.items():
-                interpreter.set_tensor(index, array)
-            interpreter.invoke()
-            found = interpreter.get_output_details()
-            results.append([np.array(interpreter.get_tensor(d["index"])) for d in found])
-        ours.close()
+    results = side_by_side(content, data, device=device, allow_fallback=False)
     for name, want, got in zip(names, *results, strict=True):
         np.testing.assert_array_equal(got, want, err_msg=name)
         assert len(np.unique(want)) > 2, name
+
+
+# MEAN and SUM of 8 bits whose axes are no constant of the file: XNNPACK does not take them, so
+# that their results are those of LiteRT's own kernels, to the last bit.
+
+
+_AXES_S = (9, 5, 7, 3)
+#: Operator, type, zero points and scales of operand and result, axes, whether they are kept.
+CASES: tuple[tuple[str, DType, tuple[int, int], tuple[float, float], list[int], bool], ...] = (
+    ("MEAN", DType.I8, (-9, 5), (0.5, 1.0), [1], False),
+    ("MEAN", DType.I8, (0, 1), (0.0371, 0.0371), [3], True),
+    ("MEAN", DType.U8, (119, 133), (0.1, 0.4), [2, -1], True),
+    # LiteRT has a kernel of its own for planes that are kept.
+    ("MEAN", DType.I8, (-9, 5), (0.5, 1.0), [1, 2], True),
+    ("MEAN", DType.U8, (119, 133), (0.1, 0.05), [-2, 1], True),
+    ("MEAN", DType.I8, (-9, 5), (0.5, 1.0), [1, 2], False),
+    ("SUM", DType.I8, (-9, 5), (0.5, 8.0), [1], False),
+    ("SUM", DType.U8, (119, 133), (0.1, 0.4), [2, 3], True),
+    ("SUM", DType.I8, (100, -3), (0.0371, 0.4), [3], False),
+)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_axes_as_the_default_interpreter(device: int) -> None:
+    rng = np.random.default_rng(7)
+    tensors: list[TensorSpec] = []
+    operators, feeds, outputs = [], {}, []
+    for op, dtype, zeros, scales, axes, keep in CASES:
+        at, kept = len(tensors), [a % 4 for a in axes]
+        shape = tuple(1 if i in kept else n for i, n in enumerate(_AXES_S) if keep or i not in kept)
+        x, y = (
+            Quantization((float(np.float32(s)),), (z,)) for s, z in zip(scales, zeros, strict=True)
+        )
+        tensors += [
+            TensorSpec(f"x{at}", _AXES_S, dtype, quantization=x),
+            TensorSpec(f"axes{at}", (len(axes),), DType.I32),
+            TensorSpec(f"y{at}", shape, dtype, quantization=y),
+        ]
+        operators.append(OperatorSpec(op, {"keep_dims": keep}, (at, at + 1), (at + 2,), version=2))
+        info = np.iinfo(dtype.numpy)
+        feeds[at] = rng.integers(info.min, info.max + 1, _AXES_S, dtype.numpy)
+        feeds[at + 1] = np.array(axes, np.int32)
+        outputs.append(at + 2)
+    content = write_model(ModelSpec(tensors, operators, tuple(feeds), tuple(outputs)))
+    results = side_by_side(content, feeds, device=device)
+    wrong = [
+        f"{case}: {int((got != want).sum())} of {want.size}"
+        for case, want, got in zip(CASES, *results, strict=True)
+        if not np.array_equal(got, want)
+    ]
+    assert not wrong
+
+
+def test_axes_that_the_file_computes() -> None:
+    """A constant for this project, none for XNNPACK."""
+    quant = Quantization((0.5,), (-9,)), Quantization((1.0,), (5,))
+    tensors = [
+        TensorSpec("x", _AXES_S, DType.I8, quantization=quant[0]),
+        TensorSpec("one", (1,), DType.I32, np.array([1], np.int32)),
+        TensorSpec("axes", (1,), DType.I32),
+        TensorSpec("y", (9, 5, 1, 3), DType.I8, quantization=quant[1]),
+    ]
+    operators = [
+        OperatorSpec("ADD", {}, (1, 1), (2,)),
+        OperatorSpec("MEAN", {"keep_dims": True}, (0, 2), (3,), version=2),
+    ]
+    content = write_model(ModelSpec(tensors, operators, (0,), (3,)))
+    x = np.random.default_rng(7).integers(-128, 128, _AXES_S, np.int8)
+    (wanted,), (got,) = side_by_side(content, {0: x}, device=1)
+    np.testing.assert_array_equal(got, wanted)
+
+
+# Sums of products that XNNPACK leaves to LiteRT's own kernels, which round them otherwise, and
+# their neighbours: equal to what its interpreter gives by default, to the last bit. Of scales
+# like these one sum in four lies half way between two steps.
+
+
+_CONV = {"padding": 0, "stride_h": 1, "stride_w": 1}
+#: By name: input, filter, its type and the axis of its channels, result, options, version. 13
+#: channels are eight and five.
+SUMS_CASES: dict[str, tuple[Any, ...]] = {
+    "CONV_2D": ((1, 5, 7, 3), (6, 3, 3, 3), DType.I4, 0, (1, 5, 7, 6), _CONV, 7),
+    "DEPTHWISE_CONV_2D": (
+        (1, 5, 7, 13), (1, 2, 3, 13), DType.I4, 3, (1, 5, 7, 13), {**_CONV, "depth_multiplier": 1},
+        7,
+    ),
+    "FULLY_CONNECTED": ((19, 27), (6, 27), DType.I4, 0, (19, 6), {}, 10),
+    "TRANSPOSE_CONV": (
+        (1, 5, 4, 6), (9, 1, 2, 6), DType.I8, 0, (1, 10, 12, 9), {"padding": 0, "stride_h": 2,
+        "stride_w": 3},
+        3,
+    ),
+}  # fmt: skip
+
+
+def _model(op: str) -> bytes:
+    shape, filters, dtype, axis, result, fields, version = SUMS_CASES[op]
+    rng, channels = np.random.default_rng(3), filters[axis]
+    most = 8 if dtype is DType.I4 else 128
+    scales = tuple(0.25 * 2.0 ** (c % 2) for c in range(channels))
+    weights = Quantization(scales, (0,) * channels, axis)
+    bias = rng.integers(-99, 99, channels, np.int32)
+    tensors = [
+        TensorSpec("", shape, DType.I8, None, Quantization((0.5,), (-9,))),
+        TensorSpec("", filters, dtype, rng.integers(1 - most, most, filters, np.int8), weights),
+        TensorSpec("", (channels,), DType.I32, bias, attrs.evolve(weights, axis=0)),
+        TensorSpec("", result, DType.I8, None, Quantization((2.0 if most == 8 else 16.0,), (5,))),
+        TensorSpec("", (len(result),), DType.I32, np.array(result, np.int32)),
+    ]
+    inputs = [4, 1, 0, 2] if op == "TRANSPOSE_CONV" else [0, 1, 2]
+    return write_model(
+        ModelSpec(tensors, [OperatorSpec(op, fields, inputs, [3], version=version)], [0], [3])
+    )
+
+
+#: Products of two tensors that are computed: op, types, the second one's zero point, the factor of
+#: a sum, options.
+_WIDE, _NARROW = DType.I16, DType.I8
+PRODUCTS: tuple[tuple[str, DType, DType, int, float, dict[str, Any], int], ...] = (
+    ("FULLY_CONNECTED", _NARROW, _NARROW, 0, 1 / 4, {"fused_activation_function": 1}, 4),
+    ("FULLY_CONNECTED", _NARROW, _NARROW, 5, 1 / 4, {}, 4),
+    ("FULLY_CONNECTED", _WIDE, _NARROW, 0, 1 / 32, {}, 4),
+    # Not half steps: the factor's lower half is rounded away.
+    ("FULLY_CONNECTED", _WIDE, _WIDE, 0, 0.7e-5, {}, 4),
+    # XNNPACK's, and LiteRT's own.
+    ("BATCH_MATMUL", _NARROW, _NARROW, 0, 1 / 4, {"adj_y": True}, 4),
+    ("BATCH_MATMUL", _NARROW, _NARROW, -5, 1 / 4, {"adj_y": True}, 4),
+)
+
+
+def _product(case: int) -> bytes:
+    op, left, right, zero, factor, fields, version = PRODUCTS[case]
+    tensors = [
+        TensorSpec("", (19, 23), left, None, Quantization((0.5,), (0,))),
+        TensorSpec("", (11, 23), right, None, Quantization((0.25,), (zero,))),
+        TensorSpec("", (19, 11), left, None, Quantization((0.125 / factor,), (0,))),
+    ]
+    operator = OperatorSpec(op, fields, [0, 1], [2], version=version)
+    return write_model(ModelSpec(tensors, [operator], [0, 1], [2]))
+
+
+def _run(interpreter: Any, *data: Array) -> Array:
+    allocate_and_run(interpreter, data)
+    return np.array(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+
+
+def _check(content: bytes, device: int, *data: Array) -> None:
+    want = _run(litert.Interpreter(model_content=content), *data)
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False) as delegate:
+        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+        got = _run(ours, *data)
+        ours.close()
+    np.testing.assert_array_equal(got, want)
+    assert len(np.unique(want)) > 40
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("op", SUMS_CASES)
+def test_as_litert_s_own_kernel(op: str, device: int) -> None:
+    data = np.random.default_rng(7).integers(-128, 128, SUMS_CASES[op][0], np.int8)
+    _check(_model(op), device, data)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("case", range(len(PRODUCTS)))
+def test_products_of_what_is_computed(case: int, device: int) -> None:
+    rng, data = np.random.default_rng(7), []
+    for dtype, rows in zip(PRODUCTS[case][1:3], (19, 11), strict=True):
+        most = 12 if dtype is _NARROW else 32767  # few bits, so that many sums are half way
+        data.append(rng.integers(-most, most + 1, (rows, 23), dtype.numpy))
+    _check(_product(case), device, *data)
+
+
+@pytest.mark.parametrize("op", SUMS_CASES)
+def test_the_cpu_side_has_the_file_s_own_types(op: str) -> None:
+    """4-bit weights that were written as 8-bit ones would be XNNPACK's."""
+    content = _model(op)
+    data = np.random.default_rng(7).integers(-128, 128, SUMS_CASES[op][0], np.int8)
+    want = _run(litert.Interpreter(model_content=content), data)
+    with tflgpu.Interpreter(
+        model_content=content, experimental_delegates=[], cpu_backend="litert"
+    ) as interpreter:
+        got = _run(interpreter, data)
+        assert "LiteRT" in str(interpreter.report)
+    np.testing.assert_array_equal(got, want)
+    assert len(np.unique(want)) > 40
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("dtype", [DType.I8, DType.I16], ids=lambda d: str(d.value))
+def test_a_product_of_one_number_is_what_is_stored(dtype: DType, device: int) -> None:
+    zero = 3 if dtype is DType.I8 else 0
+    tensors = [
+        TensorSpec("", (1, 9, 13), dtype, None, Quantization((0.02,), (zero,))),
+        TensorSpec("", (1,), DType.I32, np.array([0], np.int32)),
+        TensorSpec("", (9, 13), dtype, None, Quantization((0.031,), (zero,))),
+    ]
+    operator = OperatorSpec("REDUCE_PROD", {"keep_dims": False}, [0, 1], [2], version=2)
+    content = write_model(ModelSpec(tensors, [operator], [0], [2]))
+    info = np.iinfo(dtype.numpy)
+    rng = np.random.default_rng(7)
+    _check(content, device, rng.integers(info.min, info.max + 1, (1, 9, 13), dtype.numpy))
+
+
+# How LiteRT's kernels round by default where one number in a thousand shows it: many numbers, no
+# step off.
+
+
+def _tensor(
+    dtype: DType, shape: tuple[int, ...], scale: float, zero_point: int = 0, data: Any = None
+) -> TensorSpec:
+    quantization = Quantization((float(np.float32(scale)),), (zero_point,))
+    return TensorSpec("", shape, dtype, data, quantization)
+
+
+def _axes(*axes: int) -> TensorSpec:
+    return TensorSpec("", (len(axes),), DType.I32, np.array(axes, np.int32))
+
+
+def _dense(
+    bias: DType | None, scales: int = 1, said: DType = DType.F32
+) -> tuple[str, list[TensorSpec], dict[str, Any], int]:
+    rng = np.random.default_rng(2)
+    each = tuple(float(np.float32(0.0077 + 1e-4 * i)) for i in range(scales))
+    data = rng.integers(-127, 128, (29, 47), np.int8)
+    tensors = [
+        _tensor(DType.I16, (60, 47), 4.3e-5),
+        TensorSpec("", (29, 47), DType.I8, data, Quantization(each, (0,) * scales, 0)),
+    ]
+    if bias is not None:
+        offsets = rng.integers(-20000, 20000, 29).astype(bias.numpy)
+        steps = tuple(float(np.float32(4.3e-5 * scale)) for scale in each)
+        tensors.append(TensorSpec("", (29,), bias, offsets, Quantization(steps, (0,) * scales, 0)))
+    tensors.append(_tensor(DType.I16, (60, 29), 2.1e-4))
+    fields = {"quantized_bias_type": (bias if bias is DType.I32 else said).tflite}
+    return "FULLY_CONNECTED", tensors, fields, 13
+
+
+_BIG = (12, 15, 20)
+#: Operator, its operands and at last the result, options, version.
+ROUNDING_CASES: dict[str, tuple[str, list[TensorSpec], dict[str, Any], int]] = {
+    "product_i8": (
+        "REDUCE_PROD",
+        [_tensor(DType.I8, (9, 4, 7), 0.02, 9), _axes(1), _tensor(DType.I8, (9, 7), 0.03, -5)],
+        {}, 2,
+    ),
+    "product_i16": (
+        "REDUCE_PROD",
+        [_tensor(DType.I16, (30, 3, 5), 1e-4), _axes(-1), _tensor(DType.I16, (30, 3), 0.005)],
+        {}, 2,
+    ),
+    "dense_without_bias": _dense(None),
+    "dense_with_32_bits": _dense(DType.I32),
+    "dense_with_64_bits": _dense(DType.I64),
+    # As the converter writes what has no bias.
+    "dense_said_without_bias": _dense(None, 29, DType.I64),
+    "dense_channels_with_64_bits": _dense(DType.I64, 29),
+    **{
+        op: (op, [_tensor(DType.I16, _BIG, s) for s in (8.8e-5, 6.2e-5, 9.2e-5)],
+        {"pot_scale_int16": False}, version)
+        for op, version in (("ADD", 3), ("SUB", 5))
+    },
+    "MUL": ("MUL", [_tensor(DType.I16, _BIG, s) for s in (9.3e-5, 4.2e-4, 3.6e-4)], {}, 6),
+    "SOFTMAX": (
+        "SOFTMAX", [_tensor(DType.I16, (400, 7), 2.4e-4), _tensor(DType.I16, (400, 7), 2.0**-15)],
+        {"beta": 2.0}, 3,
+    ),
+    "unit": (
+        "L2_NORMALIZATION",
+        [_tensor(DType.U8, (400, 9), 0.02, 77), _tensor(DType.U8, (400, 9), 1 / 128, 128)], {}, 2,
+    ),
+    **{
+        f"requantize_{b.value}": (
+            "QUANTIZE", [_tensor(a, _BIG, s, x), _tensor(b, _BIG, t, y)], {}, 4,
+        )
+        for a, s, x, b, t, y in (
+            (DType.I32, 1e-3, 0, DType.I8, 0.7, -20),
+            (DType.I32, 1e-3, 0, DType.I16, 0.0031, 0),
+        )
+    },
+}  # fmt: skip
+
+
+def _run_rounding(interpreter: Any, data: dict[int, Array], output: int) -> Array:
+    allocate_and_run(interpreter, data)
+    return np.array(interpreter.get_tensor(output))
+
+
+@pytest.mark.parametrize("id", ROUNDING_CASES)
+def test_no_step_off(id: str) -> None:
+    op, tensors, fields, version = ROUNDING_CASES[id]
+    last = len(tensors) - 1
+    inputs = [i for i, t in enumerate(tensors[:-1]) if t.data is None]
+    operands = [*range(last), *([-1] if id.endswith("without_bias") else [])]
+    operator = OperatorSpec(op, fields, operands, [last], version=version)
+    content = write_model(ModelSpec(tensors, [operator], inputs, [last]))
+    rng = np.random.default_rng(5)
+    data: dict[int, Array] = {}
+    for i in inputs:
+        info = np.iinfo(tensors[i].dtype.numpy)
+        drawn = rng.integers(max(info.min, -(10**5)), min(info.max, 10**5) + 1, tensors[i].shape)
+        data[i] = drawn.astype(tensors[i].dtype.numpy)
+    wanted = _run_rounding(litert.Interpreter(model_content=content), data, last)
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref") as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        np.testing.assert_array_equal(_run_rounding(ours, data, last), wanted)
+    assert len(np.unique(wanted)) > 20
+
+
+# Operands on other scales than each other or than the result: comparisons rescale, most that only
+# move elements take the stored numbers as they are, and so does every device. Held against
+# LiteRT's reference kernels.
+
+
+#: Scale and zero point as i8.
+Scale = tuple[float, int]
+A, B, RESULT = (0.03, 3), (0.05, -7), (0.04, 1)
+TWICE, HALF = (0.5, 10), (0.25, -128)
+
+
+@attrs.frozen
+class Stored:
+    """A tensor of 8-bit numbers; ``data`` makes it a constant."""
+
+    shape: tuple[int, ...]
+    scale: Scale
+    data: int | None = None
+
+
+@attrs.frozen
+class Case:
+    """An operator; an operand that is no `Stored` is an i32 constant, or a shape of booleans."""
+
+    op: str
+    operands: tuple[Any, ...]
+    results: tuple[Union[Stored, tuple[int, ...]], ...]
+    fields: dict[str, Any] = attrs.field(factory=dict, hash=False)
+    version: int = 2
+    most: int = 0
+
+
+@attrs.frozen
+class Bools:
+    """A runtime operand of booleans."""
+
+    shape: tuple[int, ...]
+
+
+_X = Stored(_S, A)
+_POOL = {"padding": 0, "stride_h": 2, "stride_w": 2, "filter_height": 3, "filter_width": 3}
+_COMPARISONS = ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
+SCALES_CASES = (
+    *(Case(op, (_X, Stored(_S, B)), (_S,)) for op in _COMPARISONS[2:]),
+    # Numbers that meet exactly, and scales so far apart that one operand is all but 0.
+    *(Case(op, (Stored((61, 1), TWICE), Stored((67,), HALF)), ((61, 67),)) for op in _COMPARISONS),
+    *(Case(op, (Stored(_S, TWICE), Stored(_S, (1e-3, -128))), (_S,)) for op in _COMPARISONS[2:]),
+    Case("MAXIMUM", (_X, Stored(_S, B)), (Stored(_S, RESULT),)),
+    Case("MINIMUM", (_X, Stored((3,), B)), (Stored(_S, RESULT),)),
+    Case("SELECT_V2", (Bools(_S), _X, Stored((3,), B)), (Stored(_S, RESULT),), version=1),
+    Case("ONE_HOT", ([0, 2, -1, 7], 4, Stored((), A, 100), Stored((), B, -3)),
+         (Stored((4, 4), RESULT),), {"axis": -1}, 1),
+    Case("PADV2", (_X, [[0, 0], [1, 1], [2, 0], [0, 0]], Stored((1,), A, 50)),
+         (Stored((1, 7, 9, 3), A),)),
+    Case("PAD", (_X, [[0, 0], [1, 1], [2, 0], [0, 0]]), (Stored((1, 7, 9, 3), RESULT),)),
+    Case("RESHAPE", (_X, [105]), (Stored((105,), RESULT),), {"new_shape": [105]}, 1),
+    Case("TRANSPOSE", (_X, [0, 3, 1, 2]), (Stored((1, 3, 5, 7), RESULT),)),
+    Case("GATHER", (_X, [1, 0]), (Stored((1, 5, 7, 2), RESULT),), {"axis": 3}),
+    Case("SPLIT", (3, Stored((1, 3, 5, 6), A)),
+         (Stored((1, 3, 5, 3), RESULT), Stored((1, 3, 5, 3), B)), {"num_splits": 2}),
+    Case("DYNAMIC_UPDATE_SLICE", (Stored((5, 7), A), Stored((2, 3), B), [1, 2]),
+         (Stored((5, 7), RESULT),), {}, 1),
+    Case("MAX_POOL_2D", (_X,), (Stored((1, 3, 4, 3), RESULT),),
+         {**_POOL, "fused_activation_function": 3}),
+    Case("AVERAGE_POOL_2D", (_X,), (Stored((1, 3, 4, 3), RESULT),), _POOL, most=1),
+)  # fmt: skip
+#: LiteRT rescales these of u8, and refuses them of i8.
+ONLY_U8 = (
+    Case("CONCATENATION", (_X, Stored(_S, B)), (Stored((1, 5, 7, 6), RESULT),), {"axis": 3},
+         most=1),
+)  # fmt: skip
+
+
+@attrs.define
+class Writing:
+    """A model of operators beside each other."""
+
+    dtype: DType
+    rng: np.random.Generator
+    tensors: list[TensorSpec] = attrs.field(factory=list)
+    operators: list[OperatorSpec] = attrs.field(factory=list)
+    inputs: list[int] = attrs.field(factory=list)
+    arrays: list[Array] = attrs.field(factory=list)
+    outputs: list[int] = attrs.field(factory=list)
+
+    def tensor(self, *given: Any) -> int:
+        self.tensors.append(TensorSpec(f"t{len(self.tensors)}", *given))
+        return len(self.tensors) - 1
+
+    def stored(self, what: Stored) -> int:
+        scale, zero = what.scale
+        shift = 128 if self.dtype is DType.U8 else 0
+        data = None
+        if what.data is not None:
+            data = np.full(what.shape, what.data + shift, self.dtype.numpy)
+        quant = Quantization((float(np.float32(scale)),), (zero + shift,))
+        return self.tensor(what.shape, self.dtype, data, quant)
+
+    def operand(self, given: Any) -> int:
+        if isinstance(given, Bools):
+            self.inputs.append(self.tensor(given.shape, DType.BOOL))
+            self.arrays.append(self.rng.random(given.shape) < 0.5)
+        elif isinstance(given, Stored):
+            index = self.stored(given)
+            if given.data is not None:
+                return index
+            info = np.iinfo(self.dtype.numpy)
+            self.inputs.append(index)
+            self.arrays.append(
+                self.rng.integers(info.min, info.max, given.shape, self.dtype.numpy, endpoint=True)
+            )
+        else:
+            array = np.asarray(given, np.int32)
+            return self.tensor(array.shape, DType.I32, array)
+        return self.inputs[-1]
+
+    def add(self, case: Case) -> None:
+        operands = [self.operand(given) for given in case.operands]
+        results = [
+            self.stored(r) if isinstance(r, Stored) else self.tensor(r, DType.BOOL)
+            for r in case.results
+        ]
+        self.operators.append(
+            OperatorSpec(case.op, case.fields, operands, results, version=case.version)
+        )
+        self.outputs += results
+
+    def content(self) -> bytes:
+        return write_model(ModelSpec(self.tensors, self.operators, self.inputs, self.outputs))
+
+
+def run(
+    interpreter: Any, inputs: Sequence[int], arrays: Sequence[Array], outputs: Sequence[int]
+) -> list[Array]:
+    interpreter.allocate_tensors()
+    for index, array in zip(inputs, arrays, strict=True):
+        interpreter.set_tensor(index, array)
+    interpreter.invoke()
+    return [np.array(interpreter.get_tensor(index)) for index in outputs]
+
+
+@pytest.mark.parametrize("dtype", [DType.I8, DType.U8], ids=["i8", "u8"])
+@pytest.mark.parametrize(("backend", "index"), [("cpu_ref", 0), ("cpu_ref", 1), ("vulkan", 0)])
+def test_as_the_reference_kernels(
+    backend: str, index: int, dtype: DType, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
+    cases = SCALES_CASES + (ONLY_U8 if dtype is DType.U8 else ())
+    writing = Writing(dtype, np.random.default_rng(2))
+    for case in cases:
+        writing.add(case)
+    content, given = writing.content(), (writing.inputs, writing.arrays, writing.outputs)
+    kind = litert.OpResolverType.BUILTIN_REF
+    wanted = run(
+        litert.Interpreter(model_content=content, experimental_op_resolver_type=kind), *given
+    )
+    with tflgpu.GpuDelegate(backend=backend, device=index, allow_fallback=False) as delegate:
+        interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+        found = run(interpreter, *given)
+        interpreter.close()
+    owners = [case for case in cases for _ in case.results]
+    for case, got, want in zip(owners, found, wanted, strict=True):
+        steps = np.abs(got.astype(np.int32) - want.astype(np.int32)).max()
+        assert steps <= case.most, f"{case.op}: {steps} steps"
+        assert len(np.unique(want)) > 1, f"{case.op}: the results say nothing"

@@ -17,6 +17,8 @@ from tflgpu.ops.base import Fields, Operand
 from tflgpu.ops.detection_postprocess import OP, DetectionPostprocess, decode_boxes, pack_options
 from tflgpu.ops.registry import builtin_ops
 
+from tests.running import set_and_run
+
 PLAIN = DetectionPostprocess(
     max_detections=4, max_classes_per_detection=1, num_classes=2, nms_score_threshold=0.5,
     nms_iou_threshold=0.5, scales=(1.0, 1.0, 1.0, 1.0),
@@ -144,8 +146,7 @@ def test_on_the_tensors_of_a_real_detector(model_path: Callable[[str], Path]) ->
     rng = np.random.default_rng(3)
     for _ in range(5):
         (image,) = theirs.get_input_details()
-        theirs.set_tensor(image["index"], rng.integers(0, 256, image["shape"], np.uint8))
-        theirs.invoke()
+        set_and_run(theirs, {image["index"]: rng.integers(0, 256, image["shape"], np.uint8)})
         operands = []
         for value in node.inputs:
             assert value is not None and value.quant is not None

@@ -20,6 +20,8 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run
+
 Q = Quantization((0.5,), (3,))
 FINE = Quantization((0.25,), (-5,))
 SIM = "QUANTIZE_AND_DEQUANTIZE"
@@ -197,9 +199,7 @@ def test_cast_sees_the_stored_numbers() -> None:
     content = model([tensor(3), tensor(3), real(3)], operators)
     assert names(view_of(content).graph) == ["DEQUANTIZE", "RELU", SIM, "QUANTIZE", "CAST"]
     interpreter = tflgpu.Interpreter(model_content=content)
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, np.array([-7, 3, 90], np.int8))
-    interpreter.invoke()
+    allocate_and_run(interpreter, {0: np.array([-7, 3, 90], np.int8)})
     np.testing.assert_array_equal(interpreter.get_tensor(2), [3.0, 3.0, 90.0])
 
 
@@ -227,9 +227,7 @@ def test_preserved_tensors_hold_stored_numbers() -> None:
     operators = [RELU, OperatorSpec("RELU6", {}, [1], [2])]
     content = model([tensor(4), tensor(4, quant=FINE), tensor(4)], operators)
     interpreter = tflgpu.Interpreter(model_content=content, experimental_preserve_all_tensors=True)
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, np.array([-9, 3, 5, 100], np.int8))
-    interpreter.invoke()
+    allocate_and_run(interpreter, {0: np.array([-9, 3, 5, 100], np.int8)})
     middle = interpreter.get_tensor(1)
     assert middle.dtype == np.int8
     # 0, 0, 1.0 and 48.5, which is clamped to the largest number that can be stored.
@@ -260,9 +258,7 @@ def test_quantized_models_allowed(allowed: bool) -> None:
     for delegates in ([], [tflgpu.GpuDelegate(backend="cpu_ref", device=1,
                                              quantized_models_allowed=allowed)]):  # fmt: skip
         interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=delegates)
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, x)
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: x})
         results.append(interpreter.get_tensor(4))
         report = interpreter.report
     np.testing.assert_array_equal(results[0], [0, 0.5, 1.5, 62, 5])

@@ -18,6 +18,8 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, outputs
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
 DEVICES = (("cpu_ref", 0), ("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu", 0))
@@ -90,11 +92,8 @@ def make(models: Sequence[Hybrid], rng: np.random.Generator) -> bytes:
 
 
 def run(interpreter: Any, arrays: Sequence[Array]) -> list[Array]:
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
-    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
+    allocate_and_run(interpreter, arrays)
+    return outputs(interpreter)
 
 
 def by_litert(content: bytes, arrays: Sequence[Array]) -> list[Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-sys.path.insert(0, str(Path(__file__).parent))
-from quantized_cases import CASES, build
+from tests.quantized.quantized_cases import CASES, build
+from tests.running import allocate_and_run, outputs
 
 pytestmark = pytest.mark.usefixtures("pocl_without_its_optimiser")
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
@@ -39,11 +38,8 @@ def delegate(request: pytest.FixtureRequest, require_backend: Callable[[str], An
 
 
 def run(interpreter: Any, inputs: Sequence[Array]) -> list[Array]:
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
-    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
+    allocate_and_run(interpreter, inputs)
+    return outputs(interpreter)
 
 
 def reference(content: bytes, inputs: Sequence[Array]) -> list[Array]:

@@ -24,6 +24,8 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, spec_of
 from tflgpu.tflite.write import write_model
 
+from tests.running import set_and_run
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
 #: Inputs of which classes are compared. Of noise, two classes may be a step apart.
@@ -113,8 +115,7 @@ def run_all(interpreter: Any, count: int, draw: Callable[..., Any] = images) -> 
     (image,) = interpreter.get_input_details()
     found = []
     for data in draw(image["shape"], image["dtype"], count):
-        interpreter.set_tensor(image["index"], data)
-        interpreter.invoke()
+        set_and_run(interpreter, {image["index"]: data})
         outputs = interpreter.get_output_details()
         found.append([interpreter.get_tensor(o["index"]) for o in outputs])
     return found

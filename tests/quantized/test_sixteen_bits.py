@@ -14,6 +14,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, side_by_side
+
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
 
@@ -103,10 +105,7 @@ def test_as_litert(
     results: list[Array] = []
     data = {i: rng.integers(-32768, 32768, spec.tensors[i].shape, np.int16) for i in spec.inputs}
     for interpreter in (ours, theirs):
-        interpreter.allocate_tensors()
-        for index, array in data.items():
-            interpreter.set_tensor(index, array)
-        interpreter.invoke()
+        allocate_and_run(interpreter, data)
         results.append(interpreter.get_tensor(spec.outputs[0]).astype(np.int64))
     if delegates:
         # 16-bit numbers are converted on the CPU; the operator itself is on the device.
@@ -178,19 +177,9 @@ def test_other_operators(device: int) -> None:
     for array in data.values():
         array[array == 0] = 1  # LiteRT refuses to divide by 0
     resolver = litert.OpResolverType.BUILTIN_REF
-    results: list[list[Array]] = []
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False) as delegate:
-        theirs = litert.Interpreter(model_content=content, experimental_op_resolver_type=resolver)
-        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-        for interpreter in (theirs, ours):
-            interpreter.allocate_tensors()
-            for index, array in data.items():
-                interpreter.set_tensor(index, array)
-            interpreter.invoke()
-            results.append([np.array(interpreter.get_tensor(i), np.int32) for i in outputs])
-        ours.close()
+    results = side_by_side(content, data, resolver, device=device, allow_fallback=False)
     for operator, limit, want, got in zip(operators, most, *results, strict=True):
-        assert np.abs(got - want).max() <= limit, operator.name
+        assert np.abs(got.astype(np.int32) - want).max() <= limit, operator.name
         assert len(np.unique(want)) >= 3, operator.name
 
 
@@ -202,15 +191,6 @@ def test_fully_connected_rounds_once() -> None:
     dense = OperatorSpec("FULLY_CONNECTED", {}, [0, 1, 2], [3], version=7)
     content = write_model(ModelSpec(tensors, [dense], [0], [3]))
     given = rng.integers(-3000, 3000, (60, 37)).astype(np.int16)
-    found = []
-    with tflgpu.GpuDelegate(backend="cpu_ref", allow_fallback=False) as delegate:
-        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-        for interpreter in (litert.Interpreter(model_content=content), ours):
-            interpreter.allocate_tensors()
-            interpreter.set_tensor(interpreter.get_input_details()[0]["index"], given)
-            interpreter.invoke()
-            index = interpreter.get_output_details()[0]["index"]
-            found.append(np.array(interpreter.get_tensor(index)))
-        ours.close()
-    assert len(np.unique(found[0])) > 1000
-    np.testing.assert_array_equal(found[1], found[0])
+    (wanted,), (got,) = side_by_side(content, [given], allow_fallback=False)
+    assert len(np.unique(wanted)) > 1000
+    np.testing.assert_array_equal(got, wanted)

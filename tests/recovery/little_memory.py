@@ -9,10 +9,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import tflgpu
-
-sys.path.insert(0, str(Path(__file__).parent))
 import recovery_models as models
+import tflgpu
 
 backend, mib, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 os.environ["TFLGPU_BACKEND"] = backend

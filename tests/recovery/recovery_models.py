@@ -60,3 +60,10 @@ def large(rows: int = 300, outputs: tuple[int, ...] = (2,)) -> bytes:
         TensorSpec("y", (rows, 1024)),
     ]  # fmt: skip
     return write_model(ModelSpec(tensors, [OperatorSpec("MUL", {}, (0, 1), (2,))], (0,), outputs))
+
+
+def step(interpreter: Any, x: Any) -> Any:
+    """One run: its result."""
+    interpreter.set_tensor(0, x)
+    interpreter.invoke()
+    return interpreter.get_tensor(1)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tflgpu
 
-sys.path.insert(0, str(Path(__file__).parent))
-import recovery_models as models
+from tests.recovery import recovery_models as models
+from tests.running import allocate_and_run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 X = np.full((1, 1024), 3, np.float32)
@@ -73,9 +71,7 @@ def test_an_interpreter_that_was_being_made_ready() -> None:
     ) as one:
 
         def run() -> Any:
-            one.allocate_tensors()
-            one.set_tensor(0, X)
-            one.invoke()
+            allocate_and_run(one, {0: X})
             return one.get_tensor(2)[0, 0]
 
         assert held_elsewhere(one._opener.lock, lambda: in_a_child(run)) == "6.0"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,8 @@ import tflgpu
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, OptionError, StateError
 from tflgpu.runtime.reference import ReferenceRecording
 
-sys.path.insert(0, str(Path(__file__).parent))
-import recovery_models as models
+from tests.recovery import recovery_models as models
+from tests.running import set_and_run
 
 BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
 ROWS = 70  # 280 KiB: results that are lent where a device can
@@ -70,8 +68,7 @@ def test_no_thread_is_needed_however_runs_are_waited_for(
 
 def test_each_has_inputs_and_results_of_its_own(delegate: Any) -> None:
     with ready(delegate) as interpreter:
-        interpreter.set_tensor(0, number(100))
-        interpreter.invoke()
+        set_and_run(interpreter, {0: number(100)})
         runs = [interpreter.invoke_async({0: number(n)}) for n in range(8)]
         runs.append(interpreter.invoke_async())  # what set_tensor left
         held = [run.results()[0] for run in reversed(runs)][::-1]

@@ -3,22 +3,33 @@ state."""
 
 from __future__ import annotations
 
-import sys
+import importlib
+import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tflgpu
 from tflgpu.backend_kit.output_sets import OutputSets
-from tflgpu.errors import DeviceError, DeviceLostError, OptionError, StateError
+from tflgpu.checks import overdue as given_up
+from tflgpu.errors import (
+    DeviceError,
+    DeviceLostError,
+    OptionError,
+    RunTimeoutError,
+    StateError,
+    UnsupportedError,
+)
 from tflgpu.lowering.reason import ReasonCode
+from tflgpu.runtime.opened_device import OpenedDevice
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 
+from tests.recovery import recovery_models as models
+from tests.recovery.recovery_models import step
+from tests.running import allocate_and_run, set_and_run
 from tests.watched_device import WatchedDevice
-
-sys.path.insert(0, str(Path(__file__).parent))
-import recovery_models as models
 
 INPUTS = models.INPUTS
 
@@ -47,12 +58,6 @@ def interpreter_with() -> Iterator[Callable[..., Any]]:
     yield make
     while held:
         held.pop().close()
-
-
-def step(interpreter: Any, x: Any) -> Any:
-    interpreter.set_tensor(0, x)
-    interpreter.invoke()
-    return interpreter.get_tensor(1)
 
 
 def check(found: list[Any], inputs: list[Any] = INPUTS) -> None:
@@ -235,8 +240,7 @@ def test_reading_results_fails(
         interpreter.allocate_tensors()
 
         def results() -> Any:
-            interpreter.set_tensor(0, x)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: x})
             return interpreter.get_tensor(2)
 
         for change in (False, True):
@@ -307,3 +311,256 @@ def test_what_clashes() -> None:
         with pytest.raises(OptionError, match="run_timeout is a number of seconds"):
             tflgpu.DelegateOptions(run_timeout=wrong)
     assert tflgpu.DelegateOptions.from_text({"run_timeout": "1.5"}).run_timeout == 1.5
+
+
+# Inside LiteRT's interpreter: what follows when a run fails on the device.
+
+
+X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
+
+
+def model() -> bytes:
+    tensors = [TensorSpec(n, (2, 5)) for n in "xyz"]
+    operators = [OperatorSpec("ABS", {}, (0,), (1,)), OperatorSpec("NEG", {}, (1,), (2,))]
+    return write_model(ModelSpec(tensors, operators, (0,), (2,)))
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["failed", "lost"])
+@pytest.mark.parametrize("on_error", [None, "cpu", "retry"])
+def test_a_run_fails(
+    on_error: str | None, lost: bool, monkeypatch: pytest.MonkeyPatch,
+    require_backend: Callable[[str], Any],
+) -> None:  # fmt: skip
+    require_backend("litert")
+    from ai_edge_litert.interpreter import Interpreter
+    from tflgpu_cpu_ref.device import CpuRefDevice
+    from tflgpu_cpu_ref.recording import CpuRefRecording
+
+    errors: list[Exception] = []
+    counts = {"run": 0, "opened": 0}
+    run, init = CpuRefRecording._run, CpuRefDevice.__init__
+
+    def failing(recording: Any) -> None:
+        counts["run"] += 1
+        if errors:
+            raise errors.pop()
+        run(recording)
+
+    def counted(device: Any, *args: Any) -> None:
+        counts["opened"] += 1
+        init(device, *args)
+
+    monkeypatch.setattr(CpuRefRecording, "_run", failing)
+    monkeypatch.setattr(CpuRefDevice, "__init__", counted)
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1, on_error=on_error) as delegate:
+        interpreter = Interpreter(model_content=model(), experimental_delegates=[delegate])
+        interpreter.allocate_tensors()
+
+        def result(x: Any) -> Any:
+            set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
+            return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+        np.testing.assert_array_equal(result(X), -np.abs(X))
+        errors.append(DeviceLostError("gone") if lost else DeviceError("no"))
+        runs = counts["run"]
+        if on_error is None:
+            with pytest.raises(RuntimeError, match="gone" if lost else "no"):
+                result(X * 2)
+        else:
+            np.testing.assert_array_equal(result(X * 2), -np.abs(X * 2))
+        np.testing.assert_array_equal(result(X * 3), -np.abs(X * 3))
+        assert counts["run"] - runs == {None: 2, "cpu": 1, "retry": 3}[on_error]
+        assert counts["opened"] == (2 if lost and on_error != "cpu" else 1)
+
+
+def test_a_lost_device_is_opened_anew_as_often_as_it_takes(
+    monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend("litert")
+    from ai_edge_litert.interpreter import Interpreter
+
+    faults = WatchedDevice(monkeypatch)
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
+        interpreter = Interpreter(model_content=model(), experimental_delegates=[delegate])
+        allocate_and_run(interpreter, {0: X})
+        faults.fails = [DeviceLostError("gone")]
+        with pytest.raises(RuntimeError, match="gone"):
+            interpreter.invoke()
+        with monkeypatch.context() as patch:
+            patch.setattr(OpenedDevice, "renew", _refuses)
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="there is none now"):
+                    interpreter.invoke()
+        opened = faults.opened
+        interpreter.invoke()
+        assert faults.opened == opened + 1
+        np.testing.assert_array_equal(interpreter.get_tensor(2), -np.abs(X))
+
+
+def _refuses(*args: Any) -> None:
+    raise DeviceError("there is none now")
+
+
+# Buffers of a device that a model is not on any more: bindings can be taken back, whatever became
+# of it.
+
+
+BOUND_X = np.full((1, 1024), 3, np.float32)
+INPUT, OUTPUT = 0, 2
+
+
+@pytest.fixture
+def bound() -> Iterator[Callable[..., Any]]:
+    """Makes an interpreter whose input and output are bound to buffers of its device, and has
+    run."""
+    held: list[Any] = []
+
+    def make(**options: Any) -> Any:
+        held.append(tflgpu.GpuDelegate(backend="cpu_ref", device=1, **options))
+        interpreter = tflgpu.Interpreter(
+            model_content=models.large(1), experimental_delegates=[held[-1]]
+        )
+        held.append(interpreter)
+        interpreter.allocate_tensors()
+        x, y = interpreter.allocate_buffer(INPUT), interpreter.allocate_buffer(OUTPUT)
+        x.write(BOUND_X)
+        interpreter.bind_input(INPUT, x)
+        interpreter.bind_output(OUTPUT, y)
+        interpreter.invoke()
+        np.testing.assert_array_equal(y.read(), 2 * BOUND_X)
+        return interpreter
+
+    yield make
+    while held:
+        held.pop().close()
+
+
+def test_the_cpu_goes_on_once_nothing_is_bound(
+    faults: WatchedDevice, bound: Callable[..., Any]
+) -> None:
+    interpreter = bound(on_error="cpu")
+    faults.fails = [DeviceError("no")]
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match=r"cannot be bound .* after unbind\(\)"):
+            interpreter.invoke()
+    interpreter.unbind()
+    interpreter.invoke()  # on what was in the buffer
+    np.testing.assert_array_equal(interpreter.get_tensor(OUTPUT), 2 * BOUND_X)
+    (refusal,) = interpreter.report.refusals
+    assert "a run failed: no" in refusal.reason
+
+
+def test_a_lost_device_takes_what_was_bound_with_it(
+    faults: WatchedDevice, bound: Callable[..., Any]
+) -> None:
+    interpreter = bound()
+    faults.fails = [DeviceLostError("gone")]
+    with pytest.raises(DeviceLostError):
+        interpreter.invoke()
+    with pytest.raises(DeviceError, match=r"after unbind\(\)"):
+        interpreter.invoke()
+    interpreter.unbind()
+    with pytest.raises(StateError, match=r"is lost \(this .* closed\); set it again: tensor 0"):
+        interpreter.invoke()
+    with pytest.raises(StateError, match="it was bound to a DeviceBuffer, which is lost"):
+        interpreter.get_tensor(INPUT)
+    set_and_run(interpreter, {INPUT: 2 * BOUND_X})
+    np.testing.assert_array_equal(interpreter.get_tensor(OUTPUT), 4 * BOUND_X)
+
+
+# A device that does not come to the end of a run: an error of ours in time, and what follows.
+
+
+SECONDS = 0.5  # a first run on a busy machine takes less
+RECORDINGS = {
+    "opencl": ("tflgpu_opencl.recording", "OpenCLRecording"),
+    "vulkan": ("tflgpu_vulkan.recording", "VulkanRecording"),
+    "wgpu": ("tflgpu_wgpu.recording", "WgpuRecording"),
+}
+
+
+@pytest.fixture
+def hangs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets the devices of a backend not come to an end, as long as ``stuck`` is not empty."""
+    stuck: list[bool] = []
+
+    def patch(backend: str) -> list[bool]:
+        module, name = RECORDINGS[backend]
+        kind: Any = getattr(importlib.import_module(module), name)
+        is_over, is_idle = kind._is_over, kind._is_idle
+        monkeypatch.setattr(kind, "_is_over", lambda self: not stuck and is_over(self))
+        monkeypatch.setattr(kind, "_is_idle", lambda self: not stuck and is_idle(self))
+        return stuck
+
+    return patch
+
+
+def compiled(delegate: tflgpu.GpuDelegate) -> None:
+    """PoCL compiles a part of a kernel in its first run, which takes longer than these runs may,
+    and keeps it on disk."""
+    with tflgpu.Interpreter(
+        model_content=models.keeps_state(), experimental_delegates=[delegate]
+    ) as interpreter:
+        interpreter.allocate_tensors()
+        step(interpreter, models.INPUTS[0])
+
+
+@pytest.mark.parametrize("wait", ["passive", "active"])
+@pytest.mark.parametrize("backend", RECORDINGS)
+def test_a_run_that_takes_too_long(
+    backend: str, wait: str, hangs: Any, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
+    with tflgpu.GpuDelegate(backend=backend) as plain:
+        compiled(plain)
+    stuck = hangs(backend)
+    with tflgpu.GpuDelegate(backend=backend, run_timeout=SECONDS, wait_type=wait) as delegate:
+        interpreter = tflgpu.Interpreter(
+            model_content=models.keeps_state(), experimental_delegates=[delegate]
+        )
+        with interpreter:
+            interpreter.allocate_tensors()
+            first = step(interpreter, models.INPUTS[0])
+            np.testing.assert_allclose(first, models.state_results(models.INPUTS[0])[0], atol=1e-5)
+            stuck.append(True)
+            for _ in range(2):  # nor does what waits for an end that does not come
+                start = time.monotonic()
+                with pytest.raises(
+                    RunTimeoutError, match=rf"after {SECONDS} seconds \(run_timeout\)"
+                ):
+                    step(interpreter, models.INPUTS[1])
+                assert time.monotonic() - start < 20
+            assert len(given_up._held) == 2
+            stuck.clear()
+            interpreter.reset_all_variables()
+            found = [step(interpreter, x) for x in models.INPUTS]
+            np.testing.assert_allclose(found, models.state_results(*models.INPUTS), atol=1e-5)
+            assert not given_up._held  # it was closed when something was loaded
+
+
+@pytest.mark.parametrize("on_error", ["cpu", "retry"])
+def test_another_try_or_the_cpu(
+    on_error: str, hangs: Any, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend("vulkan")
+    stuck = hangs("vulkan")
+    with (
+        tflgpu.GpuDelegate(backend="vulkan", run_timeout=SECONDS, on_error=on_error) as delegate,
+        tflgpu.Interpreter(
+            model_content=models.keeps_state(), experimental_delegates=[delegate]
+        ) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+        found = [step(interpreter, models.INPUTS[0])]
+        stuck.append(True)
+        if on_error == "retry":
+            with pytest.raises(RunTimeoutError):
+                step(interpreter, models.INPUTS[1])
+            stuck.clear()
+            interpreter.reset_all_variables()
+            found = []
+        found += [step(interpreter, x) for x in models.INPUTS[len(found) :]]
+        np.testing.assert_allclose(found, models.state_results(*models.INPUTS), atol=1e-5)
+        refused = len(interpreter.report.refusals)
+        assert refused == (2 if on_error == "cpu" else 0)
+        stuck.clear()

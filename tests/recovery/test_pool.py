@@ -4,12 +4,10 @@ waiting."""
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,7 @@ import tflgpu
 from tflgpu.errors import BusyError, DeviceError, InputError, OptionError, StateError
 from tflgpu.interpreter.model import Model
 
-sys.path.insert(0, str(Path(__file__).parent))
-import recovery_models as models
+from tests.recovery import recovery_models as models
 
 MODEL = models.large(2)
 CALLERS, EACH = 24, 6

@@ -8,9 +8,7 @@ from tflgpu.contract.device import Device
 from tflgpu.ir.graph import Value
 from tflgpu.language.caps import DeviceCaps
 
-from tests.runtime.test_lower import Net, _run, device
-
-__all__ = ["device"]
+from tests.runtime.test_lower import Net, _run
 
 
 def swish(net: Net, x: Value) -> Value:

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.backend_kit.account import Account
-from tflgpu.backend_kit.buffer_memory import BufferMemory
+from tflgpu.backend_kit.buffer_memory import BufferPlanMemory
 from tflgpu.backend_kit.placement import Placement, as_planned, place
 from tflgpu.backend_kit.shared_weights import SharedWeights
 from tflgpu.backend_kit.staged_recording import StagedRecording
@@ -21,6 +21,7 @@ from tflgpu.conformance.plans import affine, chain, chain_expected, dispatch, io
 from tflgpu.contract.memory_use import Use
 from tflgpu.errors import DeviceError
 from tflgpu.language.interpreter import interpret
+from tflgpu.lowering.reason import Unsupported
 
 Array = np.ndarray[Any, Any]
 
@@ -36,7 +37,7 @@ class Region:
     band: int = 0
 
 
-class Memory(BufferMemory[Region]):
+class Memory(BufferPlanMemory[Region]):
     """The driver may refuse the n-th buffer."""
 
     made: list[Region]
@@ -158,6 +159,9 @@ class Commands(list[Callable[[], object]]):
 class Recording(StagedRecording[Commands, Region]):
     """Kernels are interpreted."""
 
+    def _profile(self) -> Any:
+        return Unsupported("no timers")
+
     def __init__(self, plan: Plan, memory: Memory) -> None:
         self.kernels: list[Callable[[], object]] = []
         inputs, outputs = (
@@ -231,8 +235,18 @@ def test_a_buffer_over_host_memory_is_the_host_s() -> None:
 
     from tflgpu.backend_kit.base_buffer import BaseBuffer, overlap
 
+    class HostBuffer(BaseBuffer):
+        def _write(self, data: Any) -> None:
+            raise AssertionError("it is the host's")
+
+        def _read(self, nbytes: int) -> Any:
+            raise AssertionError("it is the host's")
+
+        def _export(self) -> object:
+            return self.host
+
     memory = np.zeros(64, np.uint8)
-    one, other = (BaseBuffer(threading.RLock(), None, 32, None) for _ in range(2))
+    one, other = (HostBuffer(threading.RLock(), None, 32, None) for _ in range(2))
     one.host, other.host = memory[:32], memory[16:48]
     one.write(np.arange(8, dtype=np.float32))
     found = np.zeros(4, np.float32)

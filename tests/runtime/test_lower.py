@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import attrs
 import numpy as np
 import pytest
@@ -17,8 +15,6 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.options import DelegateOptions
-from tflgpu.plugins.registry import registry
 
 F32 = DType.F32
 
@@ -61,14 +57,6 @@ class Net:
             results = builtin_ops()[node.op].reference(node.attrs, operands)
             env |= {v.id: a for v, a in zip(node.outputs, results, strict=True)}
         return [env[v.id] for v in self.graph.outputs]
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    opened = registry().open_device("cpu_ref", 1, DelegateOptions())
-    assert isinstance(opened, Device)
-    yield opened
-    opened.close()
 
 
 def _run(device: Device, net: Net, plan: Plan) -> None:

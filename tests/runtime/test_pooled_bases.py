@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.backend_kit import heaps
-from tflgpu.backend_kit.heaps import Copy, Kind
+from tflgpu.backend_kit.heaps import HeapKind, PieceCopy
 from tflgpu.backend_kit.pooled_buffer import PooledBuffer
 from tflgpu.backend_kit.pooled_memory import PooledMemory
 from tflgpu.backend_kit.pooled_outputs import output_sets
@@ -22,12 +22,12 @@ from tflgpu.errors import DeviceError
 class Block:
     """Memory; only the host's is seen by the host."""
 
-    def __init__(self, kind: Kind, nbytes: int) -> None:
+    def __init__(self, kind: HeapKind, nbytes: int) -> None:
         self.kind, self.whole, self.is_free = kind, np.full(nbytes, 7, np.uint8), False
 
     @property
     def bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        assert self.kind is not Kind.DEVICE
+        assert self.kind is not HeapKind.DEVICE
         return self.whole
 
     def release(self) -> None:
@@ -42,12 +42,12 @@ class Heaps(heaps.Heaps[Block]):
         self.blocks: list[Block] = []
         self.copied: list[int] = []
 
-    def _block(self, kind: Kind, nbytes: int) -> Block:
+    def _block(self, kind: HeapKind, nbytes: int) -> Block:
         self.blocks.append(Block(kind, nbytes))
         return self.blocks[-1]
 
     def _copy(
-        self, piece: PooledRegion[Block], copies: Sequence[Copy[Block]], *, to_host: bool
+        self, piece: PooledRegion[Block], copies: Sequence[PieceCopy[Block]], *, to_host: bool
     ) -> None:
         for c in copies:
             at, start = c.region.offset + c.at, piece.offset + c.start
@@ -61,14 +61,14 @@ def test_copies_go_by_pieces_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(heaps, "PIECE", 10)
     device = Heaps()
     arrays = [np.arange(n, dtype=np.uint8) for n in (7, 0, 25)]
-    pool = device.pool(Kind.DEVICE)
+    pool = device.pool(HeapKind.DEVICE)
     regions = [pool.region(f"r{a.size}", a.size) for a in arrays]
     pool.allocate()
-    device.fill(regions, arrays, Kind.DEVICE)
+    device.fill(regions, arrays, HeapKind.DEVICE)
     assert device.copied == [10, 10, 10, 2]
     for region, array in zip(regions, arrays, strict=True):
         assert (device.download(region, region.nbytes) == array).all()
-    assert [b.is_free for b in device.blocks if b.kind is Kind.HOST] == [True] * 3
+    assert [b.is_free for b in device.blocks if b.kind is HeapKind.HOST] == [True] * 3
     assert not device.blocks[0].is_free
 
 
@@ -79,18 +79,22 @@ def test_what_fails_in_the_middle_leaves_nothing() -> None:
 
     device = Failing()
     with pytest.raises(DeviceError, match="lost"):
-        device.zeros("a buffer", 64, Kind.DEVICE)
+        device.zeros("a buffer", 64, HeapKind.DEVICE)
     assert [b.is_free for b in device.blocks] == [True, True]
 
 
-@pytest.mark.parametrize("kind", [Kind.HOST, Kind.DEVICE])
-def test_buffers_are_written_and_read_where_they_lie(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [HeapKind.HOST, HeapKind.DEVICE])
+def test_buffers_are_written_and_read_where_they_lie(kind: HeapKind) -> None:
     import threading
+
+    class Buffer(PooledBuffer[Block]):
+        def _export(self) -> object:
+            return self.region.block
 
     device = Heaps()
     region, pool = device.zeros("a buffer", 40, kind)
-    mapped = kind is Kind.HOST
-    buffer = PooledBuffer(threading.RLock(), None, region, device, pool, is_mapped=mapped)
+    mapped = kind is HeapKind.HOST
+    buffer = Buffer(threading.RLock(), None, region, device, pool, is_mapped=mapped)
     buffer.write(np.float32([1, 2]))
     found = np.ones(10, np.float32)
     buffer.read(found)
@@ -103,24 +107,24 @@ def test_buffers_are_written_and_read_where_they_lie(kind: Kind) -> None:
 
 def test_small_copies_share_one_piece_of_the_hosts() -> None:
     device = Heaps()
-    region, _ = device.zeros("a buffer", 40, Kind.DEVICE)
+    region, _ = device.zeros("a buffer", 40, HeapKind.DEVICE)
     pieces = len(device.blocks)
     for n in range(3):
         device.upload([region], [np.full(40, n, np.uint8)])
         assert (device.download(region, 40) == n).all()
     assert len(device.blocks) == pieces
     device.release()
-    assert [b.is_free for b in device.blocks if b.kind is Kind.HOST] == [True]
+    assert [b.is_free for b in device.blocks if b.kind is HeapKind.HOST] == [True]
     assert (device.download(region, 40) == 2).all()
 
 
 def test_a_piece_is_not_used_again_after_a_failure() -> None:
     device = Heaps()
-    region, _ = device.zeros("a buffer", 40, Kind.DEVICE)
+    region, _ = device.zeros("a buffer", 40, HeapKind.DEVICE)
     device._copy = None  # type: ignore[method-assign, assignment]
     with pytest.raises(TypeError):
         device.download(region, 40)
-    assert [b.is_free for b in device.blocks if b.kind is Kind.HOST] == [True]
+    assert [b.is_free for b in device.blocks if b.kind is HeapKind.HOST] == [True]
 
 
 @pytest.mark.parametrize(

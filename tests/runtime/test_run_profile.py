@@ -29,6 +29,8 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
+from tests.running import set_and_run
+
 KERNELS = {"backend": "cpu_ref", "device": 1}
 NODES = {"backend": "cpu_ref", "device": 0}
 STRIDES = {"stride_h": 1, "stride_w": 1, "padding": 0}
@@ -253,8 +255,7 @@ def test_after_a_profile_runs_are_plain_again(monkeypatch: pytest.MonkeyPatch) -
         with opened:
             opened.allocate_tensors()
             x = np.arange(105, dtype=np.float32).reshape(1, 5, 7, 3)
-            opened.set_tensor(0, x)
-            opened.invoke()
+            set_and_run(opened, {0: x})
             before = opened.get_tensor(5)
             opened.profile(1)
             monkeypatch.setattr(CpuRefRecording, "_profile", None)

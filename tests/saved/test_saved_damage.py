@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import random
+from pathlib import Path
 
 import attrs
 import numpy as np
 import pytest
-from saved_models import bytes_of, compiled_small, small_model
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.container import HEADER, packed, unpacked
 from tflgpu.saved.key import Key
 from tflgpu.saved.model import compiled_in
+
+from tests.saved import damage
+from tests.saved.saved_models import bytes_of, compiled_small, small_model
 
 Saved = tuple[Graph, Key, bytes]
 
@@ -142,3 +147,29 @@ def test_weights_lie_in_the_file_at_multiples_of_64_bytes(saved: Saved) -> None:
     places = [a.ctypes.data - start for plan in found.plans for a in plan.constants]
     assert places
     assert all(0 < place < len(saved[2]) and place % 64 == 0 for place in places)
+
+
+# Damaged files by the hundred, and by thousands where everything is asked (`damage.py`).
+
+
+EVERYTHING = bool(os.environ.get("TFLGPU_TEST_EVERYTHING"))
+
+
+def test_damaged_files_are_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    count = 2500 if EVERYTHING else 36
+    said = damage.run(tmp_path, count, 3)
+    assert sum(said.values()) == count
+    assert set(said) <= {"made anew", "read, and not damaged"}
+    assert said["made anew"] > 0.9 * count
+
+
+def test_the_check_finds_what_is_believed(tmp_path: Path) -> None:
+    """A reader that takes no heed of digests would be found out."""
+    kept = damage.Damage(tmp_path, "cpu_ref", 1)
+    kept.right = b"another"
+    with (
+        damage.GpuDelegate(**kept.options) as delegate,
+        pytest.raises(AssertionError, match="was believed"),
+    ):
+        kept.case(lambda good, other, rng: good, damage.random.Random(1), delegate)

@@ -11,7 +11,6 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from saved_models import graph_of, small_model
 from tflgpu.compiler import compile as compiling
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import SavedModelError
@@ -26,6 +25,9 @@ from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.store import entries
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.running import allocate_and_run
+from tests.saved.saved_models import graph_of, small_model
 
 DEVICES = [("cpu_ref", 1), ("opencl", 0)]
 REF: dict[str, Any] = {"backend": "cpu_ref", "device": 1}
@@ -160,9 +162,7 @@ def test_litert_s_interpreter_uses_a_folder_too(
         interpreter = litert.Interpreter(
             model_content=small_model(), experimental_delegates=[delegate]
         )
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, np.full((1, 7, 5, 3), 0.5, np.float32))
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: np.full((1, 7, 5, 3), 0.5, np.float32)})
         assert delegate.reports[-1].fully_delegated
         found: bytes = interpreter.get_tensor(6).tobytes()
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -10,19 +11,12 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from saved_models import (
-    FACTS,
-    bytes_of,
-    compiled_small,
-    graph_of,
-    small_model,
-    target_of,
-)
+import tflgpu
 from tflgpu.compiler.machines import ROUND_FIGURES
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.errors import SavedModelError
+from tflgpu.errors import ModelError, SavedModelError
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import KernelRule
@@ -33,8 +27,22 @@ from tflgpu.saved.facts import facts_of
 from tflgpu.saved.key import Key, key_of
 from tflgpu.saved.model import compiled_in
 from tflgpu.saved.stamps import stamp
+from tflgpu.saved.store import entries
+from tflgpu.tflite.later import LaterModel
+from tflgpu.tflite.model_file import TensorInfo
+from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.running import allocate_and_run
+from tests.saved.saved_models import (
+    FACTS,
+    bytes_of,
+    compiled_small,
+    graph_of,
+    small_model,
+    target_of,
+)
 
 INFO = DeviceInfo("opencl", 0, "a device", "nvidia", True, "driver 1.0")
 
@@ -206,3 +214,139 @@ def test_a_file_for_something_else_says_what_differs() -> None:
     newer = key_of(graph, target_of(), (*FACTS[:2], ("driver", "1.1")))
     with pytest.raises(SavedModelError, match=r"driver: 1\.1 here, 1\.0 there"):
         compiled_in(data, graph, newer, "the file")
+
+
+# A model's file that somebody writes to while it is in use: what it becomes is kept for nobody.
+
+
+def content(weight: float) -> bytes:
+    weights = np.full((5, 6), weight, np.float32)
+    tensors = [
+        TensorSpec("x", (1, 6)),
+        TensorSpec("w", (5, 6), data=weights),
+        TensorSpec("y", (1, 5)),
+    ]
+    operator = OperatorSpec("FULLY_CONNECTED", {}, [0, 1, -1], [2])
+    return write_model(ModelSpec(tensors, [operator], [0], [2]))
+
+
+def opened(tmp_path: Path, model: Path | bytes | bytearray) -> tflgpu.Interpreter:
+    folder = str(tmp_path / "kept")
+    delegate = tflgpu.GpuDelegate(
+        backend="cpu_ref", device=1, serialization_dir=folder, model_token="token"
+    )
+    given = {"model_path": model} if isinstance(model, Path) else {"model_content": model}
+    return tflgpu.Interpreter(**given, experimental_delegates=[delegate])
+
+
+def sums(interpreter: tflgpu.Interpreter, rows: int) -> float:
+    interpreter.resize_tensor_input(0, (rows, 6))
+    allocate_and_run(interpreter, {0: np.ones((rows, 6), np.float32)})
+    return float(interpreter.get_tensor(2)[0, 0])
+
+
+def later(path: Path) -> None:
+    """A clock is coarse: two writes may have one time."""
+    time = path.stat().st_mtime_ns + 1_000_000_000
+    os.utime(path, ns=(time, time))
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_file_that_is_written_over_is_not_compiled(tmp_path: Path, cut: bool) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(content(1))
+    with opened(tmp_path, path) as interpreter:
+        assert sums(interpreter, 1) == 6
+        with path.open("r+b") as file:
+            if cut:
+                file.truncate(0)
+            else:
+                file.write(content(2))
+        later(path)
+        with pytest.raises(tflgpu.TflgpuError, match=r"model\.tflite: somebody wrote to the file"):
+            sums(interpreter, 3)
+    # What has been kept is of the file that was opened.
+    path.write_bytes(content(1))
+    with opened(tmp_path, path) as interpreter:
+        assert sums(interpreter, 3) == 6
+
+
+def test_memory_that_is_written_over_is_not_compiled(tmp_path: Path) -> None:
+    given = bytearray(content(1))
+    with opened(tmp_path, given) as interpreter:
+        assert sums(interpreter, 1) == 6
+        given[:] = content(2)
+        with pytest.raises(tflgpu.TflgpuError, match=r"the memory .* has been changed"):
+            sums(interpreter, 3)
+    with opened(tmp_path, content(1)) as interpreter:
+        assert sums(interpreter, 3) == 6
+
+
+def test_a_file_that_is_replaced_or_touched_stays_in_use(tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(content(1))
+    with opened(tmp_path, path) as interpreter:
+        assert sums(interpreter, 1) == 6
+        later(path)
+        assert sums(interpreter, 2) == 6
+        other = tmp_path / "other"
+        other.write_bytes(content(2))
+        other.replace(path)
+        assert sums(interpreter, 3) == 6
+        path.unlink()
+        assert sums(interpreter, 4) == 6
+    assert len(entries(tmp_path / "kept" / "token" / "models")) == 4
+
+
+# A file that was read before is read where somebody asks, and says the same.
+
+
+MODELS = ["mobilenet_v2_1.0_224_ptq_int8", "movie_review_nl_classifier", "dtln_model_quant_1"]
+
+
+def told(tensor: TensorInfo) -> tuple[object, ...]:
+    data = None if tensor.data is None else (tensor.data.shape, tensor.data.tobytes())
+    return (
+        tensor.index, tensor.name, tensor.shape, tensor.shape_signature, tensor.dtype, data,
+        tensor.quantization, tensor.is_variable, tensor.has_rank, tensor.buffer,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_says_what_the_whole_says(name: str, models_dir: Path) -> None:
+    path = models_dir / f"{name}.tflite"
+    whole, later = read_model(path), read_model(path, lambda data: True)
+    assert isinstance(later, LaterModel)
+    assert later._whole._found is None
+    assert later.signatures == whole.signatures
+    assert len(later.subgraphs) == len(whole.subgraphs)
+    for mine, theirs in zip(later.subgraphs, whole.subgraphs, strict=True):
+        assert (mine.name, mine.inputs, mine.outputs) == (
+            theirs.name,
+            theirs.inputs,
+            theirs.outputs,
+        )
+        assert len(mine.tensors) == len(theirs.tensors)
+        for index in {*mine.inputs, *mine.outputs, 0, -1}:
+            assert told(mine.tensors[index]) == told(theirs.tensors[index])
+    assert later._whole._found is None
+    assert later.main.operators == whole.main.operators
+    assert later._whole._found is not None
+    assert list(map(told, later.main.tensors)) == list(map(told, whole.main.tensors))
+    assert (later.version, later.description) == (whole.version, whole.description)
+    assert later.operator_codes == whole.operator_codes
+    assert later.metadata.keys() == whole.metadata.keys()
+
+
+def test_a_damaged_file_is_refused_where_it_is_read(models_dir: Path) -> None:
+    """Nobody vouches for one; should it happen, it is an error like another."""
+    data = bytearray((models_dir / "tflm_mnist_lstm_fp32.tflite").read_bytes())
+    data[0:4] = b"\xff\xff\xff\x7f"
+    with pytest.raises(ModelError):
+        read_model(bytes(data), lambda given: True)
+
+
+def test_there_is_no_tensor_beyond_the_last(models_dir: Path) -> None:
+    later = read_model(models_dir / "tflm_mnist_lstm_fp32.tflite", lambda data: True)
+    with pytest.raises(IndexError):
+        later.main.tensors[len(later.main.tensors)]

@@ -14,8 +14,6 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from saved_models import small_model
-from test_saved_delegates import REF, assert_same, never, run
 from tflgpu.compiler import compile as compiling
 from tflgpu.errors import AllocationError, DeviceError
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
@@ -31,6 +29,10 @@ from tflgpu.saved.store import entries
 from tflgpu.tflite import build as building
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.running import set_and_run
+from tests.saved.saved_models import small_model
+from tests.saved.test_saved_delegates import REF, assert_same, never, run
 
 Device = Callable[..., GpuDelegate]
 
@@ -148,8 +150,7 @@ def test_other_shapes_are_kept_beside(device: Device, folder: Path) -> None:
             interpreter.allocate_tensors()
             assert interpreter.get_output_details()[0]["shape"].tolist() == [rows, 5]
             assert interpreter.get_input_details()[0]["shape"].tolist() == [rows, 5]
-            interpreter.set_tensor(0, np.arange(5 * rows, dtype=np.float32).reshape(rows, 5))
-            interpreter.invoke()
+            set_and_run(interpreter, {0: np.arange(5 * rows, dtype=np.float32).reshape(rows, 5)})
             found: bytes = interpreter.get_tensor(3).tobytes()
             return found
 

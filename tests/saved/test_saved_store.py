@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saved_models import FACTS, graph_of, small_model, target_of
 from tflgpu.cache import whole_file
 from tflgpu.compiler import compile as compiling
 from tflgpu.compiler.compiled import Compiled
@@ -25,6 +24,8 @@ from tflgpu.errors import SavedModelError
 from tflgpu.saved import store
 from tflgpu.saved.model import SUFFIX
 from tflgpu.saved.store import entries, fault, open_or_compile, prune
+
+from tests.saved.saved_models import FACTS, graph_of, small_model, target_of
 
 POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has other access rules")
 AS_ROOT = pytest.mark.skipif(
@@ -199,14 +200,14 @@ def test_threads_that_want_the_same_compile_it_once(folder: Path, compiled: list
 def test_what_another_made_just_before_the_lock_is_read(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = store.exclusive
+    real = store.one_at_a_time
 
     def late(*arguments: Any) -> Any:
-        monkeypatch.setattr(store, "exclusive", real)
+        monkeypatch.setattr(store, "one_at_a_time", real)
         opened(folder)
         return real(*arguments)
 
-    monkeypatch.setattr(store, "exclusive", late)
+    monkeypatch.setattr(store, "one_at_a_time", late)
     assert isinstance(opened(folder), Compiled)
     assert len(compiled) == 1
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from shape_models import BACKENDS
 from tflgpu import GpuDelegate
+
+from tests.shapes.shape_models import BACKENDS
 
 
 @pytest.fixture(scope="module", params=BACKENDS)

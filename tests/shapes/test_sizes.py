@@ -7,10 +7,8 @@ cheap.
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -24,8 +22,17 @@ from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sizes_child import Measured, beginnings, die, measured, prepare, run, server_state, waste
+from tests.running import set_and_run
+from tests.shapes.sizes_child import (
+    Measured,
+    beginnings,
+    die,
+    measured,
+    prepare,
+    run,
+    server_state,
+    waste,
+)
 
 I32 = DType.I32
 HUGE = 2**31 - 1
@@ -308,8 +315,7 @@ def test_litert_computes_the_same_where_options_are_large(name: str) -> None:
     theirs = litert.Interpreter(model_content=content, experimental_op_resolver_type=kernels)
     theirs.allocate_tensors()
     details = theirs.get_input_details()
-    theirs.set_tensor(details[0]["index"], np.ones(details[0]["shape"], np.float32))
-    theirs.invoke()
+    set_and_run(theirs, {details[0]["index"]: np.ones(details[0]["shape"], np.float32)})
     want = theirs.get_tensor(theirs.get_output_details()[0]["index"])
     (got,) = run(content, None)
     np.testing.assert_allclose(got, want, rtol=1e-5)

@@ -17,6 +17,8 @@ from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import set_and_run
+
 SEQUENCE = "UNIDIRECTIONAL_SEQUENCE_LSTM"
 OUTPUT_STATE, CELL_STATE = 18, 19
 
@@ -172,8 +174,7 @@ def test_a_variable_that_is_written_before_it_is_read_is_a_plain_result() -> Non
         for interpreter in (litert.Interpreter(model_content=content), plain, delegated):
             interpreter.allocate_tensors()
             for scale in (1, -2):
-                interpreter.set_tensor(0, x * np.float32(scale))
-                interpreter.invoke()
+                set_and_run(interpreter, {0: x * np.float32(scale)})
                 outputs.append([interpreter.get_tensor(i).copy() for i in (2, 1)])
     for got in (outputs[2:4], outputs[4:]):
         np.testing.assert_array_equal(got, outputs[:2])
@@ -410,8 +411,7 @@ def test_each_operator_with_a_state_sees_what_the_one_before_made_of_it(device: 
         interpreter.allocate_tensors()
         found = []
         for n in range(4):
-            interpreter.set_tensor(0, np.float32([[n, 1, -n, 0.5]]) / 2)
-            interpreter.invoke()
+            set_and_run(interpreter, {0: np.float32([[n, 1, -n, 0.5]]) / 2})
             found.append([np.array(interpreter.get_tensor(i)) for i in (5, 6, 3)])
         return np.array(found)
 

@@ -14,6 +14,8 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocate_and_run, outputs
+
 
 class Body:
     """A decomposition, written operator by operator; tensors are their indices."""
@@ -105,11 +107,8 @@ def model(
 
 
 def _run(interpreter: Any, arrays: Sequence[Array]) -> list[Array]:
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
-    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
+    allocate_and_run(interpreter, arrays)
+    return outputs(interpreter)
 
 
 def by_litert(content: bytes, arrays: Sequence[Array]) -> list[Array]:

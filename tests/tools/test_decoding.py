@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,20 @@ def test_drawings(tmp_path: Path) -> None:
     drawn = np.asarray(attrs.evolve(answer, picture=image).draw()).astype(int).sum(2)
     assert drawn[100, 200] > 0
     assert (drawn > 0).sum() < 200
+
+
+def test_outputs_without_a_meaning() -> None:
+    """JSON has texts, both parts of complex numbers, and null for what is not finite."""
+    arrays = [
+        np.array([b"gr\xc3\xbcn"], object),
+        np.array([1 + 2j], np.complex64),
+        np.array([[np.nan, np.inf, 1]], np.float32),
+    ]
+    ports = [port(a, name=name) for a, name in zip(arrays, "abc", strict=True)]
+    assert kind_of("array", ports, has_labels=False) == "values"
+    answer = read("values", ports, arrays)
+    assert json.loads(json.dumps(answer.asdict()["outputs"], allow_nan=False)) == {
+        "a": ["gr\u00fcn"], "b": [[1, 2]], "c": [[None, None, 1]],
+    }  # fmt: skip
+    assert kind_of("picture", [], has_labels=True) == "values"
+    assert read("values", [], []).lines() == []

@@ -12,12 +12,13 @@ import flatbuffers
 import numpy as np
 import pytest
 import tflgpu
-from metadata_files import archive, buffer, file, unit, with_metadata
 from tflgpu.errors import ModelError
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu.tools.archive import MOST_BYTES
 from tflgpu.tools.metadata import NAME
+
+from tests.tools.metadata_files import archive, buffer, file, unit, with_metadata
 
 SPEC = ModelSpec(
     [TensorSpec("x", (1, 4, 6, 3)), TensorSpec("y", (1, 4, 6, 3))],

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import task_models as models
 import tflgpu
-from metadata_files import file, unit, with_metadata
-from task_models import COLOURS
 from tflgpu.errors import InputError, ModelError, OptionError
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.tools import task_models as models
+from tests.tools.metadata_files import file, unit, with_metadata
+from tests.tools.task_models import COLOURS
 
 pytest.importorskip("PIL", reason="needs tflgpu[image]")
 
@@ -379,6 +380,19 @@ def test_a_model_of_the_callers(photo: Path) -> None:
         model(np.zeros((1, 8, 10, 3), np.float32))  # still open
         with pytest.raises(OptionError, match="precision: the model was given"):
             tflgpu.Task(model, precision="f16")
+
+
+@pytest.mark.parametrize("cls", [tflgpu.Model, tflgpu.Pool])
+def test_a_model_made_for_several_items(photo: Path, cls: Any) -> None:
+    """A photo is one of them; and the two halves of a call are the call."""
+    with cls(write_model(models.colours()), batch=4) as model:
+        with tflgpu.Task(model, labels=COLOURS) as made:
+            answer = made(photo)
+            prepared = made.prepare(photo)
+            both = model(*(np.repeat(a, 2, 0) for a in prepared.arrays.values()))
+            again = made.answer(both, prepared)
+        assert answer.best.name == again.best.name == "red"
+        np.testing.assert_allclose(answer.scores, again.scores, atol=1e-6)
 
 
 @pytest.mark.parametrize(

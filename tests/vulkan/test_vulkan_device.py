@@ -3,22 +3,38 @@ conformance suite (`tests/conformance/test_contract_ways.py`)."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import numpy as np
 import pytest
 from tflgpu.compiler.plan import ConstRef, OutputRef, Ref
-from tflgpu.conformance.plans import (
-    affine,
-    chain,
-    chain_expected,
-    dispatch,
-    io,
-    plan,
+from tflgpu.conformance.node_checks import run_kernel
+from tflgpu.conformance.plans import affine, chain, chain_expected, dispatch, io, plan
+from tflgpu.conformance.special_table import (
+    build_special,
+    special_arrays,
+    special_cases,
+    wrong_results,
 )
-from tflgpu.errors import DeviceError
+from tflgpu.errors import DeviceError, KernelError
+from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.kernel import Kernel
+from tflgpu.language.subgroup import largest_group
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Precision
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.options import DelegateOptions
+from tflgpu_vulkan.spirv.module import module_of, text_of
+from tflgpu_vulkan.spirv.target import Target
+
+from tests.vulkan.test_spirv import _dispatched
 
 
 def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -144,3 +160,256 @@ def test_what_it_does_not_import(open_device: Callable[..., Any]) -> None:
     again.close()
     odd.close()
     buffer.close()
+
+
+# What of a device kernels may use: asked, turned on, and named by the same rows.
+
+
+ALL = Target(f16_arithmetic=True, matrix_tiles=True, subgroup_shuffle=32)
+MEMBERS = {
+    "f16_storage": {"storageBuffer16BitAccess"},
+    "f16_arithmetic": {"shaderFloat16"},
+    "int8_storage": {"storageBuffer8BitAccess"},
+    "matrix_tiles": {"cooperativeMatrix", "vulkanMemoryModel"},
+}
+
+
+def turned_on(target: Target) -> list[str]:
+    """The members that are set of all structs of the chain."""
+    from tflgpu_vulkan.api import ffi, vk
+    from tflgpu_vulkan.features import enabled
+
+    structs = {
+        vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES: (
+            "ShaderFloat16Int8Features"
+        ),
+        vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES: "8BitStorageFeatures",
+        vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES: "16BitStorageFeatures",
+        vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR: (
+            "CooperativeMatrixFeaturesKHR"
+        ),
+        vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES: (
+            "VulkanMemoryModelFeatures"
+        ),
+    }
+    found: list[str] = []
+    first = chain = enabled(target)  # which keeps the others alive
+    while chain != ffi.NULL:
+        head = ffi.cast("VkBaseInStructure*", chain)
+        struct = ffi.cast(f"VkPhysicalDevice{structs[head.sType]}*", chain)
+        names = [name for name, _ in ffi.typeof(struct).item.fields][2:]
+        found += [name for name in names if getattr(struct, name)]
+        chain = head.pNext
+    del first
+    return found
+
+
+@pytest.mark.parametrize("lacking", [None, *MEMBERS])
+def test_a_device_is_opened_with_what_kernels_use(
+    require_backend: Callable[[str], Any], lacking: str | None
+) -> None:
+    require_backend("vulkan")
+    target = ALL if lacking is None else attrs.evolve(ALL, **{lacking: False})
+    wanted = set().union(*(names for name, names in MEMBERS.items() if name != lacking))
+    assert sorted(turned_on(target)) == sorted(wanted)
+
+
+class Query:
+    """A device that has some of the features."""
+
+    def __init__(self, members: set[str], subgroup: int) -> None:
+        self._members = members
+        self._subgroup = subgroup
+
+    def has(self, feature: Any) -> bool:
+        return feature.member in self._members
+
+    def properties(self, kind: str, extension: str = "") -> Any:
+        from tflgpu_vulkan.api import make
+
+        if "Subgroup" not in kind or "Control" in kind:
+            return None
+        return make(kind, subgroupSize=self._subgroup)
+
+
+@pytest.mark.parametrize("lacking", [None, *MEMBERS])
+def test_a_feature_takes_all_of_its_members(
+    require_backend: Callable[[str], Any], lacking: str | None
+) -> None:
+    require_backend("vulkan")
+    from tflgpu_vulkan.features import _target
+
+    every = set().union(*MEMBERS.values())
+    for missing in sorted(MEMBERS.get(lacking or "", {""})):
+        found = _target(Query(every - {missing}, 32), 0)  # type: ignore[arg-type]
+        assert found.f16_storage == (lacking != "f16_storage")
+        assert found.int8_storage == (lacking != "int8_storage")
+        assert found.f16_arithmetic == (lacking not in ("f16_storage", "f16_arithmetic"))
+        assert found.matrix_tiles == (lacking in (None, "int8_storage"))
+    assert not _target(Query(every, 64), 0).matrix_tiles  # type: ignore[arg-type]
+
+
+# Shuffles of an opened Vulkan device: as many neighbours as its driver allows and the probe
+# finds.
+
+
+NVIDIA, INTEL, AMD = 0x10DE, 0x8086, 0x1002
+
+
+def exchange(mask: int) -> Kernel:
+    k = Builder("exchange", (32, 2, 1))
+    src, dst = (k.buffer(n, Scalar.F32, 4, a) for n, a in (("src", "read"), ("dst", "write")))
+    i = k.let(k.group_id(0) * 64 + k.local_id(1) * 32 + k.local_id(0), "i")
+    k.store(dst, i, k.subgroup_shuffle_xor(k.load(src, i), mask))
+    return k.build()
+
+
+class Answer:
+    """What a driver says of subgroups."""
+
+    def __init__(
+        self, width: int, least: int | None = None, *, operations: int = 0x1F, stages: int = 0x20
+    ) -> None:
+        self._plain = SimpleNamespace(
+            subgroupSize=width, supportedOperations=operations, supportedStages=stages
+        )
+        self._control = None if least is None else SimpleNamespace(minSubgroupSize=least)
+
+    def properties(self, kind: str, extension: str = "") -> Any:
+        return self._control if "Control" in kind else self._plain
+
+
+@pytest.mark.parametrize(("query", "vendor", "widest"), [
+    (Answer(32), NVIDIA, 32), (Answer(32, 32), NVIDIA, 32), (Answer(8), 0, 8),
+    (Answer(64, 32), AMD, 32), (Answer(64), AMD, 32),  # the language has no more than 32
+    (Answer(32, 8), INTEL, 8), (Answer(32), INTEL, 8),  # which chooses a width for each kernel
+    (Answer(16, 4), 0, 4), (Answer(1), 0, 1),
+    (Answer(32, operations=0x0F), NVIDIA, 0), (Answer(32, stages=0x10), NVIDIA, 0),
+])  # fmt: skip
+def test_what_a_driver_allows(
+    require_backend: Callable[[str], Any], query: Any, vendor: int, widest: int
+) -> None:
+    require_backend("vulkan")
+    from tflgpu_vulkan.features import _widest_shuffle
+
+    assert _widest_shuffle(query, vendor) == widest
+
+
+def test_the_probe_agrees_with_drivers_that_are_known(runner: Any) -> None:
+    """A printer that is wrong would only look like a device without shuffles."""
+    from tflgpu_vulkan.features import details_of
+
+    context = runner.device._context
+    if context.info.vendor not in ("mesa", "nvidia"):
+        pytest.skip(f"{runner.name}: it is not known in which order it fills subgroups")
+    details = details_of(context.instance, context.details.physical)
+    assert not isinstance(details, str)
+    assert runner.device.caps.subgroup_shuffle == details.target.subgroup_shuffle >= 4
+
+
+def test_an_opened_device_exchanges_what_it_says(runner: Any) -> None:
+    size = runner.device.caps.subgroup_shuffle
+    if not size:
+        pytest.skip(f"{runner.name} does not shuffle")
+    data = np.arange(512, dtype=np.float32)
+    for mask in range(1, size):
+        got = runner.run(exchange(mask), (2, 1, 1), [data, np.zeros_like(data)])
+        want = data.reshape(128, 4)[np.arange(128) ^ mask]
+        np.testing.assert_array_equal(got[1].reshape(128, 4), want)
+
+
+def test_more_than_it_has_is_refused(runner: Any) -> None:
+    size = runner.device.caps.subgroup_shuffle
+    if size == 32:
+        pytest.skip(f"{runner.name} has as many as the language")
+    data = np.zeros(512, np.float32)
+    with pytest.raises(KernelError, match=r"kernel exchange: a shuffle.*caps\.subgroup_shuffle"):
+        runner.run(exchange(max(1, size)), (2, 1, 1), [data, data])
+
+
+def test_what_the_probe_does_not_find_the_device_has_not(
+    open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    monkeypatch.setattr("tflgpu.backend_kit.subgroup_probe.probe_shuffle", lambda device, widest: 0)
+    opened = open_device()
+    assert opened.caps.subgroup_shuffle == 0
+    with pytest.raises(KernelError, match="a shuffle, which this device does not have"):
+        opened.source(exchange(1))
+
+
+def _kernels(op: OpDef, caps: DeviceCaps) -> list[Kernel]:
+    return [kernel for precision in Precision for kernel in _dispatched(op, precision, caps)]
+
+
+@pytest.mark.parametrize(
+    "name", ["SOFTMAX", "MEAN", "ARG_MAX", "AVERAGE_POOL_2D", "FULLY_CONNECTED"]
+)
+def test_modules_of_teams_are_valid(spirv_tool: Callable[[str], str], name: str) -> None:
+    tool = spirv_tool("spirv-val")
+    caps = DeviceCaps(max_bindings=32, is_gpu=True, f16_arithmetic=True, subgroup_shuffle=32)
+    target = Target(f16_arithmetic=True, subgroup_shuffle=32)
+    kernels = [k for k in _kernels(builtin_ops()[name], caps) if largest_group(k)]
+    assert kernels
+    for module in {module_of(kernel, target) for kernel in kernels}:
+        command = [tool, "--target-env", "vulkan1.1", "-"]
+        done = subprocess.run(command, input=module, capture_output=True, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+def test_the_probe_s_kernels_are_not_counted(open_device: Callable[..., Any]) -> None:
+    assert open_device().compiled == 0
+
+
+# NaN and infinities on devices that do not promise to keep them: questions are asked of bits.
+
+
+KEEPS = Target(f16_arithmetic=True, keeps_special=frozenset({16, 32}))
+DOES_NOT = attrs.evolve(KEEPS, keeps_special=frozenset())
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("scalar", [Scalar.F32, Scalar.F16], ids=lambda s: s.value)
+def test_special_numbers_without_a_promise(
+    scalar: Scalar,
+    width: int,
+    require_backend: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require_backend("vulkan")
+    from tflgpu_vulkan import features
+    from tflgpu_vulkan.plugin import tflgpu_open_device
+
+    found = features._target
+    monkeypatch.setattr(
+        features, "_target", lambda *given: attrs.evolve(found(*given), keeps_special=frozenset())
+    )
+    device: Any = tflgpu_open_device("vulkan", 0, DelegateOptions())
+    try:
+        if scalar is Scalar.F16 and not device.caps.f16_arithmetic:
+            pytest.skip(f"{device.info.name} has no 16-bit arithmetic")
+        cases = special_cases(scalar, halves=device.caps.f16_arithmetic)
+        kernel, groups = build_special(cases, scalar, width)
+        arrays = run_kernel(device, kernel, groups, special_arrays(cases, scalar))
+        assert not wrong_results(cases, scalar, arrays)
+    finally:
+        device.close()
+
+
+@pytest.mark.parametrize("target", [KEEPS, DOES_NOT], ids=["keeps", "does not"])
+def test_no_extreme_loses_a_nan_and_spirv_val_accepts_all_of_it(target: Target) -> None:
+    for scalar in (Scalar.F32, Scalar.F16):
+        cases = special_cases(scalar, halves=True)
+        for width in (1, 3, 4):
+            kernel, _ = build_special(cases, scalar, width)
+            text = text_of(kernel, target)
+            assert "FMin" not in text
+            assert "FMax" not in text
+            tool = shutil.which("spirv-val")
+            if tool is None:
+                continue
+            done = subprocess.run(
+                [tool, "--target-env", "vulkan1.1", "-"],
+                input=module_of(kernel, target), capture_output=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, (done.stdout + done.stderr).decode()

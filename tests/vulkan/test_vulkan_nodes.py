@@ -15,21 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.conformance.node_table import (
-    GROUPS,
     NodeCase,
-    build_table,
     operands,
-    result_of,
     table,
-    table_arrays,
-    ulps,
 )
 from tflgpu.language.builder import Builder
-from tflgpu.language.interpreter import interpret
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 
-_NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
+from tests.language.node_tables import NUMPY_ULP, wrong_functions
+
 _F32 = 2.0**-23
 
 #: Functions whose error the specification bounds otherwise than by units of the result: an
@@ -64,40 +59,13 @@ def needs_f16(runner: Any, scalar: Scalar) -> None:
 )
 def test_every_operation(runner: Any, scalar: Scalar, width: int) -> None:
     needs_f16(runner, scalar)
-    cases = table(scalar)
-    kernel = build_table(cases, scalar, width)
-    arrays, own = table_arrays(cases, scalar, width, seed=1)
-    got = runner.run(kernel, GROUPS, arrays)
-    interpret(kernel, GROUPS, arrays)
-    off: dict[str, object] = {}
-    for number, case in enumerate(cases):
-        found, want = (result_of(cases, number, a, width) for a in (got, arrays))
-        if case.name in _LOOSE:
-            at = _first_beyond(_LOOSE[case.name], own[number], found, want)
-            if at is not None:
-                off[case.name] = (found[at], want[at], [a[at] for a in own[number]])
-        elif (distance := ulps(found, want)) > _allowed(case, scalar):
-            off[case.name] = distance
-    assert not off
-
-
-def _first_beyond(
-    bound: Callable[..., Any], own: list[np.ndarray], found: np.ndarray, want: np.ndarray
-) -> int | None:
-    eps = float(np.finfo(want.dtype).eps)
-    with np.errstate(all="ignore"):
-        allowed = bound(eps, *(a.astype(np.float64) for a in own))
-        # One unit more, in which the result itself is rounded, and NumPy's part.
-        allowed = allowed + (1 + _NUMPY_ULP) * np.spacing(np.abs(want)).astype(np.float64)
-        distance = np.abs(found.astype(np.float64) - want.astype(np.float64))
-    wrong = np.flatnonzero((found != want) & ~(distance <= allowed))
-    return int(wrong[0]) if wrong.size else None
+    assert not wrong_functions(runner, scalar, width, _LOOSE, _allowed)
 
 
 def _allowed(case: NodeCase, scalar: Scalar) -> float:
     if scalar is Scalar.F16:
         return 1 if case.ulp else 0  # computed in f32 and rounded, or rounded once
-    return case.ulp + (_NUMPY_ULP if case.ulp else 0)
+    return case.ulp + (NUMPY_ULP if case.ulp else 0)
 
 
 def unary(fn: str, count: int, arity: int = 1) -> Kernel:

@@ -3,16 +3,28 @@ conformance suite (`tests/conformance/test_suite.py`)."""
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+import tflgpu
 from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef
 from tflgpu.conformance.plans import add, affine, biased, chain, chain_expected, dispatch, io, plan
-from tflgpu.errors import CompileError
+from tflgpu.errors import CompileError, DeviceError, KernelError
+from tflgpu.language.builder import Builder
 from tflgpu.language.kernel import Kernel
+from tflgpu.language.types import Scalar
+from tflgpu.plugins.registry import registry
+
+from tests.lifetimes import child
 
 
 def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -129,3 +141,192 @@ class TestCompiling:
 
         open_device(dialect=Spy()).load(biased(8))
         assert seen == [open_device().source(add(8))]
+
+
+# Nothing is released while the device still uses it: `wait_idle` returns when it is idle.
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def test_idle_is_when_all_is_done(require_backend: Callable[[str], Any]) -> None:
+    require_backend("wgpu")
+    from tflgpu_wgpu.native import wait_idle
+
+    device = registry().open_device("wgpu", 0, tflgpu.DelegateOptions())
+    recording: Any = device.load(child.slow_plan(device, 16, 4))._inner  # type: ignore[union-attr]
+    recording.run()
+    took = _seconds(recording.run)
+    handle = recording._device._internal
+    assert _seconds(lambda: wait_idle(handle)) < took / 2  # there is nothing to wait for
+    for _ in range(3):  # what was wrong depended on what was in a register
+        recording._all.submit()
+        wait_idle(handle)
+        # What is left of a run is to map what was written.
+        rest = _seconds(lambda: recording._download_all.wait(recording._outputs.for_run().address))
+        assert rest < took / 2, (rest, took)
+    recording.close()
+    device.close()
+
+
+# What a refused command leaves, and what a closed device lets go.
+
+
+def test_a_refused_command_ends_the_recording(device: Any) -> None:
+    from tflgpu_wgpu.native import Commands, Launch
+
+    recording = device.load(biased(33))
+    other = device.load(chain(33, device.alignment))
+    # Bindings for another kernel's buffers: what wgpu refuses when the encoding is finished.
+    wrong = Launch(recording._launches[0].pipeline, other._launches[0].bind_group, (1, 1, 1))
+    working = recording._all
+    recording._all = Commands(device._device, [], [wrong], [])
+    with pytest.raises(DeviceError, match=r"(?is)running.*bind group"):
+        recording.run()
+    recording._all = working
+    with pytest.raises(DeviceError, match=r"(?is)earlier run.*bind group"):
+        recording.run()
+    with pytest.raises(DeviceError, match="earlier run"):
+        recording.profile()
+    recording.close()
+    other.run()
+    assert (other.outputs[0] == chain_expected(np.zeros(33))).all()
+
+
+def test_closed_devices_keep_no_threads(open_device: Callable[..., Any]) -> None:
+    before = set(threading.enumerate())
+    closed = []
+    for _ in range(3):
+        device = open_device()
+        recording = device.load(biased(9))
+        device.close()
+        closed += [device, recording]
+    # Whoever still holds the closed objects does not hold what they held.
+    assert not set(threading.enumerate()) - before
+
+
+# Shuffles of an opened WebGPU device: as many neighbours as its adapter allows and the probe
+# finds.
+
+
+NVIDIA, AMD, INTEL, APPLE, MESA = 0x10DE, 0x1002, 0x8086, 0x106B, 0x10005
+
+
+def exchange(mask: int) -> Kernel:
+    k = Builder("exchange", (32, 1, 1))
+    dst = k.buffer("dst", Scalar.I32, 1, "write")
+    k.store(dst, k.global_id(0), k.subgroup_shuffle_xor(k.local_id(0), mask))
+    return k.build()
+
+
+@pytest.mark.parametrize(("vendor", "least", "widest"), [
+    (NVIDIA, {}, 32), (APPLE, {"subgroup_min_size": 4}, 32), (MESA, {"subgroup_min_size": 4}, 32),
+    (INTEL, {"subgroup_min_size": 8}, 8), (AMD, {"stackgroup_min_size": 32}, 32),
+    (AMD, {"subgroup_min_size": 64}, 32), (INTEL, {}, 0),
+])  # fmt: skip
+def test_what_an_adapter_allows(
+    require_backend: Callable[[str], Any], vendor: int, least: dict[str, int], widest: int
+) -> None:
+    require_backend("wgpu")
+    from tflgpu_wgpu.adapters import widest_shuffle
+
+    info = {"vendor_id": vendor, **least}
+    assert widest_shuffle(info, {"subgroup", "shader-f16"}) == widest
+    assert widest_shuffle(info, {"shader-f16"}) == 0
+
+
+def test_the_probe_finds_what_is_known(device: Any) -> None:
+    """A printer that is wrong would only look like a device without shuffles."""
+    if device.caps.vendor not in ("mesa", "nvidia"):
+        pytest.skip(f"{device.info.name}: it is not known in which order it fills subgroups")
+    assert device.caps.subgroup_shuffle >= (32 if device.caps.vendor == "nvidia" else 4)
+
+
+def test_more_than_it_has_is_refused(device: Any) -> None:
+    size = device.caps.subgroup_shuffle
+    if size > 1:
+        assert "subgroupShuffleXor" in device.source(exchange(size // 2))
+    if size == 32:
+        pytest.skip(f"{device.info.name} has as many as the language")
+    with pytest.raises(KernelError, match=r"kernel exchange: a shuffle.*caps\.subgroup_shuffle"):
+        device.source(exchange(max(1, size)))
+
+
+def test_what_the_probe_does_not_find_the_device_has_not(
+    open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    monkeypatch.setattr("tflgpu.backend_kit.subgroup_probe.probe_shuffle", lambda device, widest: 0)
+    opened = open_device()
+    assert opened.caps.subgroup_shuffle == 0
+    with pytest.raises(KernelError, match="a shuffle, which this device does not have"):
+        opened.source(exchange(1))
+
+
+def test_the_probe_s_kernels_are_not_counted(device: Any) -> None:
+    assert device.compiled == 0
+
+
+def test_a_dialect_of_the_caller_s_is_not_probed(open_device: Callable[..., Any]) -> None:
+    from tflgpu_wgpu.dialect import WgslDialect
+
+    assert open_device(dialect=WgslDialect()).caps.subgroup_shuffle == 0
+
+
+# A forked child releases nothing that wgpu made for its parent, not even garbage: wgpu would wait
+# for threads of its driver's that only the parent has.
+
+
+PROGRAM = """
+import gc, os, sys, time
+import wgpu
+from tflgpu import GpuDelegate
+
+class Circle:
+    pass
+
+gc.disable()
+with GpuDelegate(backend="wgpu") as delegate:  # which a child cannot use
+    assert delegate.device is not None
+    left = Circle()
+    left.itself = left
+    device = wgpu.gpu.request_adapter_sync().request_device_sync()
+    usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST
+    left.buffer = device.create_buffer(size=1 << 20, usage=usage)
+    device.queue.write_buffer(left.buffer, 0, bytes(1 << 20))
+    del left, device
+    child = os.fork()
+    if not child:
+        gc.collect()
+        os._exit(0)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            sys.exit(status)
+        time.sleep(0.01)
+    os.kill(child, 9)
+    sys.exit("the child hangs")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_collects_none_of_it(require_backend: Callable[[str], Any]) -> None:
+    require_backend("wgpu")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_the_collector_works_again_on_both_sides() -> None:
+    assert gc.isenabled()
+    child = os.fork()
+    if not child:
+        os._exit(7 if gc.isenabled() else 8)
+    assert gc.isenabled()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

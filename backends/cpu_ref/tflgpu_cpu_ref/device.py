@@ -10,7 +10,6 @@ import numpy as np
 from tflgpu.backend_kit.base_buffer import host_bytes
 from tflgpu.backend_kit.base_device import BaseDevice
 from tflgpu.compiler.plan import Plan
-from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.errors import CompileError, DeviceError, KernelError
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.check import check
@@ -19,7 +18,7 @@ from tflgpu.language.subgroup import LARGEST
 from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_cpu_ref.dump import dump
-from tflgpu_cpu_ref.memory import Block, HostBuffer, Memory, footprint
+from tflgpu_cpu_ref.memory import Block, HostBuffer, Memory
 from tflgpu_cpu_ref.plugin import INTERPRETER as INFO
 from tflgpu_cpu_ref.plugin import REFERENCES
 from tflgpu_cpu_ref.recording import CpuRefRecording
@@ -90,6 +89,3 @@ class CpuRefDevice(BaseDevice):
             shared=self._weights,
         )
         return CpuRefRecording(plan, memory)
-
-    def _footprint(self, plan: Plan) -> MemoryUse:
-        return footprint(plan)

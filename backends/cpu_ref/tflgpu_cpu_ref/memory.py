@@ -12,7 +12,7 @@ from tflgpu.backend_kit.plan_memory import POISON, BasePlanMemory, named_arenas
 from tflgpu.backend_kit.shared_weights import Made, SharedWeights
 from tflgpu.compiler.plan import ArenaRef, OutputRef, Plan
 from tflgpu.contract.buffers import Bytes, Span
-from tflgpu.contract.memory_use import MemoryUse, Use
+from tflgpu.contract.memory_use import Use
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 
@@ -104,11 +104,6 @@ class Memory(BasePlanMemory[Block]):
         block = Block(name, whole, self.band)
         block.bytes[...] = 0
         return block
-
-
-def footprint(plan: Plan) -> MemoryUse:
-    """What a plan takes without guard bands."""
-    return MemoryUse(plan.arena_bytes, plan.constant_bytes, plan.edge_bytes)
 
 
 class HostBuffer(BaseBuffer):

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 import pyopencl as cl
 from tflgpu.backend_kit.account import Ledger
-from tflgpu.backend_kit.buffer_memory import BufferMemory
+from tflgpu.backend_kit.buffer_memory import BufferPlanMemory
 from tflgpu.backend_kit.placement import place
 from tflgpu.backend_kit.pools import LEAST
 from tflgpu.backend_kit.shared_weights import SharedWeights
@@ -38,7 +38,7 @@ class Region:
     host: Bytes | None = attrs.field(default=None, repr=False)
 
 
-class Memory(BufferMemory[Region]):
+class Memory(BufferPlanMemory[Region]):
     """The buffers of a plan. Its inputs and outputs are staged (`tflgpu_opencl.staging`)."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from tflgpu.backend_kit.base_device import releasing_on_error
-from tflgpu.backend_kit.heaps import Kind
+from tflgpu.backend_kit.heaps import HeapKind
 from tflgpu.backend_kit.pools import PooledRegion
 from tflgpu.contract.buffers import Bytes
 from tflgpu.errors import DeviceError
@@ -107,7 +107,7 @@ class Block:
     A mapped block is freed when it is released and no array over it is left.
     """
 
-    def __init__(self, context: Context, nbytes: int, kind: Kind) -> None:
+    def __init__(self, context: Context, nbytes: int, kind: HeapKind) -> None:
         self.nbytes = nbytes
         self._bytes: Bytes | None = None
         self._owner: Any = None
@@ -116,10 +116,14 @@ class Block:
         )
         needs, own = allocation.needs, vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
         shared = SHARED if context.details.shares_memory else CACHED
-        wishes = {Kind.DEVICE: (own, 0), Kind.HOST: (shared, VISIBLE), Kind.REACHED: (WRITABLE,)}
+        wishes = {
+            HeapKind.DEVICE: (own, 0),
+            HeapKind.HOST: (shared, VISIBLE),
+            HeapKind.REACHED: (WRITABLE,),
+        }
         with releasing_on_error(allocation):
             allocation.bind(needs.size, needs.memoryTypeBits, *wishes[kind])
-            if kind is not Kind.DEVICE:
+            if kind is not HeapKind.DEVICE:
                 # Arrays refer to the owner, so its end is the end of the last of them.
                 self._owner = _Mapping(allocation.map(nbytes), nbytes)
                 self._bytes = np.asarray(self._owner)

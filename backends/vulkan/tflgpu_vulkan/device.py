@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 from tflgpu.backend_kit.account import Ledger
-from tflgpu.backend_kit.heaps import Kind
+from tflgpu.backend_kit.heaps import HeapKind
 from tflgpu.backend_kit.kernel_device import KernelDevice
 from tflgpu.backend_kit.pooled_memory import PooledMemory
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
@@ -104,7 +104,7 @@ class VulkanDevice(KernelDevice[PooledMemory[Block]]):
         self._context.details = attrs.evolve(details, caps=self.caps, target=target)
 
     def _allocate_buffer(self, nbytes: int) -> VulkanBuffer:
-        kind = Kind.HOST if self.in_place else Kind.DEVICE
+        kind = HeapKind.HOST if self.in_place else HeapKind.DEVICE
         region, pool = self._heaps.zeros("a buffer", nbytes, kind)
         return self._buffer(region, pool, is_mapped=self.in_place)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from tflgpu.backend_kit.heaps import Copy, Heaps, Kind
+from tflgpu.backend_kit.heaps import HeapKind, Heaps, PieceCopy
 from tflgpu.backend_kit.run_commands import exchange
 from tflgpu.errors import DeviceError
 
@@ -37,10 +37,10 @@ class VulkanHeaps(Heaps[Block]):
 
     # Inside
 
-    def _block(self, kind: Kind, nbytes: int) -> Block:
+    def _block(self, kind: HeapKind, nbytes: int) -> Block:
         return Block(self.context, nbytes, kind)
 
-    def _copy(self, piece: Region, copies: Sequence[Copy[Block]], *, to_host: bool) -> None:
+    def _copy(self, piece: Region, copies: Sequence[PieceCopy[Block]], *, to_host: bool) -> None:
         commands = self._taken()
         is_done = False
         try:

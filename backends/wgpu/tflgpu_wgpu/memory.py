@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 from tflgpu.backend_kit.account import Ledger
 from tflgpu.backend_kit.base_device import releasing_on_error
-from tflgpu.backend_kit.buffer_memory import BufferMemory
+from tflgpu.backend_kit.buffer_memory import BufferPlanMemory
 from tflgpu.backend_kit.placement import place
 from tflgpu.backend_kit.shared_weights import SharedWeights
 from tflgpu.compiler.plan import Plan
@@ -45,7 +45,7 @@ class Region:
         return {"buffer": self.buffer, "offset": self.offset - self.band, "size": size}
 
 
-class Memory(BufferMemory[Region]):
+class Memory(BufferPlanMemory[Region]):
     """The buffers of a plan."""
 
     step = 4  # WebGPU copies words

@@ -22,7 +22,7 @@ from tflgpu.contract.memory_use import MemoryUse, Use
 from tflgpu.ir.dtypes import Array
 
 
-class BufferMemory(BasePlanMemory[R], Generic[R]):
+class BufferPlanMemory(BasePlanMemory[R], Generic[R]):
     """The memory of one recording. A subclass has `_make`, `_part`, `_read`, `_write` and `_free`,
     and makes ``inputs`` and ``outputs`` by `new`."""
 

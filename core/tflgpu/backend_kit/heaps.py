@@ -4,7 +4,7 @@ the application chooses where memory lies (Vulkan, Direct3D 12)."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
@@ -13,7 +13,8 @@ from typing import Generic
 import attrs
 import numpy as np
 
-from tflgpu.backend_kit.pools import B, BasePool, PooledRegion
+from tflgpu.backend_kit.base_device import releasing_on_error
+from tflgpu.backend_kit.pools import B, Pool, PooledRegion
 from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.memory_use import Use
 
@@ -24,7 +25,7 @@ PIECE = 64 << 20
 _KEPT = 256 << 10
 
 
-class Kind(Enum):
+class HeapKind(Enum):
     """Whose memory it is."""
 
     #: The device's own.
@@ -36,7 +37,7 @@ class Kind(Enum):
 
 
 @attrs.frozen(eq=False)
-class Copy(Generic[B]):
+class PieceCopy(Generic[B]):
     """``nbytes`` at ``start`` in the host's piece, and at ``at`` in a region."""
 
     region: PooledRegion[B]
@@ -51,8 +52,8 @@ class Heaps(ABC, Generic[B]):
     Attributes:
         alignment: Bytes to which what is bound must be aligned.
         limit: Bytes of the largest allocation.
-        has_reached: Whether there is memory of the kind `Kind.REACHED`.
-        has_cached: Whether the host reads what is of the kind `Kind.HOST` at full speed.
+        has_reached: Whether there is memory of the kind `HeapKind.REACHED`.
+        has_cached: Whether the host reads what is of the kind `HeapKind.HOST` at full speed.
     """
 
     def __init__(
@@ -62,12 +63,12 @@ class Heaps(ABC, Generic[B]):
         self.limit = limit
         self.has_reached = has_reached
         self.has_cached = has_cached
-        self._spare: list[tuple[PooledRegion[B], BasePool[B]]] = []
+        self._spare: list[tuple[PooledRegion[B], Pool[B]]] = []
 
     # For subclasses to write
 
     @abstractmethod
-    def _block(self, kind: Kind, nbytes: int) -> B:
+    def _block(self, kind: HeapKind, nbytes: int) -> B:
         """One allocation.
 
         Raises:
@@ -75,7 +76,9 @@ class Heaps(ABC, Generic[B]):
         """
 
     @abstractmethod
-    def _copy(self, piece: PooledRegion[B], copies: Sequence[Copy[B]], *, to_host: bool) -> None:
+    def _copy(
+        self, piece: PooledRegion[B], copies: Sequence[PieceCopy[B]], *, to_host: bool
+    ) -> None:
         """Copy from ``piece``, which is the host's, or to it; return, or raise, when the device is
         done with all of them: they are freed next. What was submitted before is done before, and
         what follows is after it.
@@ -86,12 +89,12 @@ class Heaps(ABC, Generic[B]):
 
     # What memory, recordings and buffers use
 
-    def pool(self, kind: Kind, use: Use = Use.STAGING) -> BasePool[B]:
+    def pool(self, kind: HeapKind, use: Use = Use.STAGING) -> Pool[B]:
         """Regions to be laid out in memory of a kind."""
         what = f"{kind.value} memory"
-        return _Pool(partial(self._block, kind), self.alignment, self.limit, what, use)
+        return Pool(partial(self._block, kind), self.alignment, self.limit, what, use)
 
-    def zeros(self, name: str, nbytes: int, kind: Kind) -> tuple[PooledRegion[B], BasePool[B]]:
+    def zeros(self, name: str, nbytes: int, kind: HeapKind) -> tuple[PooledRegion[B], Pool[B]]:
         """A region in a pool of its own, all zeros.
 
         Raises:
@@ -99,21 +102,20 @@ class Heaps(ABC, Generic[B]):
         """
         pool = self.pool(kind)
         region = pool.region(name, nbytes)
-        try:
+        with releasing_on_error(pool):
             pool.allocate()
             self.fill([region], [np.zeros(nbytes, np.uint8)], kind)
-        except BaseException:
-            pool.release()
-            raise
         return region, pool
 
-    def fill(self, regions: Sequence[PooledRegion[B]], arrays: Sequence[Bytes], kind: Kind) -> None:
+    def fill(
+        self, regions: Sequence[PooledRegion[B]], arrays: Sequence[Bytes], kind: HeapKind
+    ) -> None:
         """Fill regions of one kind of memory from their start.
 
         Raises:
             DeviceError: memory ran out, or the device failed.
         """
-        if kind is Kind.DEVICE:
+        if kind is HeapKind.DEVICE:
             self.upload(regions, arrays)
             return
         for region, data in zip(regions, arrays, strict=True):
@@ -130,13 +132,13 @@ class Heaps(ABC, Generic[B]):
             return
         with self._piece(total) as piece:
             filled = 0
-            copies: list[Copy[B]] = []
+            copies: list[PieceCopy[B]] = []
             for region, data in zip(regions, arrays, strict=True):
                 done = 0
                 while done < data.nbytes:
                     size = min(data.nbytes - done, piece.nbytes - filled)
                     piece.bytes[filled : filled + size] = data[done : done + size]
-                    copies.append(Copy(region, done, filled, size))
+                    copies.append(PieceCopy(region, done, filled, size))
                     done, filled = done + size, filled + size
                     if filled == piece.nbytes:
                         self._copy(piece, copies, to_host=False)
@@ -156,7 +158,7 @@ class Heaps(ABC, Generic[B]):
         with self._piece(nbytes) as piece:
             for start in range(0, nbytes, piece.nbytes):
                 size = min(nbytes - start, piece.nbytes)
-                self._copy(piece, [Copy(region, start, 0, size)], to_host=True)
+                self._copy(piece, [PieceCopy(region, start, 0, size)], to_host=True)
                 found[start : start + size] = piece.bytes[:size]
         return found
 
@@ -181,31 +183,15 @@ class Heaps(ABC, Generic[B]):
             else:
                 pool.release()
 
-    def _spared(self, total: int) -> tuple[PooledRegion[B], BasePool[B]] | None:
+    def _spared(self, total: int) -> tuple[PooledRegion[B], Pool[B]] | None:
         # Threads may ask at once: whoever takes it has it alone.
         with suppress(IndexError):
             return self._spare.pop() if total <= _KEPT else None
         return None
 
-    def _new_piece(self, total: int) -> tuple[PooledRegion[B], BasePool[B]]:
-        pool = self.pool(Kind.HOST)
+    def _new_piece(self, total: int) -> tuple[PooledRegion[B], Pool[B]]:
+        pool = self.pool(HeapKind.HOST)
         piece = pool.region("the host's piece", max(min(total, PIECE), min(_KEPT, PIECE)))
-        try:
+        with releasing_on_error(pool):
             pool.allocate()
-        except BaseException:
-            pool.release()
-            raise
         return piece, pool
-
-
-class _Pool(BasePool[B]):
-    """Regions in blocks of one kind of memory."""
-
-    def __init__(
-        self, make: Callable[[int], B], alignment: int, limit: int, what: str, use: Use
-    ) -> None:
-        super().__init__(alignment, limit, what, use)
-        self._make = make
-
-    def _block(self, nbytes: int) -> B:
-        return self._make(nbytes)

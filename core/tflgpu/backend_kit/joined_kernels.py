@@ -169,4 +169,5 @@ class JoinedKernels(KeptKernels[W, P]):
             for source, each in made.items():
                 self.keep(source, each)
 
-        in_parallel(self.thread_name, build, [*programs, *alone])
+        every: list[Joined | str] = [*programs, *alone]
+        in_parallel(self.thread_name, build, every)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tflgpu.backend_kit.parallel import as_they_come
+from tflgpu.backend_kit.parallel import in_parallel
 from tflgpu.backend_kit.progress import Count
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class KernelCache(ABC, Generic[W, C, T]):
 
     def _make_all(self, items: Iterator[tuple[Kernel, C]]) -> None:
         """Compile what comes, and `keep` each."""
-        as_they_come(self.thread_name, lambda item: self.make(*item), items)
+        in_parallel(self.thread_name, lambda item: self.make(*item), items)
 
     def _forget(self, made: T) -> None:
         """It is not kept any more; recordings may have it still."""

@@ -50,16 +50,30 @@ def _runs_right(device: Device, kernel: Kernel, operands: Array, count: int) -> 
     step = PlannedDispatch(kernel, (1, 1, 1), (InputRef(0), OutputRef(0)), kernel.name)
     ios = _io(source, operands.size), _io(target, count)
     try:
-        recording = device.load(Plan(0, device.alignment, (), ios[:1], ios[1:], (step,)))
-        try:
-            recording.inputs[0][...] = operands
-            recording.run()
-            return bool((recording.outputs[0] == expected).all())
-        finally:
-            recording.close()
+        (found,) = results_of(
+            device, Plan(0, device.alignment, (), ios[:1], ios[1:], (step,)), operands
+        )
+        return bool((found == expected).all())
     except TflgpuError as error:
         _LOG.info("tflgpu: %s: %s failed: %s", device.info.name, kernel.name, error)
         return False
+
+
+def results_of(device: Device, plan: Plan, operands: Array) -> list[Array]:
+    """What a plan of one input makes of ``operands``: its outputs, which held -1 before.
+
+    Raises:
+        TflgpuError: the device refused it.
+    """
+    recording = device.load(plan)
+    try:
+        recording.inputs[0][...] = operands
+        for results in recording.outputs:
+            results[...] = -1
+        recording.run()
+        return [np.array(results) for results in recording.outputs]
+    finally:
+        recording.close()
 
 
 def _io(buffer: KernelBuffer, count: int) -> PlannedIO:

@@ -8,42 +8,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sized
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from itertools import takewhile
+from typing import TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
 _MAX_THREADS = 16
 
 
-def in_parallel(name: str, function: Callable[..., T], *arguments: Sequence[Any]) -> list[T]:
-    """``function`` of each of the arguments, as `map` has them; threads get ``name``.
-
-    Raises:
-        What a call raises, the first in order; the others have ended then.
-    """
-    count = min(len(each) for each in arguments)
-    if count <= 1:
-        return list(map(function, *arguments))
-    stopped = threading.Event()
-
-    def call(*args: Any) -> T:
-        if stopped.is_set():
-            raise InterruptedError("the call was interrupted")
-        return function(*args)
-
-    def work() -> list[T]:
-        threads = min(count, os.cpu_count() or 1, _MAX_THREADS)
-        with ThreadPoolExecutor(threads, name) as pool:
-            return list(pool.map(call, *arguments))
-
-    # Signals are handled in the main thread. So that none comes between starting a thread and
-    # knowing of it, the pool is a matter of a thread of its own.
-    return aside(name, work, stopped.set)
-
-
-def as_they_come(name: str, function: Callable[[S], T], items: Iterable[S]) -> list[T]:
+def in_parallel(name: str, function: Callable[[S], T], items: Iterable[S]) -> list[T]:
     """``function`` of each item, in order, on threads that get ``name``. A thread begins as soon as
     there is an item, while the next is still being made: programs are printed while a driver
     compiles those before them.
@@ -51,22 +26,26 @@ def as_they_come(name: str, function: Callable[[S], T], items: Iterable[S]) -> l
     Raises:
         What making an item or a call raises, the first in order; all calls have ended then.
     """
+    if isinstance(items, Sized) and len(items) <= 1:
+        return list(map(function, items))
     stopped = threading.Event()
 
-    def until_stopped() -> Iterator[S]:
-        for item in items:
-            if stopped.is_set():
-                raise InterruptedError("the call was interrupted")
-            yield item
+    def call(item: S) -> T:
+        if stopped.is_set():
+            raise InterruptedError("the call was interrupted")
+        return function(item)
 
     def work() -> list[T]:
         pool = ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS), name)
         try:
-            begun = [pool.submit(function, item) for item in until_stopped()]
+            going_on = takewhile(lambda _: not stopped.is_set(), items)
+            begun = [pool.submit(call, item) for item in going_on]
             return [each.result() for each in begun]
         finally:
             pool.shutdown(cancel_futures=True)
 
+    # Signals are handled in the main thread. So that none comes between starting a thread and
+    # knowing of it, the pool is a matter of a thread of its own.
     return aside(name, work, stopped.set)
 
 

@@ -14,9 +14,9 @@ from typing import Generic
 from tflgpu.backend_kit.account import Ledger
 from tflgpu.backend_kit.base_buffer import flat_bytes
 from tflgpu.backend_kit.base_device import releasing_on_error
-from tflgpu.backend_kit.heaps import Heaps, Kind
+from tflgpu.backend_kit.heaps import HeapKind, Heaps
 from tflgpu.backend_kit.plan_memory import BasePlanMemory, named_arenas
-from tflgpu.backend_kit.pools import B, BasePool, PooledRegion
+from tflgpu.backend_kit.pools import B, Pool, PooledRegion
 from tflgpu.backend_kit.shared_weights import Made, SharedWeights
 from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan, PlannedIO
 from tflgpu.contract.buffers import Bytes
@@ -66,11 +66,11 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
         self.heaps = heaps
         self._plan = plan
         self.in_place = shared or guarded
-        kind = self._kind = Kind.HOST if self.in_place else Kind.DEVICE
+        kind = self._kind = HeapKind.HOST if self.in_place else HeapKind.DEVICE
         self._arena = heaps.pool(kind, Use.ARENA)
         self._edges = heaps.pool(kind)
-        self._staging = heaps.pool(Kind.HOST)
-        self._reached = heaps.pool(Kind.REACHED)
+        self._staging = heaps.pool(HeapKind.HOST)
+        self._reached = heaps.pool(HeapKind.REACHED)
         self._pools = (self._arena, self._edges, self._staging, self._reached)
         self.input_arrays: tuple[Array, ...] = ()
         self.output_arrays: tuple[Array, ...] = ()
@@ -224,7 +224,7 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
 class _Freeing(Generic[B]):
     """The end of a pool of constants, which comes with that of the last of them."""
 
-    def __init__(self, pool: BasePool[B], ledger: Ledger, users: int) -> None:
+    def __init__(self, pool: Pool[B], ledger: Ledger, users: int) -> None:
         self._pool, self._ledger, self._users = pool, ledger, users
 
     def __call__(self) -> None:

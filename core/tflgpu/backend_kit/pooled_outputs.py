@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
 from tflgpu.backend_kit.base_device import releasing_on_error
-from tflgpu.backend_kit.heaps import Kind
+from tflgpu.backend_kit.heaps import HeapKind
 from tflgpu.backend_kit.output_sets import OutputSet, OutputSets
 from tflgpu.backend_kit.pooled_memory import PooledMemory
-from tflgpu.backend_kit.pools import B, BasePool, PooledRegion
+from tflgpu.backend_kit.pools import B, Pool, PooledRegion
 from tflgpu.ir.dtypes import Array
 
 
@@ -28,7 +28,7 @@ class PooledOutputs(OutputSet, Generic[B]):
         regions: Sequence[PooledRegion[B]],
         arrays: Sequence[Array],
         commands: Any,
-        pool: BasePool[B] | None,
+        pool: Pool[B] | None,
     ) -> None:
         super().__init__(arrays)
         self.regions = tuple(regions)
@@ -65,7 +65,7 @@ def output_sets(
     copied = [i for i, (source, target) in enumerate(places) if source is not target]
 
     def make() -> PooledOutputs[B]:
-        pool = memory.heaps.pool(Kind.HOST)
+        pool = memory.heaps.pool(HeapKind.HOST)
         regions, arrays = list(memory.output_staging), list(memory.output_arrays)
         for i in copied:
             regions[i] = pool.region(f"{memory.outputs[i].name} on the host", regions[i].nbytes)

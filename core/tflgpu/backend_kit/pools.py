@@ -3,7 +3,7 @@ slow (Vulkan's drivers may allow 4096), or whose buffers are parts of a heap."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 import attrs
@@ -73,18 +73,22 @@ class PooledRegion(Generic[B]):
         return self.block.bytes[self.offset : self.offset + self.nbytes]
 
 
-class BasePool(ABC, Generic[B]):
-    """Lays regions out one after another, then allocates their blocks. A subclass has `_block`."""
+class Pool(Generic[B]):
+    """Lays regions out one after another, then allocates their blocks."""
 
-    def __init__(self, alignment: int, limit: int, what: str, use: Use) -> None:
+    def __init__(
+        self, make: Callable[[int], B], alignment: int, limit: int, what: str, use: Use
+    ) -> None:
         """Without any memory yet.
 
         Args:
+            make: Allocates a block of so many bytes; raises `DeviceError` where memory ran out.
             alignment: Bytes to which regions are aligned.
             limit: Bytes of the largest block.
             what: The kind of memory, for messages.
             use: What it is counted as.
         """
+        self._make = make
         self._alignment = alignment
         self._limit = limit
         self._what = what
@@ -92,14 +96,6 @@ class BasePool(ABC, Generic[B]):
         self._sizes: list[int] = []
         self._regions: list[tuple[PooledRegion[B], int]] = []
         self._blocks: list[B] = []
-
-    @abstractmethod
-    def _block(self, nbytes: int) -> B:
-        """One allocation. For subclasses to write.
-
-        Raises:
-            DeviceError: memory ran out.
-        """
 
     def region(self, name: str, nbytes: int, band: int = 0) -> PooledRegion[B]:
         """A region; it has memory after `allocate`.
@@ -133,7 +129,7 @@ class BasePool(ABC, Generic[B]):
         for nbytes in self._sizes:
             if ledger is not None:
                 ledger.take(self._use, nbytes, self._what)
-            self._blocks.append(self._block(nbytes))
+            self._blocks.append(self._make(nbytes))
         for region, index in self._regions:
             region.placed = self._blocks[index]
 

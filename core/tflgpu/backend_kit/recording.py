@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.backend_kit.output_sets import NoRoomError, OutputSets, S
-from tflgpu.backend_kit.parallel import aside
 from tflgpu.backend_kit.waiting import wait_until
 from tflgpu.compiler.plan import PlannedDispatch
 from tflgpu.contract.buffers import Buffer
@@ -47,7 +46,6 @@ class BaseRecording(Holder, ABC, Generic[S]):
     def __init__(self, lock: threading.RLock | None = None) -> None:
         """With ``lock`` everything happens under that one: a device's, say."""
         self._lock: threading.Lock | threading.RLock = threading.Lock() if lock is None else lock
-        self._shares_lock = lock is not None
         self._closed = False
         self._released = False
         self._unfinished = False  # something was begun on the device, and its end was not seen
@@ -229,11 +227,12 @@ class BaseRecording(Holder, ABC, Generic[S]):
         device's lock; waits for nothing."""
         if self not in _in_flight or self.inherited:
             return
-        if self._shares_lock:
-            self._leave_if_idle()
-        else:
-            # In a thread, so that no signal comes between taking the lock and knowing of it.
-            aside("tflgpu-let-go", self._try_to_leave)
+        # Whoever has the lock is at it, and will see the end.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._leave_if_idle()
+            finally:
+                self._lock.release()
 
     def after_fork(self) -> None:
         """A child may not touch it."""
@@ -297,14 +296,6 @@ class BaseRecording(Holder, ABC, Generic[S]):
         self._unfinished, submission.end = False, True
         _in_flight.discard(self)
         return True
-
-    def _try_to_leave(self) -> None:
-        # Whoever has the lock is at it, and will see the end.
-        if self._lock.acquire(blocking=False):
-            try:
-                self._leave_if_idle()
-            finally:
-                self._lock.release()
 
     def _leave_if_idle(self) -> None:
         if self._closed:

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol
 import attrs
 
 from tflgpu.backend_kit.hazards import Access, access_of, barriers
-from tflgpu.backend_kit.heaps import Copy
+from tflgpu.backend_kit.heaps import PieceCopy
 from tflgpu.backend_kit.pooled_memory import PooledMemory
 from tflgpu.backend_kit.pools import B, PooledRegion
 from tflgpu.compiler.plan import PlannedDispatch
@@ -141,7 +141,7 @@ class Script(Generic[B]):
 
 
 def exchange(
-    commands: RunCommands, piece: PooledRegion[B], copies: Sequence[Copy[B]], *, to_host: bool
+    commands: RunCommands, piece: PooledRegion[B], copies: Sequence[PieceCopy[B]], *, to_host: bool
 ) -> None:
     """The commands of `tflgpu.backend_kit.heaps.Heaps._copy`."""
     commands.barrier(Between.SUBMISSIONS)

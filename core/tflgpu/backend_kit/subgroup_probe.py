@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tflgpu.backend_kit.kernel_probe import results_of
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
@@ -70,16 +71,10 @@ def _largest(device: Device, widest: int) -> int:
     given = (np.arange(total) * _STRIDE % total).astype(np.int32)
     # In the row of a workgroup of two axes there may be fewer than that many.
     masks = [_masks(min(shape[0], widest)) for shape in _SHAPES]
-    recording = device.load(_plan(device.alignment, masks))
-    try:
-        recording.inputs[0][...] = given
-        for results in recording.outputs:
-            results[...] = -1
-        recording.run()
-        found = [np.array(results).reshape(-1, total) for results in recording.outputs]
-    finally:
-        recording.close()
-    return min(_right(f, given, m, widest) for f, m in zip(found, masks, strict=True))
+    found = results_of(device, _plan(device.alignment, masks), given)
+    return min(
+        _right(f.reshape(-1, total), given, m, widest) for f, m in zip(found, masks, strict=True)
+    )
 
 
 def _plan(alignment: int, masks: Sequence[tuple[int, ...]]) -> Plan:

@@ -20,7 +20,7 @@ from typing import Literal
 
 from tflgpu.cache import private_folder, whole_file
 from tflgpu.cache.age import age_of
-from tflgpu.cache.file_lock import exclusive
+from tflgpu.cache.file_lock import one_at_a_time
 
 _LOG = logging.getLogger("tflgpu")
 _FAMILY = b"tflgpu cache "
@@ -30,7 +30,6 @@ _START = len(_MAGIC) + 2 * hashlib.sha256().digest_size + 1
 MAX_BYTES = 256 << 20
 _UNSAFE = ".unsafe"
 _DISTRUST = 7 * 24 * 3600.0  # seconds
-_LEFT = 3600.0  # seconds after which a temporary file is one that a dead process left
 #: Seconds after which a process that has not finished reading has died of it.
 _DEAD = 30.0
 _MARK_BYTES = 1 << 20
@@ -110,20 +109,8 @@ class DiskCache:
         a warning is logged once."""
         if len(content) > MAX_BYTES - _START or not private_folder.make(self._folder):
             return
-        import tempfile  # who only reads needs none
-
         try:
-            # Of mode 0600, as the files that they become.
-            handle, name = tempfile.mkstemp(dir=self._folder, suffix=whole_file.TEMPORARY)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_header(key, content))
-                    file.write(content)
-                Path(name).replace(self.path(key))
-            except OSError:
-                with contextlib.suppress(OSError):
-                    Path(name).unlink()
-                raise
+            whole_file.write(self.path(key), (_header(key, content), content), lasting=False)
         except OSError as error:
             reason = error.strerror or str(error)
             private_folder.warn_once(
@@ -175,10 +162,7 @@ class DiskCache:
         if self._is_swept:
             return
         self._is_swept = True
-        with contextlib.suppress(OSError):
-            for path in self._folder.glob(f"*{whole_file.TEMPORARY}"):
-                if age_of(path.lstat()) > _LEFT:
-                    path.unlink()
+        whole_file.sweep(self._folder)
 
     def is_unsafe(self, key: str) -> bool:
         """Whether a process died of a proof with this key in the last days. It may have been
@@ -191,11 +175,7 @@ class DiskCache:
     def building(self, key: str, limit: float = 30.0) -> contextlib.AbstractContextManager[bool]:
         """While inside, other processes that want to make the bytes of ``key`` wait, for at most
         ``limit`` seconds. Gives whether this one had to wait, so that they may be there now."""
-        locks = self._folder / "locks"
-        if not (private_folder.make(self._folder) and private_folder.make(locks)):
-            return contextlib.nullcontext(False)
-        # A few thousand files for all keys: two keys that share one only wait for nothing.
-        return exclusive(locks / f"{hashlib.sha256(key.encode()).hexdigest()[:3]}.lock", limit)
+        return one_at_a_time(self._folder, key, limit)
 
     def _mark(self, kind: Kind, keys: Sequence[str]) -> Path | None:
         """A file that names the keys, None where it cannot be written."""

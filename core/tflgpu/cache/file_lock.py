@@ -7,11 +7,14 @@ The library filelock does the same; importing it takes as long as compiling a sm
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tflgpu.cache import private_folder
 
 _NAP = 0.01  # seconds between two attempts
 _FLAGS = os.O_RDWR | os.O_CREAT
@@ -55,6 +58,16 @@ def exclusive(path: Path, limit: float) -> Iterator[bool]:
         with contextlib.suppress(OSError):
             _unlock(handle)  # a child of a fork may have the file open still
         os.close(handle)
+
+
+def one_at_a_time(folder: Path, key: str, limit: float) -> contextlib.AbstractContextManager[bool]:
+    """While inside, other processes and threads that want to make the same thing of a cache folder
+    wait, for at most ``limit`` seconds. Gives whether this one had to wait."""
+    locks = folder / "locks"
+    if not (private_folder.make(folder) and private_folder.make(locks)):
+        return contextlib.nullcontext(False)
+    # A few thousand files for all keys: two keys that share one only wait for nothing.
+    return exclusive(locks / f"{hashlib.sha256(key.encode()).hexdigest()[:3]}.lock", limit)
 
 
 def _acquire(handle: int, limit: float) -> bool:

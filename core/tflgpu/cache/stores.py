@@ -1,19 +1,19 @@
-"""The stores in a cache folder besides compiled models: a folder each, with `DiskCache` files."""
+"""The files of a cache folder: compiled models, and the other stores, a folder each."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-import attrs
-
 from tflgpu.cache.age import age_of
-from tflgpu.cache.disk_cache import file_fault, is_entry
+from tflgpu.cache.disk_cache import is_entry
+from tflgpu.values import frozen
 
 
-@attrs.frozen
-class Stored:
+@frozen
+class StoredFile:
     """A file of a store.
 
     Attributes:
@@ -26,24 +26,25 @@ class Stored:
     nbytes: int
     age: float
 
-    @property
-    def fault(self) -> str:
-        """Why the file is not a whole entry, "" where it is."""
-        return file_fault(self.path)
 
-
-def stored(root: Path, *, besides: str) -> list[Stored]:
-    """The files of all stores in a cache folder but one, last used first. Other files are left
-    out."""
+def files_in(folder: Path | str, belongs: Callable[[os.DirEntry[str]], bool]) -> list[StoredFile]:
+    """The files of a folder that belong to a store, last used first; none where there is no
+    folder."""
     found = []
-    with contextlib.suppress(OSError):
-        folders = [each for each in os.scandir(root) if each.is_dir(follow_symlinks=False)]
-        for folder in folders:
-            if folder.name == besides:
-                continue
-            for each in os.scandir(folder.path):
-                with contextlib.suppress(OSError):
-                    if each.is_file(follow_symlinks=False) and is_entry(Path(each.path)):
-                        status = each.stat(follow_symlinks=False)
-                        found.append(Stored(Path(each.path), status.st_size, age_of(status)))
+    with contextlib.suppress(OSError), os.scandir(folder) as inside:
+        for entry in inside:
+            with contextlib.suppress(OSError):
+                if entry.is_file(follow_symlinks=False) and belongs(entry):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append(StoredFile(Path(entry.path), status.st_size, age_of(status)))
+    return sorted(found, key=lambda each: (each.age, each.path))
+
+
+def stored(root: Path, *, besides: str) -> list[StoredFile]:
+    """The entries of all stores in a cache folder but one, last used first."""
+    found: list[StoredFile] = []
+    with contextlib.suppress(OSError), os.scandir(root) as inside:
+        for folder in inside:
+            if folder.is_dir(follow_symlinks=False) and folder.name != besides:
+                found += files_in(folder.path, lambda entry: is_entry(Path(entry.path)))
     return sorted(found, key=lambda each: (each.age, each.path))

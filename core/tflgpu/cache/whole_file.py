@@ -12,9 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tflgpu.cache import private_folder
+from tflgpu.cache.age import age_of
 
 #: What a file is called until it is whole.
 TEMPORARY = ".tmp"
+#: Seconds after which such a file is one that a dead process left.
+_LEFT = 3600.0
 _LACKING = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
 
 
@@ -121,3 +124,11 @@ def write(path: Path, pieces: Iterable[bytes | memoryview], *, lasting: bool = T
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes that died left half written in a folder."""
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f"*{TEMPORARY}"):
+            if age_of(path.lstat()) > _LEFT:
+                path.unlink()

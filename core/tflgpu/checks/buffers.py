@@ -9,7 +9,6 @@ import numpy as np
 
 from tflgpu.checks.plugin_caller import PluginCaller
 from tflgpu.contract.buffers import Buffer
-from tflgpu.errors import DeviceError
 from tflgpu.errors.blame import shown
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
@@ -41,7 +40,6 @@ class CheckedBuffer:
         Raises:
             StateError, DeviceError: as there; names the plugin.
         """
-        self._fits(data)
         self._party.call("write", self._inner.write, data)
 
     def read(self, into: Array) -> None:
@@ -50,7 +48,6 @@ class CheckedBuffer:
         Raises:
             StateError, DeviceError: as there; names the plugin.
         """
-        self._fits(into)
         self._party.call("read", self._inner.read, into)
 
     def export(self) -> object:
@@ -68,10 +65,6 @@ class CheckedBuffer:
             DeviceError: it failed at that.
         """
         self._party.call("close", self._inner.close)
-
-    def _fits(self, array: Array) -> None:
-        if array.nbytes > self.nbytes:
-            raise DeviceError(f"an array of {array.nbytes} bytes for a buffer of {self.nbytes}")
 
 
 def checked_buffer(

@@ -22,6 +22,7 @@ COMMANDS = {
     "profile": "Show where the time of a run goes: kernels, copies, CPU.",
     "inspect": "Show a model's operators, and where each would run.",
     "benchmark": "Time models: latency or throughput, starts, memory, energy.",
+    "check": "Check whether a device agrees with LiteRT.",
     "profiles": "List device profiles, for `inspect MODEL --as NAME`.",
     "compile": "Compile a model for a device, and save it in a file.",
     "shader": "Print the kernels of an operator.",

@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
-from tflgpu.cache.stores import Stored, stored
+from tflgpu.cache.disk_cache import file_fault
+from tflgpu.cache.stores import StoredFile, stored
 from tflgpu.cli import console
 from tflgpu.errors import OptionError, SavedModelError
-from tflgpu.saved.model import checked, name_in
+from tflgpu.saved.model import SUFFIX, checked, name_in
 from tflgpu.saved.source import FILE
-from tflgpu.saved.store import FOLDER, LIMIT, SavedFile, default_folder, drop, entries, fault, prune
+from tflgpu.saved.store import FOLDER, LIMIT, default_folder, drop, entries, fault, prune
 
 #: The exit code where something is wrong with a file.
 FAULTY = 1
@@ -88,7 +89,7 @@ def verify(folder: Folder = None) -> None:
     """Read every file whole: is it undamaged, and what its name says? Ends with 1 if not."""
     found, others = entries(folder or default_folder()), _others(folder)
     reasons = [(entry.path, fault(entry.path)) for entry in found]
-    reasons += [(each.path, each.fault) for each in others]
+    reasons += [(each.path, file_fault(each.path)) for each in others]
     faulty = [(path, reason) for path, reason in reasons if reason]
     for path, reason in faulty:
         console.say(f"{path}: {reason}")
@@ -107,9 +108,9 @@ def shrink(
 ) -> None:
     """Remove what was not used for longest, until the others are within a limit."""
     most, place = _bytes(limit), folder or default_folder()
-    found: list[SavedFile | Stored] = [*entries(place), *_others(folder)]
+    found: list[StoredFile] = [*entries(place), *_others(folder)]
     total = sum(each.nbytes for each in found)
-    gone: list[SavedFile | Stored] = []
+    gone: list[StoredFile] = []
     for each in sorted(found, key=lambda each: -each.age):
         if total > most and drop(each.path):
             total -= each.nbytes
@@ -121,11 +122,11 @@ def shrink(
 @cache.command()
 def clear(folder: Folder = None) -> None:
     """Remove all of it."""
-    found: list[SavedFile | Stored] = [*entries(folder or default_folder()), *_others(folder)]
+    found: list[StoredFile] = [*entries(folder or default_folder()), *_others(folder)]
     _removed([each for each in found if drop(each.path)])
 
 
-def _others(folder: Path | None) -> list[Stored]:
+def _others(folder: Path | None) -> list[StoredFile]:
     """Files of the other stores in the default cache folder; none where a folder is given."""
     return [] if folder is not None else stored(default_folder().parent, besides=FOLDER)
 
@@ -137,8 +138,8 @@ def _started(facts: Mapping[str, str]) -> str:
     return name if resized == "{}" else f"{name}, resized {resized}"
 
 
-def _removed(gone: Sequence[SavedFile | Stored]) -> None:
-    models = [each for each in gone if isinstance(each, SavedFile)]
+def _removed(gone: Sequence[StoredFile]) -> None:
+    models = [each for each in gone if each.path.name.endswith(SUFFIX)]
     more = f" and {len(gone) - len(models)} other entries" if len(gone) > len(models) else ""
     size = _size(sum(each.nbytes for each in gone))
     console.say(f"{len(models)} models{more} removed, {size}")

@@ -11,8 +11,9 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.errors import InputError
+from tflgpu.errors import InputError, ModelError, OptionError
 from tflgpu.ir.dtypes import Array
+from tflgpu.tools.metadata_values import Normalization
 from tflgpu.tools.picture import SUFFIXES
 from tflgpu.tools.recipe import read_array
 
@@ -200,3 +201,22 @@ def _fit(array: Array, path: Path, detail: Mapping[str, Any]) -> Array:
             "store all of its values"
         )
     return made
+
+
+def pixel_numbers(flag: str, text: str | None) -> tuple[float, ...] | None:
+    """The value of --mean or --std.
+
+    Raises:
+        OptionError: no numbers, or a deviation of 0.
+    """
+    if text is None:
+        return None
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+        Normalization((0.0,), numbers) if flag == "--std" else Normalization(numbers, (1.0,))
+    except (ValueError, ModelError) as error:
+        raise OptionError(
+            f"{flag} {text}: it takes a number, or one for each channel (R,G,B); finite, and "
+            "--std not 0"
+        ) from error
+    return numbers

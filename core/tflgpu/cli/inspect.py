@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ from tflgpu.cli.operator_table import (
     place_of,
     show_rows,
 )
-from tflgpu.cli.profiles import show_profiles
+from tflgpu.cli.profiles import ProfileName
 from tflgpu.cli.stand_in import judge
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.references import reference_support
@@ -39,34 +39,17 @@ from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.options import CPU as CPU_ONLY
 from tflgpu.options import DelegateOptions, numerics_of
 from tflgpu.plugins.registry import registry
-from tflgpu.profiles.check import checked
 from tflgpu.profiles.delegation import Delegation
+from tflgpu.profiles.report import judged as by_profile
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
+from tflgpu.tools.metadata import metadata
+from tflgpu.tools.metadata_values import ModelMetadata
 
 #: Where an operator goes, which part of the device's it is in, and why it is not on the device.
 _Places = Mapping[int, tuple[str, int | None, str]]
-
-
-def _list_profiles(name: str | None) -> str | None:
-    if name == "list":
-        show_profiles()
-        raise typer.Exit
-    return name
-
-
-_Profile = Annotated[
-    str | None,
-    typer.Option(
-        "--as",
-        help="Judge by a profile, without its device: adreno-740, tflite-gpu, ...; list shows "
-        "them.",
-        is_eager=True,  # before the model, which a list needs none of
-        callback=_list_profiles,
-    ),
-]
 
 
 def inspect(
@@ -74,7 +57,7 @@ def inspect(
     backend: Backend = None,
     device: Device = None,
     numerics: Numerics = None,
-    profile: _Profile = None,
+    profile: ProfileName = None,
     only: Annotated[
         str | None,
         typer.Option(metavar="PLACE", help="List these only: device, folded, cpu, host, nowhere."),
@@ -102,6 +85,7 @@ def inspect(
         else _by_profile(file, profile, numerics)
     )
     on, note, known = judged.on, judged.note, judged.notes
+    meta = metadata(str(model))
     rows = _rows(file, judged)
     if judged.report is not None:
         rows = _estimated(rows, judged.report)
@@ -115,6 +99,7 @@ def inspect(
             {
                 "model": str(model),
                 "description": file.description,
+                "metadata": None if meta is None else _metadata_json(meta),
                 "subgraphs": len(file.subgraphs),
                 "inputs": [_tensor_json(file, i) for i in file.main.inputs],
                 "outputs": [_tensor_json(file, i) for i in file.main.outputs],
@@ -127,7 +112,7 @@ def inspect(
             }
         )
         return
-    _show_tensors(file, model, judged.shapes)
+    _show_tensors(file, model, judged.shapes, meta)
     show_rows(rows)
     # A stand-in for a device is not chosen by options, and its times are of no real device.
     for line in () if judged.report is None or note else notes(judged.report):
@@ -198,7 +183,7 @@ def _by_profile(file: ModelFile, profile: str, numerics: str | None) -> _Judged:
         if numerics is None
         else DelegateOptions(quantized_numerics=numerics_of("--numerics", numerics))
     )
-    found = checked(file, profile, options)
+    found = by_profile(file, profile, options)
     report = found.report
     if found.delegation is not None:
         where = _delegated(found.delegation)
@@ -318,7 +303,36 @@ def _signature_json(signature: Any) -> dict[str, Any]:
     return {"key": signature.key, "inputs": inputs, "outputs": outputs}
 
 
-def _show_tensors(file: ModelFile, model: Path, shapes: Shapes) -> None:
+def _metadata_json(meta: ModelMetadata) -> dict[str, Any]:
+    return attrs.asdict(meta, filter=lambda field, value: field.name != "read")
+
+
+def _metadata_lines(meta: ModelMetadata | None) -> Iterator[str]:
+    """The author's words on the model and on its tensors, as far as there are any."""
+    if meta is None:
+        return
+    known = ("name", "version", "author", "license", "description")
+    said = [f"{field} {text}" for field in known if (text := getattr(meta, field))]
+    yield f"metadata: {'; '.join(said) or 'of tensors only'}"
+    for kind, tensors in (("input", meta.inputs), ("output", meta.outputs)):
+        for number, tensor in enumerate(tensors):
+            parts = [tensor.content, tensor.colours]
+            if tensor.normalization is not None:
+                mean, std = (_numbers(v) for v in attrs.astuple(tensor.normalization))
+                parts.append(f"(x - {mean}) / {std}")
+            if tensor.labels:
+                parts.append(f"{len(tensor.labels)} labels, from {tensor.labels[0]}")
+            parts += [f"file {file.name} ({file.kind})" for file in tensor.files]
+            parts.append(tensor.description)
+            told = ", ".join(part for part in parts if part)
+            yield f"  {kind} {number} {tensor.name}: {told or 'nothing more'}"
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return " ".join(f"{value:g}" for value in values)
+
+
+def _show_tensors(file: ModelFile, model: Path, shapes: Shapes, meta: ModelMetadata | None) -> None:
     table = console.table(str(model), "", "tensor", "name", "type", "quantization")
     for kind, indices in (("input", file.main.inputs), ("output", file.main.outputs)):
         for index in indices:
@@ -337,5 +351,7 @@ def _show_tensors(file: ModelFile, model: Path, shapes: Shapes) -> None:
         )
     if file.description:
         console.say(f"description: {file.description}")
+    for line in _metadata_lines(meta):
+        console.say(line)
     if len(file.subgraphs) > 1:
         console.say(f"{len(file.subgraphs)} subgraphs; the first is shown")

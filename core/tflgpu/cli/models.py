@@ -192,6 +192,14 @@ def quiet_delegate(*options: DelegateOptions, **more: Any) -> GpuDelegate:
 
 
 @contextmanager
+def quiet_logs() -> Iterator[None]:
+    """A context in which the choice of a device and operators left on the CPU are not logged: the
+    command that opens it shows them."""
+    with _kept_back(CHOICE), _kept_back(TOLD):
+        yield
+
+
+@contextmanager
 def _kept_back(logger: logging.Logger) -> Iterator[None]:
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -9,13 +9,32 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.profiles.profile import Profile
-from tflgpu.profiles.table import every
+from tflgpu.profiles.table import every, phones
+
+
+def _list(name: str | None) -> str | None:
+    if name == "list":
+        show_profiles()
+        raise typer.Exit
+    return name
+
+
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="PROFILE",
+        help="Judge without the device: adreno-740, pixel-8, tflite-gpu, ...; list shows them.",
+        is_eager=True,  # before the model, which a list needs none of
+        callback=_list,
+    ),
+]
 
 
 def profiles(
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
 ) -> None:
-    """List what `tflgpu inspect MODEL --as NAME` can judge by."""
+    """List what `tflgpu inspect MODEL --as NAME`, and `check`, can judge by."""
     if as_json:
         console.show_json([_as_json(profile) for profile in every()])
         return
@@ -44,6 +63,8 @@ def show_profiles() -> None:
     console.show(table)
     for number, source in enumerate(sources, 1):
         console.say(f"{number:2} {source}")
+    for name, gpu in phones().items():
+        console.say(f"{name} is {gpu}")
     console.say("tflgpu inspect MODEL --as NAME says what would be delegated there, and why not")
 
 

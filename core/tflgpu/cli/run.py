@@ -13,6 +13,7 @@ import typer
 from tflgpu.cli import console
 from tflgpu.cli.compare import compare as compare_outputs
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
+from tflgpu.cli.inputs import pixel_numbers
 from tflgpu.cli.job import RunJob
 from tflgpu.cli.models import (
     Backend,
@@ -25,9 +26,8 @@ from tflgpu.cli.models import (
 )
 from tflgpu.cli.results import ResultPrinter
 from tflgpu.devices.cpu_side import REFERENCES
-from tflgpu.errors import ModelError, OptionError
+from tflgpu.errors import OptionError
 from tflgpu.options import CPU
-from tflgpu.tools.metadata_values import Normalization
 from tflgpu.tools.recipe import TaskOptions
 from tflgpu.tools.runs import run_once
 
@@ -108,8 +108,8 @@ def run(
 ) -> None:
     """Run a model: what it says of a photo, a sound or a text, in what time, and where."""
     options = TaskOptions(
-        kind, labels, _numbers("--mean", mean), _numbers("--std", std), resize, top, threshold,
-        anchors, vocabulary, rate,
+        kind, labels, pixel_numbers("--mean", mean), pixel_numbers("--std", std), resize, top,
+        threshold, anchors, vocabulary, rate,
     )  # fmt: skip
     options.check()
     if quiet and verbose:
@@ -169,20 +169,6 @@ def _time_runs(job: RunJob, runs: int) -> list[float]:
             run_once(job.interpreter, job.arrays)
             times.append(1e3 * (time.perf_counter() - start))
     return times
-
-
-def _numbers(flag: str, text: str | None) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        numbers = tuple(float(part) for part in text.split(","))
-        Normalization((0.0,), numbers) if flag == "--std" else Normalization(numbers, (1.0,))
-    except (ValueError, ModelError) as error:
-        raise OptionError(
-            f"{flag} {text}: it takes a number, or one for each channel (R,G,B); finite, and "
-            "--std not 0"
-        ) from error
-    return numbers
 
 
 def _check_effect(given: Mapping[str, Any], where: str) -> None:

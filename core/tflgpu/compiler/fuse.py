@@ -17,6 +17,7 @@ own, which others may join.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -111,13 +112,8 @@ def group_nodes(
 
     The groups come in an order in which they can run.
     """
-    readers: dict[int, int] = {}
-    for node in nodes:
-        for value in node.inputs:
-            if value is not None:
-                readers[value.id] = readers.get(value.id, 0) + 1
-    for value in outputs:
-        readers[value.id] = readers.get(value.id, 0) + 1  # an output is read by the host
+    readers = Counter(v.id for node in nodes for v in node.inputs if v is not None)
+    readers.update(v.id for v in outputs)  # which the host reads
 
     by_result: dict[int, Group] = {}
     groups: dict[int, Group] = {}  # by identity; in the order in which they can run

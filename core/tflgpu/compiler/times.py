@@ -12,6 +12,7 @@ nothing, and an elementwise node that joins the kernel of its producer only its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from tflgpu.compiler.machines import Cost, TimeModel
@@ -25,15 +26,9 @@ def costs_of(
 ) -> dict[int, Cost]:
     """The cost of every node, by ``id(node)``; ``on_device`` has the nodes, by ``id``, that could
     be there."""
-    readers: dict[int, int] = {}
-    makers: dict[int, Node] = {}
-    for node in graph:
-        for value in node.inputs:
-            if value is not None:
-                readers[id(value)] = readers.get(id(value), 0) + 1
-        makers.update((id(v), node) for v in node.outputs)
-    for value in graph.outputs:
-        readers[id(value)] = readers.get(id(value), 0) + 1
+    readers = Counter(id(v) for node in graph for v in node.inputs if v is not None)
+    readers.update(id(v) for v in graph.outputs)
+    makers = {id(v): node for node in graph for v in node.outputs}
 
     def joins(node: Node, op: OpDef | None) -> bool:
         return (

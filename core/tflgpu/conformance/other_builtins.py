@@ -36,6 +36,9 @@ _IN_LITERT: Mapping[str, Other] = {
     **dict.fromkeys(
         ("RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL"), Other("LiteRT", _RANDOM)
     ),
+    "STABLEHLO_RNG_BIT_GENERATOR": Other(
+        "LiteRT", "its state is of 64-bit numbers, which no device has; LiteRT's kernel runs it"
+    ),
     "STABLEHLO_COMPOSITE": Other(
         "host", "read as the operators that it is made of, wherever these run"
     ),

@@ -16,13 +16,11 @@ import numpy as np
 from tflgpu.errors import (
     DeviceError,
     DynamicError,
-    InputError,
     ModelError,
     TflgpuError,
     UnsupportedError,
 )
 from tflgpu.flow.cut import Known
-from tflgpu.flow.random_numbers import Draws
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
@@ -50,7 +48,6 @@ class Dynamic:
         ops: Op definitions by name.
         open_plain: Opens a session on the CPU.
         few: Operands that are few whole numbers and not constants, by position.
-        draws: What draws random numbers of the subgraph.
     """
 
     node: Node
@@ -59,7 +56,6 @@ class Dynamic:
     ops: Mapping[str, OpDef]
     open_plain: Callable[[Graph], Session]
     few: tuple[int, ...]
-    draws: Draws
 
     @classmethod
     def of(
@@ -68,7 +64,6 @@ class Dynamic:
         info: SubgraphInfo,
         ops: Mapping[str, OpDef],
         open_plain: Callable[[Graph], Session],
-        draws: Draws,
     ) -> Dynamic:
         """Look at a node of one operator."""
         few = tuple(
@@ -86,7 +81,7 @@ class Dynamic:
         )
         # By its number: a subgraph from which operators were taken out has gaps.
         (operator,) = (o for o in info.operators if o.index == node.origins[0])
-        return cls(node, operator, info, ops, open_plain, few if others else (), draws)
+        return cls(node, operator, info, ops, open_plain, few if others else ())
 
     def key(self, env: dict[int, Any], *, can_promote: bool) -> Any:
         """The values that the rest of the plan depends on: the operands' contents, or the results
@@ -98,9 +93,12 @@ class Dynamic:
             UnsupportedError: nothing that could be told says what the results' shapes are.
         """
         if self.operator.name not in self.ops:
-            if self.operator.name in Draws.NAMES and not self.operator.is_custom:
-                env[self.operator.outputs[0]] = drawn = self._draw(env)
-                return (drawn.shape,)
+            if any(self.operator.fields.get(seed) for seed in ("seed", "seed2")):
+                raise UnsupportedError(
+                    f"{self._where}: what is drawn by fixed seeds goes on from run to run, and "
+                    "here its shape may change from one to the next; make its shape a constant, "
+                    "or both seeds 0"
+                )
             if self.few:
                 return tuple(env[self._id(i)].tobytes() for i in self.few)
             assert isinstance(self.node.attrs, UnknownOp)
@@ -194,22 +192,6 @@ class Dynamic:
         return [
             np.ascontiguousarray(r).reshape(s.shape) for r, s in zip(results, specs, strict=True)
         ]
-
-    def _draw(self, env: dict[int, Any]) -> Array:
-        operands = [o.data for o in self._operands(env, tuple(range(len(self.node.inputs)))) if o]
-        (result,) = self.node.outputs
-        try:
-            return self.draws.draw(
-                self.operator.name,
-                self.operator.index,
-                self.operator.fields,
-                [o for o in operands if o is not None],
-                result.dtype,
-            )
-        except InputError as error:
-            raise InputError(f"{self._where}: {error}") from error
-        except TflgpuError as error:
-            raise DeviceError(f"{self._where}: {error}") from error
 
     def _by_session(self, env: dict[int, Any]) -> list[Array]:
         """Of quantized tensors, whose scales references do not see: as a model of one operator."""

@@ -189,7 +189,7 @@ class Blocks:
         self._one = rounds(self._body, 1)
         pairs = _carried(self._one, self._body.inputs)
         if pairs is not None:
-            self._repeating = self._shared.repeating(self._one.graph, pairs)
+            self._repeating = self._shared.pieces.repeating(self._one.graph, pairs)
         if self._repeating is not None:
             return max(1, _MOST_DISPATCHES // max(self._repeating.dispatches, 1))
         return self._most_joined
@@ -214,13 +214,13 @@ class Blocks:
             if session is None:  # what is compiled as one graph may go to the CPU
                 self._repeating, self._longest = None, self._most_joined
                 return None
-            opened = self._shared.joined(session)
+            opened = self._shared.pieces.joined(session)
             return _Block(lambda _: opened, self._body, self._one)
-        return _Block(self._shared.open, self._body, rounds(self._body, length))
+        return _Block(self._shared.pieces.open, self._body, rounds(self._body, length))
 
     def _asking(self) -> tuple[_Block, _Block | _Carrying]:
         if self._first is None or self._step is None:
-            opener, step = self._shared.open, rounds(self._body, 1, self._cond)
+            opener, step = self._shared.pieces.open, rounds(self._body, 1, self._cond)
             self._first = _Block(opener, self._body, rounds(self._body, 0, self._cond))
             self._step = self._staying(step) or _Block(opener, self._body, step)
         return self._first, self._step
@@ -231,11 +231,11 @@ class Blocks:
         # What decides is read in every round.
         if not pairs or not isinstance(flag, Value) or any(flag.id == made for made, _ in pairs):
             return None
-        repeating = self._shared.repeating(step.graph, pairs)
+        repeating = self._shared.pieces.repeating(step.graph, pairs)
         session = None if repeating is None else repeating.open_carrying()
         if session is None:
             return None
-        return _Carrying(self._shared.joined(session), self._body.inputs, step)
+        return _Carrying(self._shared.pieces.joined(session), self._body.inputs, step)
 
     def _run_asking(self, arrays: list[Any]) -> list[Given]:
         """A round at a time, which says whether there is another."""

@@ -11,7 +11,46 @@ from tflgpu.flow.device_variables import PieceVariable, contents, lent
 from tflgpu.flow.store import DeviceVariable, Handle, State, States, VariableStore
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
+from tflgpu.runtime.loaded_part import Traffic
+from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
+
+
+class PieceOpener:
+    """Makes the pieces of one session ready to run.
+
+    Attributes:
+        repeating: Makes a graph ready to be run several times over in one run, where that can be;
+            with it come, by id, each result that is an input the next time.
+        opened: How many sessions of pieces there were so far.
+        moved: Bytes that they copy in a run.
+    """
+
+    def __init__(
+        self,
+        session: Callable[[Graph, Sequence[tuple[int, int]]], Session],
+        plain: Callable[[Graph], Session],
+        repeating: Callable[[Graph, Sequence[tuple[int, int]]], Repeating | None],
+    ) -> None:
+        """``session`` opens one on a device where there is one, ``plain`` on the CPU."""
+        self._session, self._plain, self.repeating = session, plain, repeating
+        self.opened = 0
+        self.moved = Traffic()
+
+    def open(self, graph: Graph, pairs: Sequence[tuple[int, int]] = ()) -> Session:
+        """A session, on a device where there is one; it keeps results that are inputs of the next
+        run, where that can be: ``pairs`` of a result and an input."""
+        return self.joined(self._session(graph, pairs))
+
+    def plain(self, graph: Graph) -> Session:
+        """A session on the CPU."""
+        return self.joined(self._plain(graph))
+
+    def joined(self, session: Session) -> Session:
+        """The session of a piece, which is one more."""
+        self.opened += 1  # reports are old then
+        session.traffic = self.moved
+        return session
 
 
 class Piece:

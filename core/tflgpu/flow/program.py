@@ -20,14 +20,12 @@ from tflgpu.flow.dynamic import Dynamic
 from tflgpu.flow.forward import forwarded
 from tflgpu.flow.list_items import with_items_written
 from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE
-from tflgpu.flow.pieces import KeepingPiece, Piece
-from tflgpu.flow.random_numbers import Draws
-from tflgpu.flow.steps import Compiling, Env, Given, HostStep, Repeats, Step, Told, key_of, told
+from tflgpu.flow.pieces import KeepingPiece, Piece, PieceOpener
+from tflgpu.flow.steps import Compiling, Env, Given, HostStep, Step, Told, key_of, told
 from tflgpu.flow.store import Handle, VariableStore
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.base import OpDef
-from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.build import Foreign
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo
@@ -49,12 +47,8 @@ class FlowContext:
         model: The file.
         ops: Op definitions by name.
         store: Its state.
-        open: Makes a piece ready to run, on a device where there is one.
-        open_plain: The same on the CPU.
-        repeating: Makes a graph ready to be run several times over in one run, where that can be.
-        keeping: As ``open``, and keeps results that are inputs of the next run, where that can be.
+        pieces: Makes pieces ready to run.
         main: The subgraph whose runs are an interpreter's: only there variables are kept by pieces.
-        joined: What sessions of those go through.
         foreign: The CPU backend that runs operators that tflgpu does not define.
         warn: Takes what is wrong with the file but does no harm.
         host: Plans the operators that the host runs.
@@ -66,12 +60,8 @@ class FlowContext:
     model: ModelFile
     ops: Mapping[str, OpDef]
     store: VariableStore
-    open: Callable[[Graph], Session]
-    open_plain: Callable[[Graph], Session]
-    repeating: Repeats
-    keeping: Callable[[Graph, Sequence[tuple[int, int]]], Session]
+    pieces: PieceOpener
     main: int
-    joined: Callable[[Session], Session]
     foreign: Foreign | None
     warn: Callable[[str], object]
     host: Host
@@ -179,7 +169,6 @@ class Program:
         # What runs again within a run could not be stepped back from.
         is_main = number == shared.main and not shared.keep_all
         self.keepable = keepable(self.info, shared.model.subgraphs) if is_main else NOTHING
-        self._draws = Draws()
         self._misses = 0
         self._path: list[Stretch] = []
         self._shared = shared
@@ -356,9 +345,7 @@ class Program:
             if found.graph is None and not moved and not looked:
                 break
         if found.dynamic:
-            stretch.dynamic = Dynamic.of(
-                found.dynamic[0], info, shared.ops, shared.open_plain, self._draws
-            )
+            stretch.dynamic = Dynamic.of(found.dynamic[0], info, shared.ops, shared.pieces.plain)
             return
         left = [o for o in info.operators if o.index not in known.done]
         if left:
@@ -376,8 +363,9 @@ class Program:
             if k.read in inputs and k.made in outputs and k.users <= found.done
         ]
         if keeps and not plain:
-            return KeepingPiece(graph, shared.keeping, self._states, keeps, shared.store)
-        return Piece(graph, shared.open_plain if plain else shared.open, self._states, self._kept)
+            return KeepingPiece(graph, shared.pieces.open, self._states, keeps, shared.store)
+        opener = shared.pieces.plain if plain else shared.pieces.open
+        return Piece(graph, opener, self._states, self._kept)
 
     def _by_host(
         self, stretch: Stretch, names: Collection[str] | None = None

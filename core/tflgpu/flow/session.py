@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec
 
 import attrs
 import numpy as np
@@ -17,9 +16,8 @@ from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import ASSIGN, CALL_ONCE, READ, VAR_HANDLE, called, handle_of, reached
-from tflgpu.flow.pieces import KeepingPiece, Piece
+from tflgpu.flow.pieces import KeepingPiece, Piece, PieceOpener
 from tflgpu.flow.program import FlowContext, Program
-from tflgpu.flow.steps import Repeats
 from tflgpu.flow.store import DeviceVariable, Handle, VariableStore
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array
@@ -27,7 +25,7 @@ from tflgpu.ir.graph import Graph, Shape
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import check_held
-from tflgpu.runtime.loaded_part import LoadedPart, Traffic
+from tflgpu.runtime.loaded_part import LoadedPart
 from tflgpu.runtime.places import Place
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host
@@ -36,46 +34,6 @@ from tflgpu.tflite.model_file import ModelFile, OperatorInfo
 
 #: Who runs the operators between the pieces, as reports name it.
 _HOST = "host"
-_P = ParamSpec("_P")
-
-
-@attrs.frozen(eq=False)
-class Openers:
-    """How pieces are made ready: ``open`` on a device where there is one, ``plain`` on the CPU;
-    ``repeating`` to be run several times over in one run, where that can be; ``keeping`` as
-    ``open``, with results that are inputs of the next run."""
-
-    open: Callable[[Graph], Session]
-    plain: Callable[[Graph], Session]
-    repeating: Repeats
-    keeping: Callable[[Graph, Sequence[tuple[int, int]]], Session]
-
-
-class _Pieces:
-    """What all pieces of a session have in common.
-
-    Attributes:
-        opened: How many sessions of pieces there were so far.
-        moved: What they copy in a run.
-    """
-
-    def __init__(self) -> None:
-        self.opened = 0
-        self.moved = Traffic()
-
-    def joined(self, session: Session) -> Session:
-        """The session of a piece, which is one more."""
-        self.opened += 1  # reports are old then
-        session.traffic = self.moved
-        return session
-
-    def counted(self, opener: Callable[_P, Session]) -> Callable[_P, Session]:
-        """Gives what ``opener`` does, `joined`."""
-
-        def opened(*args: _P.args, **kwargs: _P.kwargs) -> Session:
-            return self.joined(opener(*args, **kwargs))
-
-        return opened
 
 
 class FlowSession(Session):
@@ -95,7 +53,7 @@ class FlowSession(Session):
         number: int,
         shapes: Mapping[int, Shape],
         ops: Mapping[str, OpDef],
-        openers: Openers,
+        pieces: PieceOpener,
         store: VariableStore,
         foreign: Foreign | None,
         *,
@@ -118,17 +76,13 @@ class FlowSession(Session):
         self._store = store
         self._info = info
         self._model = model
-        self._pieces = _Pieces()
+        self._pieces = pieces
         self._shared = FlowContext(
             model,
             ops,
             store,
-            self._pieces.counted(openers.open),
-            self._pieces.counted(openers.plain),
-            openers.repeating,
-            self._pieces.counted(openers.keeping),
+            pieces,
             number,
-            self._pieces.joined,
             foreign,
             _quietly,
             HostOperators(),

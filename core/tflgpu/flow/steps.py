@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Union, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from tflgpu.flow.cut import Known
 from tflgpu.flow.pieces import Piece
 from tflgpu.flow.store import Handle
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Graph, Shape
-from tflgpu.runtime.repeating import Repeating
+from tflgpu.ir.graph import Shape
 
 #: What a subgraph is given or gives: an array, or what a resource tensor holds.
 Given = Array | Handle
 Env = dict[int, Any]
 Step = Callable[[Env], None]
-#: A graph, and of its values, by id, each result that is an input the next time.
-Repeats = Callable[[Graph, Sequence[tuple[int, int]]], Union[Repeating, None]]
 #: Shapes of arrays, None for one that only a run tells, and handles as they are.
 Told = Shape | Handle | None
 

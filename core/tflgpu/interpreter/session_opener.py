@@ -190,7 +190,8 @@ class SessionOpener(Holder):
         several = of_texts or bool(for_the_host(graph, has_device=has_device))
         if not self.options.allow_fallback or not several:
             return self._session(graph), edge_of(graph, all_of_it=self.preserve_all)
-        from tflgpu.flow.session import FlowSession, Openers  # most models never come here
+        from tflgpu.flow.pieces import PieceOpener  # most models never come here
+        from tflgpu.flow.session import FlowSession
         from tflgpu.tflite.result_types import settled_model
 
         made = FlowSession(
@@ -198,7 +199,7 @@ class SessionOpener(Holder):
             number,
             shapes,
             self.ops,
-            Openers(self._session, self._plain, self._repeating, self._session),
+            PieceOpener(self._session, self._plain, self._repeating),
             self.store,
             self.cpu.infer,
             preserve_all=self.preserve_all,

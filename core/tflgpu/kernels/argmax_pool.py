@@ -6,11 +6,11 @@ import math
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.moves import WORKGROUP, movable, position, split_index
+from tflgpu.kernels.moves import WORKGROUP, accepts_moves, movable, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import F32, Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import decompose
@@ -25,9 +25,7 @@ def _pool(low: Lowering) -> None:
     k = low.kernel("max_pool_argmax", (WORKGROUP, 1, 1))
     src = low.read(k, 0)
     out, places = low.write(k, 0), low.write(k, 1)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     n, y, x = decompose(k, outer, low.node.outputs[0].shape[:-1])
     sides = src.shape[1:3]
     origins = [
@@ -57,7 +55,7 @@ def _pool(low: Lowering) -> None:
             visit(y_tap, x_tap, k.splat(k.cast(y_tap * columns + x_tap, Scalar.F32), 4))
     out.store(outer, slice_, activate(k, attributes.activation, best))
     places.store(outer, slice_, place + PLACE_BIAS)
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _unpool(low: Lowering) -> None:
@@ -66,9 +64,7 @@ def _unpool(low: Lowering) -> None:
     k = low.kernel("max_unpool", (WORKGROUP, 1, 1))
     src, places = low.read(k, 0), low.read(k, 1)
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     n, y, x = decompose(k, outer, low.node.outputs[0].shape[:-1])
     at = k.let(position([n, y // filter_y, x // filter_x], src.shape[:-1]) + k.i32(0), "at")
     here = k.let((y % filter_y) * filter_x + x % filter_x, "here")
@@ -76,7 +72,7 @@ def _unpool(low: Lowering) -> None:
     value = src.load(at, slice_)
     zero = k.const(0, value.type)
     out.store(outer, slice_, k.select(place.eq(k.splat(here, 4)), value, zero))
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _place(k: Builder, number: Expr) -> Expr:
@@ -92,9 +88,7 @@ def _unpool_apart(low: Lowering) -> None:
     k = low.kernel("max_unpool_apart", (WORKGROUP, 1, 1))
     src, places = low.read(k, 0), low.read(k, 1)
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     n, y, x = decompose(k, outer, low.node.outputs[0].shape[:-1])
     value = k.var(k.const(0, src.vector_type), "value")
     sizes = low.node.input(0).shape[1:3]
@@ -118,11 +112,7 @@ def _unpool_apart(low: Lowering) -> None:
             is_here = _place(k, places.load(at, slice_)).eq(k.splat(here, 4))
             k.set(value, k.select(is_here, src.load(at, slice_), value))
     out.store(outer, slice_, value)
-    launch(low, k, count)
-
-
-def _accepts_pool(node: Node, site: Site) -> str | None:
-    return movable(node)
+    launch(low, k, out.vectors)
 
 
 def _accepts_unpool(node: Node, site: Site) -> str | None:
@@ -133,7 +123,7 @@ def _accepts_unpool(node: Node, site: Site) -> str | None:
 
 
 RULES = (
-    KernelRule("MaxPoolingWithArgmax2D", "direct", _pool, _accepts_pool, fuses=False),
+    KernelRule("MaxPoolingWithArgmax2D", "direct", _pool, accepts_moves(), fuses=False),
     KernelRule("MaxUnpooling2D", "gather", _unpool, _accepts_unpool, rank=1),
-    KernelRule("MaxUnpooling2D", "apart", _unpool_apart, _accepts_pool),
+    KernelRule("MaxUnpooling2D", "apart", _unpool_apart, accepts_moves()),
 )

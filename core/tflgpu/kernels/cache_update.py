@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import ElementSource, IndexMap, movable, move, position
+from tflgpu.kernels.moves import ElementSource, IndexMap, accepts_moves, move, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.cache_update import COUNT, NAME, START, CacheUpdate, swapped
 
 
@@ -62,8 +61,4 @@ class _Cache:
         return where
 
 
-def _accepts(node: Node, site: Site) -> str | None:
-    return movable(node)
-
-
-RULES = (KernelRule(NAME, "move", _build, _accepts),)
+RULES = (KernelRule(NAME, "move", _build, accepts_moves()),)

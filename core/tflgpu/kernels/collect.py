@@ -21,11 +21,11 @@ import numpy as np
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Shape, Value
-from tflgpu.kernels.moves import NOWHERE, WORKGROUP, channel_of, movable, position, split_index
+from tflgpu.kernels.moves import NOWHERE, WORKGROUP, channel_of, movable, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar, Type
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import KernelRule, Site
@@ -66,9 +66,7 @@ def collect(low: Lowering, rows: Rows, merge: Merge, start: Callable[[Builder], 
     places, values = low.read(k, rows.places), low.read(k, rows.values)
     first = start(k)
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     own = decompose(k, outer, shape[:-1])
     found = k.var(first, "found")
     bad = k.var(k.i32(0), "bad")
@@ -96,7 +94,7 @@ def collect(low: Lowering, rows: Rows, merge: Merge, start: Callable[[Builder], 
     fill = NOWHERE.get(node.outputs[0].dtype, math.nan)
     nowhere = k.const(fill, found.type)
     out.store(outer, slice_, found if known else k.select(bad.ne(0), nowhere, found))
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _vector(

@@ -12,7 +12,7 @@ from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
 from tflgpu.ops.compare import PARTS, InParts, chooses_rows
@@ -70,14 +70,11 @@ def _select_rows(low: Lowering) -> None:
     k = low.kernel("select_rows", (_WORKGROUP, 1, 1))
     cond, x, y = (low.read(k, i) for i in range(3))
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer = k.let(i // out.slices, "outer")
-    slice_ = k.let(i % out.slices, "slice")
+    outer, slice_ = each_vector(low, k, out)
     row = outer // (out.layout.outer // out.shape[0])
     chosen = k.let(cond.load_lane(0, row).ne(0), "chosen")
     out.store(outer, slice_, k.select(chosen, x.load(outer, slice_), y.load(outer, slice_)))
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 RULES = (

@@ -133,10 +133,10 @@ def constant_weights(node: Node, site: Site) -> str | None:
         value = node.optional_input(index)
         if value is not None and not value.is_const:
             return f"the {what} is not a constant"
-    return floats_only(node)
+    return floats_only(node, site)
 
 
-def floats_only(node: Node) -> str | None:
+def floats_only(node: Node, site: Site) -> str | None:
     """The reason for no where an operand is not a float."""
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.is_float:
@@ -176,7 +176,7 @@ def build_runtime_filter(low: Lowering) -> None:
 def _accepts_runtime(node: Node, site: Site) -> str | None:
     if _groups(node) != 1:
         return "a grouped convolution needs a constant filter"
-    return floats_only(node)
+    return floats_only(node, site)
 
 
 def _build_grouped(low: Lowering) -> None:

@@ -15,7 +15,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.language.variables import Variable
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
@@ -114,9 +114,7 @@ def _build(low: Lowering) -> None:
     source, weights = low.read(k, roles.source), low.read(k, roles.weights)
     bias = read_bias(low, k, roles.bias, channels)
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
+    outer, slice_ = each_vector(low, k, out)
     batch, *at = decompose(k, outer, node.outputs[0].shape[:4])
     sums = k.var(bias(slice_), "sums")
     voxel = _Voxel(k, source, weights, volume, batch, at, slice_, sums)
@@ -125,7 +123,7 @@ def _build(low: Lowering) -> None:
     else:
         voxel.scatter(channels)
     out.store(outer, slice_, activate(k, low.attrs.activation, k.let(sums, "total")))
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _accepts_turned(node: Node, site: Site) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import ElementSource, IndexMap, movable, move, position
+from tflgpu.kernels.moves import ElementSource, IndexMap, accepts_moves, movable, move, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -41,10 +41,6 @@ def _set_diag(low: Lowering) -> None:
     move(low, prepare, operand=1, vector=False)
 
 
-def _accepts(node: Node, site: Site) -> str | None:
-    return movable(node)
-
-
 def _accepts_set(node: Node, site: Site) -> str | None:
     given, wanted = node.input(1).shape, diagonal_of(node.input(0).shape)
     if given != wanted:
@@ -53,6 +49,6 @@ def _accepts_set(node: Node, site: Site) -> str | None:
 
 
 RULES = (
-    KernelRule("MATRIX_DIAG", "move", _diag, _accepts),
+    KernelRule("MATRIX_DIAG", "move", _diag, accepts_moves()),
     KernelRule("MATRIX_SET_DIAG", "move", _set_diag, _accepts_set),
 )

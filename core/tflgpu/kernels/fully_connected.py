@@ -99,13 +99,7 @@ def build_runtime_matrix(low: Lowering) -> None:
     low.dispatch(k, (slices, rows, 1))
 
 
-def _accepts_runtime(node: Node, site: Site) -> str | None:
-    return floats_only(node)
-
-
 RULES = (
     *Family("FULLY_CONNECTED", constant_weights, _size, _problems).rules(),
-    KernelRule(
-        "FULLY_CONNECTED", "runtime_matrix", build_runtime_matrix, _accepts_runtime, rank=-10
-    ),
+    KernelRule("FULLY_CONNECTED", "runtime_matrix", build_runtime_matrix, floats_only, rank=-10),
 )

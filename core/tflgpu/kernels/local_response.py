@@ -5,7 +5,7 @@ from __future__ import annotations
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 
@@ -17,9 +17,7 @@ def build_local_response(low: Lowering) -> None:
     """Walk the slices that the window of any of the four channels touches."""
     k = low.kernel("local_response", (64, 1, 1))
     src, out = low.read(k, 0), low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
+    outer, slice_ = each_vector(low, k, out)
     # No channel is farther from another than the last from the first.
     radius = min(low.attrs.radius, src.slices * 4)
     reach = -(-radius // 4)
@@ -51,7 +49,7 @@ def build_local_response(low: Lowering) -> None:
     scale = k.fma(k.vec(energies), low.attrs.alpha, k.f32(low.attrs.bias, 4))
     x = k.cast(src.load(outer, slice_), Scalar.F32)
     out.store(outer, slice_, x * k.call("pow", scale, -low.attrs.beta))
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 RULES = (KernelRule("LOCAL_RESPONSE_NORMALIZATION", "window", build_local_response, takes(FLOATS)),)

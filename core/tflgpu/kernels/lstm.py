@@ -101,10 +101,12 @@ def _accepts(ways: tuple[CellOperands, ...], node: Node, site: Site) -> str | No
         return "LSTM: the rule is for the full kernel"
     second = [i for way in ways for i in way.second_weights]
     names = dict.fromkeys(second, "weights of the second input")
-    reason = takes(FLOATS)(node, site) or not_constant(node, second, names)
-    if reason is not None:
-        return reason
-    return next(filter(None, (_why_not(node, places, site) for places in ways)), None)
+    cells = (_why_not(node, places, site) for places in ways)
+    return (
+        takes(FLOATS)(node, site)
+        or not_constant(node, second, names)
+        or next(filter(None, cells), None)
+    )
 
 
 def _accepts_stored(node: Node, site: Site) -> str | None:

@@ -16,11 +16,11 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import Site
-from tflgpu.lowering.view import ReadView, WriteView, decompose
+from tflgpu.lowering.rule import Accepts, Site
+from tflgpu.lowering.view import ReadView, decompose
 
 WORKGROUP = 64
 
@@ -65,9 +65,14 @@ def movable(node: Node, *values: Value | None) -> str | None:
     return None
 
 
-def accepts_data(node: Node, site: Site) -> str | None:
-    """`KernelRule.accepts` of an op whose operands after the first are constants of sizes."""
-    return movable(node, node.input(0), *node.outputs)
+def accepts_moves(*positions: int) -> Accepts:
+    """`KernelRule.accepts` of an op that moves elements of the operands at these positions (of all,
+    without any); the others are sizes or indices."""
+
+    def accepts(node: Node, site: Site) -> str | None:
+        return movable(node, *map(node.input, positions), *(node.outputs if positions else ()))
+
+    return accepts
 
 
 def position(index: Sequence[Operand], dims: Sequence[int]) -> Operand:
@@ -136,14 +141,7 @@ def move(
     src = low.read(k, operand)
     where = prepare(k)
     out = low.write(k, output)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     value = gather_vector(src, low.node.outputs[output].shape, outer, slice_, where, vector=vector)
     out.store(outer, slice_, value)
-    launch(low, k, count)
-
-
-def split_index(k: Builder, i: Expr, out: WriteView) -> tuple[Expr, Expr]:
-    """Position and slice of the ``i``-th vector of an output."""
-    return k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
+    launch(low, k, out.vectors)

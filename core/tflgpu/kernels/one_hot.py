@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position, split_index
+from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import decompose
@@ -28,9 +28,7 @@ def _one_hot(low: Lowering) -> None:
     indices = low.read(k, 0)
     on, off = _scalar(low, k, 2), _scalar(low, k, 3)
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     lead = decompose(k, outer, shape[:-1])
     lanes = []
     for lane in range(4):
@@ -40,7 +38,7 @@ def _one_hot(low: Lowering) -> None:
         wanted = indices.load_lane(at, rest[-1] if rest else 0)
         lanes.append(k.let(k.select(wanted.eq(index[axis]), on, off), "lane"))
     out.store(outer, slice_, k.vec(lanes))
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _accepts(node: Node, site: Site) -> str | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import ElementSource, IndexMap, accepts_data, movable, move
+from tflgpu.kernels.moves import ElementSource, IndexMap, accepts_moves, move
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.pad import MirrorMode, MirrorPadAttrs, borders
 
 
@@ -74,12 +73,8 @@ def _mirror(low: Lowering) -> None:
     move(low, prepare, vector=bool(border) and border[-1] == (0, 0))
 
 
-def _accepts_pad_v2(node: Node, site: Site) -> str | None:
-    return movable(node, node.input(0), node.input(2), *node.outputs)
-
-
 RULES = (
-    KernelRule("PAD", "move", _pad, accepts_data),
-    KernelRule("PADV2", "move", _pad, _accepts_pad_v2),
-    KernelRule("MIRROR_PAD", "move", _mirror, accepts_data),
+    KernelRule("PAD", "move", _pad, accepts_moves(0)),
+    KernelRule("PADV2", "move", _pad, accepts_moves(0, 2)),
+    KernelRule("MIRROR_PAD", "move", _mirror, accepts_moves(0)),
 )

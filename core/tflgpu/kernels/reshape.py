@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflgpu.kernels.moves import WORKGROUP, accepts_data, channel_of, split_index
+from tflgpu.kernels.moves import WORKGROUP, accepts_moves, channel_of
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
@@ -12,9 +12,8 @@ def _copy(low: Lowering) -> None:
     k = low.kernel(low.node.op.lower(), (WORKGROUP, 1, 1))
     src = low.read(k, 0)
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    i = spread(low, k, out.vectors)
+    outer, slice_ = k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
     if src.channels % 4 == 0 and out.channels % 4 == 0:
         value = src.load(i // src.slices, i % src.slices)
     elif src.channels == out.channels:
@@ -32,9 +31,9 @@ def _copy(low: Lowering) -> None:
         ]
         value = k.vec(lanes)
     out.store(outer, slice_, value)
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 RULES = tuple(
-    KernelRule(op, "copy", _copy, accepts_data) for op in ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
+    KernelRule(op, "copy", _copy, accepts_moves(0)) for op in ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 )

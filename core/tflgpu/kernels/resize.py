@@ -14,12 +14,19 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import WORKGROUP, IndexMap, accepts_data, move, position, split_index
+from tflgpu.kernels.moves import (
+    WORKGROUP,
+    IndexMap,
+    accepts_moves,
+    movable,
+    move,
+    position,
+)
 from tflgpu.kernels.resize_stored import mix_stored
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
@@ -115,9 +122,7 @@ def mix_pixels(
     attributes: ResizeAttrs = low.attrs
     shape = low.node.outputs[0].shape
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     n, y, x = decompose(k, outer, shape[:-1])
     tables: list[tuple[Array, int, Expr]] = []
     mixes: list[tuple[Array, Expr]] = []
@@ -151,20 +156,19 @@ def mix_pixels(
     if attributes.stored is not None:
         pixels = [[pixel(row, column) for column in (left, right)] for row in (top, bottom)]
         out.store(outer, slice_, mix_stored(k, attributes, attributes.stored, pixels, (v, u)))
-        launch(low, k, count)
-        return
-    out.store(outer, slice_, mix(line(top), lambda: line(bottom), v))
-    launch(low, k, count)
+    else:
+        out.store(outer, slice_, mix(line(top), lambda: line(bottom), v))
+    launch(low, k, out.vectors)
 
 
 def _accepts_bilinear(node: Node, site: Site) -> str | None:
     dtype = node.input(0).dtype
     if not dtype.is_float:
         return f"RESIZE_BILINEAR of {dtype.value}; floats run on the GPU"
-    return accepts_data(node, site)
+    return movable(node, node.input(0), *node.outputs)
 
 
 RULES = (
-    KernelRule("RESIZE_NEAREST_NEIGHBOR", "move", _nearest, accepts_data),
+    KernelRule("RESIZE_NEAREST_NEIGHBOR", "move", _nearest, accepts_moves(0)),
     KernelRule("RESIZE_BILINEAR", "mix", _bilinear, _accepts_bilinear),
 )

@@ -9,12 +9,12 @@ import numpy as np
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.moves import channel_of, split_index
+from tflgpu.kernels.moves import channel_of
 from tflgpu.kernels.unary import logistic
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
@@ -53,9 +53,7 @@ def _rotary(low: Lowering) -> None:
     padded[: rates.size] = rates
     table = low.weights(k, padded, "rates", scalar=Scalar.F32)
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     behind = math.prod(shape[attributes.axis + 1 : -1])
     tokens = shape[attributes.axis]
     place = k.let(outer // behind % tokens, "token")
@@ -71,7 +69,7 @@ def _rotary(low: Lowering) -> None:
     other = k.let(k.select(is_first, -other, other), "other")
     turned = x * k.call("cos", angle) + other * k.call("sin", angle)
     out.store(outer, slice_, turned)
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _gated(low: Lowering) -> None:
@@ -79,9 +77,7 @@ def _gated(low: Lowering) -> None:
     first = low.read(k, 0)
     second = None if low.attrs.halves else low.read(k, 1)
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     width = low.node.outputs[0].shape[-1]
     if second is not None:
         gate, up = first.load(outer, slice_), second.load(outer, slice_)
@@ -90,7 +86,7 @@ def _gated(low: Lowering) -> None:
         up = _shifted(first, outer, slice_, width, width)
     gate, up = _f32(k, gate), _f32(k, up)
     out.store(outer, slice_, gate * logistic(k, gate) * up)
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 _floats = takes(FLOATS)

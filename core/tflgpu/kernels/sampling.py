@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.moves import WORKGROUP, split_index
+from tflgpu.kernels.moves import WORKGROUP
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, decompose
@@ -19,8 +19,7 @@ from tflgpu.ops.sampling import BILINEAR, RESAMPLER, TENSOR
 def _build_transform(low: Lowering) -> None:
     k = low.kernel("transform_tensor", (WORKGROUP, 1, 1))
     image, matrix, out = low.read(k, 0), low.read(k, 1), low.write(k)
-    count = out.layout.outer * out.slices
-    outer, slice_ = split_index(k, spread(low, k, count), out)
+    outer, slice_ = each_vector(low, k, out)
     _, row, column = decompose(k, outer, out.shape[:-1])
     y, x = (k.let(k.cast(a, Scalar.F32), "at") for a in (row, column))
     places = []
@@ -37,18 +36,17 @@ def _build_transform(low: Lowering) -> None:
     value = k.select(within, value, k.const(0, value.type))
     none = k.is_nan(px) | k.is_nan(py)
     out.store(outer, slice_, k.select(none, k.f32(math.nan, 4), value))
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _build_resampler(low: Lowering) -> None:
     k = low.kernel("resampler", (WORKGROUP, 1, 1))
     image, places, out = low.read(k, 0), low.read(k, 1), low.write(k)
-    count = out.layout.outer * out.slices
-    outer, slice_ = split_index(k, spread(low, k, count), out)
+    outer, slice_ = each_vector(low, k, out)
     batch = decompose(k, outer, out.shape[:-1])[0]
     px, py = (k.let(k.cast(places.load_lane(outer, i), Scalar.F32), "place") for i in range(2))
     out.store(outer, slice_, _sampled(k, image, batch, slice_, px, py))
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _sampled(k: Builder, image: ReadView, batch: Expr, slice_: Expr, x: Expr, y: Expr) -> Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernels.moves import IndexMap, accepts_data, move
+from tflgpu.kernels.moves import IndexMap, accepts_moves, move
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -44,6 +44,6 @@ def _strided(low: Lowering) -> None:
 
 
 RULES = (
-    KernelRule("SLICE", "move", _slice, accepts_data),
-    KernelRule("STRIDED_SLICE", "move", _strided, accepts_data),
+    KernelRule("SLICE", "move", _slice, accepts_moves(0)),
+    KernelRule("STRIDED_SLICE", "move", _strided, accepts_moves(0)),
 )

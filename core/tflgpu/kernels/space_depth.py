@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernels.moves import ElementSource, IndexMap, accepts_data, move
+from tflgpu.kernels.moves import ElementSource, IndexMap, accepts_moves, move
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -89,8 +89,8 @@ def _space_to_batch(low: Lowering) -> None:
 
 
 RULES = (
-    KernelRule("DEPTH_TO_SPACE", "move", _depth_to_space, accepts_data),
-    KernelRule("SPACE_TO_DEPTH", "move", _space_to_depth, accepts_data),
-    KernelRule("BATCH_TO_SPACE_ND", "move", _batch_to_space, accepts_data),
-    KernelRule("SPACE_TO_BATCH_ND", "move", _space_to_batch, accepts_data),
+    KernelRule("DEPTH_TO_SPACE", "move", _depth_to_space, accepts_moves(0)),
+    KernelRule("SPACE_TO_DEPTH", "move", _space_to_depth, accepts_moves(0)),
+    KernelRule("BATCH_TO_SPACE_ND", "move", _batch_to_space, accepts_moves(0)),
+    KernelRule("SPACE_TO_BATCH_ND", "move", _space_to_batch, accepts_moves(0)),
 )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import IndexMap, movable, move
+from tflgpu.kernels.moves import IndexMap, accepts_moves, move
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.axes import integers, normal_axis
 from tflgpu.ops.split import UnpackAttrs
 
@@ -62,15 +61,8 @@ def _pick(axis: int, at: int) -> Callable[[Builder], IndexMap]:
     return prepare
 
 
-def _accepts(operand: int) -> Callable[[Node, Site], str | None]:
-    def accepts(node: Node, site: Site) -> str | None:
-        return movable(node, node.input(operand), *node.outputs)
-
-    return accepts
-
-
 RULES = (
-    KernelRule("SPLIT", "move", _split, _accepts(1)),
-    KernelRule("SPLIT_V", "move", _split_v, _accepts(0)),
-    KernelRule("UNPACK", "move", _unpack, _accepts(0)),
+    KernelRule("SPLIT", "move", _split, accepts_moves(1)),
+    KernelRule("SPLIT_V", "move", _split_v, accepts_moves(0)),
+    KernelRule("UNPACK", "move", _unpack, accepts_moves(0)),
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
-from tflgpu.kernels.moves import IndexMap, movable, move, position
+from tflgpu.kernels.moves import IndexMap, accepts_moves, movable, move, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -85,11 +85,7 @@ def _broadcast(low: Lowering) -> None:
     move(low, prepare, vector=whole)
 
 
-def _accepts_broadcast(node: Node, site: Site) -> str | None:
-    return movable(node)
-
-
 RULES = (
     KernelRule("STABLEHLO_GATHER", "move", _gather, _accepts_gather),
-    KernelRule("STABLEHLO_BROADCAST_IN_DIM", "move", _broadcast, _accepts_broadcast),
+    KernelRule("STABLEHLO_BROADCAST_IN_DIM", "move", _broadcast, accepts_moves()),
 )

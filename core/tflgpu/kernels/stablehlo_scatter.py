@@ -10,12 +10,12 @@ from operator import and_
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.collect import MOST_LOOKS
-from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position, split_index
+from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position
 from tflgpu.kernels.stablehlo_gather import fits_32_bits
 from tflgpu.kernels.stablehlo_window import MERGES, wide
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
@@ -45,9 +45,7 @@ def _scatter(low: Lowering) -> None:
     k = low.kernel("stablehlo_scatter", (WORKGROUP, 1, 1))
     x, indices, updates = (low.read(k, i) for i in range(3))
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     lead = decompose(k, outer, dims[:-1])
 
     def update(
@@ -94,7 +92,7 @@ def _scatter(low: Lowering) -> None:
                 found.append(k.let(merged(total.lane(lane), [*lead, channel], first, row), "lane"))
             k.set(total, k.vec(found))
     out.store(outer, slice_, total)
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _key(k: Builder, view: ReadView, row: Sequence[Expr], a: StablehloScatter, column: int) -> Expr:

@@ -9,11 +9,11 @@ from functools import reduce
 from operator import and_
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position, split_index
+from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import decompose
@@ -53,9 +53,7 @@ def _windows(low: Lowering) -> None:
     x = low.read(k, 0)
     start = k.let(wide(k, low.read(k, 1).load_lane(0, 0)), "start")
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     lead = decompose(k, outer, shape[:-1])
 
     def source(axis: int, at: Expr, tap: Expr) -> tuple[Expr, list[Expr]]:
@@ -88,7 +86,7 @@ def _windows(low: Lowering) -> None:
             value = k.vec([k.let(lanes([*lead, c], taps), "lane") for c in channels])
         k.set(total, merge(k, total, k.let(value, "value")))
     out.store(outer, slice_, total)
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _accepts(node: Node, site: Site) -> str | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.moves import WORKGROUP, channel_of, split_index
+from tflgpu.kernels.moves import WORKGROUP, channel_of
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.kernels.stored_sums import carried, half_of, times_wide
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import decompose
@@ -60,9 +60,7 @@ def _build(low: Lowering) -> None:
     k = low.kernel("stored_product", (WORKGROUP, 1, 1))
     view = low.read(k, 0)
     out = low.write(k)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     channels = out.layout.channels
     bases = [
         place(k, outer * channels + channel_of(k, slice_, min(lane, channels - 1), channels), kept)
@@ -83,7 +81,7 @@ def _build(low: Lowering) -> None:
     result = attributes.result
     found = k.cast(k.clamp(last, result.low, result.high), Scalar.F32)
     out.store(outer, slice_, found * result.scale)
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 RULES = (KernelRule(OP, "line", _build, takes(FLOATS, operands=1)),)

@@ -14,11 +14,11 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.fixed_point import shift_right, times_once, up, upper_half
-from tflgpu.kernels.moves import WORKGROUP, split_index
+from tflgpu.kernels.moves import WORKGROUP
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.ops.stored_sums import LARGEST, OP, VECTOR, StoredSums, SumRounding
@@ -106,9 +106,7 @@ def _build(low: Lowering) -> None:
     packed = _packed(table, _wide_rows(table) if attributes.wide else _narrow_rows(table))
     numbers = low.weights(k, packed, "numbers", scalar=Scalar.I32)
     out = low.write(k)
-    elements = out.layout.outer * out.slices
-    i = spread(low, k, elements)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     rows = [
         k.let(k.load(numbers, slice_ * packed.shape[1] + row), "row")
         for row in range(packed.shape[1])
@@ -128,7 +126,7 @@ def _build(low: Lowering) -> None:
     zero = attributes.zero_point
     steps = k.clamp(whole + zero, attributes.low, attributes.high) - zero
     out.store(outer, slice_, k.cast(steps, Scalar.F32) * attributes.scale)
-    launch(low, k, elements)
+    launch(low, k, out.vectors)
 
 
 def _packed(table: Array, rows: Array) -> Array:

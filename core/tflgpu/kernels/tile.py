@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import IndexMap, accepts_data, movable, move
+from tflgpu.kernels.moves import IndexMap, accepts_moves, move
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.axes import integers
 from tflgpu.ops.tile import reverse_axes
 
@@ -51,13 +50,9 @@ def _reverse(low: Lowering) -> None:
     move(low, prepare, vector=len(dims) - 1 not in axes)
 
 
-def _accepts_fill(node: Node, site: Site) -> str | None:
-    return movable(node, node.input(1), *node.outputs)
-
-
 RULES = (
-    KernelRule("TILE", "move", _repeat(0), accepts_data),
-    KernelRule("BROADCAST_TO", "move", _repeat(0), accepts_data),
-    KernelRule("REVERSE_V2", "move", _reverse, accepts_data),
-    KernelRule("FILL", "move", _repeat(1), _accepts_fill),
+    KernelRule("TILE", "move", _repeat(0), accepts_moves(0)),
+    KernelRule("BROADCAST_TO", "move", _repeat(0), accepts_moves(0)),
+    KernelRule("REVERSE_V2", "move", _reverse, accepts_moves(0)),
+    KernelRule("FILL", "move", _repeat(1), accepts_moves(1)),
 )

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import NUMBERS, takes
-from tflgpu.kernels.moves import WORKGROUP, channel_of, split_index
+from tflgpu.kernels.moves import WORKGROUP, channel_of
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32, Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import KernelRule, Site
 
@@ -43,9 +43,7 @@ def _topk(low: Lowering) -> None:
     k = low.kernel("topk_pick", (WORKGROUP, 1, 1))
     values, found = low.read(k, 0), low.read_temp(k, ranks, "ranks")
     out, places = low.write(k, 0), low.write(k, 1)
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     wanted = k.let(k.vec([channel_of(k, slice_, lane, out.channels) for lane in range(4)]), "rank")
     where = k.var(k.const(0, I32.with_width(4)), "where")
     with k.loop(0, length, name="j") as j:
@@ -54,16 +52,14 @@ def _topk(low: Lowering) -> None:
     at = k.let(where, "at")
     out.store(outer, slice_, k.vec([values.load_lane(outer, at.lane(n)) for n in range(4)]))
     places.store(outer, slice_, at)
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _rank(low: Lowering, ranks_of: Temp, length: int) -> None:
     k = low.kernel("topk_rank", (WORKGROUP, 1, 1))
     values = low.read(k, 0)
     out = low.write_temp(k, ranks_of, "ranks")
-    count = out.layout.outer * out.slices
-    i = spread(low, k, count)
-    outer, slice_ = split_index(k, i, out)
+    outer, slice_ = each_vector(low, k, out)
     own = k.let(values.load(outer, slice_), "own")
     at = k.let(k.vec([slice_ * 4 + lane for lane in range(4)]), "at")
     rank = k.var(k.const(0, I32.with_width(4)), "rank")
@@ -73,7 +69,7 @@ def _rank(low: Lowering, ranks_of: Temp, length: int) -> None:
         before = _before(k, other, k.splat(j, 4), own, at)
         k.set(rank, rank + k.select(before, one, zero))
     out.store(outer, slice_, rank)
-    launch(low, k, count)
+    launch(low, k, out.vectors)
 
 
 def _accepts(node: Node, site: Site) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernels.moves import IndexMap, accepts_data, move
+from tflgpu.kernels.moves import IndexMap, accepts_moves, move
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
@@ -27,4 +27,4 @@ def _transpose(low: Lowering) -> None:
     move(low, prepare, vector=rank > 0 and perm[-1] == rank - 1)
 
 
-RULES = (KernelRule("TRANSPOSE", "move", _transpose, accepts_data),)
+RULES = (KernelRule("TRANSPOSE", "move", _transpose, accepts_moves(0)),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule
 from tflgpu.lowering.view import load_broadcast
@@ -19,13 +19,10 @@ def elementwise_kernel(expr: ElementwiseExpr) -> Callable[[Lowering], None]:
         k = low.kernel(low.node.op.lower(), (_WORKGROUP, 1, 1))
         operands = [low.read(k, i) for i, value in enumerate(low.node.inputs) if value is not None]
         out = low.write(k)
-        count = out.layout.outer * out.slices
-        i = spread(low, k, count)
-        outer = k.let(i // out.slices, "outer")
-        slice_ = k.let(i % out.slices, "slice")
+        outer, slice_ = each_vector(low, k, out)
         values = [k.let(load_broadcast(v, outer, slice_, out.shape), "x") for v in operands]
         out.store(outer, slice_, expr(k, low.attrs, values))
-        launch(low, k, count)
+        launch(low, k, out.vectors)
 
     return build
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.view import WriteView
 
 
 def spread(low: Lowering, k: Builder, count: int) -> Expr:
     """A number below ``count`` for each invocation; dispatch with `launch` and the same count."""
     return spread_over(k, count, groups_across(low, k, count))
+
+
+def each_vector(low: Lowering, k: Builder, out: WriteView) -> tuple[Expr, Expr]:
+    """Position along the outer axes, as one number, and slice of a vector of an output: another for
+    each invocation; dispatch with `launch` and `WriteView.vectors`."""
+    i = spread(low, k, out.vectors)
+    return k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
 
 
 def spread_over(k: Builder, count: int, across: int) -> Expr:

@@ -25,8 +25,8 @@ Link = Union[Callable[[Builder, Sequence[Expr], Expr, Expr], Expr], VectorPlace]
 
 
 @attrs.frozen
-class ReadView:
-    """An operand. Values come as ``compute`` lanes; lanes beyond the channels read as zero."""
+class View:
+    """A tensor in a kernel's buffer; its values are ``compute`` lanes."""
 
     k: Builder
     buffer: KernelBuffer
@@ -47,6 +47,16 @@ class ReadView:
     def slices(self) -> int:
         """Vectors of four that hold the channels."""
         return self.layout.slices
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of four that hold the tensor."""
+        return self.layout.outer * self.layout.slices
+
+
+@attrs.frozen
+class ReadView(View):
+    """An operand; lanes beyond the channels read as zero."""
 
     @property
     def vector_type(self) -> Type:
@@ -94,34 +104,15 @@ class ReadView:
 
 
 @attrs.frozen
-class WriteView:
+class WriteView(View):
     """A result. Takes ``compute`` (or f32) lanes, applies the fused chain, keeps padding zero.
 
     ``layout`` is what a generator counts by; ``stored`` is how the buffer lies, where something in
     the chain moves what the generator made to other places.
     """
 
-    k: Builder
-    buffer: KernelBuffer
-    layout: Layout
-    compute: Scalar
     links: Sequence[Link] = ()
     stored: Layout | None = None
-
-    @property
-    def shape(self) -> Shape:
-        """The tensor's shape."""
-        return self.layout.shape
-
-    @property
-    def channels(self) -> int:
-        """The last dimension, 1 for a scalar."""
-        return self.layout.channels
-
-    @property
-    def slices(self) -> int:
-        """Vectors of four that hold the channels."""
-        return self.layout.slices
 
     def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
         """Write channels ``4*slice_ ..`` at row-major position ``outer``."""

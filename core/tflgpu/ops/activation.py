@@ -5,7 +5,7 @@ RELU: TFLite versions 1-3; RELU6: 1-3; RELU_N1_TO_1 and RELU_0_TO_1: 1; LEAKY_RE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -23,7 +23,7 @@ from tflgpu.ops.base import (
     FileForm,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
     no_attrs,
@@ -108,7 +108,7 @@ def _leaky(attributes: LeakyRelu, x: Array) -> Array:
     return np.asarray(np.where(x > 0, x, x * x.dtype.type(attributes.alpha)))
 
 
-def _infer_prelu(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_prelu(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, alpha = take_operands("PRELU", operands, 2)
     check_dtype("PRELU", x.dtype, _TYPES)
     # Slopes of 16-bit data may be weights, of 8 bits.
@@ -137,7 +137,7 @@ def _shapes(fields: dict[str, Any]) -> list[Sample]:
     ]
 
 
-def _leaky_samples() -> Sequence[Sample]:
+def _leaky_samples() -> list[Sample]:
     return [
         *_shapes({"alpha": 0.2}),
         Sample("negative_slope", {"alpha": -0.5}, (_wide(1, 3, 5, 6),)),
@@ -146,7 +146,7 @@ def _leaky_samples() -> Sequence[Sample]:
     ]
 
 
-def _prelu_samples() -> Sequence[Sample]:
+def _prelu_samples() -> list[Sample]:
     def alpha(*shape: int) -> Arg:
         return Arg(shape, low=-0.5, high=0.9, const=True)
 

@@ -10,7 +10,6 @@ are those of MediaPipe's CPU kernels.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -24,10 +23,11 @@ from tflgpu.ops.base import (
     Accuracy,
     Activation,
     Arg,
+    Arrays,
     Fields,
     Movement,
     OpDef,
-    Operand,
+    Operands,
     Padding,
     Sample,
 )
@@ -100,9 +100,7 @@ def pooled_side(attributes: ArgmaxPoolAttrs, axis: int, size: int) -> tuple[int,
     return count, max(0, ((count - 1) * stride + window - size) // 2)
 
 
-def _infer_pool(
-    attributes: ArgmaxPoolAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_pool(attributes: ArgmaxPoolAttrs, operands: Operands) -> list[TensorSpec]:
     op = "MaxPoolingWithArgmax2D"
     (x,) = take_operands(op, operands, 1)
     need_rank(op, x, "operand 0", 4)
@@ -119,7 +117,7 @@ def _infer_pool(
     return [TensorSpec((n, *sides, c), x.dtype)] * 2
 
 
-def _reference_pool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_pool(attributes: ArgmaxPoolAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     (rows, top), (columns, left) = (
         pooled_side(attributes, axis, size) for axis, size in enumerate(x.shape[1:3])
@@ -152,9 +150,7 @@ def before_first(size: int, step: int, window: int) -> int:
     return max(0, ((size - 1) * step + window - size * window) // 2)
 
 
-def _infer_unpool(
-    attributes: ArgmaxPoolAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_unpool(attributes: ArgmaxPoolAttrs, operands: Operands) -> list[TensorSpec]:
     op = "MaxUnpooling2D"
     x, places = take_operands(op, operands, 2)
     need_rank(op, x, "operand 0", 4)
@@ -168,7 +164,7 @@ def _infer_unpool(
     return [TensorSpec((n, h * attributes.filter[0], w * attributes.filter[1], c), x.dtype)]
 
 
-def _reference_unpool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_unpool(attributes: ArgmaxPoolAttrs, arrays: Arrays) -> list[Array]:
     x, places = present(arrays[0]), present(arrays[1])
     n, h, w, c = x.shape
     (step_y, step_x), (filter_y, filter_x) = attributes.strides, attributes.filter
@@ -186,7 +182,7 @@ def _reference_unpool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None
     return [out]
 
 
-def _pool_samples() -> Sequence[Sample]:
+def _pool_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: tuple[int, ...],
@@ -211,7 +207,7 @@ def _pool_samples() -> Sequence[Sample]:
     ]
 
 
-def _unpool_samples() -> Sequence[Sample]:
+def _unpool_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: tuple[int, ...],

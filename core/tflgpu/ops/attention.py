@@ -31,6 +31,7 @@ from tflgpu.ops.axes import at_least_f32, present
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Composed,
     Draw,
     Fields,
@@ -38,6 +39,7 @@ from tflgpu.ops.base import (
     OnDevice,
     OpDef,
     Operand,
+    Operands,
     Reading,
     Sample,
     graph_attributes,
@@ -109,7 +111,7 @@ class AttentionSizes:
         return (self.items, self.keys, self.key_heads, self.width)
 
 
-def _infer(attributes: Attention, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: Attention, operands: Operands) -> list[TensorSpec]:
     if len(operands) not in (3, 4) or any(o is None for o in operands[:3]):
         raise ModelError(f"{NAME} takes a query, keys, values and a mask, got {len(operands)}")
     q, k, v = (o for o in operands[:3] if o is not None)
@@ -144,7 +146,7 @@ def _heads_first(array: Array, attributes: Attention) -> Array:
     return wide if attributes.heads_first else wide.swapaxes(1, 2)
 
 
-def _reference(attributes: Attention, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: Attention, arrays: Arrays) -> list[Array]:
     given = present(arrays[0])
     q, k = (_heads_first(present(a), attributes) for a in arrays[:2])
     v = at_least_f32(present(arrays[2]))
@@ -185,7 +187,7 @@ def _which(operands: Sequence[Operand]) -> tuple[int, ...]:
 
 
 def _readings(
-    fields: Fields, operands: Sequence[Operand | None], scales: Sequence[float], *, transposed: bool
+    fields: Fields, operands: Operands, scales: Sequence[float], *, transposed: bool
 ) -> list[Reading]:
     given = there(operands, 3, 5)
     which = _which(given)
@@ -207,20 +209,20 @@ def _readings(
     return [Reading(reading, which) for reading in found]
 
 
-def _read(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read(fields: Fields, operands: Operands) -> list[Reading]:
     q = operands[0] if operands else None
     depth = 1 if q is None or not q.rank else max(1, q.shape[-1])
     return _readings(fields, operands, (1 / math.sqrt(depth), 1.0), transposed=False)
 
 
-def _read_transposed(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read_transposed(fields: Fields, operands: Operands) -> list[Reading]:
     # The layouts that it may name are those that are tried.
     if fields.integer("k_ts_idx", 2) != 2 or fields.integer("v_ts_idx", 3) not in (2, 3):
         raise UnsupportedError("its keys lie in another order than [items, heads, tokens, numbers]")
     return _readings(fields, operands, (1.0,), transposed=True)
 
 
-def _draw(rng: np.random.Generator, operands: Sequence[Operand | None]) -> list[Array | None]:
+def _draw(rng: np.random.Generator, operands: Operands) -> list[Array | None]:
     """With a boolean mask some scores are far below zero, so that it shows what takes the place of
     those that are excluded, and some queries have no key left."""
     drawn = draw_all(rng, operands)

@@ -14,7 +14,6 @@ As TensorFlow's kernels the references compute in 64-bit floats.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -23,7 +22,16 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OnDevice, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    Fields,
+    OnDevice,
+    OpDef,
+    Operands,
+    Sample,
+)
 from tflgpu.ops.facets import Work
 from tflgpu.ops.flexible import read_map, write_map
 
@@ -99,9 +107,7 @@ def _parse_mfcc(fields: Fields) -> Mfcc:
     return found
 
 
-def _infer_spectrogram(
-    attributes: Spectrogram, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_spectrogram(attributes: Spectrogram, operands: Operands) -> list[TensorSpec]:
     (samples,) = take_operands(SPECTROGRAM, operands, 1)
     need_rank(SPECTROGRAM, samples, "samples (operand 0)", 2)
     if samples.dtype is not DType.F32:
@@ -110,7 +116,7 @@ def _infer_spectrogram(
     return [TensorSpec((channels, attributes.frames(count), attributes.bins), DType.F32)]
 
 
-def _infer_mfcc(attributes: Mfcc, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_mfcc(attributes: Mfcc, operands: Operands) -> list[TensorSpec]:
     source, rate = take_operands(MFCC, operands, 2)
     need_rank(MFCC, source, "spectrogram (operand 0)", 3)
     if source.dtype is not DType.F32 or rate.dtype is not DType.I32:
@@ -171,7 +177,7 @@ def cosine_matrix(attributes: Mfcc) -> Array:
     return np.asarray(math.sqrt(2.0 / channels) * np.cos(angle * (math.pi / channels)))
 
 
-def _reference_spectrogram(attributes: Spectrogram, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_spectrogram(attributes: Spectrogram, arrays: Arrays) -> list[Array]:
     samples = present(arrays[0]).astype(np.float64)
     frames, size = attributes.frames(len(samples)), attributes.window_size
     starts = np.arange(frames)[:, None] * attributes.stride
@@ -183,7 +189,7 @@ def _reference_spectrogram(attributes: Spectrogram, arrays: Sequence[Array | Non
     return [squares if attributes.squared else np.sqrt(squares)]
 
 
-def _reference_mfcc(attributes: Mfcc, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_mfcc(attributes: Mfcc, arrays: Arrays) -> list[Array]:
     source, rate = present(arrays[0]), int(present(arrays[1]).reshape(()))
     magnitudes = np.sqrt(source.astype(np.float64))
     # Bins that no channel takes are not looked at: a NaN there does not matter.

@@ -10,7 +10,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ops.base import Operand
+from tflgpu.ops.base import Operand, Operands
 
 INDEX_TYPES = (DType.I16, DType.I32, DType.I64)
 #: Of constants of whole numbers. TFLite's kernels that do not ask for a type read those of 32 bits.
@@ -18,7 +18,7 @@ CONSTANT_TYPES = (*INDEX_TYPES, DType.U32)
 
 
 def take_operands(
-    op: str, operands: Sequence[Operand | None], least: int, most: int | None = None
+    op: str, operands: Operands, least: int, most: int | None = None
 ) -> list[Operand]:
     """The operands, all of them present.
 

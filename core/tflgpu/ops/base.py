@@ -27,18 +27,19 @@ from tflgpu.ops.groups import (
     Variables,
 )
 from tflgpu.ops.items import elementwise
-from tflgpu.ops.operand import Operand
+from tflgpu.ops.operand import Arrays, Operand, Operands
 from tflgpu.ops.quantized import Quantized
 from tflgpu.ops.samples import Accuracy, Arg, Draw, Sample
 
 __all__ = [
-    "Accuracy", "Activation", "Arg", "Arithmetic", "Composed", "Contents", "Draw", "Fields",
-    "FileForm", "Infer", "Movement", "NoAttrs", "OnDevice", "OpDef", "Operand", "Padding",
-    "Quantized", "Reading", "Reference", "Sample", "Variables", "graph_attributes", "no_attrs",
+    "Accuracy", "Activation", "Arg", "Arithmetic", "Arrays", "Composed", "Contents", "Draw",
+    "Fields", "FileForm", "Infer", "Movement", "NoAttrs", "OnDevice", "OpDef", "Operand",
+    "Operands", "Padding", "Quantized", "Reading", "Reference", "Sample", "Variables",
+    "graph_attributes", "no_attrs",
 ]  # fmt: skip
 
-Infer = Callable[[Any, Sequence[Operand | None]], list[TensorSpec]]
-Reference = Callable[[Any, Sequence[Array | None]], list[Array]]
+Infer = Callable[[Any, Operands], list[TensorSpec]]
+Reference = Callable[[Any, Arrays], list[Array]]
 
 
 @attrs.frozen
@@ -97,7 +98,7 @@ class OpDef:
     state: Variables | None = None
     owner: str = attrs.field(default="", eq=False)
 
-    def must_know(self, attributes: Any, operands: Sequence[Operand | None]) -> tuple[int, ...]:
+    def must_know(self, attributes: Any, operands: Operands) -> tuple[int, ...]:
         """Positions of the constants whose contents shape inference needs, so that they must be
         known before the model runs (RESHAPE's shape, SLICE's box): each is withheld in turn."""
         needed = []

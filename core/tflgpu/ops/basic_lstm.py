@@ -23,7 +23,7 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Activation, Fields, Operand
+from tflgpu.ops.base import Activation, Arrays, Fields, Operands
 from tflgpu.ops.cell_steps import sigmoid
 from tflgpu.ops.fixed_functions import divide, logistic, look_up, product, tanh
 from tflgpu.ops.fixed_point import Multiplier
@@ -78,7 +78,7 @@ def basic_lstm(fields: Fields) -> BasicLstm:
     return BasicLstm(BasicScales(scales.of(WEIGHTS).zero, Multiplier.of(float(factor))))
 
 
-def infer_basic(attributes: BasicLstm, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def infer_basic(attributes: BasicLstm, operands: Operands) -> list[TensorSpec]:
     """Output, cell state, joined input and gates.
 
     Raises:
@@ -110,7 +110,7 @@ def infer_basic(attributes: BasicLstm, operands: Sequence[Operand | None]) -> li
     return [TensorSpec(s, dtype) for s, dtype in zip(shapes, dtypes, strict=True)]
 
 
-def run_basic(attributes: BasicLstm, operands: Sequence[Array | None]) -> list[Array]:
+def run_basic(attributes: BasicLstm, operands: Arrays) -> list[Array]:
     """The reference: output, cell state, joined input and gates."""
     arrays = [present(array) for array in operands]
     if attributes.stored is not None:

@@ -6,8 +6,6 @@ broadcast as in NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -17,12 +15,13 @@ from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Composed,
     Fields,
     FileForm,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Reading,
     Sample,
@@ -54,7 +53,7 @@ def _parse(fields: Fields) -> BatchMatMul:
     return BatchMatMul(fields.flag("adj_x"), fields.flag("adj_y"), rounding_of(fields))
 
 
-def _read_runtime(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read_runtime(fields: Fields, operands: Operands) -> list[Reading]:
     """A product with a cache: how much of that is in use, which a third operand says, changes what
     is read by some GPUs and not what comes out."""
     there(operands, 2, 3)
@@ -66,7 +65,7 @@ _COMPOSED = Composed(
 )
 
 
-def _infer(attributes: BatchMatMul, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: BatchMatMul, operands: Operands) -> list[TensorSpec]:
     given = take(_OP, operands, ("left operand", "right operand"))
     # Any size may be 0; sums of nothing are.
     left, right = (
@@ -91,7 +90,7 @@ def _matrix(shape: Shape, transposed: bool) -> tuple[int, int]:
     return (shape[-1], shape[-2]) if transposed else (shape[-2], shape[-1])
 
 
-def _reference(attributes: BatchMatMul, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: BatchMatMul, arrays: Arrays) -> list[Array]:
     left, right = floats(_OP, arrays[0]), floats(_OP, arrays[1])
     if attributes.adj_x:
         left = left.swapaxes(-1, -2)
@@ -116,7 +115,7 @@ def _case(
     return Sample(id, fields, (Arg(left), Arg(right, const=const)), accumulates=depth)
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     return [
         _case("matrices", (5, 7), (7, 3)),
         _case("batch", (3, 5, 7), (3, 7, 9)),

@@ -32,7 +32,7 @@ from tflgpu.ops.base import (
     NoAttrs,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
     no_attrs,
@@ -145,7 +145,7 @@ def _difference(attributes: NoAttrs, a: Array, b: Array) -> Array:
     return np.asarray(gap * gap)
 
 
-def _infer_atan2(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_atan2(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     y, x = take_operands("ATAN2", operands, 2)
     check_dtype("ATAN2", y.dtype, FLOATS)
     if y.spec != x.spec:
@@ -153,7 +153,7 @@ def _infer_atan2(attributes: NoAttrs, operands: Sequence[Operand | None]) -> lis
     return [y.spec]
 
 
-def _infer_add_n(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_add_n(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     if not operands:
         raise ModelError("ADD_N takes at least one operand")
     first, *rest = take_operands("ADD_N", operands, len(operands))

@@ -7,30 +7,29 @@ here from when the file was read, so that nothing is left to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, Shape, TensorSpec
+from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     Movement,
     NoAttrs,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
     no_attrs,
 )
-from tflgpu.ops.facets import NarrowTypes, copies_first
+from tflgpu.ops.facets import NarrowTypes, always, copies_first
 
 
 @attrs.frozen
@@ -58,7 +57,7 @@ def _cast_shape(shape: Shape, given: DType, wanted: DType) -> Shape:
     return shape[:-1]
 
 
-def _infer(attributes: BitcastAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: BitcastAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("BITCAST", operands, 1)
     wanted = attributes.output or x.dtype
     for dtype in (x.dtype, wanted):
@@ -69,14 +68,14 @@ def _infer(attributes: BitcastAttrs, operands: Sequence[Operand | None]) -> list
     return [TensorSpec(_cast_shape(x.shape, x.dtype, wanted), wanted)]
 
 
-def _reference(attributes: BitcastAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: BitcastAttrs, arrays: Arrays) -> list[Array]:
     x = np.ascontiguousarray(present(arrays[0])).reshape(present(arrays[0]).shape)
     wanted = attributes.output or DType.from_numpy(x.dtype)
     shape = _cast_shape(x.shape, DType.from_numpy(x.dtype), wanted)
     return [x.reshape(-1).view(wanted.numpy).reshape(shape).copy()]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(id: str, shape: tuple[int, ...], given: DType, wanted: DType) -> Sample:
         return Sample(id, {"output_dtype": wanted}, (Arg(shape, given, -999, 999),))
 
@@ -97,17 +96,17 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
-def _infer_densify(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_densify(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("DENSIFY", operands, 1)
     x.const("DENSIFY", "operand 0")
     return [x.spec]
 
 
-def _reference_densify(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_densify(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [present(arrays[0]).copy()]
 
 
-def _densify_samples() -> Sequence[Sample]:
+def _densify_samples() -> list[Sample]:
     return [
         Sample("matrix", {}, (Arg((3, 7), const=True),)),
         Sample("filter", {}, (Arg((3, 3, 2, 5), const=True),)),
@@ -115,23 +114,18 @@ def _densify_samples() -> Sequence[Sample]:
     ]
 
 
-def _no_bitcast(node: Node) -> str | None:
-    return "devices may change the bits of NaN and of denormal floats, which BITCAST must not"
-
-
-def _no_densify(node: Node) -> str | None:
-    return "DENSIFY of a constant is evaluated when the model is opened"
-
+_CHANGED = "devices may change the bits of NaN and of denormal floats, which BITCAST must not"
 
 OPS = (
     OpDef(
         "BITCAST", _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT,
-        quantized=Quantized(stored=True), device=OnDevice(limits=_no_bitcast),
+        quantized=Quantized(stored=True), device=OnDevice(limits=always(_CHANGED)),
         contents=Contents(held=NarrowTypes.BITS)
     ),
     OpDef(
         "DENSIFY", no_attrs, _infer_densify, _reference_densify, _densify_samples,
         accuracy=Accuracy.EXACT, movement=Movement(copies=copies_first, keeps_values=True),
-        device=OnDevice(limits=_no_densify)
+        device=OnDevice(limits=always("DENSIFY of a constant is evaluated when the model is opened"
+        ))
     ),
 )  # fmt: skip

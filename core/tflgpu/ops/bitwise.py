@@ -13,14 +13,24 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Arg, FileForm, NoAttrs, OpDef, Quantized, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    FileForm,
+    NoAttrs,
+    OpDef,
+    Quantized,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.elementwise import infer_broadcast
 
 _WHOLE = frozenset({DType.I8, DType.U8, DType.I16, DType.U16, DType.I32, DType.U32})
 
 
 def _reference(fn: Callable[[Array, Array], Array]) -> Callable[..., list[Array]]:
-    def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
         a, b = (present(x) for x in arrays)
         return [np.asarray(fn(a, b), a.dtype)]
 

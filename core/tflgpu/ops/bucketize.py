@@ -14,10 +14,17 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, FileForm, OpDef, Operand, Sample
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    Fields,
+    FileForm,
+    OpDef,
+    Sample,
+)
+from tflgpu.ops.elementwise import infer_unary
 
 _NAME = "BUCKETIZE"
 _NUMBERS = frozenset({DType.F32, DType.F64, DType.I32, DType.I64})
@@ -38,13 +45,7 @@ def _parse(fields: Fields) -> Bucketize:
     return Bucketize(tuple(found.tolist()))
 
 
-def _infer(attributes: Bucketize, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-    (x,) = take_operands(_NAME, operands, 1)
-    check_dtype(_NAME, x.dtype, _NUMBERS)
-    return [TensorSpec(x.shape, DType.I32)]
-
-
-def _reference(attributes: Bucketize, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: Bucketize, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     # C++ compares an i32 or i64 with a float as floats, and a double with it as doubles.
     numbers = x if x.dtype.kind == "f" else x.astype(np.float32)
@@ -55,7 +56,7 @@ def _reference(attributes: Bucketize, arrays: Sequence[Array | None]) -> list[Ar
     ]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(
         id: str, shape: tuple[int, ...], boundaries: Sequence[float], dtype: DType = DType.F32
     ) -> Sample:
@@ -76,7 +77,7 @@ OPS = (
     OpDef(
         _NAME,
         _parse,
-        _infer,
+        infer_unary(_NAME, _NUMBERS, DType.I32),
         _reference,
         _samples,
         accuracy=Accuracy.EXACT,

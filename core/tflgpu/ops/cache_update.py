@@ -25,13 +25,14 @@ from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Composed,
     Contents,
     Fields,
     FileForm,
     Movement,
     OpDef,
-    Operand,
+    Operands,
     Reading,
     Sample,
     graph_attributes,
@@ -64,7 +65,7 @@ class CacheUpdate:
         return self.key_axis, self.new_key_axis
 
 
-def _infer(attributes: CacheUpdate, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: CacheUpdate, operands: Operands) -> list[TensorSpec]:
     found = take_operands(NAME, operands, 7)
     numbers = found[2]
     check_dtype(NAME, numbers.dtype, frozenset({DType.I32}))
@@ -91,7 +92,7 @@ def swapped(shape: Shape, swap: bool) -> Shape:
     return (*shape[:2], shape[3], shape[2]) if swap else shape
 
 
-def _reference(attributes: CacheUpdate, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: CacheUpdate, arrays: Arrays) -> list[Array]:
     found = [present(a) for a in arrays]
     numbers = found[2].reshape(-1).astype(np.int64)
     results = []
@@ -114,7 +115,7 @@ def _reference(attributes: CacheUpdate, arrays: Sequence[Array | None]) -> list[
     return results
 
 
-def _read(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read(fields: Fields, operands: Operands) -> list[Reading]:
     there(operands, 7, 7)
     given = [
         fields.get(name)
@@ -134,7 +135,7 @@ def _read(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
     ]
 
 
-def _draw(rng: np.random.Generator, operands: Sequence[Operand | None]) -> list[Array | None]:
+def _draw(rng: np.random.Generator, operands: Operands) -> list[Array | None]:
     """Where the new tokens go: anywhere, at times beyond the end or around it."""
     drawn = draw_all(rng, operands)
     caches = [o for o in operands[3:5] if o is not None]

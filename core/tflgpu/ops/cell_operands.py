@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from tflgpu.ir.dtypes import Array
+from tflgpu.ops.operand import Arrays
 
 GATES = ("input", "forget", "cell", "output")
 #: Positions of gates in every set that a cell has of them; an RNN has one gate only.
@@ -68,11 +69,11 @@ class CellOperands:
 class CellWeights:
     """The contents of a direction's constants: by gate, None where there is none."""
 
-    weights: Sequence[Array | None]
-    recurrent: Sequence[Array | None]
-    biases: Sequence[Array | None]
-    peepholes: Sequence[Array | None]
-    norms: Sequence[Array | None]
+    weights: Arrays
+    recurrent: Arrays
+    biases: Arrays
+    peepholes: Arrays
+    norms: Arrays
     projection: Array | None
     projection_bias: Array | None
 

@@ -19,12 +19,13 @@ from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     FileForm,
     Movement,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
     no_attrs,
@@ -105,7 +106,7 @@ def _whole(attributes: InParts, x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _reference(op: str, fn: Callable[[Array, Array], Any]) -> Callable[..., list[Array]]:
-    def reference(attributes: NoAttrs | InParts, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: NoAttrs | InParts, arrays: Arrays) -> list[Array]:
         a, b = (present(x) for x in arrays)
         if isinstance(attributes, InParts):
             a, b = _whole(attributes, a, b)
@@ -135,7 +136,7 @@ def _batch_select(node: Node, items: Items) -> Batched | str:
 def _infer_select(op: str) -> Callable[..., list[TensorSpec]]:
     version2 = op == "SELECT_V2"
 
-    def infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
         cond, x, y = take_operands(op, operands, 3)
         if cond.dtype is not DType.BOOL:
             raise ModelError(f"{op}: the condition is {cond.dtype.value}, not bool")
@@ -150,7 +151,7 @@ def _infer_select(op: str) -> Callable[..., list[TensorSpec]]:
 
 
 def _select(version2: bool) -> Callable[..., list[Array]]:
-    def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
         cond, x, y = (present(a) for a in arrays)
         shape = condition_shape(cond.shape, x.shape, y.shape, version2=version2)
         return [np.asarray(np.where(cond.reshape(shape), x, y))]
@@ -158,7 +159,7 @@ def _select(version2: bool) -> Callable[..., list[Array]]:
     return reference
 
 
-def _zeros_like(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _zeros_like(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [np.zeros_like(present(arrays[0]))]
 
 

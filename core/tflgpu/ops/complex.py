@@ -7,32 +7,35 @@ kernel takes lengths that are powers of two, from 2 on along the width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integers, integers, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     FileForm,
     NoAttrs,
     OnDevice,
     OpDef,
     Operand,
+    Operands,
     Sample,
     no_attrs,
 )
+from tflgpu.ops.facets import always
 from tflgpu.ops.items import each_row
 
 _PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
 
 
 def _infer_part(op: str) -> Callable[..., list[TensorSpec]]:
-    def infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
         (x,) = take_operands(op, operands, 1)
         if x.dtype not in _PARTS:
             raise ModelError(f"{op} takes c64 or c128, not {x.dtype.value}")
@@ -42,7 +45,7 @@ def _infer_part(op: str) -> Callable[..., list[TensorSpec]]:
 
 
 def _reference_part(part: Callable[[Array], Array]) -> Callable[..., list[Array]]:
-    def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
         return [np.array(part(present(arrays[0])))]
 
     return reference
@@ -60,7 +63,7 @@ def _lengths(op: str, operand: Operand) -> tuple[int, ...]:
     return found
 
 
-def _infer_rfft(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_rfft(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     op = "RFFT2D"
     x, lengths = take_operands(op, operands, 2)
     if x.dtype is not DType.F32 or x.rank < 2:
@@ -69,7 +72,7 @@ def _infer_rfft(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list
     return [TensorSpec((*x.shape[:-2], height, width // 2 + 1), DType.C64)]
 
 
-def _reference_rfft(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_rfft(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x, (height, width) = present(arrays[0]), integers(present(arrays[1]))
     used = x[..., :height, :width].astype(np.float64)
     found = np.fft.rfft2(used, s=(height, width), axes=(-2, -1)).astype(np.complex64)
@@ -80,11 +83,7 @@ def _reference_rfft(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list
     return [found]
 
 
-def _limits(node: Node) -> str | None:
-    return f"{node.op}: complex numbers stay on the CPU"
-
-
-def _part_samples() -> Sequence[Sample]:
+def _part_samples() -> list[Sample]:
     return [
         Sample("vector", {}, (Arg((7,), DType.C64, -3, 3),)),
         Sample("rank4", {}, (Arg((2, 3, 5, 4), DType.C64, -3, 3),)),
@@ -93,7 +92,7 @@ def _part_samples() -> Sequence[Sample]:
     ]
 
 
-def _rfft_samples() -> Sequence[Sample]:
+def _rfft_samples() -> list[Sample]:
     def sample(id: str, shape: tuple[int, ...], height: int, width: int) -> Sample:
         return Sample(id, {}, (Arg(shape), Arg.of([height, width], DType.I32)), accumulates=64)
 
@@ -114,7 +113,7 @@ def _part(op: str, part: Callable[[Array], Array], accuracy: Accuracy) -> OpDef:
         _reference_part(part),
         _part_samples,
         accuracy=accuracy,
-        device=OnDevice(limits=_limits),
+        device=OnDevice(limits=always("{op}: complex numbers stay on the CPU")),
         batch=each_row(0),
     )
 
@@ -130,7 +129,7 @@ OPS = (
         _reference_rfft,
         _rfft_samples,
         accuracy=Accuracy.ACCUMULATE,
-        device=OnDevice(limits=_limits),
+        device=OnDevice(limits=always("{op}: complex numbers stay on the CPU")),
         batch=each_row(0, rank=3),
         file=FileForm(result_type=DType.C64),
     ),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ops.base import Operand
+from tflgpu.ops.base import Operand, Operands
 
 
 def draw_one(rng: np.random.Generator, operand: Operand, spread: float = 3.0) -> Array:
@@ -20,12 +18,12 @@ def draw_one(rng: np.random.Generator, operand: Operand, spread: float = 3.0) ->
     return rng.uniform(-spread, spread, operand.shape).astype(operand.dtype.numpy)
 
 
-def draw_all(rng: np.random.Generator, operands: Sequence[Operand | None]) -> list[Array | None]:
+def draw_all(rng: np.random.Generator, operands: Operands) -> list[Array | None]:
     """`draw_one` for each operand."""
     return [None if operand is None else draw_one(rng, operand) for operand in operands]
 
 
-def there(operands: Sequence[Operand | None], least: int, most: int) -> list[Operand]:
+def there(operands: Operands, least: int, most: int) -> list[Operand]:
     """A composite's operands, all of them given.
 
     Raises:

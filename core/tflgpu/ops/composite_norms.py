@@ -17,7 +17,6 @@ of it, so that both are readings of that name. Sources of names and attributes: 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -29,12 +28,14 @@ from tflgpu.ops.axes import at_least_f32, present
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Composed,
     Draw,
     Fields,
     FileForm,
     OpDef,
     Operand,
+    Operands,
     Reading,
     Sample,
     graph_attributes,
@@ -59,7 +60,7 @@ class NormAttrs:
     groups: int = 1
 
 
-def _take(op: str, operands: Sequence[Operand | None], most: int) -> Operand:
+def _take(op: str, operands: Operands, most: int) -> Operand:
     if not 1 <= len(operands) <= most or operands[0] is None:
         raise ModelError(f"{op} takes 1 to {most} operands, got {len(operands)}")
     x = operands[0]
@@ -80,15 +81,15 @@ def _take(op: str, operands: Sequence[Operand | None], most: int) -> Operand:
     return x
 
 
-def _infer_rms(attributes: NormAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_rms(attributes: NormAttrs, operands: Operands) -> list[TensorSpec]:
     return [_take(RMS, operands, 2).spec]
 
 
-def _infer_layer(attributes: NormAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_layer(attributes: NormAttrs, operands: Operands) -> list[TensorSpec]:
     return [_take(LAYER, operands, 3).spec]
 
 
-def _infer_group(attributes: NormAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_group(attributes: NormAttrs, operands: Operands) -> list[TensorSpec]:
     x = _take(GROUP, operands, 3)
     if x.rank < 2 or x.shape[-1] % attributes.groups:
         raise ModelError(f"{GROUP}: {attributes.groups} groups in {list(x.shape)}")
@@ -107,14 +108,14 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray((total / x.dtype.type(max(1, count))).astype(x.dtype))
 
 
-def _scaled(x: Array, factor: Array, arrays: Sequence[Array | None], dtype: np.dtype) -> Array:
+def _scaled(x: Array, factor: Array, arrays: Arrays, dtype: np.dtype) -> Array:
     gamma, beta = (*arrays[1:], None, None)[:2]
     return np.asarray(
         (x.astype(np.float64) * factor * _wide(gamma, 1.0) + _wide(beta, 0.0)).astype(dtype)
     )
 
 
-def _rms(attributes: NormAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _rms(attributes: NormAttrs, arrays: Arrays) -> list[Array]:
     given = present(arrays[0])
     x = at_least_f32(given)
     square = _mean(x * x, (x.ndim - 1,)).astype(np.float64)
@@ -128,14 +129,14 @@ def _centred(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Ar
     return gap, 1 / np.sqrt(variance + epsilon)
 
 
-def _layer(attributes: NormAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _layer(attributes: NormAttrs, arrays: Arrays) -> list[Array]:
     given = present(arrays[0])
     x = at_least_f32(given)
     gap, factor = _centred(x, (x.ndim - 1,), attributes.epsilon)
     return [_scaled(gap, factor, arrays, given.dtype)]
 
 
-def _group(attributes: NormAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _group(attributes: NormAttrs, arrays: Arrays) -> list[Array]:
     given = present(arrays[0])
     groups, shape = attributes.groups, given.shape
     per_group = shape[-1] // groups
@@ -153,19 +154,19 @@ def _epsilon(fields: Fields) -> float:
     raise UnsupportedError("it has no attribute epsilon")
 
 
-def _read_rms(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read_rms(fields: Fields, operands: Operands) -> list[Reading]:
     there(operands, 1, 2)
     return [Reading(NormAttrs(_epsilon(fields)))]
 
 
-def _read_layer(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read_layer(fields: Fields, operands: Operands) -> list[Reading]:
     there(operands, 1, 3)
     if fields.integer("num_groups", 1) != 1 or fields.integer("sub_type", 1) != 1:
         raise UnsupportedError("it has several groups")
     return [Reading(NormAttrs(_epsilon(fields)))]
 
 
-def _read_group(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read_group(fields: Fields, operands: Operands) -> list[Reading]:
     x = there(operands, 1, 3)[0]
     if fields.integer("sub_type", 0) != 0:
         raise UnsupportedError("it is another kind of normalization")

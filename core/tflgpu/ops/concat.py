@@ -6,8 +6,6 @@ refuses a fused activation; GPU delegates apply it, and so does this definition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -22,11 +20,12 @@ from tflgpu.ops.base import (
     Activation,
     Arg,
     Arithmetic,
+    Arrays,
     Fields,
     FileForm,
     Movement,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
 )
@@ -49,7 +48,7 @@ def _parse_concat(fields: Fields) -> ConcatAttrs:
     return ConcatAttrs(fields.integer("axis"), computable_activation(fields))
 
 
-def _infer_concat(attributes: ConcatAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_concat(attributes: ConcatAttrs, operands: Operands) -> list[TensorSpec]:
     args = take_operands("CONCATENATION", operands, 1, _ANY_NUMBER)
     first = args[0]
     axis = normal_axis("CONCATENATION", attributes.axis, first.rank)
@@ -75,7 +74,7 @@ def _infer_concat(attributes: ConcatAttrs, operands: Sequence[Operand | None]) -
     return [TensorSpec((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype)]
 
 
-def _reference_concat(attributes: ConcatAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_concat(attributes: ConcatAttrs, arrays: Arrays) -> list[Array]:
     joined = np.concatenate([present(a) for a in arrays], attributes.axis)
     return [apply_activation(attributes.activation, joined)]
 
@@ -93,7 +92,7 @@ def _parse_pack(fields: Fields) -> PackAttrs:
     return PackAttrs(fields.integer("axis"), fields.integer("values_count", minimum=1))
 
 
-def _infer_pack(attributes: PackAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_pack(attributes: PackAttrs, operands: Operands) -> list[TensorSpec]:
     args = take_operands("PACK", operands, attributes.values_count)
     first = args[0]
     axis = normal_axis("PACK", attributes.axis, first.rank + 1)
@@ -103,11 +102,11 @@ def _infer_pack(attributes: PackAttrs, operands: Sequence[Operand | None]) -> li
     return [TensorSpec((*first.shape[:axis], len(args), *first.shape[axis:]), first.dtype)]
 
 
-def _reference_pack(attributes: PackAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_pack(attributes: PackAttrs, arrays: Arrays) -> list[Array]:
     return [np.stack([present(a) for a in arrays], attributes.axis)]
 
 
-def _concat_samples() -> Sequence[Sample]:
+def _concat_samples() -> list[Sample]:
     def sample(id: str, axis: int, *shapes: tuple[int, ...], dtype: DType = DType.F32) -> Sample:
         return Sample(id, {"axis": axis}, tuple(Arg(s, dtype, -9, 9) for s in shapes))
 
@@ -136,7 +135,7 @@ def _concat_samples() -> Sequence[Sample]:
     ]
 
 
-def _pack_samples() -> Sequence[Sample]:
+def _pack_samples() -> list[Sample]:
     def sample(
         id: str, axis: int, count: int, shape: tuple[int, ...], dtype: DType = DType.F32
     ) -> Sample:

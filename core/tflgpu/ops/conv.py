@@ -6,8 +6,6 @@ of groups is the ratio of the input's channels to the filter's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
@@ -21,10 +19,11 @@ from tflgpu.ops.base import (
     Activation,
     Arg,
     Arithmetic,
+    Arrays,
     Fields,
     FileForm,
     OpDef,
-    Operand,
+    Operands,
     Padding,
     Quantized,
     Sample,
@@ -65,7 +64,7 @@ def parse_conv(fields: Fields) -> WindowAttrs:
     )
 
 
-def _infer(attributes: WindowAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: WindowAttrs, operands: Operands) -> list[TensorSpec]:
     op = "CONV_2D"
     given = take(op, operands, ("input", "filter", "bias"), optional=1)
     image, weights = needed(op, given[0], "input", 4, batch=1), needed(op, given[1], "filter", 4)
@@ -84,7 +83,7 @@ def _infer(attributes: WindowAttrs, operands: Sequence[Operand | None]) -> list[
     return [TensorSpec((image.shape[0], window.out_h, window.out_w, out), image.dtype)]
 
 
-def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: WindowAttrs, arrays: Arrays) -> list[Array]:
     op = "CONV_2D"
     image, weights = floats(op, arrays[0]), floats(op, arrays[1])
     bias = arrays[2] if len(arrays) > 2 else None
@@ -163,7 +162,7 @@ def conv_sample(
     )
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     case, valid = conv_sample, Padding.VALID
     return [
         case("plain", (1, 7, 11, 5), (6, 3, 3, 5)),

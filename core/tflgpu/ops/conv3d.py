@@ -26,10 +26,11 @@ from tflgpu.ops.base import (
     Activation,
     Arg,
     Arithmetic,
+    Arrays,
     Fields,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Padding,
     Sample,
 )
@@ -143,7 +144,7 @@ def volume_of(node: Node) -> Volume:
     return place(node.op, node.attrs, large[1:4], taps)
 
 
-def _infer(attributes: Conv3D, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: Conv3D, operands: Operands) -> list[TensorSpec]:
     given = take(_PLAIN, operands, ("input", "filter", "bias"), optional=1)
     x = needed(_PLAIN, given[0], "input", 5, batch=1)
     weights = needed(_PLAIN, given[1], "filter", 5)
@@ -155,7 +156,7 @@ def _infer(attributes: Conv3D, operands: Sequence[Operand | None]) -> list[Tenso
     return [TensorSpec((x.shape[0], *found.small, outs), x.dtype)]
 
 
-def _infer_turned(attributes: Conv3D, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_turned(attributes: Conv3D, operands: Operands) -> list[TensorSpec]:
     names = ("output shape", "filter", "input", "bias")
     shape, filters, source, bias = take(_TURNED, operands, names, optional=1)
     x, weights = needed(_TURNED, source, "input", 5), needed(_TURNED, filters, "filter", 5)
@@ -204,7 +205,7 @@ def _meetings(volume: Volume) -> Iterator[tuple[Size3, tuple[slice, ...], tuple[
         yield tap, tuple(large), tuple(small)  # type: ignore[misc]
 
 
-def _reference(attributes: Conv3D, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: Conv3D, arrays: Arrays) -> list[Array]:
     x, weights = floats(_PLAIN, arrays[0]), floats(_PLAIN, arrays[1])
     volume = place(_PLAIN, attributes, x.shape[1:4], weights.shape[:3])
     sums = np.zeros((x.shape[0], *volume.small, weights.shape[4]), x.dtype)
@@ -227,7 +228,7 @@ def _add_padding(sums: Array, weights: Array, volume: Volume) -> None:
         )
 
 
-def _reference_turned(attributes: Conv3D, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_turned(attributes: Conv3D, arrays: Arrays) -> list[Array]:
     output = integers(present(arrays[0]))
     weights, x = floats(_TURNED, arrays[1]), floats(_TURNED, arrays[2])
     volume = place(_TURNED, attributes, output[1:4], weights.shape[:3])
@@ -272,7 +273,7 @@ def _case(
     return Sample(id, fields, args, accumulates=math.prod(filter[:4]))
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     valid = Padding.VALID
     return [
         _case("plain", (1, 3, 5, 7, 3), (3, 3, 3, 3, 5)),
@@ -285,7 +286,7 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
-def _turned_samples() -> Sequence[Sample]:
+def _turned_samples() -> list[Sample]:
     valid = Padding.VALID
     return [
         _case("same", (1, 2, 3, 4, 3), (3, 3, 3, 5, 3), strides=(2, 2, 2), output=(4, 5, 8)),

@@ -10,8 +10,6 @@ where there is none).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -24,12 +22,13 @@ from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     FileForm,
     Movement,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
 )
@@ -89,12 +88,12 @@ def _parse_cast(fields: Fields) -> CastAttrs:
     return CastAttrs(_dtype(fields, "out_data_type"))
 
 
-def _infer_cast(attributes: CastAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_cast(attributes: CastAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("CAST", operands, 1)
     return [TensorSpec(x.shape, attributes.output)]
 
 
-def _reference_cast(attributes: CastAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_cast(attributes: CastAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     kind = attributes.output.numpy
     if x.dtype.kind == "c" and kind.kind != "c":
@@ -130,9 +129,7 @@ def _check_axis(op: str, quantization: Quantization, shape: Shape) -> None:
         raise ModelError(f"{op}: {count} scales along axis {axis} of shape {list(shape)}")
 
 
-def _infer_dequantize(
-    attributes: Dequantize, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_dequantize(attributes: Dequantize, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("DEQUANTIZE", operands, 1)
     check_dtype("DEQUANTIZE", x.dtype, _STORED | {DType.F16, DType.F32})
     if not x.dtype.is_float:
@@ -142,7 +139,7 @@ def _infer_dequantize(
     return [TensorSpec(x.shape, DType.F32)]
 
 
-def _reference_dequantize(attributes: Dequantize, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_dequantize(attributes: Dequantize, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     if x.dtype.kind == "f":
         return [x.astype(np.float32)]
@@ -158,7 +155,7 @@ def _parse_quantize(fields: Fields) -> Quantize:
     return Quantize(_dtype(fields, None), quantization, source)
 
 
-def _infer_quantize(attributes: Quantize, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_quantize(attributes: Quantize, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("QUANTIZE", operands, 1)
     check_dtype("QUANTIZE", x.dtype, _STORED | {DType.F32, DType.F16})
     check_dtype("QUANTIZE", attributes.output, _STORED)
@@ -181,7 +178,7 @@ def _requantized(attributes: Quantize, source: Quantization, x: Array) -> Array:
     return np.asarray(found.astype(attributes.output.numpy))
 
 
-def _reference_quantize(attributes: Quantize, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_quantize(attributes: Quantize, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     info = np.iinfo(attributes.output.numpy)
     if x.dtype.kind != "f":

@@ -7,8 +7,6 @@ multiplier is taken from the shapes; the ``depth_multiplier`` option is not read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -20,9 +18,10 @@ from tflgpu.ops.base import (
     Activation,
     Arg,
     Arithmetic,
+    Arrays,
     FileForm,
     OpDef,
-    Operand,
+    Operands,
     Padding,
     Quantized,
     Sample,
@@ -47,7 +46,7 @@ from tflgpu.ops.windows import (
 _BLOCK_BYTES = 128 << 10
 
 
-def _infer(attributes: WindowAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: WindowAttrs, operands: Operands) -> list[TensorSpec]:
     op = "DEPTHWISE_CONV_2D"
     given = take(op, operands, ("input", "filter", "bias"), optional=1)
     image, weights = needed(op, given[0], "input", 4, batch=1), needed(op, given[1], "filter", 4)
@@ -63,7 +62,7 @@ def _infer(attributes: WindowAttrs, operands: Sequence[Operand | None]) -> list[
     return [TensorSpec((image.shape[0], window.out_h, window.out_w, out), image.dtype)]
 
 
-def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: WindowAttrs, arrays: Arrays) -> list[Array]:
     op = "DEPTHWISE_CONV_2D"
     image, weights = floats(op, arrays[0]), floats(op, arrays[1])
     bias = arrays[2] if len(arrays) > 2 else None
@@ -130,7 +129,7 @@ def depthwise_sample(
     return Sample(id, fields, args if bias else args[:2], accumulates=kernel[0] * kernel[1])
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     case, valid = depthwise_sample, Padding.VALID
     return [
         case("plain", (1, 7, 11, 5), (3, 3)),

@@ -10,7 +10,6 @@ the platform leaves them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -20,7 +19,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Arrays, Fields, OpDef, Operands, Sample
 from tflgpu.ops.flexible import read_map, write_map
 
 OP = "TFLite_Detection_PostProcess"
@@ -85,9 +84,7 @@ def _parse(fields: Fields) -> DetectionPostprocess:
     return found
 
 
-def _infer(
-    attributes: DetectionPostprocess, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer(attributes: DetectionPostprocess, operands: Operands) -> list[TensorSpec]:
     boxes, scores, anchors = take_operands(OP, operands, 3)
     need_rank(OP, boxes, "boxes (operand 0)", 3)
     need_rank(OP, scores, "scores (operand 1)", 3)
@@ -165,7 +162,7 @@ def _regular(attributes: DetectionPostprocess, boxes: Array, scores: Array) -> t
     return kept[order], classes[order]
 
 
-def _reference(attributes: DetectionPostprocess, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: DetectionPostprocess, arrays: Arrays) -> list[Array]:
     encoded, scores, anchors = (present(a).astype(np.float32) for a in arrays)
     boxes = decode_boxes(attributes, encoded[0], anchors)
     scores = scores[0, :, scores.shape[2] - attributes.num_classes :]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,11 +13,12 @@ from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     FileForm,
     Movement,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
     no_attrs,
@@ -26,14 +26,14 @@ from tflgpu.ops.base import (
 from tflgpu.ops.items import each_row, lifted
 
 
-def _infer_diag(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_diag(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("MATRIX_DIAG", operands, 1)
     if x.rank < 1:
         raise ModelError("MATRIX_DIAG: operand 0 is a scalar; at least one dimension is needed")
     return [TensorSpec((*x.shape, x.shape[-1]), x.dtype)]
 
 
-def _reference_diag(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_diag(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     found = np.zeros((*x.shape, x.shape[-1]), x.dtype)
     at = np.arange(x.shape[-1])
@@ -46,7 +46,7 @@ def diagonal_of(shape: Shape) -> Shape:
     return (*shape[:-2], min(shape[-2:]))
 
 
-def _infer_set(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_set(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, diagonal = take_operands("MATRIX_SET_DIAG", operands, 2)
     if x.rank < 2:
         raise ModelError(f"MATRIX_SET_DIAG: operand 0 has shape {list(x.shape)}, no matrices")
@@ -64,7 +64,7 @@ def _infer_set(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[
     return [x.spec]
 
 
-def _reference_set(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_set(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x, diagonal = present(arrays[0]), present(arrays[1])
     found = x.copy()
     wanted = diagonal_of(x.shape)
@@ -73,7 +73,7 @@ def _reference_set(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[
     return [found]
 
 
-def _diag_samples() -> Sequence[Sample]:
+def _diag_samples() -> list[Sample]:
     def sample(id: str, *shape: int, dtype: DType = DType.F32) -> Sample:
         return Sample(id, {}, (Arg(shape, dtype, -9, 9),))
 
@@ -87,7 +87,7 @@ def _diag_samples() -> Sequence[Sample]:
     ]
 
 
-def _set_samples() -> Sequence[Sample]:
+def _set_samples() -> list[Sample]:
     def sample(id: str, *shape: int, dtype: DType = DType.F32, const: bool = False) -> Sample:
         diagonal = diagonal_of(shape)
         return Sample(id, {}, (Arg(shape, dtype, -9, 9), Arg(diagonal, dtype, -9, 9, const)))

@@ -7,7 +7,7 @@ compute on whole numbers that have none, and an op says of which types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Operand
+from tflgpu.ops.base import Arrays, Operands
 
 FLOATS = frozenset({DType.F32, DType.F16, DType.F64})
 WHOLE = frozenset({DType.I32, DType.I64, DType.U32})
@@ -24,8 +24,8 @@ WHOLE = frozenset({DType.I32, DType.I64, DType.U32})
 BYTES = frozenset({DType.I8, DType.U8})
 QUANTIZED = BYTES | {DType.I16}
 
-Infer = Callable[[Any, Sequence[Operand | None]], list[TensorSpec]]
-Reference = Callable[[Any, Sequence[Array | None]], list[Array]]
+Infer = Callable[[Any, Operands], list[TensorSpec]]
+Reference = Callable[[Any, Arrays], list[Array]]
 
 
 def check_dtype(op: str, dtype: DType, allowed: frozenset[DType]) -> None:
@@ -57,13 +57,14 @@ def check_unscaled(op: str, array: Array, plain: frozenset[DType] = frozenset())
         )
 
 
-def infer_unary(op: str, allowed: frozenset[DType]) -> Infer:
-    """Shape inference of an op whose one result is like its one operand."""
+def infer_unary(op: str, allowed: frozenset[DType], result: DType | None = None) -> Infer:
+    """Shape inference of an op whose one result has its one operand's shape; ``result`` None means
+    its type, too."""
 
-    def infer(attributes: Any, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: Any, operands: Operands) -> list[TensorSpec]:
         (x,) = take_operands(op, operands, 1)
         check_dtype(op, x.dtype, allowed)
-        return [x.spec]
+        return [TensorSpec(x.shape, result or x.dtype)]
 
     return infer
 
@@ -84,7 +85,7 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
 def infer_broadcast(op: str, allowed: frozenset[DType], result: DType | None = None) -> Infer:
     """Shape inference of two operands of one type; ``result`` None means that type."""
 
-    def infer(attributes: Any, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: Any, operands: Operands) -> list[TensorSpec]:
         a, b = take_operands(op, operands, 2)
         check_dtype(op, a.dtype, allowed)
         if a.dtype is not b.dtype:
@@ -105,7 +106,7 @@ def reference_of(
     """A reference that calls ``compute(attributes, *operands)`` and gives its result the
     operands' type; f16 is computed in f32. ``plain`` is as for `check_unscaled`."""
 
-    def reference(attributes: Any, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: Any, arrays: Arrays) -> list[Array]:
         operands = [present(a) for a in arrays]
         for operand in operands:
             check_unscaled(op, operand, plain)

@@ -29,6 +29,11 @@ class NarrowTypes(enum.Enum):
     BITS = "It looks at how elements are stored, and takes no such tensor."
 
 
+def always(reason: str) -> Callable[[Node], str]:
+    """`OnDevice.limits` of an op that no backend runs; "{op}" in the reason is the node's."""
+    return lambda node: reason.format(op=node.op)
+
+
 @attrs.frozen
 class Pads:
     """Rows and columns of zeros around an image."""

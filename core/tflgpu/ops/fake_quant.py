@@ -6,15 +6,13 @@ steps, and halves round away from zero. A NaN stays one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Arg, Fields, FileForm, OpDef, Sample
+from tflgpu.ops.base import Accuracy, Arg, Arrays, Fields, FileForm, OpDef, Sample
 from tflgpu.ops.elementwise import infer_unary
 
 _NAME = "FAKE_QUANT"
@@ -77,7 +75,7 @@ def steps_of(attributes: FakeQuant) -> QuantizedRange:
     )
 
 
-def _reference(attributes: FakeQuant, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: FakeQuant, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     steps = steps_of(attributes)
     low, high, scale, inverse, _ = (_F32(v) for v in attrs.astuple(steps))
@@ -90,7 +88,7 @@ def _reference(attributes: FakeQuant, arrays: Sequence[Array | None]) -> list[Ar
     return [(whole * scale + low).astype(x.dtype)]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(
         id: str, shape: tuple[int, ...], low: float, high: float, bits: int = 8, version: int = 1
     ) -> Sample:

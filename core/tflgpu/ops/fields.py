@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from tflgpu.errors import ModelError
 from tflgpu.errors.blame import shown
+
+_E = TypeVar("_E", bound=enum.Enum)
 
 
 class Activation(enum.Enum):
@@ -79,29 +81,25 @@ class Fields:
         value = self.values.get(name)
         return () if value is None else tuple(int(v) for v in value)
 
-    def activation(self) -> Activation:
-        """The ``fused_activation_function`` field.
+    def member(self, name: str, kind: type[_E], what: str) -> _E:
+        """A field that is a code of an enumeration's.
 
         Raises:
-            ModelError: the code is not one of the schema's.
+            ModelError: the code is not one of the schema's; ``what`` names it.
         """
-        code = self.integer("fused_activation_function")
+        code = self.integer(name)
         try:
-            return Activation(code)
+            return kind(code)
         except ValueError:
-            raise ModelError(f"{self.op}: unknown fused activation code {code}") from None
+            raise ModelError(f"{self.op}: unknown {what} {code}") from None
+
+    def activation(self) -> Activation:
+        """The ``fused_activation_function`` field, as `member`."""
+        return self.member("fused_activation_function", Activation, "fused activation code")
 
     def padding(self) -> Padding:
-        """The ``padding`` field.
-
-        Raises:
-            ModelError: the code is not one of the schema's.
-        """
-        code = self.integer("padding")
-        try:
-            return Padding(code)
-        except ValueError:
-            raise ModelError(f"{self.op}: unknown padding code {code}") from None
+        """The ``padding`` field, as `member`."""
+        return self.member("padding", Padding, "padding code")
 
 
 def graph_attributes(fields: Fields) -> Any:

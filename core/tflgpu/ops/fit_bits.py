@@ -7,8 +7,6 @@ as TFLite's CAST and QUANTIZE do (cast.cc, quantize.cc), or wrap around, as pack
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -16,7 +14,16 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, OpDef, Operand, Quantized, Sample, graph_attributes
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    OpDef,
+    Operands,
+    Quantized,
+    Sample,
+    graph_attributes,
+)
 from tflgpu.ops.elementwise import BYTES, check_dtype
 
 OP = "FIT_BITS"
@@ -42,7 +49,7 @@ class FitBits:
         return self.low + (1 << self.bits) - 1
 
 
-def _infer(attributes: FitBits, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: FitBits, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands(OP, operands, 1)
     check_dtype(OP, x.dtype, BYTES)
     if attributes.signed is not (x.dtype is DType.I8):
@@ -53,7 +60,7 @@ def _infer(attributes: FitBits, operands: Sequence[Operand | None]) -> list[Tens
     return [x.spec]
 
 
-def _reference(attributes: FitBits, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: FitBits, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     wide = x.astype(np.int32)
     if attributes.wraps:

@@ -13,7 +13,7 @@ from tflgpu.errors import ModelError, PluginError, UnsupportedError
 from tflgpu.errors.blame import Refused, shown
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.base import Draw, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Arrays, Draw, Fields, OpDef, Operands, Sample
 from tflgpu.ops.foreign_facets import check_activation, checked_groups, outcome
 
 _T = TypeVar("_T")
@@ -37,10 +37,10 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
     def parse(fields: Fields) -> Any:
         return guarded("parse", lambda: check_activation(op, op.parse(fields)))
 
-    def infer(attributes: Any, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: Any, operands: Operands) -> list[TensorSpec]:
         return guarded("infer", lambda: _specs(op.infer(attributes, operands)))
 
-    def reference(attributes: Any, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: Any, arrays: Arrays) -> list[Array]:
         # What is written into cannot be told from what was there, so it is forbidden.
         given = [None if a is None else _read_only(a) for a in arrays]
         made: list[Array] = guarded("reference", lambda: _results(op.reference(attributes, given)))

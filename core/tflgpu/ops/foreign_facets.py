@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 from typing import Any, TypeVar
@@ -16,10 +16,10 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.base import Activation, OpDef, Operand, Variables
-from tflgpu.ops.facets import Batched, Filter, Pads, Reordered, Spread, Work
+from tflgpu.ops.base import Activation, OpDef, Operands, Variables
+from tflgpu.ops.facets import Batched, Pads, Reordered, Spread, Work
 from tflgpu.ops.moves import Moves
-from tflgpu.ops.quantized import Hybrid, InDigits, Integers, OnTheFly, Replacement, Rounding
+from tflgpu.ops.quantized import Hybrid, InDigits, OnTheFly, Replacement, Rounding
 
 _T = TypeVar("_T")
 
@@ -32,16 +32,21 @@ def checked_groups(op: OpDef, owner: str, guarded: Guard) -> Mapping[str, Any]:
     raise is left to ``guarded`` to report."""
 
     def checked(
-        name: str, facet: Callable[..., Any] | None, check: Callable[..., Any]
-    ) -> Callable[..., Any] | None:
-        """A function of a node, and of more, whose answer is looked at unless it is None."""
+        name: str,
+        facet: Callable[..., Any] | None,
+        check: Callable[..., Any],
+        *,
+        silent: bool = True,
+    ) -> Any:
+        """A function of a node, and of more, whose answer is looked at. One that may be ``silent``
+        may also give None."""
         if facet is None:
             return None
 
         def ask(node: Node, *more: Any) -> Any:
             def action() -> Any:
                 found = _asked(facet, node, *more)
-                return None if found is None else check(found, node)
+                return None if found is None and silent else check(found, node)
 
             return guarded(name, action)
 
@@ -62,6 +67,7 @@ def checked_groups(op: OpDef, owner: str, guarded: Guard) -> Mapping[str, Any]:
         return lambda given: guarded(name, lambda: bool(said(given)))
 
     file, device, movement, state = op.file, op.device, op.movement, op.state
+    filter_, integers = op.arithmetic.filter, op.quantized.integers
     return {
         "elementwise": choice("elementwise", op.elementwise),
         "batch": checked("batch", op.batch, _batched),
@@ -92,7 +98,12 @@ def checked_groups(op: OpDef, owner: str, guarded: Guard) -> Mapping[str, Any]:
         "arithmetic": attrs.evolve(
             op.arithmetic,
             affine=checked("arithmetic.affine", op.arithmetic.affine, _affine),
-            filter=None if op.arithmetic.filter is None else _filter(op.arithmetic.filter, guarded),
+            filter=filter_
+            and attrs.evolve(
+                filter_,
+                spread=plain("arithmetic.filter.spread", filter_.spread, partial(_spread, guarded)),
+                zeros=plain("arithmetic.filter.zeros", filter_.zeros, _pads),
+            ),
         ),
         "quantized": attrs.evolve(
             op.quantized,
@@ -100,8 +111,14 @@ def checked_groups(op: OpDef, owner: str, guarded: Guard) -> Mapping[str, Any]:
             table=checked("quantized.table", op.quantized.table, _table),
             digits=checked("quantized.digits", op.quantized.digits, partial(_digits, guarded)),
             results=checked("quantized.results", op.quantized.results, _results),
-            hybrid=_hybrid(op.quantized.hybrid, guarded),
-            integers=_integers(op.quantized.integers, guarded),
+            hybrid=checked("quantized.hybrid", op.quantized.hybrid, _hybrid, silent=False),
+            integers=integers
+            and attrs.evolve(
+                integers,
+                attributes=checked(
+                    "quantized.integers.attributes", integers.attributes, _attributes, silent=False
+                ),
+            ),
         ),
         "state": None
         if state is None
@@ -143,81 +160,41 @@ def outcome(error: BaseException) -> str:
     return f"gave {error}" if isinstance(error, Refused) else f"raised {describe(error)}"
 
 
-def _filter(kind: Filter, guarded: Guard) -> Filter:
-    spread, zeros = kind.spread, kind.zeros
-
-    def spread_over(weights: Array, channels: int) -> Spread | None:
-        assert spread is not None
-        lay = guarded("arithmetic.filter.spread", lambda: spread(weights, channels))
-        return None if lay is None else lambda numbers: laid(lay, weights, numbers)
-
-    def laid(lay: Spread, weights: Array, numbers: Array) -> Array:
-        def action() -> Array:
-            found = np.asarray(lay(numbers))
-            if np.broadcast_shapes(found.shape, weights.shape) != weights.shape:
-                raise Refused(f"numbers of shape {found.shape} for a filter of {weights.shape}")
-            return found
-
-        result: Array = guarded("arithmetic.filter.spread", action)
-        return result
-
-    def zeros_of(node: Node) -> Pads:
-        assert zeros is not None
-        result: Pads = guarded("arithmetic.filter.zeros", lambda: _pads(zeros(node)))
-        return result
-
-    return attrs.evolve(
-        kind,
-        spread=None if spread is None else spread_over,
-        zeros=None if zeros is None else zeros_of,
-    )
-
-
-def _integers(kind: Integers | None, guarded: Guard) -> Integers | None:
-    if kind is None:
+def _spread(guarded: Guard, lay: Spread | None, weights: Array, channels: int) -> Spread | None:
+    if lay is None:
         return None
 
-    def attributes(node: Node) -> Any:
-        def action() -> Any:
-            found = _asked(kind.attributes, node)
-            if found is None or (isinstance(found, str) and not found):
-                raise Refused(f"{shown(found)}, which is neither attributes nor a reason")
-            return found
+    def laid(numbers: Array) -> Array:
+        found = np.asarray(lay(numbers))
+        if np.broadcast_shapes(found.shape, weights.shape) != weights.shape:
+            raise Refused(f"numbers of shape {found.shape} for a filter of {weights.shape}")
+        return found
 
-        return guarded("quantized.integers.attributes", action)
-
-    return Integers(kind.op, attributes)
+    return lambda numbers: guarded("arithmetic.filter.spread", lambda: laid(numbers))
 
 
-def _hybrid(
-    facet: Callable[[Node], Hybrid] | None, guarded: Guard
-) -> Callable[[Node], Hybrid] | None:
-    if facet is None:
-        return None
+def _attributes(found: object, node: Node) -> object:
+    if found is None or (isinstance(found, str) and not found):
+        raise Refused(f"{shown(found)}, which is neither attributes nor a reason")
+    return found
 
-    def ask(node: Node) -> Hybrid:
-        def action() -> Hybrid:
-            found = _asked(facet, node)
-            if not isinstance(found, Hybrid) or not isinstance(found.data, tuple):
-                raise Refused(f"{shown(found)}, not a Hybrid of a tuple")
-            for data in found.data:
-                if not isinstance(data, OnTheFly) or not isinstance(data.rounding, Rounding):
-                    raise Refused(f"{shown(data)}, not an OnTheFly with a Rounding")
-                shape = node.input(_position(data.operand, node)).shape
-                if data.shape is not None:
-                    _whole(*data.shape)
-                    if prod(data.shape) != prod(shape):
-                        raise Refused(f"rows of shape {data.shape} for an operand of {shape}")
-                    shape = data.shape
-                _whole(*data.axes)
-                if any(not 0 <= axis < len(shape) for axis in data.axes):
-                    raise Refused(f"axes {data.axes} of shape {shape}")
-            return found
 
-        result: Hybrid = guarded("quantized.hybrid", action)
-        return result
-
-    return ask
+def _hybrid(found: object, node: Node) -> Hybrid:
+    if not isinstance(found, Hybrid) or not isinstance(found.data, tuple):
+        raise Refused(f"{shown(found)}, not a Hybrid of a tuple")
+    for data in found.data:
+        if not isinstance(data, OnTheFly) or not isinstance(data.rounding, Rounding):
+            raise Refused(f"{shown(data)}, not an OnTheFly with a Rounding")
+        shape = node.input(_position(data.operand, node)).shape
+        if data.shape is not None:
+            _whole(*data.shape)
+            if prod(data.shape) != prod(shape):
+                raise Refused(f"rows of shape {data.shape} for an operand of {shape}")
+            shape = data.shape
+        _whole(*data.axes)
+        if any(not 0 <= axis < len(shape) for axis in data.axes):
+            raise Refused(f"axes {data.axes} of shape {shape}")
+    return found
 
 
 def _digits(guarded: Guard, found: object, node: Node) -> InDigits:
@@ -233,7 +210,7 @@ def _digits(guarded: Guard, found: object, node: Node) -> InDigits:
 
 
 def _constants(
-    found: object, attributes: Any, operands: Sequence[Operand | None], resized: bool
+    found: object, attributes: Any, operands: Operands, resized: bool
 ) -> dict[int, Array]:
     if not isinstance(found, dict) or not all(isinstance(e, np.ndarray) for e in found.values()):
         raise Refused(f"{shown(found)}, not a dict of arrays by position")
@@ -281,7 +258,7 @@ def _position(found: Any, node: Node) -> int:
     return int(found)
 
 
-def _pads(found: object) -> Pads:
+def _pads(found: object, node: Node) -> Pads:
     pads = _is(Pads, found)
     _whole(*attrs.astuple(pads))
     if min(attrs.astuple(pads)) < 0:

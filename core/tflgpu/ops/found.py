@@ -6,30 +6,30 @@ known only while the model runs (`tflgpu.flow`). Neither looks at a scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Fields,
     FileForm,
     Movement,
     NoAttrs,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
     no_attrs,
 )
 from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.facets import always
 
 _CONDITIONS = frozenset(
     {DType.BOOL, DType.F32, DType.I8, DType.U8, DType.I32, DType.U32, DType.I64}
@@ -37,7 +37,7 @@ _CONDITIONS = frozenset(
 _VALUES = frozenset({DType.F32, DType.I8, DType.U8, DType.I16, DType.I32, DType.I64})
 
 
-def _infer_where(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_where(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("WHERE", operands, 1)
     check_dtype("WHERE", x.dtype, _CONDITIONS)
     if x.rank < 1:
@@ -46,7 +46,7 @@ def _infer_where(attributes: NoAttrs, operands: Sequence[Operand | None]) -> lis
     return [TensorSpec((int(np.count_nonzero(given)), x.rank), DType.I64)]
 
 
-def _reference_where(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_where(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [np.argwhere(present(arrays[0])).astype(np.int64)]
 
 
@@ -75,7 +75,7 @@ def _uniques(x: Array) -> tuple[Array, Array]:
     return x[first[order]], place[inverse.reshape(-1)]
 
 
-def _infer_unique(attributes: Unique, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_unique(attributes: Unique, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("UNIQUE", operands, 1)
     check_dtype("UNIQUE", x.dtype, _VALUES)
     need_rank("UNIQUE", x, "operand 0", 1)
@@ -83,16 +83,12 @@ def _infer_unique(attributes: Unique, operands: Sequence[Operand | None]) -> lis
     return [TensorSpec(values.shape, x.dtype), TensorSpec(x.shape, attributes.index)]
 
 
-def _reference_unique(attributes: Unique, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_unique(attributes: Unique, arrays: Arrays) -> list[Array]:
     values, places = _uniques(present(arrays[0]))
     return [values, places.astype(attributes.index.numpy)]
 
 
-def _limits(node: Node) -> str | None:
-    return f"how much {node.op} finds depends on contents, so that it stays on the CPU"
-
-
-def _where_samples() -> Sequence[Sample]:
+def _where_samples() -> list[Sample]:
     def sample(id: str, shape: tuple[int, ...], dtype: DType = DType.BOOL) -> Sample:
         version = 1 if dtype is DType.BOOL else 2
         return Sample(id, {}, (Arg(shape, dtype, 0, 2, const=True),), version=version)
@@ -108,7 +104,7 @@ def _where_samples() -> Sequence[Sample]:
     ]
 
 
-def _unique_samples() -> Sequence[Sample]:
+def _unique_samples() -> list[Sample]:
     def sample(id: str, dtype: DType, wide: bool = False) -> Sample:
         fields = {"idx_out_type": (DType.I64 if wide else DType.I32).tflite}
         return Sample(id, fields, (Arg.of([7, 2, 7, 1, 1, 5, 2], dtype),))
@@ -123,15 +119,17 @@ def _unique_samples() -> Sequence[Sample]:
     ]
 
 
+_LIMITED = always("how much {op} finds depends on contents, so that it stays on the CPU")
+
 OPS = (
     OpDef(
         "WHERE", no_attrs, _infer_where, _reference_where, _where_samples, accuracy=Accuracy.EXACT,
-        file=FileForm(max_version=2, result_type=DType.I64), device=OnDevice(limits=_limits),
+        file=FileForm(max_version=2, result_type=DType.I64), device=OnDevice(limits=_LIMITED),
         quantized=Quantized(stored=True)
     ),
     OpDef(
         "UNIQUE", _parse_unique, _infer_unique, _reference_unique, _unique_samples,
         accuracy=Accuracy.EXACT, movement=Movement(keeps_values=True),
-        device=OnDevice(limits=_limits), quantized=Quantized(stored=True)
+        device=OnDevice(limits=_LIMITED), quantized=Quantized(stored=True)
     ),
 )  # fmt: skip

@@ -8,8 +8,6 @@ activation, a row for each along the input's last dimension.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -23,12 +21,13 @@ from tflgpu.ops.base import (
     Activation,
     Arg,
     Arithmetic,
+    Arrays,
     Contents,
     Fields,
     FileForm,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
 )
@@ -79,7 +78,7 @@ def _output_shape(attributes: FullyConnected, image: Shape, weights: Shape) -> S
     return (elements(image) // depth, units)
 
 
-def _infer(attributes: FullyConnected, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: FullyConnected, operands: Operands) -> list[TensorSpec]:
     op = "FULLY_CONNECTED"
     given = take(op, operands, ("input", "weights", "bias"), optional=1)
     # An input of nothing is made of no rows; weights of nothing give rows of nothing, or of zeros.
@@ -89,7 +88,7 @@ def _infer(attributes: FullyConnected, operands: Sequence[Operand | None]) -> li
     return [TensorSpec(_output_shape(attributes, source.shape, weights.shape), source.dtype)]
 
 
-def _reference(attributes: FullyConnected, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: FullyConnected, arrays: Arrays) -> list[Array]:
     op = "FULLY_CONNECTED"
     source, weights = floats(op, arrays[0]), floats(op, arrays[1])
     bias = arrays[2] if len(arrays) > 2 else None
@@ -120,7 +119,7 @@ def _case(
     return Sample(id, fields, args, version=5 if keep else 1, accumulates=depth)
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     return [
         _case("vector", (1, 13), 7, 13),
         _case("aligned", (1, 64), 32, 64, activation=Activation.RELU),

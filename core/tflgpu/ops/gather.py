@@ -5,8 +5,6 @@ GATHER: TFLite versions 1-8; GATHER_ND: 1-6; EMBEDDING_LOOKUP: 1-5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -17,6 +15,7 @@ from tflgpu.ops.axes import INDEX_TYPES, need_rank, normal_axis, present, take_o
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     FileForm,
@@ -25,6 +24,7 @@ from tflgpu.ops.base import (
     OnDevice,
     OpDef,
     Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -84,7 +84,7 @@ def gather_axes(attributes: GatherAttrs, rank: int, index_rank: int) -> tuple[in
     return axis, batch
 
 
-def _infer_gather(attributes: GatherAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_gather(attributes: GatherAttrs, operands: Operands) -> list[TensorSpec]:
     x, indices = take_operands("GATHER", operands, 2)
     _indices("GATHER", indices, "indices (operand 1)")
     if x.dtype is DType.STRING and x.rank != 1:
@@ -100,7 +100,7 @@ def _infer_gather(attributes: GatherAttrs, operands: Sequence[Operand | None]) -
     return [TensorSpec(shape, x.dtype)]
 
 
-def _reference_gather(attributes: GatherAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_gather(attributes: GatherAttrs, arrays: Arrays) -> list[Array]:
     x, indices = present(arrays[0]), present(arrays[1])
     axis, batch = gather_axes(attributes, x.ndim, indices.ndim)
     _within("GATHER", indices, x.shape[axis])
@@ -110,7 +110,7 @@ def _reference_gather(attributes: GatherAttrs, arrays: Sequence[Array | None]) -
     return [out]
 
 
-def _infer_gather_nd(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_gather_nd(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, indices = take_operands("GATHER_ND", operands, 2)
     _indices("GATHER_ND", indices, "indices (operand 1)")
     if indices.rank == 0 or not 1 <= indices.shape[-1] <= x.rank:
@@ -124,7 +124,7 @@ def _infer_gather_nd(attributes: NoAttrs, operands: Sequence[Operand | None]) ->
     return [TensorSpec((*indices.shape[:-1], *x.shape[indices.shape[-1] :]), x.dtype)]
 
 
-def _reference_gather_nd(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_gather_nd(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x, indices = present(arrays[0]), present(arrays[1])
     columns = tuple(indices[..., i] for i in range(indices.shape[-1]))
     for column, size in zip(columns, x.shape, strict=False):
@@ -144,7 +144,7 @@ def _parse_lookup(fields: Fields) -> Lookup:
     return Lookup(fields.get("output_dtype") is DType.F32)
 
 
-def _infer_lookup(attributes: Lookup, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_lookup(attributes: Lookup, operands: Operands) -> list[TensorSpec]:
     ids, table = take_operands("EMBEDDING_LOOKUP", operands, 2)
     need_rank("EMBEDDING_LOOKUP", ids, "ids (operand 0)", 1)
     if ids.dtype is not DType.I32:
@@ -157,7 +157,7 @@ def _infer_lookup(attributes: Lookup, operands: Sequence[Operand | None]) -> lis
     return [TensorSpec((*ids.shape, *table.shape[1:]), dtype)]
 
 
-def _reference_lookup(attributes: Lookup, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_lookup(attributes: Lookup, arrays: Arrays) -> list[Array]:
     ids, table = present(arrays[0]), present(arrays[1])
     if attributes.floats:
         check_unscaled("EMBEDDING_LOOKUP", table)
@@ -165,7 +165,7 @@ def _reference_lookup(attributes: Lookup, arrays: Sequence[Array | None]) -> lis
     return [np.take(table, ids, 0)]
 
 
-def _gather_samples() -> Sequence[Sample]:
+def _gather_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: tuple[int, ...],
@@ -199,7 +199,7 @@ def _gather_samples() -> Sequence[Sample]:
     ]
 
 
-def _gather_nd_samples() -> Sequence[Sample]:
+def _gather_nd_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: tuple[int, ...],
@@ -225,7 +225,7 @@ def _gather_nd_samples() -> Sequence[Sample]:
     ]
 
 
-def _lookup_samples() -> Sequence[Sample]:
+def _lookup_samples() -> list[Sample]:
     def sample(
         id: str, count: int, table: tuple[int, ...], const: bool = True, const_ids: bool = False
     ) -> Sample:

@@ -18,7 +18,7 @@ from tflgpu.ops.affine import Affine
 from tflgpu.ops.facets import Filter, NarrowTypes, Reordered, Work
 from tflgpu.ops.fields import Activation, Fields
 from tflgpu.ops.moves import Moves, whole
-from tflgpu.ops.operand import Operand
+from tflgpu.ops.operand import Operands
 from tflgpu.values import frozen
 
 
@@ -52,11 +52,9 @@ class Composed:
     """
 
     names: tuple[str, ...]
-    read: Callable[[Fields, Sequence[Operand | None]], Sequence[Reading]]
+    read: Callable[[Fields, Operands], Sequence[Reading]]
     attributes: frozenset[str] = frozenset()
-    draw: Callable[[np.random.Generator, Sequence[Operand | None]], list[Array | None]] | None = (
-        None
-    )
+    draw: Callable[[np.random.Generator, Operands], list[Array | None]] | None = None
     max_version: int = 1
 
 
@@ -85,7 +83,7 @@ class FileForm:
     max_version: int = 1
     composed: tuple[Composed, ...] = ()
     result_type: DType | int | str | None = None
-    refit: Callable[[Any, Sequence[Operand | None], bool], dict[int, Array]] | None = None
+    refit: Callable[[Any, Operands, bool], dict[int, Array]] | None = None
     at_run_time: Callable[[Any], Any] | None = None
 
 

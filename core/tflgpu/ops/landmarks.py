@@ -23,7 +23,16 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, FileForm, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    Fields,
+    FileForm,
+    OpDef,
+    Operands,
+    Sample,
+)
 from tflgpu.ops.flexible import read_map, write_map
 
 MATRIX, TRANSFORM = "Landmarks2TransformMatrix", "TransformLandmarks"
@@ -112,9 +121,7 @@ def _pair(options: Fields, name: str) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _infer_matrix(
-    attributes: Crop | RelativeCrop, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_matrix(attributes: Crop | RelativeCrop, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands(MATRIX, operands, 1)
     rank = 3 if isinstance(attributes, Crop) else 4
     count = math.prod(x.shape)
@@ -128,9 +135,7 @@ def _infer_matrix(
     return [TensorSpec((1, 4, 4), DType.F32)]
 
 
-def _reference_matrix(
-    attributes: Crop | RelativeCrop, arrays: Sequence[Array | None]
-) -> list[Array]:
+def _reference_matrix(attributes: Crop | RelativeCrop, arrays: Arrays) -> list[Array]:
     points = present(arrays[0]).reshape(-1, 3)[:, :2]
     dx, dy = points[attributes.right] - points[attributes.left]
     subset = points[list(attributes.subset)]
@@ -181,7 +186,7 @@ def dimensions_of(attributes: Landmarks, shape: Sequence[int]) -> int:
     return attributes.dimensions or shape[-1]
 
 
-def _infer_transform(attributes: Landmarks, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_transform(attributes: Landmarks, operands: Operands) -> list[TensorSpec]:
     x, matrix = take_operands(TRANSFORM, operands, 2)
     rank = 4 if attributes.dimensions else 3
     if x.dtype is not DType.F32 or matrix.dtype is not DType.F32:
@@ -194,7 +199,7 @@ def _infer_transform(attributes: Landmarks, operands: Sequence[Operand | None]) 
     return [x.spec]
 
 
-def _reference_transform(attributes: Landmarks, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_transform(attributes: Landmarks, arrays: Arrays) -> list[Array]:
     x, matrix = present(arrays[0]), present(arrays[1]).reshape(4, 4)
     points = x.reshape(-1, dimensions_of(attributes, x.shape))
     found = np.array(points)

@@ -6,15 +6,13 @@ TFLite version 1, f32, rank 4: y[c] = x[c] / (bias + alpha * sum of x[j]^2)^beta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Arrays, Fields, OpDef, Operands, Sample
 from tflgpu.ops.items import each_row
 
 _NAME = "LOCAL_RESPONSE_NORMALIZATION"
@@ -39,7 +37,7 @@ def _parse(fields: Fields) -> LocalResponse:
     )
 
 
-def _infer(attributes: LocalResponse, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: LocalResponse, operands: Operands) -> list[TensorSpec]:
     if len(operands) != 1 or operands[0] is None:
         raise ModelError(f"{_NAME} takes one operand, got {len(operands)}")
     if operands[0].rank != 4 or not operands[0].dtype.is_float:
@@ -47,7 +45,7 @@ def _infer(attributes: LocalResponse, operands: Sequence[Operand | None]) -> lis
     return [operands[0].spec]
 
 
-def _reference(attributes: LocalResponse, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: LocalResponse, arrays: Arrays) -> list[Array]:
     (x,) = arrays
     assert x is not None
     wide = x.astype(np.result_type(x.dtype, np.float32))
@@ -62,7 +60,7 @@ def _reference(attributes: LocalResponse, arrays: Sequence[Array | None]) -> lis
     return [(wide * scale).astype(x.dtype)]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(id: str, shape: tuple[int, ...], **fields: float) -> Sample:
         options = {"radius": 2, "bias": 1.0, "alpha": 0.5, "beta": 0.75, **fields}
         return Sample(id, options, (Arg(shape, low=-3, high=3),))

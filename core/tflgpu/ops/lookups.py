@@ -19,6 +19,7 @@ from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_o
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     Movement,
@@ -26,6 +27,7 @@ from tflgpu.ops.base import (
     OnDevice,
     OpDef,
     Operand,
+    Operands,
     Sample,
 )
 
@@ -55,7 +57,7 @@ def _check(operand: Operand, what: str, dtype: DType, rank: int) -> None:
     need_rank(_SPARSE, operand, what, rank)
 
 
-def _infer(attributes: Combiner, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: Combiner, operands: Operands) -> list[TensorSpec]:
     ids, indices, dense, weights, table = take_operands(_SPARSE, operands, 5)
     _check(ids, "ids (operand 0)", DType.I32, 1)
     _check(indices, "indices (operand 1)", DType.I32, 2)
@@ -78,7 +80,7 @@ def _infer(attributes: Combiner, operands: Sequence[Operand | None]) -> list[Ten
     return [TensorSpec((*sizes, *table.shape[1:]), DType.F32)]
 
 
-def _reference(attributes: Combiner, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: Combiner, arrays: Arrays) -> list[Array]:
     """In TFLite's order: what a row has so far is divided whenever the next lookup is of another
     one."""
     ids, indices, dense, weights, table = (present(a) for a in arrays)
@@ -125,7 +127,7 @@ def _no_scale(fields: Fields) -> NoAttrs:
     return NoAttrs()
 
 
-def _infer_by_key(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_by_key(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     asked, keys, values = take_operands(_BY_KEY, operands, 3)
     for operand, what in ((asked, "lookup (operand 0)"), (keys, "keys (operand 1)")):
         if operand.dtype is not DType.I32:
@@ -145,7 +147,7 @@ def _infer_by_key(attributes: NoAttrs, operands: Sequence[Operand | None]) -> li
     return [TensorSpec((*asked.shape, *values.shape[1:]), values.dtype), hits]
 
 
-def _by_key(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _by_key(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     asked, keys, values = (present(a) for a in arrays)
     found = [_search(int(key), keys.tolist()) for key in asked]
     hits = np.array([at is not None for at in found], np.uint8)
@@ -172,7 +174,7 @@ def _search(key: int, keys: list[int]) -> int | None:
     return None
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(
         id: str, kind: int, rows: Sequence[Sequence[int]], dense: Sequence[int], table: Shape
     ) -> Sample:
@@ -192,7 +194,7 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
-def _key_samples() -> Sequence[Sample]:
+def _key_samples() -> list[Sample]:
     def sample(id: str, keys: Sequence[int], values: Shape, dtype: DType = DType.F32) -> Sample:
         asked = Arg((11,), DType.I32, -3, 9)
         return Sample(id, {}, (asked, Arg.of(keys, DType.I32), Arg(values, dtype, -9, 9)))

@@ -10,8 +10,6 @@ The hash is Farmhash's 64-bit fingerprint (Google, 2014), taken as a signed numb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -19,7 +17,16 @@ from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Contents, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    Contents,
+    Fields,
+    OpDef,
+    Operands,
+    Sample,
+)
 
 _OP = "LSH_PROJECTION"
 #: The schema's LSHProjectionType.
@@ -43,7 +50,7 @@ def _parse(fields: Fields) -> Projection:
     return Projection(kind)
 
 
-def _infer(attributes: Projection, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: Projection, operands: Operands) -> list[TensorSpec]:
     hashes, x, *rest = take_operands(_OP, operands, 2, 3)
     need_rank(_OP, hashes, "the hashes (operand 0)", 2)
     if hashes.dtype is not DType.F32 or hashes.shape[1] > 32:
@@ -62,7 +69,7 @@ def _infer(attributes: Projection, operands: Sequence[Operand | None]) -> list[T
     return [TensorSpec((rows * bits if attributes.type == _DENSE else rows,), DType.I32)]
 
 
-def _reference(attributes: Projection, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: Projection, arrays: Arrays) -> list[Array]:
     hashes, x = present(arrays[0]), present(arrays[1])
     count = x.shape[0]
     raw = _stored_texts(x) if x.dtype == np.object_ else np.ascontiguousarray(x).tobytes()
@@ -202,7 +209,7 @@ def _long(rows: Array, width: int) -> Array:
         place += 64
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(
         id: str, kind: int, hashes: tuple[int, int], x: Arg, *, weighted: bool = True
     ) -> Sample:

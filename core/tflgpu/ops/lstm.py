@@ -8,7 +8,6 @@ keeps nothing. Cells of two directions have no layer normalisation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import attrs
@@ -17,7 +16,7 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.activation import computable_activation
-from tflgpu.ops.base import Fields, Operand, Quantized, Variables
+from tflgpu.ops.base import Arrays, Fields, Operand, Operands, Quantized, Variables
 from tflgpu.ops.basic_lstm import BasicLstm, basic_lstm, infer_basic, run_basic
 from tflgpu.ops.cell_operands import (
     FORGET_GATE,
@@ -83,17 +82,13 @@ def _parse_both(fields: Fields) -> Recurrent:
     return Recurrent(cell, fields.flag("time_major", True), fields.flag("merge_outputs"))
 
 
-def _infer_lstm(
-    attributes: BasicLstm | Recurrent, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_lstm(attributes: BasicLstm | Recurrent, operands: Operands) -> list[TensorSpec]:
     if isinstance(attributes, BasicLstm):
         return infer_basic(attributes, operands)
     return _infer("LSTM", 2, attributes, operands)
 
 
-def _infer(
-    op: str, rank: int, attributes: Recurrent, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer(op: str, rank: int, attributes: Recurrent, operands: Operands) -> list[TensorSpec]:
     source = needed(op, operands[0] if operands else None, "input", rank)
     if len(operands) not in _COUNTS:
         raise ModelError(f"{op} takes {_COUNTS[0]} or {_COUNTS[1]} operands, got {len(operands)}")
@@ -106,9 +101,7 @@ def _infer(
     return result_specs(source, [check.sizes(batch, diagonals=rank == 3)[1]])
 
 
-def _infer_both(
-    op: str, attributes: Recurrent, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_both(op: str, attributes: Recurrent, operands: Operands) -> list[TensorSpec]:
     if len(operands) != _COUNT_OF_BOTH:
         raise ModelError(f"{op} takes {_COUNT_OF_BOTH} operands, got {len(operands)}")
     source, ways = needed(op, operands[0], "input", 3), (FORWARD, BACKWARD)
@@ -146,7 +139,7 @@ class _CellCheck:
     """Whether the operands of a direction make a cell."""
 
     op: str
-    operands: Sequence[Operand | None]
+    operands: Operands
     places: CellOperands
     types: frozenset[DType]
 
@@ -253,9 +246,7 @@ _FULL = recurrent_op(
 )
 
 
-def _reference_lstm(
-    attributes: BasicLstm | Recurrent, arrays: Sequence[Array | None]
-) -> list[Array]:
+def _reference_lstm(attributes: BasicLstm | Recurrent, arrays: Arrays) -> list[Array]:
     if isinstance(attributes, BasicLstm):
         return run_basic(attributes, arrays)
     return _FULL.reference(attributes, arrays)

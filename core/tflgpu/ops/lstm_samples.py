@@ -9,7 +9,7 @@ from tflgpu.ops.base import Activation, Arg, Sample
 from tflgpu.ops.recurrent import sizes_of
 
 
-def basic_samples() -> Sequence[Sample]:
+def basic_samples() -> list[Sample]:
     """LSTM with the basic kernel."""
     return [
         _basic("basic", 1, 7, 4),
@@ -43,12 +43,12 @@ _SEQUENCES = frozenset(
 )  # fmt: skip
 
 
-def full_samples() -> Sequence[Sample]:
+def full_samples() -> list[Sample]:
     """LSTM with the full kernel."""
     return [sample for sample in every_full() if sample.id in _FULL]
 
 
-def sequence_samples() -> Sequence[Sample]:
+def sequence_samples() -> list[Sample]:
     """UNIDIRECTIONAL_SEQUENCE_LSTM."""
     return [sample for sample in every_sequence() if sample.id in _SEQUENCES]
 
@@ -98,16 +98,16 @@ def every_sequence() -> Sequence[Sample]:
         case("clipped", 2, 5, 4, 6, cell_clip=0.3, project=5, proj_clip=0.2),
         case("norm", 2, 3, 5, 7, norm=True),
         case("norm_coupled", 2, 3, 5, 7, norm=True, coupled=True),
-        case("norm_one", 2, 3, 5, 1, norm=True),  # no variance: only the epsilon is left
         case("everything", 2, 3, 5, 7, project=3, peephole=True, norm=True, cell_clip=0.5),
         case("relu", 1, 4, 5, 6, activation=Activation.RELU),
         case("diagonal", 2, 3, 4, 6, diagonal=True, peephole=True),
         case("diagonal_coupled", 3, 2, 5, 7, diagonal=True, coupled=True, time_major=True),
         case("no_bias_of_projection", 1, 3, 4, 6, project=3, projection_bias=False),
+        case("norm_one", 2, 3, 5, 1, norm=True),  # no variance: only the epsilon is left
     ]
 
 
-def both_samples() -> Sequence[Sample]:
+def both_samples() -> list[Sample]:
     """BIDIRECTIONAL_SEQUENCE_LSTM."""
 
     def case(

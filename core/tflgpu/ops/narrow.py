@@ -6,25 +6,21 @@ so that what an index does there is what the one of 64 bits does, and never anot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops.axes import present, take_operands
+from tflgpu.ops.axes import present
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
-    NoAttrs,
     OnDevice,
     OpDef,
-    Operand,
     Quantized,
     Sample,
     no_attrs,
 )
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.elementwise import infer_unary
+from tflgpu.ops.facets import always
 
 OP = "NARROW"
 
@@ -35,17 +31,7 @@ def narrowed(array: Array) -> Array:
     return np.clip(array, limits.min, limits.max).astype(np.int32)
 
 
-def _infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-    (x,) = take_operands(OP, operands, 1)
-    check_dtype(OP, x.dtype, frozenset({DType.I64}))
-    return [TensorSpec(x.shape, DType.I32)]
-
-
-def _limits(node: Node) -> str | None:
-    return "indices of 64 bits are made 32-bit ones on the CPU"
-
-
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     large = Arg.of([2**31, -(2**31) - 1, 2**62, -(2**62), 5, 2**31 - 1], DType.I64)
     return [Sample("inside", {}, (Arg((3, 5), DType.I64, -9, 9),)), Sample("outside", {}, (large,))]
 
@@ -54,12 +40,12 @@ OPS = (
     OpDef(
         OP,
         no_attrs,
-        _infer,
+        infer_unary(OP, frozenset({DType.I64}), DType.I32),
         lambda a, arrays: [narrowed(present(arrays[0]))],
         _samples,
         accuracy=Accuracy.EXACT,
         elementwise=True,
         quantized=Quantized(stored=True),
-        device=OnDevice(limits=_limits),
+        device=OnDevice(limits=always("indices of 64 bits are made 32-bit ones on the CPU")),
     ),
 )

@@ -19,25 +19,27 @@ import numpy as np
 
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integer, need_rank, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     NoAttrs,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Sample,
     no_attrs,
 )
+from tflgpu.ops.facets import always
 
 _V4, _V5 = "NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"
 _SCALARS = ("count", "overlap threshold", "score threshold", "sigma")
 
 
-def _infer(op: str, attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(op: str, attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     given = take_operands(op, operands, 5 if op == _V4 else 6)
     boxes, scores, count = given[:3]
     if boxes.rank != 2 or boxes.shape[1] != 4 or scores.shape != boxes.shape[:1]:
@@ -112,7 +114,7 @@ def _select(op: str, arrays: Sequence[Array]) -> tuple[list[int], list[np.float3
     return taken, found
 
 
-def _reference(op: str, attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(op: str, attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     given = [present(a) for a in arrays]
     taken, found = _select(op, given)
     size = int(given[2])
@@ -122,17 +124,13 @@ def _reference(op: str, attributes: NoAttrs, arrays: Sequence[Array | None]) -> 
     return [indices, number] if op == _V4 else [indices, scores, number]
 
 
-def _limits(node: Node) -> str | None:
-    return f"{node.op} takes one box after the other; it stays on the CPU"
-
-
 def _boxes(count: int, seed: int) -> Array:
     rng = np.random.default_rng(seed)
     corner, size = rng.uniform(0, 1, (count, 2)), rng.uniform(0.1, 0.6, (count, 2))
     return np.concatenate([corner, corner + size], 1).astype(np.float32)
 
 
-def _samples(op: str) -> Sequence[Sample]:
+def _samples(op: str) -> list[Sample]:
     def sample(
         id: str,
         boxes: int,
@@ -186,7 +184,7 @@ OPS = tuple(
         partial(_reference, op),
         partial(_samples, op),
         accuracy=Accuracy.TRANSCENDENTAL,
-        device=OnDevice(limits=_limits),
+        device=OnDevice(limits=always("{op} takes one box after the other; it stays on the CPU")),
         contents=Contents(settings=(3, 4) if op == _V4 else (3, 4, 5)),
     )
     for op in (_V4, _V5)

@@ -7,8 +7,6 @@ write for normalization layers: ``y = (x - mean) / sqrt(variance + epsilon)``, w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -16,7 +14,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import take_operands
-from tflgpu.ops.base import Accuracy, Arg, OpDef, Operand, Sample, graph_attributes
+from tflgpu.ops.base import Accuracy, Arg, OpDef, Operands, Sample, graph_attributes
 from tflgpu.ops.elementwise import FLOATS, check_dtype, reference_of
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row
@@ -34,7 +32,7 @@ class MeanStddev:
     epsilon: float
 
 
-def _infer(attributes: MeanStddev, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: MeanStddev, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands(NAME, operands, 1)
     check_dtype(NAME, x.dtype, FLOATS)
     if not reduced_axes(NAME, attributes.axes, x.rank):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -22,12 +20,13 @@ from tflgpu.ops.axes import (
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     FileForm,
     Movement,
     OpDef,
-    Operand,
+    Operands,
     Sample,
 )
 from tflgpu.ops.facets import Batched, Items
@@ -45,7 +44,7 @@ def _parse_one_hot(fields: Fields) -> OneHotAttrs:
     return OneHotAttrs(fields.integer("axis"))
 
 
-def _infer_one_hot(attributes: OneHotAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_one_hot(attributes: OneHotAttrs, operands: Operands) -> list[TensorSpec]:
     indices, depth, on, off = take_operands("ONE_HOT", operands, 4)
     if indices.dtype not in INDEX_TYPES:
         raise ModelError(f"ONE_HOT: indices (operand 0) are {indices.dtype.value}")
@@ -60,7 +59,7 @@ def _infer_one_hot(attributes: OneHotAttrs, operands: Sequence[Operand | None]) 
     return [TensorSpec((*indices.shape[:axis], size, *indices.shape[axis:]), on.dtype)]
 
 
-def _reference_one_hot(attributes: OneHotAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_one_hot(attributes: OneHotAttrs, arrays: Arrays) -> list[Array]:
     indices, depth, on, off = (present(a) for a in arrays)
     hot = np.arange(integers(depth)[0]) == indices[..., None]
     return [np.where(np.moveaxis(hot, -1, attributes.axis), on, off).astype(on.dtype)]
@@ -79,7 +78,7 @@ def _parse_topk(fields: Fields) -> TopK:
     return TopK(DType.I16 if len(made) == 2 and made[1] is DType.I16 else DType.I32)
 
 
-def _infer_topk(attributes: TopK, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_topk(attributes: TopK, operands: Operands) -> list[TensorSpec]:
     x, count = take_operands("TOPK_V2", operands, 2)
     k = const_integer("TOPK_V2", count, "k (operand 1)")
     if x.dtype in (DType.C64, DType.C128):
@@ -90,7 +89,7 @@ def _infer_topk(attributes: TopK, operands: Sequence[Operand | None]) -> list[Te
     return [TensorSpec(shape, x.dtype), TensorSpec(shape, attributes.index)]
 
 
-def _reference_topk(attributes: TopK, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_topk(attributes: TopK, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     (k,) = integers(present(arrays[1]))
     # Of equal elements the one with the lower index comes first. A stable sort of the reversed
@@ -102,7 +101,7 @@ def _reference_topk(attributes: TopK, arrays: Sequence[Array | None]) -> list[Ar
     return [np.take_along_axis(x, order, -1), order.astype(attributes.index.numpy)]
 
 
-def _one_hot_samples() -> Sequence[Sample]:
+def _one_hot_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: tuple[int, ...],
@@ -136,7 +135,7 @@ def _one_hot_samples() -> Sequence[Sample]:
     ]
 
 
-def _topk_samples() -> Sequence[Sample]:
+def _topk_samples() -> list[Sample]:
     def sample(id: str, shape: tuple[int, ...], k: int, dtype: DType = DType.F32) -> Sample:
         return Sample(id, {}, (Arg(shape, dtype, -9, 9), Arg.of(k, DType.I32)))
 

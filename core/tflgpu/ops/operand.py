@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
@@ -39,3 +41,8 @@ class Operand:
         if self.data is None:
             raise DynamicError(f"{op}: {what} must be a constant")
         return self.data
+
+
+#: What shape inference and references get, by position: None where an optional one is absent.
+Operands = Sequence[Operand | None]
+Arrays = Sequence[Array | None]

@@ -22,6 +22,7 @@ from tflgpu.ops.axes import elements, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     FileForm,
@@ -29,6 +30,7 @@ from tflgpu.ops.base import (
     NoAttrs,
     OpDef,
     Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -58,11 +60,7 @@ class MirrorPadAttrs:
 
 
 def _parse_mirror(fields: Fields) -> MirrorPadAttrs:
-    code = fields.integer("mode")
-    try:
-        return MirrorPadAttrs(MirrorMode(code))
-    except ValueError:
-        raise ModelError(f"MIRROR_PAD: unknown mode {code}") from None
+    return MirrorPadAttrs(fields.member("mode", MirrorMode, "mode"))
 
 
 def borders(paddings: Array) -> Borders:
@@ -94,7 +92,7 @@ def _padded(x: TensorSpec, border: Borders) -> list[TensorSpec]:
     return [TensorSpec(shape, x.dtype)]
 
 
-def _infer_pad(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_pad(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, paddings = take_operands("PAD", operands, 2)
     return _padded(x.spec, _borders("PAD", x, paddings))
 
@@ -104,11 +102,11 @@ def _pad(x: Array, paddings: Array, **how: Any) -> Array:
     return np.pad(x, borders(paddings), **how) if x.ndim else x.copy()
 
 
-def _reference_pad(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_pad(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [_pad(present(arrays[0]), present(arrays[1]))]
 
 
-def _infer_pad_v2(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_pad_v2(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, paddings, value = take_operands("PADV2", operands, 3)
     if elements(value.shape) != 1 or value.dtype is not x.dtype:
         raise ModelError(
@@ -117,14 +115,12 @@ def _infer_pad_v2(attributes: NoAttrs, operands: Sequence[Operand | None]) -> li
     return _padded(x.spec, _borders("PADV2", x, paddings))
 
 
-def _reference_pad_v2(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_pad_v2(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x, paddings, value = (present(a) for a in arrays)
     return [_pad(x, paddings, constant_values=value.reshape(-1)[0])]
 
 
-def _infer_mirror(
-    attributes: MirrorPadAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_mirror(attributes: MirrorPadAttrs, operands: Operands) -> list[TensorSpec]:
     x, paddings = take_operands("MIRROR_PAD", operands, 2)
     border = _borders("MIRROR_PAD", x, paddings, _MIRROR_TYPES)
     spare = 1 if attributes.mode is MirrorMode.REFLECT else 0
@@ -137,7 +133,7 @@ def _infer_mirror(
     return _padded(x.spec, border)
 
 
-def _reference_mirror(attributes: MirrorPadAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_mirror(attributes: MirrorPadAttrs, arrays: Arrays) -> list[Array]:
     return [_pad(present(arrays[0]), present(arrays[1]), mode=attributes.mode.name.lower())]
 
 
@@ -147,7 +143,7 @@ def _args(
     return Arg(shape, dtype, -9, 9), Arg.of(pairs, DType.I32)
 
 
-def _pad_samples() -> Sequence[Sample]:
+def _pad_samples() -> list[Sample]:
     return [
         Sample("image", {}, _args((1, 5, 7, 3), [[0, 0], [1, 2], [3, 0], [0, 0]])),
         Sample("image_aligned", {}, _args((2, 3, 5, 8), [[0, 0], [1, 1], [1, 1], [0, 0]])),
@@ -167,7 +163,7 @@ def _pad_samples() -> Sequence[Sample]:
     ]
 
 
-def _pad_v2_samples() -> Sequence[Sample]:
+def _pad_v2_samples() -> list[Sample]:
     def sample(id: str, args: tuple[Arg, Arg], value: float, const: bool = True) -> Sample:
         dtype = args[0].dtype
         last = Arg.of(value, dtype) if const else Arg((), dtype, -9, 9)
@@ -186,7 +182,7 @@ def _pad_v2_samples() -> Sequence[Sample]:
     ]
 
 
-def _mirror_samples() -> Sequence[Sample]:
+def _mirror_samples() -> list[Sample]:
     def sample(id: str, mode: MirrorMode, args: tuple[Arg, Arg]) -> Sample:
         return Sample(id, {"mode": mode.value}, args)
 

@@ -10,7 +10,7 @@ lets the op do the same by `PoolAttrs.stored`. Source: TFLite's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -26,12 +26,13 @@ from tflgpu.ops.base import (
     Activation,
     Arg,
     Arithmetic,
+    Arrays,
     Fields,
     FileForm,
     Movement,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Padding,
     Quantized,
     Sample,
@@ -97,8 +98,8 @@ def _window(op: str, attributes: PoolAttrs, image: tuple[int, ...]) -> Window:
     return trimmed(window, image[1], image[2])[0]
 
 
-def _infer_for(op: str) -> Callable[[PoolAttrs, Sequence[Operand | None]], list[TensorSpec]]:
-    def infer(attributes: PoolAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_for(op: str) -> Callable[[PoolAttrs, Operands], list[TensorSpec]]:
+    def infer(attributes: PoolAttrs, operands: Operands) -> list[TensorSpec]:
         image = needed(op, take(op, operands, ("input",))[0], "input", 4, batch=1)
         window = _window(op, attributes, image.shape)
         batch, _, _, channels = image.shape
@@ -172,8 +173,8 @@ def _pool_plain(
 
 def _reference_for(
     op: str, compute: Callable[[Array, Window], Array], *, plain: bool = False
-) -> Callable[[PoolAttrs, Sequence[Array | None]], list[Array]]:
-    def reference(attributes: PoolAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+) -> Callable[[PoolAttrs, Arrays], list[Array]]:
+    def reference(attributes: PoolAttrs, arrays: Arrays) -> list[Array]:
         stored = present(arrays[0])
         if plain and DType.from_numpy(stored.dtype) in QUANTIZED:
             return [_pool_plain(op, attributes, stored, compute)]
@@ -208,7 +209,7 @@ def _case(
     return Sample(id, fields, (Arg(image, low=-8, high=8),), accumulates=kernel[0] * kernel[1])
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     valid = Padding.VALID
     return [
         _case("plain", (1, 7, 11, 5), (3, 3)),

@@ -13,14 +13,14 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.axes import elements, present
-from tflgpu.ops.base import Activation, Operand
+from tflgpu.ops.base import Activation, Operand, Operands
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype, check_unscaled
 
 PRODUCT_TYPES = FLOATS | QUANTIZED
 
 
 def take(
-    op: str, operands: Sequence[Operand | None], names: Sequence[str], optional: int = 0
+    op: str, operands: Operands, names: Sequence[str], optional: int = 0
 ) -> list[Operand | None]:
     """The operands by position, None where one of the last ``optional`` is absent.
 

@@ -7,16 +7,16 @@ an integer kernel would do them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.base import Activation, Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import infer_unary
+from tflgpu.ops.fixed_point import clamp_limits
 
 OP = "QUANTIZE_AND_DEQUANTIZE"
 #: Types in which real numbers stand for stored ones.
@@ -44,13 +44,29 @@ class QuantizeAndDequantize:
         info = np.iinfo(dtype.numpy)
         return cls(scale, int(info.min) - zero_point, int(info.max) - zero_point)
 
+    @classmethod
+    def of_value(cls, value: Value) -> QuantizeAndDequantize:
+        """What a quantized tensor, which has one scale, can store."""
+        assert value.quant is not None
+        return cls.of(value.quant, value.dtype)
+
+    @classmethod
+    def clamped(cls, value: Value, activation: Activation) -> QuantizeAndDequantize | None:
+        """The same after a fused activation, which is a clamp; None where it is none."""
+        assert value.quant is not None
+        limits = clamp_limits(activation, value.quant, value.dtype)
+        if isinstance(limits, str):
+            return None
+        (scale,), (zero_point,) = value.quant.scale, value.quant.zero_point
+        return cls(scale, limits[0] - zero_point, limits[1] - zero_point)
+
     @property
     def inverse(self) -> float:
         """``1 / scale``, rounded to f32: what is multiplied by, everywhere, to find the step."""
         return float(np.float32(1.0) / np.float32(self.scale))
 
 
-def _reference(attributes: QuantizeAndDequantize, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: QuantizeAndDequantize, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     return [np.asarray(steps_of(attributes, x) * np.float32(attributes.scale)).astype(x.dtype)]
 

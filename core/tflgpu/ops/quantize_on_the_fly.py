@@ -26,7 +26,6 @@ measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -36,7 +35,16 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Arg, Draw, Fields, OpDef, Operand, Sample, graph_attributes
+from tflgpu.ops.base import (
+    Arg,
+    Arrays,
+    Draw,
+    Fields,
+    OpDef,
+    Operands,
+    Sample,
+    graph_attributes,
+)
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import rows_of
@@ -58,7 +66,7 @@ class QuantizeOnTheFly:
     rounding: Rounding
 
 
-def _infer(attributes: QuantizeOnTheFly, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: QuantizeOnTheFly, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands(OP, operands, 1)
     check_dtype(OP, x.dtype, REALS)
     if not attributes.axes or not all(0 <= axis < x.rank for axis in attributes.axes):
@@ -68,7 +76,7 @@ def _infer(attributes: QuantizeOnTheFly, operands: Sequence[Operand | None]) -> 
     return [x.spec]
 
 
-def _reference(attributes: QuantizeOnTheFly, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: QuantizeOnTheFly, arrays: Arrays) -> list[Array]:
     return [rounded(present(arrays[0]), attributes.axes, attributes.rounding)]
 
 

@@ -24,6 +24,7 @@ from tflgpu.ops.base import (
     Accuracy,
     Activation,
     Arg,
+    Arrays,
     Draw,
     OpDef,
     Quantized,
@@ -89,7 +90,7 @@ def _attributes(node: Node) -> Union[QuantizedAdd, str]:
     return _arithmetic([node.input(0), node.input(1), node.outputs[0]], node.attrs.activation)
 
 
-def _reference(attributes: QuantizedAdd, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: QuantizedAdd, arrays: Arrays) -> list[Array]:
     a, b = present(arrays[0]), present(arrays[1])
     total: Any = 0
     for array, term in ((a, attributes.left), (b, attributes.right)):

@@ -6,73 +6,23 @@ No file has this op: with integer numerics it takes the place of a CONV_2D of on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any
 
-import numpy as np
-
-from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops.axes import present
+from tflgpu.ir.graph import Shape
 from tflgpu.ops.base import (
-    Accuracy,
     Activation,
     Draw,
-    OnDevice,
-    OpDef,
-    Operand,
     Padding,
-    Quantized,
     Sample,
-    graph_attributes,
 )
 from tflgpu.ops.conv import conv_sample
-from tflgpu.ops.quantized import Integers
 from tflgpu.ops.quantized_products import (
     RELUS,
-    QuantizedSums,
-    attributes_for,
-    steps_and_taps,
     stored_sample,
-    take_sums,
-    work_of,
+    sums_op,
 )
-from tflgpu.ops.windows import tap_view
 
 OP = "QUANTIZED_CONV_2D"
-
-
-def _attributes(node: Node) -> Union[QuantizedSums, str]:
-    if node.input(0).shape[3] != node.input(1).shape[3]:
-        return "CONV_2D: it has several groups"
-    return attributes_for(node, 0)
-
-
-def _infer(attributes: QuantizedSums, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-    image, weights, window = take_sums(OP, attributes, operands, 0)
-    if image.shape[3] != weights.shape[3]:
-        raise ModelError(
-            f"{OP}: an input of {image.shape[3]} channels, and a filter of {weights.shape[3]}"
-        )
-    shape = (image.shape[0], window.out_h, window.out_w, weights.shape[0])
-    return [TensorSpec(shape, DType.I8)]
-
-
-def _reference(attributes: QuantizedSums, arrays: Sequence[Array | None]) -> list[Array]:
-    image, weights = present(arrays[0]), present(arrays[1])
-    steps, filters, window = steps_and_taps(OP, attributes, image, weights)
-    sums: Any = 0
-    for i in range(window.kernel_h):
-        for j in range(window.kernel_w):
-            sums = sums + tap_view(steps, window, i, j) @ filters[:, i, j].T
-    bias = arrays[2] if len(arrays) > 2 else None
-    return [attributes.finish(np.asarray(sums), bias)]
-
-
-def _products(node: Node) -> int:
-    _, height, width, inner = node.input(1).shape
-    return height * width * inner
 
 
 # Samples
@@ -125,16 +75,10 @@ def _generate(draw: Draw) -> Sample:
     return stored_sample(plain, out, (source, zeros[0]), (result, zeros[1]))
 
 
-OPS = (
-    OpDef(
-        OP,
-        graph_attributes,
-        _infer,
-        _reference,
-        _samples,
-        accuracy=Accuracy.EXACT,
-        quantized=Quantized(stored=True, integers=Integers("CONV_2D", _attributes)),
-        generate=_generate,
-        device=OnDevice(work=work_of(_products)),
-    ),
-)
+def _refused(image: Shape, filters: Shape) -> str:
+    if image[3] == filters[3]:
+        return ""
+    return f"an input of {image[3]} channels, and a filter of {filters[3]}"
+
+
+OPS = (sums_op(OP, "CONV_2D", 0, _refused, lambda seen, taps: seen @ taps.T, _samples, _generate),)

@@ -7,68 +7,26 @@ No file has this op: with integer numerics it takes the place of a DEPTHWISE_CON
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops.axes import present
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Shape
 from tflgpu.ops.base import (
-    Accuracy,
     Activation,
     Draw,
-    OnDevice,
-    OpDef,
-    Operand,
     Padding,
-    Quantized,
     Sample,
-    graph_attributes,
 )
 from tflgpu.ops.depthwise import depthwise_sample
-from tflgpu.ops.quantized import Integers
 from tflgpu.ops.quantized_products import (
     RELUS,
-    QuantizedSums,
-    attributes_for,
-    steps_and_taps,
     stored_sample,
-    take_sums,
-    work_of,
+    sums_op,
 )
-from tflgpu.ops.windows import tap_view
 
 OP = "QUANTIZED_DEPTHWISE_CONV_2D"
-
-
-def _infer(attributes: QuantizedSums, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-    image, weights, window = take_sums(OP, attributes, operands, 3)
-    out = weights.shape[3]
-    if weights.shape[0] != 1 or out % image.shape[3]:
-        raise ModelError(
-            f"{OP}: a filter of shape {list(weights.shape)} for {image.shape[3]} channels"
-        )
-    return [TensorSpec((image.shape[0], window.out_h, window.out_w, out), DType.I8)]
-
-
-def _reference(attributes: QuantizedSums, arrays: Sequence[Array | None]) -> list[Array]:
-    image, weights = present(arrays[0]), present(arrays[1])
-    steps, filters, window = steps_and_taps(OP, attributes, image, weights)
-    steps = np.repeat(steps, weights.shape[3] // image.shape[3], axis=3)
-    sums: Any = 0
-    for i in range(window.kernel_h):
-        for j in range(window.kernel_w):
-            sums = sums + tap_view(steps, window, i, j) * filters[0, i, j]
-    bias = arrays[2] if len(arrays) > 2 else None
-    return [attributes.finish(np.asarray(sums), bias)]
-
-
-def _products(node: Node) -> int:
-    _, height, width, _ = node.input(1).shape
-    return height * width
 
 
 # Samples
@@ -132,20 +90,14 @@ def _generate(draw: Draw) -> Sample:
     return stored_sample(plain, image[3] * multiplier, (source, zeros[0]), (result, zeros[1]))
 
 
-def _attributes(node: Node) -> Any:
-    return attributes_for(node, 3)
+def _refused(image: Shape, filters: Shape) -> str:
+    if filters[0] == 1 and not filters[3] % image[3]:
+        return ""
+    return f"a filter of shape {list(filters)} for {image[3]} channels"
 
 
-OPS = (
-    OpDef(
-        OP,
-        graph_attributes,
-        _infer,
-        _reference,
-        _samples,
-        accuracy=Accuracy.EXACT,
-        quantized=Quantized(stored=True, integers=Integers("DEPTHWISE_CONV_2D", _attributes)),
-        generate=_generate,
-        device=OnDevice(work=work_of(_products)),
-    ),
-)
+def _product(seen: Array, taps: Array) -> Array:
+    return np.asarray(np.repeat(seen, taps.shape[1] // seen.shape[3], axis=3) * taps[0])
+
+
+OPS = (sums_op(OP, "DEPTHWISE_CONV_2D", 3, _refused, _product, _samples, _generate),)

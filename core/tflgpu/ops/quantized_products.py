@@ -12,16 +12,31 @@ DepthwiseConvPerChannel).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Union
+from typing import Any, Union
 
 import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.graph import Node, Shape, TensorSpec, Value
 from tflgpu.ir.quant import Quantization
-from tflgpu.ops.base import Activation, Arg, Fields, Operand, Sample
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Arrays,
+    Draw,
+    Fields,
+    OnDevice,
+    OpDef,
+    Operand,
+    Operands,
+    Quantized,
+    Sample,
+    graph_attributes,
+)
 from tflgpu.ops.conv import parse_conv
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.facets import Work
@@ -32,7 +47,8 @@ from tflgpu.ops.fixed_point import (
     scaled,
 )
 from tflgpu.ops.products import check_bias, needed, take
-from tflgpu.ops.windows import Window, WindowAttrs, pad_image, place, trimmed
+from tflgpu.ops.quantized import Integers
+from tflgpu.ops.windows import Window, WindowAttrs, pad_image, place, tap_view, trimmed
 
 _BYTES = frozenset({DType.I8})
 _STEPS = 255  # most that a stored number can differ from the one that stands for 0
@@ -132,7 +148,7 @@ def attributes_for(node: Node, out: int) -> Union[QuantizedSums, str]:
 
 
 def take_sums(
-    op: str, attributes: QuantizedSums, operands: Sequence[Operand | None], out: int
+    op: str, attributes: QuantizedSums, operands: Operands, out: int
 ) -> tuple[Operand, Operand, Window]:
     """Input, filter and window of such an op, checked; a bias is checked as well.
 
@@ -156,21 +172,71 @@ def take_sums(
     return image, weights, window
 
 
-def steps_and_taps(
-    op: str, attributes: QuantizedSums, image: Array, weights: Array
-) -> tuple[Array, Array, Window]:
-    """The input less its zero point, with room for every tap; the taps that see something of it,
-    and their window. All in f64, which has every whole number of so many bits, so that products and
-    sums are exact."""
-    window = place(op, attributes.window, image.shape, (weights.shape[1], weights.shape[2]))
-    window, rows, columns = trimmed(window, image.shape[1], image.shape[2])
-    steps = pad_image(image.astype(np.float64) - attributes.source_zero, window)
-    return steps, weights[:, rows, columns].astype(np.float64), window
+def sums_op(
+    op: str,
+    real: str,
+    out: int,
+    refused: Callable[[Shape, Shape], str],
+    product: Callable[[Array, Array], Array],
+    samples: Callable[[], list[Sample]],
+    generate: Callable[[Draw], Sample],
+) -> OpDef:
+    """The op that takes the place of one of real numbers.
 
+    Args:
+        op: Its name.
+        real: The other's name.
+        out: Axis of the filter along which output channels run.
+        refused: What is wrong with shapes of the image and of the filter, "" where nothing is.
+        product: What a tap sees of the image, [batch, height, width, channels], and the filter
+            there, without the axes of taps -> their products, summed over input channels.
+        samples: As in `OpDef`.
+        generate: As in `OpDef`.
+    """
 
-def work_of(products: Callable[[Node], int]) -> Callable[[Node], Work]:
-    """`OnDevice.work` of so many products for each element of the result."""
-    return lambda node: Work.of(node, 2 * node.outputs[0].elements * products(node))
+    def infer(attributes: QuantizedSums, operands: Operands) -> list[TensorSpec]:
+        image, weights, window = take_sums(op, attributes, operands, out)
+        wrong = refused(image.shape, weights.shape)
+        if wrong:
+            raise ModelError(f"{op}: {wrong}")
+        shape = (image.shape[0], window.out_h, window.out_w, weights.shape[out])
+        return [TensorSpec(shape, DType.I8)]
+
+    def reference(attributes: QuantizedSums, arrays: Arrays) -> list[Array]:
+        image, weights = present(arrays[0]), present(arrays[1])
+        window = place(op, attributes.window, image.shape, (weights.shape[1], weights.shape[2]))
+        window, rows, columns = trimmed(window, image.shape[1], image.shape[2])
+        # In f64, which has every whole number of so many bits, so that sums are exact.
+        steps = pad_image(image.astype(np.float64) - attributes.source_zero, window)
+        filters = weights[:, rows, columns].astype(np.float64)
+        sums: Any = 0
+        for i in range(window.kernel_h):
+            for j in range(window.kernel_w):
+                sums = sums + product(tap_view(steps, window, i, j), filters[:, i, j])
+        bias = arrays[2] if len(arrays) > 2 else None
+        return [attributes.finish(np.asarray(sums), bias)]
+
+    def work(node: Node) -> Work:
+        filters = node.input(1)
+        products = filters.elements // filters.shape[out]
+        return Work.of(node, 2 * node.outputs[0].elements * products)
+
+    def attributes(node: Node) -> Union[QuantizedSums, str]:
+        if refused(node.input(0).shape, node.input(1).shape):
+            return f"{real}: it has several groups"
+        return attributes_for(node, out)
+
+    return OpDef(
+        op,
+        graph_attributes,
+        infer,
+        reference,
+        samples,
+        accuracy=Accuracy.EXACT,
+        quantized=Quantized(stored=True, integers=Integers(real, attributes)),
+        generate=generate,
+        device=OnDevice(work=work),
+    )
 
 
 def stored_sample(

@@ -16,7 +16,6 @@ Source: TFLite's `kernels/internal/reference/softmax.h` (SoftmaxInt16) and `kern
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import attrs
@@ -27,7 +26,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Arg, Draw, OpDef, Operand, Sample, graph_attributes
+from tflgpu.ops.base import Arg, Arrays, Draw, OpDef, Operands, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.int16_tables import lines
@@ -69,7 +68,7 @@ def reciprocals() -> Array:
     return np.asarray(table, np.int32)
 
 
-def _infer(attributes: QuantizedSoftmax, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: QuantizedSoftmax, operands: Operands) -> list[TensorSpec]:
     x, *tables = take_operands(OP, operands, 3)
     check_dtype(OP, x.dtype, REALS)
     for i, table in enumerate(tables, 1):
@@ -80,7 +79,7 @@ def _infer(attributes: QuantizedSoftmax, operands: Sequence[Operand | None]) -> 
     return [x.spec]
 
 
-def _reference(attributes: QuantizedSoftmax, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: QuantizedSoftmax, arrays: Arrays) -> list[Array]:
     x, exponentials, reciprocals = (present(a) for a in arrays)
     steps = steps_of(attributes.operand, x).astype(np.int64)
     below = steps.max(-1, keepdims=True, initial=attributes.operand.low) - steps

@@ -13,8 +13,6 @@ number for each that can be stored: 256 or 65536.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -22,7 +20,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Arg, Draw, OpDef, Operand, Sample, graph_attributes
+from tflgpu.ops.base import Arg, Arrays, Draw, OpDef, Operands, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 
@@ -39,7 +37,7 @@ class QuantizedTable:
     result: float
 
 
-def _infer(attributes: QuantizedTable, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: QuantizedTable, operands: Operands) -> list[TensorSpec]:
     x, table = take_operands(OP, operands, 2)
     check_dtype(OP, x.dtype, REALS)
     size = attributes.operand.high - attributes.operand.low + 1
@@ -48,7 +46,7 @@ def _infer(attributes: QuantizedTable, operands: Sequence[Operand | None]) -> li
     return [x.spec]
 
 
-def _reference(attributes: QuantizedTable, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: QuantizedTable, arrays: Arrays) -> list[Array]:
     x, table = (present(a) for a in arrays)
     steps = steps_of(attributes.operand, x).astype(np.int64) - attributes.operand.low
     found = table[steps].astype(np.float32) * np.float32(attributes.result)

@@ -23,7 +23,17 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, FileForm, OnDevice, OpDef, Operand, Quantized, Variables
+from tflgpu.ops.base import (
+    Accuracy,
+    Arrays,
+    FileForm,
+    OnDevice,
+    OpDef,
+    Operand,
+    Operands,
+    Quantized,
+    Variables,
+)
 from tflgpu.ops.cell_operands import CellOperands, CellWeights
 from tflgpu.ops.cell_steps import Cell, CellStep, StoredCellStep
 from tflgpu.ops.facets import Work
@@ -55,9 +65,7 @@ def sizes_of(shape: Sequence[int], time_major: bool) -> tuple[int, int]:
     return (shape[1], shape[0]) if time_major else (shape[0], shape[1])
 
 
-def check_second_input(
-    op: str, source: Operand, second: Operand | None, weights: Sequence[Operand | None]
-) -> None:
+def check_second_input(op: str, source: Operand, second: Operand | None, weights: Operands) -> None:
     """Check a second input and its weights.
 
     Raises:
@@ -127,7 +135,7 @@ def run(
     op: str,
     ways: Sequence[CellOperands],
     attributes: Recurrent,
-    arrays: Sequence[Array | None],
+    arrays: Arrays,
 ) -> list[Array]:
     """The reference: outputs and new states."""
     source, outputs, states = present(arrays[0]), [], []
@@ -160,7 +168,7 @@ def run(
 
 
 def _joined(
-    op: str, cell: Cell | StoredCell, arrays: Sequence[Array | None], places: CellOperands
+    op: str, cell: Cell | StoredCell, arrays: Arrays, places: CellOperands
 ) -> tuple[Array, CellWeights]:
     """What a direction reads, and its weights, as it computes with them: those of a second input
     beside the input's."""

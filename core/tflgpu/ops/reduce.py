@@ -23,13 +23,14 @@ from tflgpu.ops.axes import take_operands as take
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Draw,
     Fields,
     FileForm,
     Movement,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
 )
@@ -73,7 +74,7 @@ def reduced_shape(shape: Shape, axes: Sequence[int], keep_dims: bool) -> Shape:
 
 
 def _infer_reduce(op: str, allowed: frozenset[DType]) -> Callable[..., list[TensorSpec]]:
-    def infer(attributes: Reduce, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: Reduce, operands: Operands) -> list[TensorSpec]:
         x, axes = take(op, operands, 2)
         check_dtype(op, x.dtype, allowed)
         found = reduced_axes(op, const_integers(op, axes, "the axes"), x.rank)
@@ -105,7 +106,7 @@ def _product(x: Array, axes: tuple[int, ...]) -> Array:
 def _reference_reduce(
     op: str, fn: Callable[[Array, tuple[int, ...]], Array], scaled: bool
 ) -> Callable[..., list[Array]]:
-    def reference(attributes: Reduce, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: Reduce, arrays: Arrays) -> list[Array]:
         x = present(arrays[0])
         if scaled:
             check_unscaled(op, x)
@@ -130,14 +131,14 @@ def _parse_cumsum(fields: Fields) -> CumSum:
     return CumSum(fields.flag("exclusive"), fields.flag("reverse"))
 
 
-def _infer_cumsum(attributes: CumSum, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_cumsum(attributes: CumSum, operands: Operands) -> list[TensorSpec]:
     x, axis = take("CUMSUM", operands, 2)
     check_dtype("CUMSUM", x.dtype, FLOATS | WHOLE)
     normal_axis("CUMSUM", const_integer("CUMSUM", axis, "the axis"), x.rank)
     return [x.spec]
 
 
-def _reference_cumsum(attributes: CumSum, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_cumsum(attributes: CumSum, arrays: Arrays) -> list[Array]:
     x, (axis,) = present(arrays[0]), integers(present(arrays[1]))
     kind = np.float64 if x.dtype.kind == "f" else x.dtype
     ordered = np.flip(x, axis) if attributes.reverse else x
@@ -165,7 +166,7 @@ def _parse_arg(fields: Fields) -> ArgExtreme:
 
 
 def _infer_arg(op: str) -> Callable[..., list[TensorSpec]]:
-    def infer(attributes: ArgExtreme, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: ArgExtreme, operands: Operands) -> list[TensorSpec]:
         x, axis = take(op, operands, 2)
         check_dtype(op, x.dtype, _NUMBERS | _BOOL)
         at = normal_axis(op, const_integer(op, axis, "the axis"), x.rank)
@@ -177,7 +178,7 @@ def _infer_arg(op: str) -> Callable[..., list[TensorSpec]]:
 
 
 def _reference_arg(fn: Callable[..., Array], last: float) -> Callable[..., list[Array]]:
-    def reference(attributes: ArgExtreme, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: ArgExtreme, arrays: Arrays) -> list[Array]:
         x, (axis,) = present(arrays[0]), integers(present(arrays[1]))
         if x.dtype.kind == "f":
             # As in TFLite a NaN is chosen only where there is nothing else (docs/nan.md).

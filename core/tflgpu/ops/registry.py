@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tflgpu import ops
@@ -27,24 +27,3 @@ def builtin_ops() -> Mapping[str, OpDef]:
                 raise PluginError(f"op {op.name} is defined twice in {ops.__name__}")
             found[op.name] = op
     return found
-
-
-class LaterOps(Mapping[str, "OpDef"]):
-    """The shipped ops and some more, which are found when one is asked for: importing all of them
-    takes longer than starting a model that was compiled before."""
-
-    def __init__(self, more: Mapping[str, OpDef]) -> None:
-        self._more = more
-
-    @cached_property
-    def _all(self) -> Mapping[str, OpDef]:
-        return {**builtin_ops(), **self._more}
-
-    def __getitem__(self, name: str) -> OpDef:
-        return self._all[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)

@@ -26,13 +26,14 @@ from tflgpu.ops.axes import (
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     FileForm,
     Movement,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -81,15 +82,13 @@ def _reshape(
     return _resolve(attributes.new_shape if new is None else new, shape)
 
 
-def _infer_reshape(
-    attributes: ReshapeAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_reshape(attributes: ReshapeAttrs, operands: Operands) -> list[TensorSpec]:
     args = take_operands("RESHAPE", operands, 1, 2)
     new = const_integers("RESHAPE", args[1], "new shape (operand 1)") if len(args) > 1 else None
     return [TensorSpec(_reshape(attributes, args[0].shape, new), args[0].dtype)]
 
 
-def _reference_reshape(attributes: ReshapeAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_reshape(attributes: ReshapeAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     new = integers(present(arrays[1])) if len(arrays) > 1 else None
     return [x.reshape(_reshape(attributes, x.shape, new)).copy()]
@@ -116,31 +115,29 @@ def _squeeze(attributes: SqueezeAttrs, shape: tuple[int, ...]) -> tuple[int, ...
     return tuple(d for i, d in enumerate(shape) if i not in axes)
 
 
-def _infer_squeeze(
-    attributes: SqueezeAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_squeeze(attributes: SqueezeAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("SQUEEZE", operands, 1)
     return [TensorSpec(_squeeze(attributes, x.shape), x.dtype)]
 
 
-def _reference_squeeze(attributes: SqueezeAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_squeeze(attributes: SqueezeAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     return [x.reshape(_squeeze(attributes, x.shape)).copy()]
 
 
-def _infer_expand(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_expand(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, where = take_operands("EXPAND_DIMS", operands, 2)
     axis = const_integer("EXPAND_DIMS", where, "axis (operand 1)")
     axis = normal_axis("EXPAND_DIMS", axis, x.rank + 1)
     return [TensorSpec((*x.shape[:axis], 1, *x.shape[axis:]), x.dtype)]
 
 
-def _reference_expand(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_expand(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     (axis,) = integers(present(arrays[1]))
     return [np.expand_dims(present(arrays[0]), axis).copy()]
 
 
-def _reshape_samples() -> Sequence[Sample]:
+def _reshape_samples() -> list[Sample]:
     def sample(
         id: str, shape: tuple[int, ...], new: Sequence[int], dtype: DType = DType.F32
     ) -> Sample:
@@ -163,7 +160,7 @@ def _reshape_samples() -> Sequence[Sample]:
     ]
 
 
-def _squeeze_samples() -> Sequence[Sample]:
+def _squeeze_samples() -> list[Sample]:
     return [
         Sample("all", {}, (Arg((1, 3, 1, 5)),)),
         Sample("some", {"squeeze_dims": [0, 2]}, (Arg((1, 3, 1, 5, 1)),)),
@@ -176,7 +173,7 @@ def _squeeze_samples() -> Sequence[Sample]:
     ]
 
 
-def _expand_samples() -> Sequence[Sample]:
+def _expand_samples() -> list[Sample]:
     def sample(shape: tuple[int, ...], axis: int, dtype: DType = DType.F32) -> Sample:
         id = f"rank{len(shape)}_axis{axis}_{dtype.value}"
         return Sample(id, {}, (Arg(shape, dtype, -9, 9), Arg.of(axis, DType.I32)))

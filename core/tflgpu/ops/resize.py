@@ -6,8 +6,6 @@ reference kernels do, since one rounding decides which pixel is nearest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -19,12 +17,13 @@ from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_o
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Fields,
     FileForm,
     Infer,
     Movement,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
 )
@@ -114,7 +113,7 @@ def neighbours(attributes: ResizeAttrs, size: int, wanted: int) -> tuple[Array, 
 
 
 def _infer(op: str) -> Infer:
-    def infer(attributes: ResizeAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: ResizeAttrs, operands: Operands) -> list[TensorSpec]:
         x, size = take_operands(op, operands, 2)
         if op == "RESIZE_BILINEAR":  # what lies between two pixels is a real number
             check_dtype(op, x.dtype, FLOATS | QUANTIZED)
@@ -129,14 +128,14 @@ def _infer(op: str) -> Infer:
     return infer
 
 
-def _reference_nearest(attributes: ResizeAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_nearest(attributes: ResizeAttrs, arrays: Arrays) -> list[Array]:
     x, (height, width) = present(arrays[0]), integers(present(arrays[1]))
     rows = nearest(attributes, x.shape[1], height)
     columns = nearest(attributes, x.shape[2], width)
     return [x[:, rows][:, :, columns]]
 
 
-def _reference_bilinear(attributes: ResizeAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_bilinear(attributes: ResizeAttrs, arrays: Arrays) -> list[Array]:
     x, (height, width) = present(arrays[0]), integers(present(arrays[1]))
     if x.dtype in (np.int8, np.int16):
         return [_fixed_point(attributes, x, height, width)]
@@ -230,7 +229,7 @@ def _sample(
     return Sample(id, fields, args, 3 if centers else 1, accumulates=4)
 
 
-def _nearest_samples() -> Sequence[Sample]:
+def _nearest_samples() -> list[Sample]:
     return [
         *_samples(),
         _sample("up_both", (1, 3, 5, 3), (7, 11), corners=True, centers=True),
@@ -239,7 +238,7 @@ def _nearest_samples() -> Sequence[Sample]:
     ]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     sample = _sample
     return [
         sample("up", (1, 3, 5, 3), (7, 11)),
@@ -272,7 +271,7 @@ def _as_stored(node: Node) -> ResizeAttrs | None:
     (out,) = node.outputs
     if out.dtype not in QUANTIZED or node.input(0).dtype is not out.dtype or out.quant is None:
         return None
-    stored = QuantizeAndDequantize.of(out.quant, out.dtype)
+    stored = QuantizeAndDequantize.of_value(out)
     attributes: ResizeAttrs = node.attrs
     return attrs.evolve(attributes, stored=stored, fixed=out.dtype is DType.I16)
 

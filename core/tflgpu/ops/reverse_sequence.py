@@ -7,8 +7,6 @@ beyond the dimension is an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -19,12 +17,13 @@ from tflgpu.ops.axes import INDEX_TYPES, need_rank, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     Movement,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Sample,
 )
 from tflgpu.ops.facets import Batched, Items
@@ -51,9 +50,7 @@ def _check_lengths(lengths: Array, most: int) -> None:
         raise InputError(f"{_NAME}: a length of {lengths.max()} in a dimension of {most}")
 
 
-def _infer(
-    attributes: ReverseSequenceAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer(attributes: ReverseSequenceAttrs, operands: Operands) -> list[TensorSpec]:
     x, lengths = take_operands(_NAME, operands, 2)
     if lengths.dtype not in INDEX_TYPES:
         raise ModelError(f"{_NAME}: lengths (operand 1) are {lengths.dtype.value}")
@@ -76,7 +73,7 @@ def _infer(
     return [x.spec]
 
 
-def _reference(attributes: ReverseSequenceAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: ReverseSequenceAttrs, arrays: Arrays) -> list[Array]:
     x, lengths = present(arrays[0]), present(arrays[1])
     _check_lengths(lengths, x.shape[attributes.seq_dim])
     found = x.copy()
@@ -88,7 +85,7 @@ def _reference(attributes: ReverseSequenceAttrs, arrays: Sequence[Array | None])
     return [found]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(
         id: str,
         shape: tuple[int, ...],

@@ -15,7 +15,7 @@ from typing import Any
 from tflgpu.errors import ModelError
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.activation import computable_activation
-from tflgpu.ops.base import Activation, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Activation, Arg, Fields, OpDef, Operands, Sample
 from tflgpu.ops.cell_operands import CellOperands
 from tflgpu.ops.cell_steps import Cell
 from tflgpu.ops.products import needed, take
@@ -53,7 +53,7 @@ def _infer(
     ways: tuple[CellOperands, ...],
     rank: int,
     attributes: Recurrent,
-    operands: Sequence[Operand | None],
+    operands: Operands,
 ) -> list[TensorSpec]:
     names = ("input", *_NAMES) if len(ways) == 1 else _OPERANDS
     given = take(op, operands, names, 0 if len(ways) == 1 else 3)
@@ -73,7 +73,7 @@ def _infer(
 def _units(
     op: str,
     names: Sequence[str],
-    operands: Sequence[Operand | None],
+    operands: Operands,
     places: CellOperands,
     batch: int,
     inputs: int,

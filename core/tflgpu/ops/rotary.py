@@ -27,13 +27,14 @@ from tflgpu.ops.axes import at_least_f32, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Composed,
     Contents,
     Fields,
     FileForm,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Reading,
     Sample,
     graph_attributes,
@@ -72,7 +73,7 @@ class Rotary:
         return np.concatenate([rates, rates]).astype(np.float32)
 
 
-def _infer(attributes: Rotary, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: Rotary, operands: Operands) -> list[TensorSpec]:
     x, at = take_operands(ROTARY, operands, 2)
     check_dtype(ROTARY, x.dtype, FLOATS)
     check_dtype(ROTARY, at.dtype, frozenset({DType.I32, x.dtype}))
@@ -84,7 +85,7 @@ def _infer(attributes: Rotary, operands: Sequence[Operand | None]) -> list[Tenso
     return [x.spec]
 
 
-def _rotary(attributes: Rotary, arrays: Sequence[Array | None]) -> list[Array]:
+def _rotary(attributes: Rotary, arrays: Arrays) -> list[Array]:
     given, at = present(arrays[0]), present(arrays[1])
     x, axis, half = at_least_f32(given), attributes.axis, given.shape[-1] // 2
     tokens = x.shape[axis]
@@ -106,7 +107,7 @@ def _first(fields: Fields, names: Sequence[str], default: float) -> float:
     return next((fields.number(n) for n in names if n in fields.values), default)
 
 
-def _read(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read(fields: Fields, operands: Operands) -> list[Reading]:
     x, at = there(operands, 2, 2)
     if fields.integer("kernel_type", 0) != 0:
         raise UnsupportedError("it turns by two positions")
@@ -126,7 +127,7 @@ def _read(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
     return [Reading(reading) for reading in found]
 
 
-def _draw(rng: np.random.Generator, operands: Sequence[Operand | None]) -> list[Array | None]:
+def _draw(rng: np.random.Generator, operands: Operands) -> list[Array | None]:
     """Positions small enough for the angles to be known well in f32."""
     drawn = draw_all(rng, operands)
     at = operands[1]
@@ -165,7 +166,7 @@ class Gated:
     halves: bool
 
 
-def _infer_gated(attributes: Gated, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_gated(attributes: Gated, operands: Operands) -> list[TensorSpec]:
     found = take_operands(GATED, operands, 1 if attributes.halves else 2)
     x = found[0]
     check_dtype(GATED, x.dtype, FLOATS)
@@ -178,7 +179,7 @@ def _infer_gated(attributes: Gated, operands: Sequence[Operand | None]) -> list[
     return [TensorSpec((*x.shape[:-1], x.shape[-1] // 2), x.dtype)]
 
 
-def _gated(attributes: Gated, arrays: Sequence[Array | None]) -> list[Array]:
+def _gated(attributes: Gated, arrays: Arrays) -> list[Array]:
     given = present(arrays[0])
     both = np.split(given, 2, -1) if attributes.halves else [given, present(arrays[1])]
     a, b = (half.astype(np.float64) for half in both)
@@ -190,7 +191,7 @@ def _gated(attributes: Gated, arrays: Sequence[Array | None]) -> list[Array]:
     return [(silu * b.astype(kind)).astype(given.dtype)]
 
 
-def _read_gated(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read_gated(fields: Fields, operands: Operands) -> list[Reading]:
     x, *rest = there(operands, 1, 2)
     size = fields.integer("gate_size", 0)
     width = x.shape[-1] if x.rank else 0

@@ -7,19 +7,17 @@ kernels do the same: they compute in f32 and store the nearest bf16, halves to t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Sample, no_attrs
+from tflgpu.ops.base import Accuracy, Arg, Arrays, NoAttrs, OpDef, Sample, no_attrs
 from tflgpu.ops.elementwise import infer_unary
 
 OP = "ROUND_TO_BF16"
 
 
-def _reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     bits = np.array(x, np.float32, order="C").view(np.uint32)
     # The lowest bit that is kept decides where a half goes. What is beyond the largest number

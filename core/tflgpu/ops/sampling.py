@@ -12,7 +12,6 @@ dimension -> the images there. Up to a pixel beyond the image it fades to 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -24,11 +23,12 @@ from tflgpu.ops.axes import need_rank, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Fields,
     FileForm,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -63,7 +63,7 @@ def _parse(fields: Fields) -> Transform:
     return Transform(size, fields.op == BILINEAR)
 
 
-def _infer(attributes: Transform, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: Transform, operands: Operands) -> list[TensorSpec]:
     op = BILINEAR if attributes.corners else TENSOR
     image, matrix = take_operands(op, operands, 2)
     need_rank(op, image, "image (operand 0)", 4)
@@ -76,7 +76,7 @@ def _infer(attributes: Transform, operands: Sequence[Operand | None]) -> list[Te
     return [TensorSpec((1, *attributes.size, image.shape[3]), DType.F32)]
 
 
-def _infer_resampler(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_resampler(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     image, places = take_operands(RESAMPLER, operands, 2)
     need_rank(RESAMPLER, image, "image (operand 0)", 4)
     need_rank(RESAMPLER, places, "places (operand 1)", 4)
@@ -112,7 +112,7 @@ def _sampled(images: Array, x: Array, y: Array) -> Array:
     return np.asarray(np.where(inside[..., None], found, np.float32(0)), np.float32)
 
 
-def _reference(attributes: Transform, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: Transform, arrays: Arrays) -> list[Array]:
     image, matrix = present(arrays[0]), present(arrays[1]).reshape(4, 4)
     shift = [matrix[i, 3] for i in range(2)]
     if attributes.corners:
@@ -127,7 +127,7 @@ def _reference(attributes: Transform, arrays: Sequence[Array | None]) -> list[Ar
     return [found[None]]
 
 
-def _reference_resampler(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_resampler(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     images, places = present(arrays[0]), present(arrays[1])
     return [_sampled(images, places[..., 0], places[..., 1])]
 

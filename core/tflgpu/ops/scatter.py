@@ -21,6 +21,7 @@ from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_o
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     FileForm,
     Movement,
@@ -28,6 +29,7 @@ from tflgpu.ops.base import (
     OnDevice,
     OpDef,
     Operand,
+    Operands,
     Quantized,
     Sample,
     no_attrs,
@@ -64,7 +66,7 @@ def _shape(op: str, operand: Operand, what: str) -> tuple[int, ...]:
     return shape
 
 
-def _infer_scatter(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_scatter(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     op = "SCATTER_ND"
     indices, updates, wanted = take_operands(op, operands, 3)
     if indices.dtype not in _INDICES or wanted.dtype is not indices.dtype:
@@ -88,7 +90,7 @@ def _infer_scatter(attributes: NoAttrs, operands: Sequence[Operand | None]) -> l
     return [TensorSpec(shape, updates.dtype)]
 
 
-def _reference_scatter(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_scatter(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     indices, updates, wanted = (present(a) for a in arrays)
     shape = integers(wanted)
     _check_indices("SCATTER_ND", indices, shape)
@@ -109,7 +111,7 @@ def _rows(indices: Array) -> Array:
     return indices if indices.ndim == 2 else indices.reshape(-1, 1)
 
 
-def _infer_dense(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_dense(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     op = "SPARSE_TO_DENSE"
     indices, wanted, values, default = take_operands(op, operands, 4)
     if indices.dtype not in _INDICES:
@@ -134,7 +136,7 @@ def _infer_dense(attributes: NoAttrs, operands: Sequence[Operand | None]) -> lis
     return [TensorSpec(shape, values.dtype)]
 
 
-def _reference_dense(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_dense(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     indices, wanted, values, default = (present(a) for a in arrays)
     shape = integers(wanted)
     rows = _rows(indices)
@@ -146,7 +148,7 @@ def _reference_dense(attributes: NoAttrs, arrays: Sequence[Array | None]) -> lis
     return [found]
 
 
-def _scatter_samples() -> Sequence[Sample]:
+def _scatter_samples() -> list[Sample]:
     def sample(
         id: str,
         lead: tuple[int, ...],
@@ -179,7 +181,7 @@ def _scatter_samples() -> Sequence[Sample]:
     ]
 
 
-def _dense_samples() -> Sequence[Sample]:
+def _dense_samples() -> list[Sample]:
     def sample(
         id: str,
         count: int,

@@ -20,7 +20,18 @@ from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integer, elements, need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OnDevice, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    NoAttrs,
+    OnDevice,
+    OpDef,
+    Operand,
+    Operands,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.elementwise import check_dtype
 
 _NUMBERS = frozenset({DType.F32, DType.I32})
@@ -68,7 +79,7 @@ def _check(op: str, ids: Array, count: int) -> None:
         raise InputError(f"{op}: segment {ids.max()} of {count}")
 
 
-def _infer(op: str, attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(op: str, attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, ids, count = take_operands(op, operands, 3)
     _ids(op, x, ids)
     if x.shape[: ids.rank] != ids.shape:
@@ -90,7 +101,7 @@ def _infer(op: str, attributes: NoAttrs, operands: Sequence[Operand | None]) -> 
     return [TensorSpec((segments, *x.shape[ids.rank :]), x.dtype)]
 
 
-def _infer_sorted(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_sorted(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     op = "SEGMENT_SUM"
     x, ids = take_operands(op, operands, 2)
     _ids(op, x, ids)
@@ -122,14 +133,14 @@ def _merged(op: str, x: Array, ids: Array, count: int) -> Array:
         return found.astype(x.dtype)
 
 
-def _reference(op: str, attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(op: str, attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x, ids = present(arrays[0]), present(arrays[1])
     if op == "SEGMENT_SUM":
         return [_merged(op, x, ids, int(ids[-1]) + 1 if ids.size else 0)]
     return [_merged(op, x, ids, int(present(arrays[2]).reshape(-1)[0]))]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(
         id: str,
         shape: tuple[int, ...],
@@ -154,7 +165,7 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
-def _sorted_samples() -> Sequence[Sample]:
+def _sorted_samples() -> list[Sample]:
     def sample(
         id: str, shape: tuple[int, ...], ids: Sequence[int], dtype: DType = DType.F32
     ) -> Sample:

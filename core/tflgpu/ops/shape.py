@@ -28,13 +28,14 @@ from tflgpu.ops.axes import (
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     FileForm,
     Movement,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -56,25 +57,25 @@ def _parse_shape(fields: Fields) -> ShapeAttrs:
     return ShapeAttrs(types[code])
 
 
-def _infer_shape(attributes: ShapeAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_shape(attributes: ShapeAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("SHAPE", operands, 1)
     return [TensorSpec((x.rank,), attributes.out_type)]
 
 
-def _reference_shape(attributes: ShapeAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_shape(attributes: ShapeAttrs, arrays: Arrays) -> list[Array]:
     return [np.array(present(arrays[0]).shape, attributes.out_type.numpy)]
 
 
-def _infer_rank(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_rank(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     take_operands("RANK", operands, 1)
     return [TensorSpec((), DType.I32)]
 
 
-def _reference_rank(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_rank(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [np.array(present(arrays[0]).ndim, np.int32)]
 
 
-def _infer_fill(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_fill(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     dims, value = take_operands("FILL", operands, 2)
     shape = const_integers("FILL", dims, "dims (operand 0)")
     if any(d < 0 for d in shape):
@@ -83,7 +84,7 @@ def _infer_fill(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list
     return [TensorSpec(shape, value.dtype)]
 
 
-def _reference_fill(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_fill(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     value = present(arrays[1])
     return [np.full(integers(present(arrays[0])), value, value.dtype)]
 
@@ -104,7 +105,7 @@ def _range_size(start: Array, limit: Array, delta: Array) -> int:
     return -(-abs(int(last) - int(first)) // abs(int(step)))
 
 
-def _infer_range(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_range(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     args = take_operands("RANGE", operands, 3)
     names = ("start (operand 0)", "limit (operand 1)", "delta (operand 2)")
     for arg, name in zip(args, names, strict=True):
@@ -117,7 +118,7 @@ def _infer_range(attributes: NoAttrs, operands: Sequence[Operand | None]) -> lis
     return [TensorSpec((_range_size(start, limit, delta),), args[0].dtype)]
 
 
-def _reference_range(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_range(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     start, limit, delta = (present(a) for a in arrays)
     size = _range_size(start, limit, delta)
     # Added up step by step, as TFLite does: f32 rounds differently from start + i * delta.
@@ -127,7 +128,7 @@ def _reference_range(attributes: NoAttrs, arrays: Sequence[Array | None]) -> lis
         return [np.add.accumulate(steps, dtype=start.dtype)]
 
 
-def _infer_broadcast(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_broadcast(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     a, b = take_operands("BROADCAST_ARGS", operands, 2)
     for i, shape in enumerate((a, b)):
         need_rank("BROADCAST_ARGS", shape, f"operand {i}", 1)
@@ -152,11 +153,11 @@ def _broadcast(a: Array, b: Array) -> Array:
     return np.asarray(np.where(padded == 1, long, padded), a.dtype)
 
 
-def _reference_broadcast(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_broadcast(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [_broadcast(present(arrays[0]), present(arrays[1]))]
 
 
-def _broadcast_samples() -> Sequence[Sample]:
+def _broadcast_samples() -> list[Sample]:
     def sample(id: str, a: Sequence[int], b: Sequence[int], dtype: DType = DType.I32) -> Sample:
         return Sample(id, {}, (Arg.of(a, dtype), Arg.of(b, dtype)))
 
@@ -169,7 +170,7 @@ def _broadcast_samples() -> Sequence[Sample]:
     ]
 
 
-def _shape_samples() -> Sequence[Sample]:
+def _shape_samples() -> list[Sample]:
     wide = {"out_type": DType.I64.tflite}
     narrow = {"out_type": DType.I32.tflite}
     return [
@@ -181,11 +182,11 @@ def _shape_samples() -> Sequence[Sample]:
     ]
 
 
-def _rank_samples() -> Sequence[Sample]:
+def _rank_samples() -> list[Sample]:
     return [Sample(f"rank{len(s)}", {}, (Arg(s),)) for s in ((), (3,), (2, 3), (2, 3, 5, 7))]
 
 
-def _fill_samples() -> Sequence[Sample]:
+def _fill_samples() -> list[Sample]:
     def sample(
         id: str, dims: Sequence[int], dtype: DType = DType.F32, index: DType = DType.I32
     ) -> Sample:
@@ -203,7 +204,7 @@ def _fill_samples() -> Sequence[Sample]:
     ]
 
 
-def _range_samples() -> Sequence[Sample]:
+def _range_samples() -> list[Sample]:
     def sample(id: str, values: Sequence[float], dtype: DType = DType.I32) -> Sample:
         return Sample(id, {}, tuple(Arg.of(v, dtype) for v in values))
 

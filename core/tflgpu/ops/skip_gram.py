@@ -5,7 +5,7 @@ It takes and gives texts only, so that no graph has it: the host runs it (`tflgp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import attrs
 import numpy as np
@@ -14,7 +14,7 @@ from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Contents, Fields, OpDef, Operand
+from tflgpu.ops.base import Accuracy, Arrays, Contents, Fields, OpDef, Operands
 
 #: What C's isspace takes for one, in the C locale.
 _SPACES = frozenset(b" \t\n\v\f\r")
@@ -40,7 +40,7 @@ def _parse(fields: Fields) -> SkipGram:
     )
 
 
-def _infer(attributes: SkipGram, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: SkipGram, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("SKIP_GRAM", operands, 1)
     if x.dtype is not DType.STRING:
         raise ModelError(f"SKIP_GRAM takes texts, not {x.dtype.value}")
@@ -51,7 +51,7 @@ def _infer(attributes: SkipGram, operands: Sequence[Operand | None]) -> list[Ten
     return [TensorSpec((len(_groups(attributes, x.data)),), DType.STRING)]
 
 
-def _reference(attributes: SkipGram, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: SkipGram, arrays: Arrays) -> list[Array]:
     groups = _groups(attributes, present(arrays[0]))
     found = np.empty(len(groups), np.object_)
     found[:] = groups

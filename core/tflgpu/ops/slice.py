@@ -20,13 +20,14 @@ from tflgpu.ops.axes import const_integers, integers, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     FileForm,
     Movement,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -107,7 +108,7 @@ def _outside(first: int, count: int, axis: int, shape: Sequence[int]) -> str:
     return f"SLICE: begin {first} and size {count} are outside dimension {axis} of {list(shape)}"
 
 
-def _infer_slice(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_slice(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, begin, size = take_operands("SLICE", operands, 3)
     first = const_integers("SLICE", begin, "begin (operand 1)", x.rank)
     counts = const_integers("SLICE", size, "size (operand 2)", x.rank)
@@ -118,7 +119,7 @@ def _infer_slice(attributes: NoAttrs, operands: Sequence[Operand | None]) -> lis
     return [TensorSpec(slice_box(x.shape, first, counts).shape, x.dtype)]
 
 
-def _reference_slice(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_slice(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x, begin, size = (present(a) for a in arrays)
     return [slice_box(x.shape, integers(begin), integers(size)).take(x)]
 
@@ -234,9 +235,7 @@ def _cut(
     return AxisSlice(start, step, size)
 
 
-def _infer_strided(
-    attributes: StridedSliceAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_strided(attributes: StridedSliceAttrs, operands: Operands) -> list[TensorSpec]:
     x, *bounds = take_operands("STRIDED_SLICE", operands, 4)
     names = ("begin (operand 1)", "end (operand 2)", "strides (operand 3)")
     begin, end, strides = (
@@ -250,15 +249,13 @@ def _infer_strided(
     return [TensorSpec(strided_box(attributes, x.shape, begin, end, strides).shape, x.dtype)]
 
 
-def _reference_strided(
-    attributes: StridedSliceAttrs, arrays: Sequence[Array | None]
-) -> list[Array]:
+def _reference_strided(attributes: StridedSliceAttrs, arrays: Arrays) -> list[Array]:
     x, *bounds = (present(a) for a in arrays)
     begin, end, strides = (integers(b) for b in bounds)
     return [strided_box(attributes, x.shape, begin, end, strides).take(x)]
 
 
-def _slice_samples() -> Sequence[Sample]:
+def _slice_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: tuple[int, ...],
@@ -282,7 +279,7 @@ def _slice_samples() -> Sequence[Sample]:
     ]
 
 
-def _strided_samples() -> Sequence[Sample]:
+def _strided_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: tuple[int, ...],

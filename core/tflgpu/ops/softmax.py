@@ -6,7 +6,7 @@ SOFTMAX may make ones of 16.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -28,7 +28,7 @@ from tflgpu.ops.base import (
     FileForm,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Reading,
     Sample,
@@ -73,7 +73,7 @@ def _parse_softmax(fields: Fields) -> Softmax:
     return Softmax(fields.number("beta", 1.0), widens)
 
 
-def _read_softmax(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read_softmax(fields: Fields, operands: Operands) -> list[Reading]:
     (x,) = there(operands, 1, 1)
     if fields.integer("axis", -1) not in (-1, x.rank - 1):
         raise UnsupportedError("it is not over the last axis")
@@ -84,7 +84,7 @@ def _parse_l2(fields: Fields) -> L2Normalization:
     return L2Normalization(computable_activation(fields))
 
 
-def _infer_softmax(attributes: Softmax, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_softmax(attributes: Softmax, operands: Operands) -> list[TensorSpec]:
     (made,) = _infer("SOFTMAX")(attributes, operands)
     if attributes.widens and made.dtype in (DType.I8, DType.U8):
         return [TensorSpec(made.shape, DType.I16)]
@@ -92,7 +92,7 @@ def _infer_softmax(attributes: Softmax, operands: Sequence[Operand | None]) -> l
 
 
 def _infer(op: str) -> Callable[..., list[TensorSpec]]:
-    def infer(attributes: Any, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: Any, operands: Operands) -> list[TensorSpec]:
         (x,) = take_operands(op, operands, 1)
         check_dtype(op, x.dtype, FLOATS | QUANTIZED)
         if x.rank < 1:
@@ -137,7 +137,7 @@ def _as_stored(node: Node) -> Replacement | None:
     # LiteRT takes no other result.
     if (y.quant.scale, y.quant.zero_point) != ((STEP,), (0,)) or not beta > 0 or rows >= LONGEST:
         return None
-    operand = QuantizeAndDequantize.of(x.quant, x.dtype)
+    operand = QuantizeAndDequantize.of_value(x)
     tables = exponentials(x.quant.scale[0], beta), reciprocals()
     return Replacement(BY_TABLES, QuantizedSoftmax(operand), tables)
 

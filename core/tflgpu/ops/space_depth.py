@@ -19,12 +19,14 @@ from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_o
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Fields,
     FileForm,
     Movement,
     NoAttrs,
     OpDef,
     Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -43,9 +45,7 @@ def _parse_block(fields: Fields) -> BlockAttrs:
     return BlockAttrs(fields.integer("block_size", minimum=1))
 
 
-def _infer_depth_to_space(
-    attributes: BlockAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_depth_to_space(attributes: BlockAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("DEPTH_TO_SPACE", operands, 1)
     need_rank("DEPTH_TO_SPACE", x, "operand 0", 4)
     n, h, w, c = x.shape
@@ -55,18 +55,14 @@ def _infer_depth_to_space(
     return [TensorSpec((n, h * size, w * size, c // (size * size)), x.dtype)]
 
 
-def _reference_depth_to_space(
-    attributes: BlockAttrs, arrays: Sequence[Array | None]
-) -> list[Array]:
+def _reference_depth_to_space(attributes: BlockAttrs, arrays: Arrays) -> list[Array]:
     x, size = present(arrays[0]), attributes.block_size
     n, h, w, c = x.shape
     blocks = x.reshape(n, h, w, size, size, c // (size * size)).transpose(0, 1, 3, 2, 4, 5)
     return [blocks.reshape(n, h * size, w * size, c // (size * size)).copy()]
 
 
-def _infer_space_to_depth(
-    attributes: BlockAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_space_to_depth(attributes: BlockAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("SPACE_TO_DEPTH", operands, 1)
     need_rank("SPACE_TO_DEPTH", x, "operand 0", 4)
     n, h, w, c = x.shape
@@ -78,9 +74,7 @@ def _infer_space_to_depth(
     return [TensorSpec((n, h // size, w // size, c * size * size), x.dtype)]
 
 
-def _reference_space_to_depth(
-    attributes: BlockAttrs, arrays: Sequence[Array | None]
-) -> list[Array]:
+def _reference_space_to_depth(attributes: BlockAttrs, arrays: Arrays) -> list[Array]:
     x, size = present(arrays[0]), attributes.block_size
     n, h, w, c = x.shape
     blocks = x.reshape(n, h // size, size, w // size, size, c).transpose(0, 1, 3, 2, 4, 5)
@@ -110,9 +104,7 @@ def blocks_of(sizes: Array, edges: Array) -> BlockSizes:
     return BlockSizes(integers(sizes), tuple((int(a), int(b)) for a, b in edges))
 
 
-def _blocks(
-    op: str, operands: Sequence[Operand | None], edge_name: str
-) -> tuple[Operand, BlockSizes]:
+def _blocks(op: str, operands: Operands, edge_name: str) -> tuple[Operand, BlockSizes]:
     x, block, edge = take_operands(op, operands, 3)
     need_rank(op, x, "operand 0", 3, 4)
     spatial = x.rank - 2
@@ -126,9 +118,7 @@ def _blocks(
     return x, found
 
 
-def _infer_batch_to_space(
-    attributes: NoAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_batch_to_space(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     op = "BATCH_TO_SPACE_ND"
     x, blocks = _blocks(op, operands, "crops")
     if x.shape[0] % blocks.count:
@@ -142,7 +132,7 @@ def _infer_batch_to_space(
     return [TensorSpec((x.shape[0] // blocks.count, *sides, x.shape[-1]), x.dtype)]
 
 
-def _reference_batch_to_space(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_batch_to_space(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     blocks = blocks_of(present(arrays[1]), present(arrays[2]))
     batch, spatial = x.shape[0] // blocks.count, len(blocks.sizes)
@@ -158,9 +148,7 @@ def _reference_batch_to_space(attributes: NoAttrs, arrays: Sequence[Array | None
     return [whole[index].copy()]
 
 
-def _infer_space_to_batch(
-    attributes: NoAttrs, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_space_to_batch(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     op = "SPACE_TO_BATCH_ND"
     x, blocks = _blocks(op, operands, "paddings")
     sides = [d + sum(pair) for d, pair in zip(x.shape[1:-1], blocks.edges, strict=True)]
@@ -170,7 +158,7 @@ def _infer_space_to_batch(
     return [TensorSpec((x.shape[0] * blocks.count, *rows, x.shape[-1]), x.dtype)]
 
 
-def _reference_space_to_batch(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_space_to_batch(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     blocks = blocks_of(present(arrays[1]), present(arrays[2]))
     whole = np.pad(x, ((0, 0), *blocks.edges, (0, 0)))
@@ -185,7 +173,7 @@ def _reference_space_to_batch(attributes: NoAttrs, arrays: Sequence[Array | None
     return [moved.reshape(x.shape[0] * blocks.count, *rows, x.shape[-1]).copy()]
 
 
-def _depth_samples(to_space: bool) -> Sequence[Sample]:
+def _depth_samples(to_space: bool) -> list[Sample]:
     def sample(
         id: str, small: tuple[int, int, int, int], size: int, dtype: DType = DType.F32
     ) -> Sample:
@@ -205,11 +193,11 @@ def _depth_samples(to_space: bool) -> Sequence[Sample]:
     ]
 
 
-def _depth_to_space_samples() -> Sequence[Sample]:
+def _depth_to_space_samples() -> list[Sample]:
     return _depth_samples(to_space=True)
 
 
-def _space_to_depth_samples() -> Sequence[Sample]:
+def _space_to_depth_samples() -> list[Sample]:
     return _depth_samples(to_space=False)
 
 
@@ -224,7 +212,7 @@ def _batch_sample(
     return Sample(id, {}, args)
 
 
-def _batch_to_space_samples() -> Sequence[Sample]:
+def _batch_to_space_samples() -> list[Sample]:
     return [
         _batch_sample("plain", (4, 3, 5, 3), [2, 2], [[0, 0], [0, 0]]),
         _batch_sample("aligned", (4, 3, 2, 8), [2, 2], [[0, 0], [0, 0]]),
@@ -236,7 +224,7 @@ def _batch_to_space_samples() -> Sequence[Sample]:
     ]
 
 
-def _space_to_batch_samples() -> Sequence[Sample]:
+def _space_to_batch_samples() -> list[Sample]:
     return [
         _batch_sample("plain", (1, 6, 4, 3), [2, 2], [[0, 0], [0, 0]]),
         _batch_sample("aligned", (1, 6, 4, 8), [2, 2], [[0, 0], [0, 0]]),

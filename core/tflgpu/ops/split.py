@@ -23,7 +23,17 @@ from tflgpu.ops.axes import (
     present,
     take_operands,
 )
-from tflgpu.ops.base import Accuracy, Arg, Fields, FileForm, Movement, OpDef, Operand, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    Fields,
+    FileForm,
+    Movement,
+    OpDef,
+    Operands,
+    Sample,
+)
 from tflgpu.ops.facets import Batched, Items, copies_first
 from tflgpu.ops.items import Batch, lifted, next_axes, rows_of
 from tflgpu.ops.reshape import as_reshape
@@ -45,7 +55,7 @@ def _parts(x: TensorSpec, axis: int, sizes: Sequence[int]) -> list[TensorSpec]:
     return [TensorSpec((*head, size, *tail), x.dtype) for size in sizes]
 
 
-def _infer_split(attributes: SplitAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_split(attributes: SplitAttrs, operands: Operands) -> list[TensorSpec]:
     where, x = take_operands("SPLIT", operands, 2)
     # TFLite's kernel reads 32 bits of either type: the lower half of an axis of 64.
     axis = const_integer("SPLIT", where, "axis (operand 0)", also=(DType.U64,))
@@ -59,7 +69,7 @@ def _infer_split(attributes: SplitAttrs, operands: Sequence[Operand | None]) -> 
     return _parts(x.spec, axis, [x.shape[axis] // count] * count)
 
 
-def _reference_split(attributes: SplitAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_split(attributes: SplitAttrs, arrays: Arrays) -> list[Array]:
     (axis,) = integers(present(arrays[0]))
     return [p.copy() for p in np.split(present(arrays[1]), attributes.num_splits, axis)]
 
@@ -77,7 +87,7 @@ def split_sizes(sizes: Sequence[int], length: int) -> tuple[int, ...]:
     return tuple(length - known if s == -1 else s for s in sizes)
 
 
-def _infer_split_v(attributes: SplitAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_split_v(attributes: SplitAttrs, operands: Operands) -> list[TensorSpec]:
     x, parts, where = take_operands("SPLIT_V", operands, 3)
     axis = const_integer("SPLIT_V", where, "axis (operand 2)")
     axis = normal_axis("SPLIT_V", axis, x.rank)
@@ -85,7 +95,7 @@ def _infer_split_v(attributes: SplitAttrs, operands: Sequence[Operand | None]) -
     return _parts(x.spec, axis, split_sizes(sizes, x.shape[axis]))
 
 
-def _reference_split_v(attributes: SplitAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_split_v(attributes: SplitAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     (axis,) = integers(present(arrays[2]))
     sizes = split_sizes(integers(present(arrays[1])), x.shape[axis])
@@ -104,7 +114,7 @@ def _parse_unpack(fields: Fields) -> UnpackAttrs:
     return UnpackAttrs(fields.integer("axis"), fields.integer("num", minimum=0))
 
 
-def _infer_unpack(attributes: UnpackAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_unpack(attributes: UnpackAttrs, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands("UNPACK", operands, 1)
     axis = normal_axis("UNPACK", attributes.axis, x.rank)
     if x.shape[axis] != attributes.num or attributes.num > MAX_RESULTS:
@@ -116,11 +126,11 @@ def _infer_unpack(attributes: UnpackAttrs, operands: Sequence[Operand | None]) -
     return [part] * attributes.num
 
 
-def _reference_unpack(attributes: UnpackAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_unpack(attributes: UnpackAttrs, arrays: Arrays) -> list[Array]:
     return [part.copy() for part in np.moveaxis(present(arrays[0]), attributes.axis, 0)]
 
 
-def _split_samples() -> Sequence[Sample]:
+def _split_samples() -> list[Sample]:
     def sample(
         id: str, axis: int, count: int, shape: tuple[int, ...], dtype: DType = DType.F32
     ) -> Sample:
@@ -141,7 +151,7 @@ def _split_samples() -> Sequence[Sample]:
     ]
 
 
-def _split_v_samples() -> Sequence[Sample]:
+def _split_v_samples() -> list[Sample]:
     def sample(
         id: str, axis: int, sizes: Sequence[int], shape: tuple[int, ...], dtype: DType = DType.F32
     ) -> Sample:
@@ -160,7 +170,7 @@ def _split_v_samples() -> Sequence[Sample]:
     ]
 
 
-def _unpack_samples() -> Sequence[Sample]:
+def _unpack_samples() -> list[Sample]:
     def sample(id: str, axis: int, shape: tuple[int, ...], dtype: DType = DType.F32) -> Sample:
         return Sample(id, {"axis": axis, "num": shape[axis]}, (Arg(shape, dtype, -9, 9),))
 

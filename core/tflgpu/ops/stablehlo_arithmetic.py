@@ -21,12 +21,13 @@ from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     FileForm,
     Movement,
     NoAttrs,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
     no_attrs,
@@ -43,7 +44,7 @@ _SHIFTED = frozenset({DType.I8, DType.I16, DType.I32})
 def _infer_same(op: str, allowed: frozenset[DType]) -> Callable[..., list[TensorSpec]]:
     """Two operands of one type and one shape."""
 
-    def infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    def infer(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
         a, b = take_operands(op, operands, 2)
         check_dtype(op, a.dtype, allowed)
         if a.spec != b.spec:
@@ -53,7 +54,7 @@ def _infer_same(op: str, allowed: frozenset[DType]) -> Callable[..., list[Tensor
     return infer
 
 
-def _infer_clamp(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_clamp(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     op = "STABLEHLO_CLAMP"
     low, x, high = take_operands(op, operands, 3)
     check_dtype(op, x.dtype, FLOATS | _WHOLE)
@@ -66,7 +67,7 @@ def _infer_clamp(attributes: NoAttrs, operands: Sequence[Operand | None]) -> lis
 def _reference(fn: Callable[..., Any]) -> Callable[..., list[Array]]:
     """Of ``fn`` of the operands, f16 computed in f32; the result has the first one's type."""
 
-    def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
         operands = [present(a) for a in arrays]
         found = np.asarray(fn(*(widen(a) for a in operands)))
         return [found.astype(operands[-1].dtype, copy=False)]
@@ -112,7 +113,7 @@ def _pairs(dtypes: Sequence[DType], low: float = -9, high: float = 9) -> Sequenc
 _NUMBERS = (DType.F32, DType.I32)
 
 
-def _clamp_samples() -> Sequence[Sample]:
+def _clamp_samples() -> list[Sample]:
     def args(limits: tuple[int, ...], dtype: DType, const: bool = False) -> tuple[Arg, ...]:
         x = Arg((2, 3, 5), dtype, -9, 9)
         return Arg(limits, dtype, -6, -1, const), x, Arg(limits, dtype, 1, 6, const)

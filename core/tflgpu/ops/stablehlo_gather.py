@@ -21,11 +21,12 @@ from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     Fields,
     Movement,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
 )
@@ -89,9 +90,7 @@ def _parse_gather(fields: Fields) -> StablehloGather:
     )
 
 
-def _infer_gather(
-    attributes: StablehloGather, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_gather(attributes: StablehloGather, operands: Operands) -> list[TensorSpec]:
     x, indices = take_operands(_GATHER, operands, 2)
     if indices.dtype not in INDICES:
         raise ModelError(
@@ -128,7 +127,7 @@ def rows_of(indices: Array, vector: int) -> Array:
     return indices[..., None] if vector == indices.ndim else np.moveaxis(indices, vector, -1)
 
 
-def _reference_gather(attributes: StablehloGather, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_gather(attributes: StablehloGather, arrays: Arrays) -> list[Array]:
     x, indices = (present(array) for array in arrays)
     a = attributes
     rows = rows_of(indices, a.vector)
@@ -172,9 +171,7 @@ def _parse_broadcast(fields: Fields) -> BroadcastInDim:
     return BroadcastInDim(fields.integers("broadcast_dimensions"), told_shape(_BROADCAST, fields))
 
 
-def _infer_broadcast(
-    attributes: BroadcastInDim, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_broadcast(attributes: BroadcastInDim, operands: Operands) -> list[TensorSpec]:
     # In files of LiteRT the dimensions may also be a constant operand.
     x, *_ = take_operands(_BROADCAST, operands, 1)
     dims, shape = attributes.dims, attributes.shape
@@ -188,7 +185,7 @@ def _infer_broadcast(
     return [TensorSpec(shape, x.dtype)]
 
 
-def _reference_broadcast(attributes: BroadcastInDim, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_broadcast(attributes: BroadcastInDim, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     order = sorted(range(x.ndim), key=lambda axis: attributes.dims[axis])
     wide = [1] * len(attributes.shape)
@@ -198,7 +195,7 @@ def _reference_broadcast(attributes: BroadcastInDim, arrays: Sequence[Array | No
     return [np.ascontiguousarray(spread)]
 
 
-def _gather_samples() -> Sequence[Sample]:
+def _gather_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: Shape,
@@ -236,7 +233,7 @@ def _gather_samples() -> Sequence[Sample]:
     ]
 
 
-def _broadcast_samples() -> Sequence[Sample]:
+def _broadcast_samples() -> list[Sample]:
     def sample(id: str, x: Shape, dims: Shape, shape: Shape, dtype: DType = DType.F32) -> Sample:
         fields = {"broadcast_dimensions": dims, "output_shapes": (shape,)}
         return Sample(id, fields, (Arg(x, dtype, -9, 9),))

@@ -21,11 +21,13 @@ from tflgpu.ops.axes import const_integers, elements, integers, present, take_op
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Fields,
     Movement,
     NoAttrs,
     OpDef,
     Operand,
+    Operands,
     Quantized,
     Sample,
     no_attrs,
@@ -67,7 +69,7 @@ def _check_value(op: str, x: Operand, value: Operand, place: int) -> None:
         )
 
 
-def _infer_pad(attributes: StablehloPad, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_pad(attributes: StablehloPad, operands: Operands) -> list[TensorSpec]:
     x, value = take_operands(_PAD, operands, 2)
     _check_value(_PAD, x, value, 1)
     if not x.rank or x.rank != len(attributes.low):
@@ -93,7 +95,7 @@ def _spread(x: Array, between: Sequence[int], value: Array) -> Array:
     return found
 
 
-def _reference_pad(attributes: StablehloPad, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_pad(attributes: StablehloPad, arrays: Arrays) -> list[Array]:
     x, value = (present(a) for a in arrays)
     wide = _spread(x, attributes.between, value)
     both = list(zip(attributes.low, attributes.high, strict=True))
@@ -103,7 +105,7 @@ def _reference_pad(attributes: StablehloPad, arrays: Sequence[Array | None]) -> 
     return [np.ascontiguousarray(padded[tuple(cut)])]
 
 
-def _infer_dilate(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_dilate(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, steps, value = take_operands(_DILATE, operands, 3)
     _check_value(_DILATE, x, value, 2)
     if steps.dtype is not DType.I32 or steps.rank != 1:
@@ -117,7 +119,7 @@ def _infer_dilate(attributes: NoAttrs, operands: Sequence[Operand | None]) -> li
     return [TensorSpec(shape, x.dtype)]
 
 
-def _reference_dilate(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_dilate(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x, steps, value = (present(a) for a in arrays)
     return [_spread(x, [n - 1 for n in integers(steps)], value)]
 
@@ -145,7 +147,7 @@ def spread_of(node: Node) -> Spread:
     return Spread((0,) * len(steps), steps, 2)
 
 
-def _pad_samples() -> Sequence[Sample]:
+def _pad_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: Shape,
@@ -168,7 +170,7 @@ def _pad_samples() -> Sequence[Sample]:
     ]
 
 
-def _dilate_samples() -> Sequence[Sample]:
+def _dilate_samples() -> list[Sample]:
     def sample(id: str, shape: Shape, steps: Sequence[int], dtype: DType = DType.F32) -> Sample:
         args = (Arg(shape, dtype, -9, 9), Arg.of(steps, DType.I32), Arg((), dtype, -9, 9))
         return Sample(id, {}, args)

@@ -8,7 +8,7 @@ one of several. It does not look at a scale.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 import numpy as np
@@ -18,7 +18,17 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Contents, Fields, OpDef, Operand, Quantized, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    Contents,
+    Fields,
+    OpDef,
+    Operands,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.stablehlo_gather import INDICES, check_axes, columns_of, rows_of
 from tflgpu.ops.stablehlo_window import MERGES, merge_of
 
@@ -73,7 +83,7 @@ def _parse(fields: Fields) -> StablehloScatter:
     )
 
 
-def _infer(a: StablehloScatter, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(a: StablehloScatter, operands: Operands) -> list[TensorSpec]:
     x, indices, updates = take_operands(_NAME, operands, 3)
     if indices.dtype not in INDICES:
         raise ModelError(
@@ -95,7 +105,7 @@ def _infer(a: StablehloScatter, operands: Sequence[Operand | None]) -> list[Tens
     return [x.spec]
 
 
-def _reference(a: StablehloScatter, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(a: StablehloScatter, arrays: Arrays) -> list[Array]:
     x, indices, updates = (present(array) for array in arrays)
     found = x.copy()
     rows = rows_of(indices, a.vector)
@@ -113,7 +123,7 @@ def _reference(a: StablehloScatter, arrays: Sequence[Array | None]) -> list[Arra
     return [found]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(
         id: str,
         shape: Shape,

@@ -8,7 +8,7 @@ stands for all that lies around the tensor, and between its elements. Neither lo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import attrs
 import numpy as np
@@ -19,7 +19,17 @@ from tflgpu.ir.budget import MAX_BYTES, bytes_of
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import const_integers, elements, integers, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Quantized, Sample
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Arrays,
+    Fields,
+    OpDef,
+    Operand,
+    Operands,
+    Quantized,
+    Sample,
+)
 from tflgpu.ops.elementwise import check_dtype, widen
 
 _STABLEHLO, _PLAIN = "STABLEHLO_REDUCE_WINDOW", "REDUCE_WINDOW"
@@ -113,9 +123,7 @@ class Windows:
         return tuple(found)
 
 
-def windows_of(
-    attributes: StablehloWindow | ReduceWindow, vectors: Sequence[Array | None], rank: int
-) -> Windows:
+def windows_of(attributes: StablehloWindow | ReduceWindow, vectors: Arrays, rank: int) -> Windows:
     """The windows of a node of either op; ``vectors`` are its operands after the initial value."""
     ones, zeros = (1,) * rank, (0,) * rank
     if isinstance(attributes, ReduceWindow):
@@ -200,14 +208,14 @@ def _infer(op: str, x: Operand, start: Operand, merge: str, windows: Windows) ->
     return [TensorSpec(shape, x.dtype)]
 
 
-def _infer_stablehlo(a: StablehloWindow, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_stablehlo(a: StablehloWindow, operands: Operands) -> list[TensorSpec]:
     x, start = take_operands(_STABLEHLO, operands, 2)
     if a.padding and len(a.padding) != 2 * x.rank:
         raise ModelError(f"{_STABLEHLO}: {len(a.padding)} paddings for {x.spec}")
     return _infer(_STABLEHLO, x, start, a.merge, windows_of(a, (), x.rank))
 
 
-def _infer_plain(a: ReduceWindow, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_plain(a: ReduceWindow, operands: Operands) -> list[TensorSpec]:
     x, start, *vectors = take_operands(_PLAIN, operands, 5)
     names = ("window shape", "window strides", "window dilations")
     for i, (name, vector) in enumerate(zip(names, vectors, strict=True), 2):
@@ -217,7 +225,7 @@ def _infer_plain(a: ReduceWindow, operands: Sequence[Operand | None]) -> list[Te
     return _infer(_PLAIN, x, start, a.merge, windows_of(a, [v.data for v in vectors], x.rank))
 
 
-def _reference(a: StablehloWindow | ReduceWindow, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(a: StablehloWindow | ReduceWindow, arrays: Arrays) -> list[Array]:
     x, start, *vectors = (present(array) for array in arrays)
     windows = windows_of(a, vectors, x.ndim)
     merge = MERGES[a.merge]
@@ -239,7 +247,7 @@ def _reference(a: StablehloWindow | ReduceWindow, arrays: Sequence[Array | None]
     return [found.astype(x.dtype, copy=False)]
 
 
-def _stablehlo_samples() -> Sequence[Sample]:
+def _stablehlo_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: Shape,
@@ -266,7 +274,7 @@ def _stablehlo_samples() -> Sequence[Sample]:
     ]  # fmt: skip
 
 
-def _plain_samples() -> Sequence[Sample]:
+def _plain_samples() -> list[Sample]:
     def sample(
         id: str,
         shape: Shape,

@@ -13,14 +13,12 @@ last one takes what is left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.base import Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import infer_unary
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 
@@ -38,7 +36,7 @@ class StoredDigit:
     index: int
 
 
-def _reference(attributes: StoredDigit, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: StoredDigit, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     rest, base = steps_of(attributes.stored, x), np.float32(1 << attributes.bits)
     digit = rest

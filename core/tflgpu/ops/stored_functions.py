@@ -58,8 +58,8 @@ def by_steps(
             return None
         if x.dtype is not y.dtype and not converts:
             return None
-        operand = QuantizeAndDequantize.of(x.quant, x.dtype)
-        result = QuantizeAndDequantize.of(y.quant, y.dtype)
+        operand = QuantizeAndDequantize.of_value(x)
+        result = QuantizeAndDequantize.of_value(y)
         steps = np.arange(operand.low, operand.high + 1)
         with np.errstate(all="ignore"):
             made = stored(node, steps, operand.scale, result.scale)

@@ -10,8 +10,6 @@ Source: TFLite's `kernels/internal/reference/hard_swish.h` and `kernels/activati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -19,7 +17,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.base import Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import BYTES, infer_unary
 from tflgpu.ops.fixed_functions import divide
 from tflgpu.ops.fixed_point import Multiplier
@@ -61,9 +59,7 @@ def as_stored(node: Node) -> Replacement | None:
     x, y = node.input(0), node.outputs[0]
     if x.dtype not in BYTES or y.dtype is not x.dtype or x.quant is None or y.quant is None:
         return None
-    found = StoredHardSwish.of(
-        QuantizeAndDequantize.of(x.quant, x.dtype), QuantizeAndDequantize.of(y.quant, y.dtype)
-    )
+    found = StoredHardSwish.of(QuantizeAndDequantize.of_value(x), QuantizeAndDequantize.of_value(y))
     # TFLite shifts results to the right only.
     if found.linear.shift > 0 or not -15 <= found.bent.shift <= 15:
         return None
@@ -77,7 +73,7 @@ def _fraction(a: Array, b: int) -> Array:
     return np.clip(np.trunc((product + half) / (1 << 15)).astype(np.int64), LOW, HIGH)
 
 
-def _reference(attributes: StoredHardSwish, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: StoredHardSwish, arrays: Arrays) -> list[Array]:
     x, (linear, bent) = present(arrays[0]), (attributes.linear, attributes.bent)
     wide = steps_of(attributes.operand, x).astype(np.int64) << POINT
     straight, share = _fraction(wide, linear.value), wide

@@ -25,9 +25,9 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Activation, Arg, Draw, OpDef, Sample, graph_attributes
+from tflgpu.ops.base import Activation, Arg, Arrays, Draw, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import BYTES, QUANTIZED, infer_broadcast
-from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply
+from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 from tflgpu.ops.quantized import Replacement
 
@@ -86,16 +86,10 @@ def _pair(
     factor: float = 0.0,
     activation: Activation = Activation.NONE,
 ) -> Replacement | None:
-    a, b, y = node.input(0), node.input(1), node.outputs[0]
-    assert a.quant is not None
-    assert b.quant is not None
-    assert y.quant is not None
-    limits = clamp_limits(activation, y.quant, y.dtype)
-    if isinstance(limits, str):
+    result = QuantizeAndDequantize.clamped(node.outputs[0], activation)
+    if result is None:
         return None
-    (zero,) = y.quant.zero_point
-    left, right = (QuantizeAndDequantize.of(q, v.dtype) for q, v in ((a.quant, a), (b.quant, b)))
-    result = QuantizeAndDequantize(y.quant.scale[0], limits[0] - zero, limits[1] - zero)
+    left, right = (QuantizeAndDequantize.of_value(node.input(i)) for i in range(2))
     return Replacement(OP, StoredPair(how, left, right, result, numbers, factor))
 
 
@@ -235,7 +229,7 @@ def _times(x: Array, by: Multiplier) -> Array:
     return multiply(x, by.value, by.left, by.right)
 
 
-def _reference(attributes: StoredPair, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: StoredPair, arrays: Arrays) -> list[Array]:
     x, y = present(arrays[0]), present(arrays[1])
     a = steps_of(attributes.left, x).astype(np.int64)
     b = steps_of(attributes.right, y).astype(np.int64)

@@ -25,7 +25,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
-from tflgpu.ops.base import Arg, OpDef, Operand, Sample, graph_attributes
+from tflgpu.ops.base import Arg, Arrays, OpDef, Operands, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
@@ -73,7 +73,7 @@ def of_product(node: Node) -> Replacement | PostOp | None:
     a, b = (float(np.float32(q.scale[0])) for q in (x.quant, y.quant))
     if x.elements == y.elements and x.quant.zero_point == y.quant.zero_point:
         # LiteRT copies the stored numbers, also between different scales.
-        return PostOp(TOTAL, StoredTotal(a, QuantizeAndDequantize.of(y.quant, y.dtype), factor=1.0))
+        return PostOp(TOTAL, StoredTotal(a, QuantizeAndDequantize.of_value(y), factor=1.0))
     by = Multiplier.of(a / b ** (1.0 / (x.elements // y.elements)))
     if by.value == 0 or by.shift not in SHIFTS:
         return None
@@ -92,7 +92,7 @@ def _left(shape: Shape, axes: Sequence[int], keep_dims: bool) -> Shape:
     return tuple(d for i, d in enumerate(shape) if i not in axes)
 
 
-def _infer(attributes: StoredProduct, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: StoredProduct, operands: Operands) -> list[TensorSpec]:
     x, axes = take_operands(OP, operands, 2)
     check_dtype(OP, x.dtype, REALS)
     found = reduced(const_integers(OP, axes, "the axes"), x.rank)
@@ -101,7 +101,7 @@ def _infer(attributes: StoredProduct, operands: Sequence[Operand | None]) -> lis
     return [TensorSpec(_left(x.shape, found, attributes.keep_dims), x.dtype)]
 
 
-def _reference(attributes: StoredProduct, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: StoredProduct, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     axes = reduced(integers(present(arrays[1])), x.ndim)
     kept = [i for i in range(x.ndim) if i not in axes]

@@ -19,7 +19,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.base import Activation
 from tflgpu.ops.elementwise import BYTES
-from tflgpu.ops.fixed_point import Multiplier, clamp_limits
+from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 
 #: Highest bits apart from which on the shift has 32 bits, for a scale of the result of 1.
@@ -44,16 +44,14 @@ class StoredQuotient:
             return None
         if a.quant is None or b.quant is None or y.quant is None:
             return None
-        limits = clamp_limits(activation, y.quant, y.dtype)
-        if isinstance(limits, str):
+        result = QuantizeAndDequantize.clamped(y, activation)
+        if result is None:
             return None
-        (zero_point,) = y.quant.zero_point
-        low, high = (limit - zero_point for limit in limits)
         scales = [float(np.float32(q.scale[0])) for q in (a.quant, b.quant, y.quant)]
         return cls(
-            QuantizeAndDequantize.of(a.quant, a.dtype),
-            QuantizeAndDequantize.of(b.quant, b.dtype),
-            QuantizeAndDequantize(y.quant.scale[0], low, high),
+            QuantizeAndDequantize.of_value(a),
+            QuantizeAndDequantize.of_value(b),
+            result,
             Multiplier.of(scales[0] / (scales[1] * scales[2])).shift,
         )
 

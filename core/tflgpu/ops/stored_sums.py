@@ -26,7 +26,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Arg, Draw, OpDef, Operand, Sample, graph_attributes
+from tflgpu.ops.base import Arg, Arrays, Draw, OpDef, Operands, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.quantize_and_dequantize import REALS
@@ -102,7 +102,7 @@ def fits(attributes: StoredSums, most: Array, multipliers: Sequence[Multiplier])
     return True
 
 
-def _infer(attributes: StoredSums, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: StoredSums, operands: Operands) -> list[TensorSpec]:
     *sums, numbers = operands
     if len(sums) != len(attributes.exponents) or any(s is None for s in sums) or numbers is None:
         raise ModelError(f"{OP}: {len(sums)} sums for {len(attributes.exponents)} exponents")
@@ -117,7 +117,7 @@ def _infer(attributes: StoredSums, operands: Sequence[Operand | None]) -> list[T
     return [specs[0]]
 
 
-def _reference(attributes: StoredSums, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: StoredSums, arrays: Arrays) -> list[Array]:
     *sums, numbers = (present(a) for a in arrays)
     low, middle, high, value, shift = numbers.astype(np.int64)
     total = (high << (2 * _LIMB)) + (middle << _LIMB) + low

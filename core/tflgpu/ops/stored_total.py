@@ -22,7 +22,7 @@ measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -31,7 +31,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ops.axes import present
-from tflgpu.ops.base import Arg, OpDef, Sample, graph_attributes
+from tflgpu.ops.base import Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import BYTES, infer_unary
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize
@@ -70,7 +70,7 @@ def of_nothing(node: Node, first: Callable[[QuantizeAndDequantize], int]) -> Pos
     x, y = node.input(0), node.outputs[0]
     if x.elements or not y.elements or y.quant is None or x.dtype is not y.dtype:
         return None
-    result = QuantizeAndDequantize.of(y.quant, y.dtype)
+    result = QuantizeAndDequantize.of_value(y)
     stored = first(result)
     return PostOp(OP, StoredTotal(1.0, attrs.evolve(result, low=stored, high=stored)))
 
@@ -87,7 +87,7 @@ def of_mean(node: Node) -> PostOp | None:
     if count < 1 or count << (8 * x.dtype.itemsize) > LARGEST:
         return None
     a, b = np.float32(x.quant.scale[0]), np.float32(y.quant.scale[0])
-    result, unit = QuantizeAndDequantize.of(y.quant, y.dtype), float(a) / count
+    result, unit = QuantizeAndDequantize.of_value(y), float(a) / count
     if x.dtype in BYTES and not node.input(1).computed:
         factor = float(np.float32(a / b) / np.float32(count))
         return PostOp(OP, StoredTotal(unit, result, y.quant.zero_point[0], factor))
@@ -121,7 +121,7 @@ def of_sum(node: Node) -> PostOp | None:
     count = x.elements // y.elements
     if not 0 < count << 8 <= LARGEST:
         return None
-    result = QuantizeAndDequantize.of(y.quant, y.dtype)
+    result = QuantizeAndDequantize.of_value(y)
     if not node.input(1).computed:
         return PostOp(OP, StoredTotal(float(a), result, y.quant.zero_point[0], float(a / b)))
     zero = x.quant.zero_point[0]
@@ -139,14 +139,12 @@ def of_product(node: Node, depth: int) -> PostOp | None:
     x, w, y = node.input(0), node.input(1), node.outputs[0]
     if any(v.dtype is not DType.I8 or v.quant is None for v in (x, w, y)):
         return None
-    assert x.quant is not None
-    assert w.quant is not None
-    assert y.quant is not None
-    a, b, c = (float(np.float32(q.scale[0])) for q in (x.quant, w.quant, y.quant))
-    result = QuantizeAndDequantize.of(y.quant, y.dtype)
+    quants = [v.quant for v in (x, w, y) if v.quant is not None]
+    a, b, c = (float(np.float32(q.scale[0])) for q in quants)
+    result = QuantizeAndDequantize.of_value(y)
     factor = float(np.float32(a * b) / np.float32(c))
     exact = depth << 16 <= LARGEST and np.float32(a * b) >= np.finfo(np.float32).tiny
-    if exact and factor < _XNNPACK_MOST and not any(w.quant.zero_point):
+    if exact and factor < _XNNPACK_MOST and not any(quants[1].zero_point):
         return PostOp(OP, StoredTotal(a * b, result, factor=factor))
     return _multiplied(a * b, result, Multiplier.of(a * b / c), depth << 16)
 
@@ -165,7 +163,7 @@ def _multiplied(
     return PostOp(OP, StoredTotal(unit, result, multiplier=by, offset=offset, bias=bias))
 
 
-def _reference(attributes: StoredTotal, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: StoredTotal, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     total = np.rint(np.nan_to_num(x.astype(np.float32) * np.float32(attributes.inverse)))
     total = np.clip(total, -LARGEST, LARGEST)

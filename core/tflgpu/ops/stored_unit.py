@@ -12,8 +12,6 @@ Source: TFLite's `kernels/internal/optimized/optimized_ops.h` (L2Normalization o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -21,7 +19,15 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Activation, Arg, OpDef, Operand, Sample, graph_attributes
+from tflgpu.ops.base import (
+    Activation,
+    Arg,
+    Arrays,
+    OpDef,
+    Operands,
+    Sample,
+    graph_attributes,
+)
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_functions import inverse_root
 from tflgpu.ops.fixed_point import multiply
@@ -56,13 +62,13 @@ def as_stored(node: Node) -> Replacement | None:
     # LiteRT takes no other result.
     if (y.quant.scale, y.quant.zero_point) != ((1 / UNIT,), (UNIT,)):
         return None
-    attributes = StoredUnit(QuantizeAndDequantize.of(x.quant, x.dtype))
+    attributes = StoredUnit(QuantizeAndDequantize.of_value(x))
     if node.attrs.activation is not Activation.NONE or x.shape[-1] * attributes.widest >= LARGEST:
         return None
     return Replacement(OP, attributes)
 
 
-def _infer(attributes: StoredUnit, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: StoredUnit, operands: Operands) -> list[TensorSpec]:
     (x,) = take_operands(OP, operands, 1)
     check_dtype(OP, x.dtype, REALS)
     if not x.shape or x.shape[-1] * attributes.widest >= LARGEST:
@@ -70,7 +76,7 @@ def _infer(attributes: StoredUnit, operands: Sequence[Operand | None]) -> list[T
     return [x.spec]
 
 
-def _reference(attributes: StoredUnit, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: StoredUnit, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     steps = steps_of(attributes.operand, x).astype(np.int64)
     squares = np.square(steps).sum(-1, keepdims=True)

@@ -17,8 +17,6 @@ Source of that: TFLite's `kernels/svdf.cc` (Prepare) and `kernels/internal/refer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -32,11 +30,12 @@ from tflgpu.ops.base import (
     Activation,
     Arg,
     Arithmetic,
+    Arrays,
     Fields,
     FileForm,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Sample,
     Variables,
@@ -93,7 +92,7 @@ def _parse(fields: Fields) -> Svdf:
     return Svdf(rank, Activation.NONE, stored=stored)
 
 
-def _infer(attributes: Svdf, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: Svdf, operands: Operands) -> list[TensorSpec]:
     if len(operands) != STATE + 1:
         raise ModelError(f"{OP} takes 5 operands, got {len(operands)}")
     source = needed(OP, operands[INPUT], "input", 2)
@@ -119,7 +118,7 @@ def _infer(attributes: Svdf, operands: Sequence[Operand | None]) -> list[TensorS
     return [TensorSpec((batch, units), source.dtype)]
 
 
-def _reference(attributes: Svdf, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: Svdf, arrays: Arrays) -> list[Array]:
     stored = attributes.stored
     source, features, times_, state = (
         floats(OP, arrays[i]) if stored is None else present(arrays[i]).astype(np.int64)

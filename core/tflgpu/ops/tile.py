@@ -18,12 +18,13 @@ from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     FileForm,
     Movement,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -31,7 +32,7 @@ from tflgpu.ops.facets import Batched, Items, copies_first
 from tflgpu.ops.items import broadcast, first_size, lifted, next_axes, rows_of
 
 
-def _infer_tile(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_tile(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, multiples = take_operands("TILE", operands, 2)
     times = const_integers("TILE", multiples, "multiples (operand 1)", x.rank)
     if any(t < 0 for t in times):
@@ -39,11 +40,11 @@ def _infer_tile(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list
     return [TensorSpec(tuple(d * t for d, t in zip(x.shape, times, strict=True)), x.dtype)]
 
 
-def _reference_tile(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_tile(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [np.tile(present(arrays[0]), integers(present(arrays[1])))]
 
 
-def _infer_broadcast(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_broadcast(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, wanted = take_operands("BROADCAST_TO", operands, 2)
     shape = const_integers("BROADCAST_TO", wanted, "shape (operand 1)")
     extra = len(shape) - x.rank
@@ -55,7 +56,7 @@ def _infer_broadcast(attributes: NoAttrs, operands: Sequence[Operand | None]) ->
     return [TensorSpec(shape, x.dtype)]
 
 
-def _reference_broadcast(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_broadcast(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [np.broadcast_to(present(arrays[0]), integers(present(arrays[1]))).copy()]
 
 
@@ -71,13 +72,13 @@ def reverse_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     return found
 
 
-def _infer_reverse(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer_reverse(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, axes = take_operands("REVERSE_V2", operands, 2)
     reverse_axes(const_integers("REVERSE_V2", axes, "axes (operand 1)"), x.rank)
     return [x.spec]
 
 
-def _reference_reverse(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_reverse(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     return [np.flip(x, reverse_axes(integers(present(arrays[1])), x.ndim)).copy()]
 
@@ -88,7 +89,7 @@ def _two(
     return Arg(shape, dtype, -9, 9), Arg.of(numbers, DType.I32)
 
 
-def _tile_samples() -> Sequence[Sample]:
+def _tile_samples() -> list[Sample]:
     return [
         Sample("all", {}, _two((2, 3, 5), [2, 1, 3])),
         Sample("channels", {}, _two((1, 2, 3, 5), [1, 1, 1, 3])),
@@ -103,7 +104,7 @@ def _tile_samples() -> Sequence[Sample]:
     ]
 
 
-def _broadcast_samples() -> Sequence[Sample]:
+def _broadcast_samples() -> list[Sample]:
     return [
         Sample("rank_up", {}, _two((5,), [2, 3, 5]), 2),
         Sample("middle", {}, _two((2, 1, 7), [2, 3, 7]), 2),
@@ -118,7 +119,7 @@ def _broadcast_samples() -> Sequence[Sample]:
     ]
 
 
-def _reverse_samples() -> Sequence[Sample]:
+def _reverse_samples() -> list[Sample]:
     return [
         Sample("channels", {}, _two((2, 3, 5), [2])),
         Sample("channels_aligned", {}, _two((3, 8), [-1])),

@@ -14,11 +14,12 @@ from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     FileForm,
     Movement,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -40,18 +41,18 @@ def permutation(perm: Sequence[int], rank: int) -> tuple[int, ...]:
     return found
 
 
-def _infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, order = take_operands("TRANSPOSE", operands, 2)
     perm = permutation(const_integers("TRANSPOSE", order, "perm (operand 1)"), x.rank)
     return [TensorSpec(tuple(x.shape[a] for a in perm), x.dtype)]
 
 
-def _reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x = present(arrays[0])
     return [x.transpose(permutation(integers(present(arrays[1])), x.ndim)).copy()]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(
         shape: tuple[int, ...], perm: Sequence[int], dtype: DType = DType.F32, id: str = ""
     ) -> Sample:

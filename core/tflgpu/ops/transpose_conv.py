@@ -29,11 +29,13 @@ from tflgpu.ops.base import (
     Activation,
     Arg,
     Arithmetic,
+    Arrays,
     Fields,
     FileForm,
     OnDevice,
     OpDef,
     Operand,
+    Operands,
     Padding,
     Quantized,
     Sample,
@@ -136,7 +138,7 @@ def _check(
     return image, filters
 
 
-def _infer(attributes: TransposeConv, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: TransposeConv, operands: Operands) -> list[TensorSpec]:
     op = "TRANSPOSE_CONV"
     shape, weights, source, bias = take(
         op, operands, ("output shape", "filter", "input", "bias"), optional=1
@@ -173,9 +175,7 @@ def _meant(
     return height, width
 
 
-def _refit(
-    attributes: TransposeConv, operands: Sequence[Operand | None], resized: bool
-) -> dict[int, Array]:
+def _refit(attributes: TransposeConv, operands: Operands, resized: bool) -> dict[int, Array]:
     """The output shape for an input of another batch or size than the file's."""
     shape, weights, source, *_ = (*operands, None, None, None)
     if shape is None or weights is None or source is None or shape.data is None:
@@ -195,9 +195,7 @@ def _refit(
     return {} if np.array_equal(fitted, told) else {0: fitted.reshape(shape.data.shape)}
 
 
-def _infer_custom(
-    attributes: TransposeConv, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer_custom(attributes: TransposeConv, operands: Operands) -> list[TensorSpec]:
     given = take(CUSTOM, operands, ("input", "filter", "bias"), optional=1)
     image, filters = _check(CUSTOM, *given)
     strides = (attributes.stride_h, attributes.stride_w)
@@ -211,7 +209,7 @@ def _infer_custom(
     return [TensorSpec((image.shape[0], height, width, filters.shape[0]), image.dtype)]
 
 
-def _reference(attributes: TransposeConv, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: TransposeConv, arrays: Arrays) -> list[Array]:
     op = "TRANSPOSE_CONV"
     output = tuple(int(n) for n in np.asarray(arrays[0]).reshape(-1))
     bias = arrays[3] if len(arrays) > 3 else None
@@ -219,7 +217,7 @@ def _reference(attributes: TransposeConv, arrays: Sequence[Array | None]) -> lis
     return [finish(sums, bias, attributes.activation, arrays[2])]
 
 
-def _reference_custom(attributes: TransposeConv, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_custom(attributes: TransposeConv, arrays: Arrays) -> list[Array]:
     image, weights = floats(CUSTOM, arrays[0]), floats(CUSTOM, arrays[1])
     bias = arrays[2] if len(arrays) > 2 else None
     specs = [Operand(TensorSpec(a.shape, DType.F32)) for a in (image, weights)]
@@ -287,7 +285,7 @@ def _case(
     return Sample(id, fields, tuple(args), version=version, accumulates=depth)
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     valid = Padding.VALID
     return [
         _case("same3x3", (1, 5, 7, 3), (6, 3, 3, 3), (10, 14)),
@@ -324,7 +322,7 @@ def _custom_case(
     return Sample(id, {}, args, custom_options=options, accumulates=depth)
 
 
-def _custom_samples() -> Sequence[Sample]:
+def _custom_samples() -> list[Sample]:
     return [
         _custom_case("same2x2", (1, 5, 7, 16), (1, 2, 2, 16), (2, 2)),
         _custom_case("same3x3", (1, 5, 3, 8), (8, 3, 3, 8), (2, 2)),

@@ -28,7 +28,7 @@ from tflgpu.ops.base import (
     NoAttrs,
     OnDevice,
     OpDef,
-    Operand,
+    Operands,
     Quantized,
     Reading,
     Sample,
@@ -61,7 +61,7 @@ def _parse_gelu(fields: Fields) -> Gelu:
     return Gelu(fields.flag("approximate"))
 
 
-def _read_gelu(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+def _read_gelu(fields: Fields, operands: Operands) -> list[Reading]:
     """Composites say it by PyTorch's words, or by a flag, or not at all."""
     there(operands, 1, 1)
     said = fields.get("approximate")

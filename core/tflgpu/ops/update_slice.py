@@ -17,12 +17,13 @@ from tflgpu.ops.axes import INDEX_TYPES, need_rank, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
+    Arrays,
     Contents,
     FileForm,
     Movement,
     NoAttrs,
     OpDef,
-    Operand,
+    Operands,
     Sample,
     no_attrs,
 )
@@ -30,7 +31,7 @@ from tflgpu.ops.base import (
 _NAME = "DYNAMIC_UPDATE_SLICE"
 
 
-def _infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
     x, update, start = take_operands(_NAME, operands, 3)
     if x.dtype is not update.dtype:
         raise ModelError(f"{_NAME}: operands are {x.dtype.value} and {update.dtype.value}")
@@ -51,7 +52,7 @@ def _infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[Tens
     return [x.spec]
 
 
-def _reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     x, update, start = (present(a) for a in arrays)
     found = x.copy()
     room = np.subtract(x.shape, update.shape, dtype=np.int64)
@@ -61,7 +62,7 @@ def _reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Arra
     return [found]
 
 
-def _samples() -> Sequence[Sample]:
+def _samples() -> list[Sample]:
     def sample(
         id: str,
         shape: tuple[int, ...],

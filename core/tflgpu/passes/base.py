@@ -9,7 +9,8 @@ import attrs
 
 from tflgpu.errors import GraphError, PluginError
 from tflgpu.errors.blame import Failed, attempt, shown
-from tflgpu.ir.graph import Graph
+from tflgpu.ir.graph import Graph, Node
+from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ir.verify import verify
 from tflgpu.ops.unknown import unknown_reason
 from tflgpu.passes.foreign import GraphSnapshot, check_edits
@@ -43,6 +44,22 @@ class Pass:
 
     def __str__(self) -> str:
         return f"{self.name} of plugin {self.owner}" if self.owner else self.name
+
+
+def per_node(
+    step: Callable[[Rewriter, PassContext, Node], bool], *ops: str
+) -> Callable[[Graph, PassContext], int]:
+    """`Pass.run` of a transformation that looks at one node after the other, of ``ops`` (of all,
+    without any): ``step`` may rewrite what is around a node, and says whether it did."""
+
+    def run(graph: Graph, context: PassContext) -> int:
+        rewriter = Rewriter(graph)
+        for node in rewriter.nodes(*ops):
+            if step(rewriter, context, node):
+                rewriter.count()
+        return rewriter.edits
+
+    return run
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext) -> dict[str, int]:

@@ -11,10 +11,10 @@ import numpy as np
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.budget import spend
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.base import OpDef
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 
 # A result may be this large, or as large as twice its operands: TILE and BROADCAST_TO are
@@ -22,18 +22,16 @@ from tflgpu.passes.context import PassContext
 _FREE_BYTES = 1 << 16
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Fold until nothing is left to fold; nodes are in order, so one walk does it."""
-    rewriter = Rewriter(graph)
-    for node in rewriter.nodes():
-        definition = context.op(node)
-        if definition is None or not _may_fold(node, definition):
-            continue
-        results = _evaluate(node, definition)
-        if results is not None:
-            rewriter.to_constant(node, results)
-            rewriter.count()
-    return rewriter.edits
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Compute one of constants; nodes are in order, so one walk folds all that there is."""
+    definition = context.op(node)
+    if definition is None or not _may_fold(node, definition):
+        return False
+    results = _evaluate(node, definition)
+    if results is not None:
+        rewriter.to_constant(node, results)
+        return True
+    return False
 
 
 def _may_fold(node: Node, definition: OpDef) -> bool:
@@ -74,4 +72,4 @@ def _contents(value: Value | None) -> Array | None:
     return np.broadcast_to(np.zeros((), value.dtype.numpy), value.shape)
 
 
-PASS = Pass("fold_constants", run)
+PASS = Pass("fold_constants", per_node(_rewrite))

@@ -8,30 +8,27 @@ the same way.
 
 from __future__ import annotations
 
-from tflgpu.ir.graph import Graph
+from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.convert import Dequantize
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.match import f32
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Fold every one there is."""
-    rewriter = Rewriter(graph)
-    for node in rewriter.nodes("DEQUANTIZE"):
-        data = node.input(0).data
-        if data is None or not isinstance(node.attrs, Dequantize):
-            continue
-        quantization = node.attrs.quantization
-        if data.dtype.kind == "f":
-            rewriter.to_constant(node, [f32(data)])
-        elif quantization is not None:
-            rewriter.to_constant(node, [quantization.dequantize(data)])
-        else:
-            continue
-        rewriter.count()
-    return rewriter.edits
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Fold one of a constant."""
+    data = node.input(0).data
+    if data is None or not isinstance(node.attrs, Dequantize):
+        return False
+    quantization = node.attrs.quantization
+    if data.dtype.kind == "f":
+        rewriter.to_constant(node, [f32(data)])
+    elif quantization is not None:
+        rewriter.to_constant(node, [quantization.dequantize(data)])
+    else:
+        return False
+    return True
 
 
-PASS = Pass("fold_dequantize", run)
+PASS = Pass("fold_dequantize", per_node(_rewrite, "DEQUANTIZE"))

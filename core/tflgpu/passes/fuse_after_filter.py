@@ -9,43 +9,40 @@ FULLY_CONNECTED: this undoes batch normalization and unfused biases.
 
 from __future__ import annotations
 
-from tflgpu.ir.graph import Graph
+from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.filters import along, bias_of, filter_of, set_filter
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Fold every one whose operand nothing else reads."""
-    rewriter = Rewriter(graph)
-    for node in rewriter.nodes():
-        affine = context.affine_of(node)
-        if affine is None or not affine.is_finite:
-            continue
-        source = node.input(affine.operand)
-        maker = rewriter.producer(source)
-        kind = filter_of(maker, context)
-        if maker is None or kind is None or not context.is_linear(maker):
-            continue
-        if len(maker.outputs) != 1 or rewriter.sole_use(source) is not node:
-            continue
-        field = "" if context.is_linear(node) else context.ops[maker.op].arithmetic.activation_field
-        if not field and not context.is_linear(node):
-            continue  # the filter's op takes no activation
-        old = maker.const(kind.weights)
-        scale = along(kind.out, old.ndim, affine.scale)
-        weights = None if not affine.scales else old * scale
-        bias = bias_of(maker, kind) * affine.scale + affine.shift
-        absent = maker.optional_input(kind.bias) is None
-        needed = None if absent and not bias.any() else bias
-        if not set_filter(rewriter, maker, kind, weights, needed, context):
-            continue
-        if field:
-            rewriter.evolve(maker, **{field: context.activation_of(node)})
-        rewriter.absorb(maker, node)
-        rewriter.count()
-    return rewriter.edits
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Fold one whose operand nothing else reads."""
+    affine = context.affine_of(node)
+    if affine is None or not affine.is_finite:
+        return False
+    source = node.input(affine.operand)
+    maker = rewriter.producer(source)
+    kind = filter_of(maker, context)
+    if maker is None or kind is None or not context.is_linear(maker):
+        return False
+    if len(maker.outputs) != 1 or rewriter.sole_use(source) is not node:
+        return False
+    field = "" if context.is_linear(node) else context.ops[maker.op].arithmetic.activation_field
+    if not field and not context.is_linear(node):
+        return False  # the filter's op takes no activation
+    old = maker.const(kind.weights)
+    scale = along(kind.out, old.ndim, affine.scale)
+    weights = None if not affine.scales else old * scale
+    bias = bias_of(maker, kind) * affine.scale + affine.shift
+    absent = maker.optional_input(kind.bias) is None
+    needed = None if absent and not bias.any() else bias
+    if not set_filter(rewriter, maker, kind, weights, needed, context):
+        return False
+    if field:
+        rewriter.evolve(maker, **{field: context.activation_of(node)})
+    rewriter.absorb(maker, node)
+    return True
 
 
-PASS = Pass("fuse_after_filter", run)
+PASS = Pass("fuse_after_filter", per_node(_rewrite))

@@ -11,50 +11,47 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.ir.graph import Graph, Node
+from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.facets import Filter, Pads
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.filters import bias_of, filter_of, set_filter
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Fold every one that only a convolution reads."""
-    rewriter = Rewriter(graph)
-    for node in rewriter.nodes():
-        affine = context.affine_of(node)
-        if affine is None or not affine.is_finite or not context.is_linear(node):
-            continue
-        reader = rewriter.sole_use(node.outputs[0])
-        kind = filter_of(reader, context)
-        if reader is None or kind is None or kind.spread is None:
-            continue
-        if reader.input(kind.source) is not node.outputs[0]:
-            continue
-        channels = node.outputs[0].shape[-1]
-        shifts = affine.shifts
-        per_weight = kind.spread(reader.const(kind.weights), channels)
-        if per_weight is None or (shifts and _sees_padding(reader, kind)):
-            continue
-        weights = reader.const(kind.weights).astype(np.float64)
-        bias = None
-        if shifts:
-            others = tuple(a for a in range(weights.ndim) if a != kind.out)
-            moved = (weights * per_weight(affine.shift)).sum(others)
-            bias = bias_of(reader, kind) + moved
-        scaled = weights * per_weight(affine.scale) if affine.scales else None
-        if not set_filter(rewriter, reader, kind, scaled, bias, context):
-            continue
-        reader.origins = merged_origins(node, reader)
-        rewriter.set_input(reader, kind.source, node.input(affine.operand))
-        rewriter.remove(node)
-        rewriter.count()
-    return rewriter.edits
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Fold one that only a convolution reads."""
+    affine = context.affine_of(node)
+    if affine is None or not affine.is_finite or not context.is_linear(node):
+        return False
+    reader = rewriter.sole_use(node.outputs[0])
+    kind = filter_of(reader, context)
+    if reader is None or kind is None or kind.spread is None:
+        return False
+    if reader.input(kind.source) is not node.outputs[0]:
+        return False
+    channels = node.outputs[0].shape[-1]
+    shifts = affine.shifts
+    per_weight = kind.spread(reader.const(kind.weights), channels)
+    if per_weight is None or (shifts and _sees_padding(reader, kind)):
+        return False
+    weights = reader.const(kind.weights).astype(np.float64)
+    bias = None
+    if shifts:
+        others = tuple(a for a in range(weights.ndim) if a != kind.out)
+        moved = (weights * per_weight(affine.shift)).sum(others)
+        bias = bias_of(reader, kind) + moved
+    scaled = weights * per_weight(affine.scale) if affine.scales else None
+    if not set_filter(rewriter, reader, kind, scaled, bias, context):
+        return False
+    reader.origins = merged_origins(node, reader)
+    rewriter.set_input(reader, kind.source, node.input(affine.operand))
+    rewriter.remove(node)
+    return True
 
 
 def _sees_padding(node: Node, kind: Filter) -> bool:
     return kind.zeros is None or kind.zeros(node) != Pads()
 
 
-PASS = Pass("fuse_before_filter", run, phase=20)
+PASS = Pass("fuse_before_filter", per_node(_rewrite), phase=20)

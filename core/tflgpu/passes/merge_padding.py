@@ -8,37 +8,34 @@ divide by their number.
 
 from __future__ import annotations
 
-from tflgpu.ir.graph import Graph, Node
+from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.affine import is_plain, scalar_of
 from tflgpu.ops.facets import Pads
 from tflgpu.ops.pad import borders
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Merge every one, into each of its readers."""
-    rewriter = Rewriter(graph)
-    for node in rewriter.nodes():
-        kind = context.filter_of(node)
-        if kind is None or kind.zeros is None or not kind.pads:
-            continue
-        border = rewriter.producer(node.input(kind.source), "PAD", "PADV2")
-        added = None if border is None or not is_plain(border) else _image_border(border)
-        if border is None or added is None:
-            continue
-        # An image without pixels gets some by its border, and no filter takes none; a window that
-        # fits nowhere is an error with pads, and an empty result without.
-        if 0 in (*border.input(0).shape, *node.outputs[0].shape):
-            continue
-        pads = kind.zeros(node) + added
-        if rewriter.sole_use(node.input(kind.source)) is node:
-            node.origins = merged_origins(border, node)
-        rewriter.set_input(node, kind.source, border.input(0))
-        rewriter.evolve(node, **{kind.pads: pads})
-        rewriter.count()
-    return rewriter.edits
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Merge one, into each of its readers."""
+    kind = context.filter_of(node)
+    if kind is None or kind.zeros is None or not kind.pads:
+        return False
+    border = rewriter.producer(node.input(kind.source), "PAD", "PADV2")
+    added = None if border is None or not is_plain(border) else _image_border(border)
+    if border is None or added is None:
+        return False
+    # An image without pixels gets some by its border, and no filter takes none; a window that
+    # fits nowhere is an error with pads, and an empty result without.
+    if 0 in (*border.input(0).shape, *node.outputs[0].shape):
+        return False
+    pads = kind.zeros(node) + added
+    if rewriter.sole_use(node.input(kind.source)) is node:
+        node.origins = merged_origins(border, node)
+    rewriter.set_input(node, kind.source, border.input(0))
+    rewriter.evolve(node, **{kind.pads: pads})
+    return True
 
 
 def _image_border(node: Node) -> Pads | None:
@@ -54,4 +51,4 @@ def _image_border(node: Node) -> Pads | None:
     return Pads(*rows, *columns)
 
 
-PASS = Pass("merge_padding", run, phase=20)
+PASS = Pass("merge_padding", per_node(_rewrite), phase=20)

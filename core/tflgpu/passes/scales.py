@@ -15,7 +15,7 @@ from tflgpu.ops.quantized import is_quantized, is_simple
 def range_of(value: Value) -> QuantizeAndDequantize:
     """The rounding of storing a number in a tensor of one scale."""
     assert value.quant is not None
-    return QuantizeAndDequantize.of(value.quant, value.dtype)
+    return QuantizeAndDequantize.of_value(value)
 
 
 def only_moves(op: OpDef, node: Node, operands: Sequence[Value], out: Value) -> bool:

@@ -12,10 +12,10 @@ Channels must stay the last dimension. Another operand, x, is only reshaped wher
 
 from __future__ import annotations
 
-from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.reshape import ReshapeAttrs
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.filters import filter_of
 
@@ -23,30 +23,27 @@ from tflgpu.passes.filters import filter_of
 _FAR = 8
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Move every one that nothing else reads."""
-    rewriter = Rewriter(graph)
-    for node in rewriter.nodes():
-        at = _movable(rewriter, context, node)
-        reshape = None if at is None else rewriter.producer(node.input(at))
-        if reshape is None:
-            continue
-        source, (result,) = reshape.input(0), node.outputs
-        operands = [
-            source if i == at else other and _reshaped(rewriter, other, source, node)
-            for i, other in enumerate(node.inputs)
-        ]
-        value = rewriter.value(source.shape, result.dtype, result.name + "/source")
-        op, attributes, origins, version = node.op, node.attrs, node.origins, node.version
-        after = rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [])
-        after.origins = reshape.origins
-        rewriter.insert(
-            op, attributes, operands, [value], before=after, origins=origins, version=version
-        )
-        rewriter.set_input(after, 0, value)
-        rewriter.remove(reshape)
-        rewriter.count()
-    return rewriter.edits
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Move one that nothing else reads."""
+    at = _movable(rewriter, context, node)
+    reshape = None if at is None else rewriter.producer(node.input(at))
+    if reshape is None:
+        return False
+    source, (result,) = reshape.input(0), node.outputs
+    operands = [
+        source if i == at else other and _reshaped(rewriter, other, source, node)
+        for i, other in enumerate(node.inputs)
+    ]
+    value = rewriter.value(source.shape, result.dtype, result.name + "/source")
+    op, attributes, origins, version = node.op, node.attrs, node.origins, node.version
+    after = rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [])
+    after.origins = reshape.origins
+    rewriter.insert(
+        op, attributes, operands, [value], before=after, origins=origins, version=version
+    )
+    rewriter.set_input(after, 0, value)
+    rewriter.remove(reshape)
+    return True
 
 
 def _movable(rewriter: Rewriter, context: PassContext, node: Node) -> int | None:
@@ -108,4 +105,4 @@ def _reshaped(rewriter: Rewriter, other: Value, source: Value, node: Node) -> Va
     return value
 
 
-PASS = Pass("sink_reshapes", run)
+PASS = Pass("sink_reshapes", per_node(_rewrite))

@@ -13,43 +13,40 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from tflgpu.ir.graph import Graph, Node, Shape, Value
+from tflgpu.ir.graph import Node, Shape, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import reduced_axes
 from tflgpu.ops.transpose import order_of
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Take away all such moves."""
-    rewriter = Rewriter(graph)
-    for node in rewriter.nodes(NAME):
-        source, last = node.input(0), node
-        axes: Collection[int] = reduced_axes(NAME, node.attrs.axes, len(source.shape))
-        nodes = [node]
-        turned = _turned(rewriter, node)
-        if turned is not None:
-            first, last, order = turned
-            source, axes = first.input(0), sorted(order[axis] for axis in axes)
-            nodes += [first, last]
-        reshaped = _reshaped(rewriter, source, last.outputs[0], axes)
-        if reshaped is not None:
-            first, last, axes = reshaped
-            source = first.input(0)
-            nodes += [first, last]
-        if last is node:
-            continue
-        attributes, origins = MeanStddev(tuple(axes), node.attrs.epsilon), merged_origins(*nodes)
-        if source.shape == last.outputs[0].shape:
-            rewriter.replace([last], NAME, attributes, [source]).origins = origins
-        else:  # a RESHAPE to a third shape, which stays one
-            value = rewriter.value(source.shape, source.dtype, source.name + "/normalized")
-            rewriter.insert(NAME, attributes, [source], [value], before=last, origins=origins)
-            rewriter.set_input(last, 0, value)
-        rewriter.count()
-    return rewriter.edits
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Take away such a move."""
+    source, last = node.input(0), node
+    axes: Collection[int] = reduced_axes(NAME, node.attrs.axes, len(source.shape))
+    nodes = [node]
+    turned = _turned(rewriter, node)
+    if turned is not None:
+        first, last, order = turned
+        source, axes = first.input(0), sorted(order[axis] for axis in axes)
+        nodes += [first, last]
+    reshaped = _reshaped(rewriter, source, last.outputs[0], axes)
+    if reshaped is not None:
+        first, last, axes = reshaped
+        source = first.input(0)
+        nodes += [first, last]
+    if last is node:
+        return False
+    attributes, origins = MeanStddev(tuple(axes), node.attrs.epsilon), merged_origins(*nodes)
+    if source.shape == last.outputs[0].shape:
+        rewriter.replace([last], NAME, attributes, [source]).origins = origins
+    else:  # a RESHAPE to a third shape, which stays one
+        value = rewriter.value(source.shape, source.dtype, source.name + "/normalized")
+        rewriter.insert(NAME, attributes, [source], [value], before=last, origins=origins)
+        rewriter.set_input(last, 0, value)
+    return True
 
 
 def _turned(rewriter: Rewriter, node: Node) -> tuple[Node, Node, list[int]] | None:
@@ -96,4 +93,4 @@ def _last_axes(shape: Shape, axes: Collection[int], other: Shape) -> list[int] |
     return moved if found == wanted else None
 
 
-PASS = Pass("unfold_normalization", run, phase=12)
+PASS = Pass("unfold_normalization", per_node(_rewrite, NAME), phase=12)

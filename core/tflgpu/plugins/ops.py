@@ -26,8 +26,12 @@ from tflgpu.ops.base import (
     Variables,
 )
 from tflgpu.ops.facets import Filter, NarrowTypes
+from tflgpu.ops.foreign import checked_op
 from tflgpu.ops.quantized import Integers
 from tflgpu.passes.base import Pass
+from tflgpu.passes.registry import builtin_passes
+
+__all__ = ["FIELDS", "RULES", "OpDef", "Pass", "check", "checked_op", "names_of_passes"]
 
 RULES = (KernelRule, ElementwiseRule, GroupRule)
 
@@ -78,6 +82,11 @@ def check(item: Any, what: str, fail: Callable[[str, str], None]) -> None:
         )
     if isinstance(item, OpDef):
         _check_op(item, fail)
+
+
+def names_of_passes() -> list[str]:
+    """The shipped graph passes."""
+    return [p.name for p in builtin_passes()]
 
 
 def refuse_equal_rules(items: Iterable[Any]) -> None:

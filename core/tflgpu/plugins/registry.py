@@ -36,10 +36,11 @@ from tflgpu.errors import (
 from tflgpu.errors.blame import Failed, attempt, did_you_mean, shown
 from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node
+from tflgpu.ir.later import LaterMapping
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.reason import ReasonCode, Unsupported
-from tflgpu.ops.registry import LaterOps, builtin_ops
+from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import CPU, DelegateOptions
 from tflgpu.plugins.host import PluginHost
 from tflgpu.plugins.sources import GROUP, Plugin, PluginFailure, installed_plugins
@@ -79,7 +80,7 @@ class Registry(Holder):
         memory = host.collect("tflgpu_register_memory", lambda: (MemoryKind,))
         host.refuse_clashes("backend", backends, lambda: (CPU,))
         host.refuse_clashes("op", ops, builtin_ops)
-        host.refuse_clashes("pass", passes, _names_of_passes)
+        host.refuse_clashes("pass", passes, lambda: plugin_ops().names_of_passes())
         host.refuse_clashes("shader generator", generators)
         host.refuse_clashes("kind of memory", memory)
         names = [info.name for _, info in host.usable(backends)]
@@ -97,9 +98,10 @@ class Registry(Holder):
         order = sorted(found, key=lambda n: (-found[n][1].rank, n))
         self._owners = {name: found[name][0] for name in order}
         self.backends: Mapping[str, BackendInfo] = {name: found[name][1] for name in order}
-        own = {op.name: _checked(op, str(p)) for p, op in host.usable(ops)}
+        own = {op.name: plugin_ops().checked_op(op, str(p)) for p, op in host.usable(ops)}
         self._own_ops: Mapping[str, OpDef] = own
-        self._merged: Mapping[str, OpDef] = LaterOps(own)
+        # Importing all ops takes longer than starting a model that was compiled before.
+        self._merged: Mapping[str, OpDef] = LaterMapping(lambda: {**builtin_ops(), **own})
         marked = [attrs.evolve(item, owner=str(p)) for p, item in host.usable(passes)]
         self._passes = tuple(sorted(marked, key=lambda p: (p.phase, p.name)))
         self._generators = {item.name: (plugin, item) for plugin, item in host.usable(generators)}
@@ -359,18 +361,6 @@ class Registry(Holder):
             return Probe(False, f"plugin {owner} {problem}")
         probe: Probe = answer
         return probe
-
-
-def _checked(op: OpDef, owner: str) -> OpDef:
-    from tflgpu.ops.foreign import checked_op  # most plugins bring no op
-
-    return checked_op(op, owner)
-
-
-def _names_of_passes() -> list[str]:
-    from tflgpu.passes.registry import builtin_passes  # most plugins bring no pass
-
-    return [p.name for p in builtin_passes()]
 
 
 def missing_driver(info: BackendInfo) -> str | None:

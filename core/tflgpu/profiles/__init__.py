@@ -2,17 +2,17 @@
 
     for profile in tflgpu.profiles.list():
         print(profile.name, profile.title)
-    print(tflgpu.check("model.tflite", "adreno-740"))
+    print(tflgpu.profiles.report("model.tflite", "adreno-740"))
 
 `profile` says what a profile is; `devices.toml` has those of devices, `delegates.toml` those of
 other delegates, which are data; `checks`, `seen` and `delegation` do with them what the originals
-do; `check` puts a model to either kind.
+do; `report` puts a model to either kind.
 """
 
-from tflgpu.profiles.check import check
 from tflgpu.profiles.profile import Profile
+from tflgpu.profiles.report import report
 from tflgpu.profiles.table import every, get
 
 list = every
 
-__all__ = ["Profile", "check", "every", "get", "list"]
+__all__ = ["Profile", "every", "get", "list", "report"]

@@ -40,16 +40,23 @@ def every() -> tuple[Profile, ...]:
     return tuple(found)
 
 
+@cache
+def phones() -> Mapping[str, str]:
+    """The profile of the GPU that a phone or board has, by the phone's name."""
+    return dict(_read("devices.toml")["phones"])
+
+
 def get(name: str) -> Profile:
-    """A profile by its name.
+    """A profile by its name, or by that of a phone which has such a GPU.
 
     Raises:
         OptionError: there is none of the name; says which there are.
     """
     known = {profile.name: profile for profile in every()}
-    found = known.get(name.strip().lower())
+    name = name.strip().lower()
+    found = known.get(phones().get(name, name))
     if found is None:
-        meant = did_you_mean(name.strip().lower(), known)
+        meant = did_you_mean(name, [*known, *phones()])
         raise OptionError(f"there is no profile {name!r}{meant}; there are {', '.join(known)}")
     return found
 

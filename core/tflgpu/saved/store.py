@@ -12,15 +12,15 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tflgpu.cache import private_folder
-from tflgpu.cache.age import age_of
-from tflgpu.cache.disk_cache import cache_folder, cache_key
-from tflgpu.cache.file_lock import exclusive
-from tflgpu.cache.whole_file import is_lack
+from tflgpu.cache.disk_cache import cache_folder
+from tflgpu.cache.file_lock import one_at_a_time
+from tflgpu.cache.stores import StoredFile, files_in
+from tflgpu.cache.whole_file import is_lack, sweep
 from tflgpu.compiler import compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
@@ -29,7 +29,6 @@ from tflgpu.saved.kernel import CodeOf
 from tflgpu.saved.key import Key, key_of, name_start
 from tflgpu.saved.model import SUFFIX, checked, read_saved, write_saved
 from tflgpu.saved.source import Facts
-from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
@@ -40,12 +39,10 @@ LIMIT = 2 << 30
 #: What it is called in a cache folder.
 FOLDER = "models"
 _WAIT = 120.0  # seconds to wait for another process that compiles the same
-_LOCKS = "locks"
 T = TypeVar("T")
 #: What a file is called that was kept: digits of digests. Others in the same folder are the user's
 #: own.
 _KEPT = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}")
-_OLD = 3600.0  # seconds after which a temporary file is one that a dead process left
 
 
 def default_folder() -> Path:
@@ -120,7 +117,7 @@ def open_or_make(
     found = _read(path, read)
     if found is not None:
         return found
-    with _making(folder, key):
+    with one_at_a_time(folder, key.name, _WAIT):
         found = _read(path, read)  # another may have made it since
         if found is not None:
             return found
@@ -143,31 +140,9 @@ def knows(folder: Path, digest: Callable[[], str]) -> bool:
     return bool(names) and any(name.startswith(name_start(digest())) for name in names)
 
 
-@frozen
-class SavedFile:
-    """A saved model in a folder.
-
-    Attributes:
-        path: Its file.
-        nbytes: Its size.
-        age: Seconds since it was last used.
-    """
-
-    path: Path
-    nbytes: int
-    age: float
-
-
-def entries(folder: Path) -> list[SavedFile]:
+def entries(folder: Path) -> list[StoredFile]:
     """The files that were kept in a folder, last used first; none where there is no folder."""
-    found = []
-    with contextlib.suppress(OSError), os.scandir(folder) as inside:
-        for entry in inside:
-            with contextlib.suppress(OSError):
-                if _KEPT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                    status = entry.stat(follow_symlinks=False)
-                    found.append(SavedFile(Path(entry.path), status.st_size, age_of(status)))
-    return sorted(found, key=lambda each: (each.age, each.path))
+    return files_in(folder, lambda entry: _KEPT.fullmatch(entry.name) is not None)
 
 
 def fault(path: Path) -> str:
@@ -179,7 +154,7 @@ def fault(path: Path) -> str:
     return "" if path.name == f"{key.name}{SUFFIX}" else "its name is not that of its key"
 
 
-def prune(folder: Path, limit: int = LIMIT) -> Sequence[SavedFile]:
+def prune(folder: Path, limit: int = LIMIT) -> Sequence[StoredFile]:
     """Remove what was not used for longest until the others have at most ``limit`` bytes together,
     and what processes that died have left. Gives what was removed."""
     found, removed = entries(folder), []
@@ -188,10 +163,7 @@ def prune(folder: Path, limit: int = LIMIT) -> Sequence[SavedFile]:
         if total > limit and drop(entry.path):
             total -= entry.nbytes
             removed.append(entry)
-    with contextlib.suppress(OSError):
-        for path in folder.glob("*.tmp"):
-            if age_of(path.lstat()) > _OLD:
-                path.unlink()
+    sweep(folder)
     return removed
 
 
@@ -216,14 +188,3 @@ def _read(path: Path, read: Callable[[Path], T]) -> T | None:
     with contextlib.suppress(OSError):
         os.utime(path)  # used now
     return found
-
-
-@contextlib.contextmanager
-def _making(folder: Path, key: Key) -> Iterator[None]:
-    """While inside, other processes and threads that want to make the same wait."""
-    locks = folder / _LOCKS
-    if not private_folder.make(locks):
-        yield
-        return
-    with exclusive(locks / f"{cache_key(key.name)[:3]}.lock", _WAIT):
-        yield

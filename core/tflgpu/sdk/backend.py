@@ -5,7 +5,7 @@ from __future__ import annotations
 from tflgpu.backend_kit.account import Ledger
 from tflgpu.backend_kit.base_buffer import BaseBuffer
 from tflgpu.backend_kit.base_device import BaseDevice, releasing_on_error
-from tflgpu.backend_kit.buffer_memory import BufferMemory
+from tflgpu.backend_kit.buffer_memory import BufferPlanMemory
 from tflgpu.backend_kit.heaps import Heaps
 from tflgpu.backend_kit.kept_kernels import KeptKernels
 from tflgpu.backend_kit.kernel_cache import KernelCache
@@ -73,7 +73,7 @@ __all__ = [
     "BasePlanMemory",
     "BasePlanRecording",
     "Buffer",
-    "BufferMemory",
+    "BufferPlanMemory",
     "Bytes",
     "CompileError",
     "ConstRef",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import overload
 
+from tflgpu.ir.later import LaterSequence
 from tflgpu.tflite.flat import FlatFile, Table
 from tflgpu.tflite.model_file import (
     ModelFile,
@@ -150,7 +150,7 @@ class LaterSubgraph(SubgraphInfo):
         return self.whole.operators
 
 
-class LaterTensors(Sequence[TensorInfo]):
+class LaterTensors(LaterSequence[TensorInfo]):
     """The tensors of a subgraph, each read when it is asked for."""
 
     def __init__(
@@ -161,33 +161,19 @@ class LaterTensors(Sequence[TensorInfo]):
         tensor: Callable[[Table, int, int, bool], TensorInfo],
         inputs: Sequence[int],
     ) -> None:
+        super().__init__(table.count("tensors"))
         self._inputs = inputs
         self._whole = whole
         self._table = table
         self._number = number
         self._tensor = tensor
-        self._count = table.count("tensors")
         self._found: dict[int, TensorInfo] = {}
 
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> TensorInfo: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[TensorInfo]: ...
-
-    def __getitem__(self, index: int | slice) -> TensorInfo | Sequence[TensorInfo]:
-        if isinstance(index, slice):
-            return self._all()[index]
-        place = index + self._count if index < 0 else index
-        if not 0 <= place < self._count:
-            raise IndexError(index)
-        found = self._found.get(place)
-        if found is None:
-            found = self._found[place] = self._read(place)
-        return found
+    def item(self, index: int) -> TensorInfo:
+        """A tensor, read at the first time."""
+        if index not in self._found:
+            self._found[index] = self._read(index)
+        return self._found[index]
 
     def __iter__(self) -> Iterator[TensorInfo]:
         return iter(self._all())
@@ -209,29 +195,17 @@ class LaterTensors(Sequence[TensorInfo]):
         return found
 
 
-class LaterBuffers(Sequence[memoryview]):
+class LaterBuffers(LaterSequence[memoryview]):
     """The buffers of a model, each looked up when it is asked for."""
 
     def __init__(
         self, model: Table, buffer: Callable[[FlatFile, Table], memoryview], file: FlatFile
     ) -> None:
+        super().__init__(model.count("buffers"))
         self._model = model
         self._buffer = buffer
         self._file = file
-        self._count = model.count("buffers")
 
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> memoryview: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[memoryview]: ...
-
-    def __getitem__(self, index: int | slice) -> memoryview | Sequence[memoryview]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
-        if not 0 <= index < self._count:
-            raise IndexError(index)
+    def item(self, index: int) -> memoryview:
+        """A buffer's contents."""
         return self._buffer(self._file, self._model.child_at("buffers", "Buffer", "buffer", index))

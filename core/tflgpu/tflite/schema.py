@@ -11,39 +11,21 @@ import functools
 import importlib
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from attrs import frozen
 
+from tflgpu.ir.later import LaterMapping
 from tflgpu.tflite.common_tables import COMMON
 from tflgpu.tflite.layouts import Default, Field, Kind, TableLayout
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @functools.cache
 def _package() -> Any:
     """The `tflite` package. Hundreds of modules: imported when something is asked of it."""
     return importlib.import_module("tflite")
-
-
-class _Later(Mapping[K, V]):
-    """A mapping that is made at its first use."""
-
-    def __init__(self, make: Callable[[], dict[K, V]]) -> None:
-        self._found = functools.cache(make)
-
-    def __getitem__(self, key: K) -> V:
-        return self._found()[key]
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._found())
-
-    def __len__(self) -> int:
-        return len(self._found())
 
 
 class _Probe:
@@ -173,13 +155,15 @@ _YOUNGER = {
 
 
 def _union(name: str) -> Mapping[int, str]:
-    return _Later(lambda: {**_YOUNGER.get(name, {}), **_names(getattr(_package(), name))})
+    return LaterMapping(lambda: {**_YOUNGER.get(name, {}), **_names(getattr(_package(), name))})
 
 
 BUILTINS: Mapping[int, str] = _union("BuiltinOperator")
 """BuiltinOperator: code to name, as far as they are known."""
 
-BUILTIN_CODES: Mapping[str, int] = _Later(lambda: {name: code for code, name in BUILTINS.items()})
+BUILTIN_CODES: Mapping[str, int] = LaterMapping(
+    lambda: {name: code for code, name in BUILTINS.items()}
+)
 
 # Codes that are asked of every file, so that nobody imports the package for them.
 CUSTOM = 32

@@ -312,4 +312,6 @@ def _nested(value: Any) -> Any:
         return [_nested(v) for v in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if isinstance(value, complex):
+        return _nested([value.real, value.imag])
     return value if not isinstance(value, float) or np.isfinite(value) else None

@@ -19,7 +19,7 @@ import numpy as np
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
 from tflgpu.contract.offers import offers
-from tflgpu.errors import UnsupportedError
+from tflgpu.errors import DeviceError, UnsupportedError
 from tflgpu.interpreter import Interpreter
 from tflgpu.interpreter.callers import Pool
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
@@ -137,7 +137,11 @@ class OnTflgpu:
         if not report.backend:
             return report.summary
         text = f"{report.delegated_nodes} of {report.total_nodes} operators on {report.device}"
-        return text if report.partitions == 1 else f"{text}, {report.partitions} parts"
+        if report.partitions != 1:
+            text += f", {report.partitions} parts"
+        if report.precision != self._options.wanted_precision.value:
+            text += f", in {report.precision}, since it lacks the other"
+        return text
 
     def put(self, inputs: Inputs) -> None:
         """As `Opened.put`."""
@@ -319,9 +323,9 @@ def _open_litert_gpu(precision: str, path: Path, batch: int) -> LiteRTGpu:
         raise UnsupportedError("LiteRT's GPU accelerator runs the batch that the file has")
     done = probe_litert_gpu(path, precision)
     if done.returncode:
-        lines = [n for n in done.stderr.splitlines() if "Error" in n or "ERROR" in n]
-        said = lines[-1].strip() if lines else "it said nothing"
-        raise RuntimeError(f"a process that tried it ended with code {done.returncode}: {said}")
+        lines = [n.strip() for n in done.stderr.splitlines() if n.startswith("ERROR")]
+        said = lines[0] if lines else "it said nothing"
+        raise DeviceError(f"a process that tried it ended with code {done.returncode}: {said}")
     return LiteRTGpu(path, half=precision == "f16")
 
 

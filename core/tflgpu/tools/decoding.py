@@ -82,6 +82,8 @@ def kind_of(takes: str, outputs: Sequence[ModelPort], *, has_labels: bool) -> st
         has_labels: Whether there are names of classes.
     """
     shapes = [p.shape for p in outputs]
+    if not outputs:
+        return "values"
     if any(p.role == "boxes" or p.said.content == "boxes" for p in outputs):
         return "detect"
     if takes == "picture":

@@ -1,0 +1,183 @@
+"""`report`: the operators of a model that a device which is not here, or another delegate, would
+run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+import attrs
+
+from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_of import on_device, report_of, untimed
+from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.devices.device_options import precision_on
+from tflgpu.devices.targets import target_of
+from tflgpu.errors import OptionError
+from tflgpu.ir.graph import Graph
+from tflgpu.lowering.reason import ReasonCode
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins.registry import Registry, registry
+from tflgpu.profiles.delegation import Delegation, delegated
+from tflgpu.profiles.profile import Profile
+from tflgpu.profiles.rules import RuleTable
+from tflgpu.profiles.table import get
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.model_file import ModelFile
+from tflgpu.tflite.read import read_model
+from tflgpu.tflite.source import Source
+
+#: Bytes to which every API's drivers let buffers be placed.
+_ALIGNMENT = 256
+_OURS = (
+    "this is what tflgpu would run on such a GPU; what the delegate of a phone takes is said by "
+    "the profiles tflite-gpu and litert-gpu"
+)
+
+
+@attrs.frozen(eq=False)
+class ProfileResult:
+    """How a profile would divide a model.
+
+    Attributes:
+        report: For people and programs.
+        graph, compiled: Of a device's profile: what was compiled, and what became of it.
+        delegation: Of another delegate's.
+    """
+
+    report: DelegationReport
+    graph: Graph | None = None
+    compiled: Compiled | None = None
+    delegation: Delegation | None = None
+
+
+def report(
+    model: Source | ModelFile, profile: str | Profile, options: DelegateOptions | None = None
+) -> DelegationReport:
+    """Which operators of a model would be delegated, and why not the others; no device is opened.
+
+        found = tflgpu.profiles.report("model.tflite", "adreno-740")
+        print(found)
+
+    Of a file with several subgraphs the main one is looked at.
+
+    Args:
+        model: A path, the bytes of a file, or one that was read.
+        profile: The name of a shipped profile, or one of your own.
+        options: Precision, numerics and limits on partitions, of a device's profile; of another
+            delegate's only whether quantized models are allowed, and how many partitions.
+
+    Raises:
+        OptionError: there is no such profile; the error lists those that there are.
+        ModelError: there is no such file, or it is no well-formed model.
+        PluginError, GraphError: an installed plugin's op, pass or kernel rule broke its contract.
+    """
+    return judged(model, profile, options).report
+
+
+def judged(
+    model: Source | ModelFile,
+    profile: str | Profile,
+    options: DelegateOptions | None = None,
+    plugins: Registry | None = None,
+) -> ProfileResult:
+    """As `report`, with what the report was made of.
+
+    Raises:
+        OptionError, ModelError, PluginError, GraphError: as `report`.
+    """
+    wanted = _profile(profile)
+    file = model if isinstance(model, ModelFile) else read_model(model)
+    if wanted.rules is not None:
+        return _by_rules(file, wanted, wanted.rules, options)
+    return _by_device(file, wanted, options or DelegateOptions(), plugins or registry())
+
+
+def _profile(profile: str | Profile) -> Profile:
+    if isinstance(profile, Profile):
+        return profile
+    if not isinstance(profile, str):
+        raise OptionError(f"profile is a name or a Profile, not {type(profile).__name__}")
+    return get(profile)
+
+
+def _by_device(
+    file: ModelFile, profile: Profile, options: DelegateOptions, known: Registry
+) -> ProfileResult:
+    caps, backend = profile.caps, profile.apis[0]
+    assert caps is not None
+    with closing(CpuSide(known, options)) as cpu:
+        # Whether LiteRT, say, runs what nobody here defines: the shapes behind that are known then.
+        graph = build_graph(file, 0, known.ops(), foreign=cpu.infer)
+    target = target_of(backend, caps, _ALIGNMENT, known, options)
+    compiled = compile_graph(graph, attrs.evolve(target, spares_broken_rules=True))
+    left_out = (f"a kernel rule is left out: {why}" for why in compiled.broken_rules.values())
+    report = on_device(
+        report_of(graph, compiled),
+        backend,
+        f"{profile.title}, by its profile",
+        precision_on(caps, options.wanted_precision).value,
+        (*_said(profile), _OURS, *dict.fromkeys(left_out)),
+    )
+    return ProfileResult(untimed(report), graph, compiled)
+
+
+def _by_rules(
+    file: ModelFile, profile: Profile, rules: RuleTable, options: DelegateOptions | None
+) -> ProfileResult:
+    quantized = True if options is None else options.quantized_models_allowed
+    most = None if options is None else options.max_delegated_partitions
+    found = delegated(file.main, rules, quantized=quantized, max_partitions=most)
+    names = {op.index: op.name for op in file.main.operators}
+    report = DelegationReport(
+        total_nodes=len(names),
+        delegated_nodes=len(names) - len(found.reasons),
+        refusals=tuple(Refusal(i, names[i], why) for i, why in found.reasons.items()),
+        partitions=len(found.parts),
+        backend=profile.name,
+        device=profile.title,
+        precision="f32",  # the default of the original's options: MAX_PRECISION first
+        choice=(*_said(profile), *_flaws(found.flaws, names)),
+        operators=_operators(file, profile, found),
+        parts=tuple(PartitionReport(i, tuple(p), 0) for i, p in enumerate(found.parts)),
+    )
+    return ProfileResult(report, delegation=found)
+
+
+def _operators(file: ModelFile, profile: Profile, found: Delegation) -> tuple[OperatorReport, ...]:
+    parts = {index: number for number, part in enumerate(found.parts) for index in part}
+
+    def names(tensors: Sequence[int]) -> tuple[str, ...]:
+        return tuple(file.main.tensors[t].name if t >= 0 else "" for t in tensors)
+
+    rows = []
+    for op in file.main.operators:
+        row = OperatorReport(op.index, op.name, names(op.inputs), names(op.outputs), Place.FOLDED)
+        if op.index in found.reasons:
+            why = found.reasons[op.index]
+            row = attrs.evolve(row, place=Place.CPU, code=ReasonCode.UNSUPPORTED_FORM, reason=why)
+        elif op.index in parts:
+            row = attrs.evolve(
+                row,
+                place=Place.DEVICE,
+                backend=profile.name,
+                device=profile.title,
+                partition=parts[op.index],
+            )
+        rows.append(row)
+    return tuple(rows)
+
+
+def _said(profile: Profile) -> tuple[str, ...]:
+    return (f"judged by the profile {profile.name}: no device was opened", *profile.notes)
+
+
+def _flaws(flaws: Mapping[int, Sequence[str]], names: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(
+        f"#{index} {names[index]} is taken, but {text}"
+        for index, found in flaws.items()
+        for text in found
+    )
