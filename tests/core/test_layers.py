@@ -48,6 +48,7 @@ ROOMS = (
     "sdk",
     "conformance",
     "demo",
+    "integrations",
     "tools",
     "cli",
     "",  # tflgpu/__init__.py: the public names

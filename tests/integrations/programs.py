@@ -1,0 +1,25 @@
+"""Programs of docs/integrations.md, each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.pages import Page, one_line
+
+
+def run_program(imported: str, folder: Path) -> None:
+    """Run the program that imports a module, and compare what it prints with what the page says."""
+    page = Page("docs/integrations.md")
+    (number,) = [n for n, text in enumerate(page.programs) if imported in text]
+    file = folder / "program.py"
+    file.write_text(page.programs[number], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, file.name],
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    promised = page.promised(number)
+    assert promised
+    assert one_line(done.stdout).endswith(promised)
