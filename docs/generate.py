@@ -32,7 +32,7 @@ def write(folder: Path) -> None:
     results = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
     for page in results:
         shutil.copy(page, folder / page.name)
-    for page in ("CHANGELOG", "CONTRIBUTING"):
+    for page in ("CHANGELOG", "CONTRIBUTING", "SECURITY"):
         shutil.copy(ROOT / f"{page}.md", folder / f"{page.lower()}.md")
     listed = "\n".join(page.stem for page in results)
     (folder / "results.md").write_text(

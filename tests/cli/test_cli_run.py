@@ -219,6 +219,8 @@ class TestCompare:
         rows = [r.split() for r in output.splitlines() if "y/out" in r][-2:]
         assert [r[0] for r in rows] == ["NumPy", "LiteRT"]
         assert all(r[-2:] == ["0", "0"] for r in rows)
+        for other in ("NumPy references", "LiteRT CPU"):
+            assert f"agrees with {other}: within 0 of the largest value; 0.001 is" in output
 
     def test_without_litert(
         self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
@@ -238,6 +240,16 @@ class TestCompare:
         output = tflgpu("run", scale, *CPU, "--compare").stdout
         row = next(r for r in output.splitlines() if r.startswith("LiteRT CPU")).split()
         assert float(row[-2]) > 90
+        assert "DIFFERS from LiteRT CPU: y/out is off by 1 of its largest value" in output
+
+    def test_what_is_not_finite_differs(
+        self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            "tflgpu.cli.job.run_once", lambda *_: [np.full((1, 3), np.nan, np.float32)]
+        )
+        output = tflgpu("run", scale, *CPU, "--compare").stdout
+        assert "DIFFERS from LiteRT CPU: 3 values of y/out are NaN or infinite here" in output
 
     @pytest.mark.parametrize(
         ("ours", "theirs", "max_abs", "relative"),

@@ -30,7 +30,6 @@ def vulkan(cache: Path, **options: bool) -> Device:
 
 WAYS: dict[str, tuple[Callable[..., Device], dict[str, bool]]] = {
     "opencl, copied": (opencl, {"share_memory": False}),
-    "opencl, copied by pyopencl": (opencl, {"share_memory": False, "raw_calls": False}),
     "vulkan, copied": (vulkan, {"share_memory": False}),
 }
 

@@ -13,6 +13,9 @@ from tflgpu.cli.models import opened
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import CPU
+from tflgpu.tflite.read import read_model
+from tflgpu.tools.check import limit_of
+from tflgpu.tools.check_outputs import Gap, gap_of
 from tflgpu.tools.difference import difference
 from tflgpu.tools.runs import run_once
 
@@ -23,10 +26,12 @@ def compare(
     names: Sequence[str],
     outputs: Sequence[Array],
     batch: int,
+    precision: str,
     *,
     skip_references: bool,
 ) -> None:
-    """Show how far outputs are from those of other runtimes on the same inputs."""
+    """Show how far outputs are from those of other runtimes on the same inputs, and whether that is
+    what ``precision`` allows, by the limits of `tflgpu check`."""
     table = console.table(
         "Difference",
         "from",
@@ -39,6 +44,8 @@ def compare(
     others = [("LiteRT CPU", _litert)]
     if not skip_references:
         others.insert(0, ("NumPy references", _references))
+    limit = limit_of(read_model(str(model)), precision)
+    verdicts = []
     for title, answer in others:
         with console.working(f"running {title}"):
             theirs = answer(model, arrays, batch)
@@ -48,7 +55,25 @@ def compare(
         for name, ours, other in zip(names, outputs, theirs, strict=True):
             gap = difference(ours, other)
             table.add_row(title, name, f"{gap.max_abs:.3g}", f"{gap.relative_l2:.3g}")
+        gaps = [gap_of(a, b) for a, b in zip(outputs, theirs, strict=True)]
+        verdicts.append(_verdict(title, names, gaps, limit))
     console.show(table)
+    for line in verdicts:
+        console.say(line)
+
+
+def _verdict(title: str, names: Sequence[str], gaps: Sequence[Gap], limit: float) -> str:
+    worst = max(range(len(gaps)), key=lambda i: (gaps[i].lost, gaps[i].share), default=None)
+    if worst is None:
+        return f"agrees with {title}: there are no outputs"
+    gap, allowed = gaps[worst], f"{limit:.2g} is allowed"
+    if gap.lost:
+        off = f"{gap.lost} values of {names[worst]} are NaN or infinite here alone"
+    elif gap.share > limit:
+        off = f"{names[worst]} is off by {gap.share:.2g} of its largest value, and {allowed}"
+    else:
+        return f"agrees with {title}: within {gap.share:.2g} of the largest value; {allowed}"
+    return f"DIFFERS from {title}: {off}; `tflgpu check` looks for the operator"
 
 
 def _references(model: Path, arrays: Mapping[int, Array], batch: int) -> list[Array] | str:

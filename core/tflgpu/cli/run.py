@@ -139,8 +139,9 @@ def run(
             times = job.times if quiet else _time_runs(job, runs or _RUNS)
             results.show_one(job, outputs, times)
             names = [str(d["name"]) for d in interpreter.get_output_details()]
+            used = interpreter.report.precision
     if compare:
-        compare_outputs(model, job.arrays, names, outputs, batch, skip_references=references)
+        compare_outputs(model, job.arrays, names, outputs, batch, used, skip_references=references)
     if output is not None:
         results.save_arrays(names, outputs)
     if failed:

@@ -228,10 +228,8 @@ class _Judge:
             return self.tolerance
         if kind is OutputKind.WHOLE:
             base = MASK_LIMIT if expected.size > 1 / MASK_LIMIT else 0.0
-        elif is_quantized(self.file):
-            base = QUANTIZED_LIMIT
         else:
-            base = LIMITS.get(self.report.precision, LIMITS["f32"])
+            base = limit_of(self.file, self.report.precision)
         own = 0.0 if spread is None else spread.rms if kind is OutputKind.MASK else spread.share
         return max(base, _SPREADS * own)
 
@@ -279,6 +277,11 @@ def _gaps(
 
 def _error(output: OutputCheck) -> float:
     return float("inf") if output.gap.lost else output.gap.share
+
+
+def limit_of(file: ModelFile, precision: str) -> float:
+    """The share of an output's largest value that may differ, in a precision of the device."""
+    return QUANTIZED_LIMIT if is_quantized(file) else LIMITS.get(precision, LIMITS["f32"])
 
 
 def is_quantized(file: ModelFile) -> bool:

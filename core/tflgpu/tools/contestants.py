@@ -144,16 +144,16 @@ class OnTflgpu:
         return text
 
     def put(self, inputs: Inputs) -> None:
-        """As `Opened.put`."""
+        """Copy arrays into the inputs, by position."""
         for index, array in inputs.items():
             self.interpreter.set_tensor(index, array)
 
     def invoke(self) -> None:
-        """As `Opened.invoke`."""
+        """Run the model."""
         self.interpreter.invoke()
 
     def take(self) -> list[Array]:
-        """As `Opened.take`."""
+        """Copies of the outputs, by position."""
         return [self.interpreter.get_tensor(i) for i in self._outputs]
 
     def in_flight(self, depth: int, sets: Sequence[Inputs], least: int) -> Block:
@@ -175,7 +175,7 @@ class OnTflgpu:
         return by_threads(caller, threads, least=-(-least // threads))
 
     def close(self) -> None:
-        """As `Opened.close`."""
+        """Release everything that this object opened."""
         if self._pool is not None:
             self._pool.close()
         self.interpreter.close()
@@ -219,7 +219,7 @@ class LiteRTCpu:
         self.note = f"{threads} threads" + (", item by item" if batch > 1 else "")
 
     def put(self, inputs: Inputs) -> None:
-        """As `Opened.put`."""
+        """Copy arrays into the inputs, by position."""
         if self._batch > 1:
             counted = range(self._batch)
             self._items = [{i: a[n : n + 1] for i, a in inputs.items()} for n in counted]
@@ -228,20 +228,20 @@ class LiteRTCpu:
             self.interpreter.set_tensor(index, array)
 
     def invoke(self) -> None:
-        """As `Opened.invoke`."""
+        """Run the model."""
         if self._batch > 1:
             self._results = [run_once(self.interpreter, item) for item in self._items]
         else:
             self.interpreter.invoke()
 
     def take(self) -> list[Array]:
-        """As `Opened.take`."""
+        """Copies of the outputs, by position."""
         if self._batch > 1:
             return [np.concatenate(parts) for parts in zip(*self._results, strict=True)]
         return [self.interpreter.get_tensor(i) for i in self._outputs]
 
     def close(self) -> None:
-        """As `Opened.close`: LiteRT's interpreter is released with its last reference."""
+        """Let go of LiteRT's interpreter, which is released with its last reference."""
         del self.interpreter
 
 
@@ -282,16 +282,16 @@ class LiteRTGpu:
         self._order = _output_order(path, [int(d["index"]) for d in details])
 
     def put(self, inputs: Inputs) -> None:
-        """As `Opened.put`."""
+        """Copy arrays into the inputs, by position."""
         for index, array in inputs.items():
             self._inputs[self._positions[index]].write(array)
 
     def invoke(self) -> None:
-        """As `Opened.invoke`; what the device has not finished, `take` waits for."""
+        """Run the model; what the device has not finished, `take` waits for."""
         self._model.run_by_index(0, self._inputs, self._outputs)
 
     def take(self) -> list[Array]:
-        """As `Opened.take`."""
+        """Copies of the outputs, by position."""
         read = [
             buffer.read(int(np.prod(shape, dtype=np.int64)), dtype).reshape(shape)
             for buffer, (shape, dtype) in zip(self._outputs, self._specs, strict=True)
@@ -299,7 +299,7 @@ class LiteRTGpu:
         return [read[i] for i in self._order]
 
     def close(self) -> None:
-        """As `Opened.close`: buffers before the model they belong to."""
+        """Release buffers, then the model they belong to."""
         for buffer in (*self._inputs, *self._outputs):
             buffer.destroy()
         self._model.close()
