@@ -43,7 +43,7 @@ from tflgpu import GpuDelegate, Interpreter, Model, Pool
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
-from tflgpu.tools.load import Block, by_threads
+from tflgpu.tools.load import TimedCalls, by_threads
 
 from benchmarks.inflight import Given, _content, _images, _round
 from benchmarks.run import find_model
@@ -225,7 +225,7 @@ def _measure(
 
 def _round_of(
     pool: Pool, case: Case, images: list[Any], seconds: float, wanted: list[Any] | None = None
-) -> tuple[Block, float]:
+) -> tuple[TimedCalls, float]:
     """All callers for so many seconds; and how far results are off where they are looked at."""
     gaps = [0.0]
 

@@ -16,7 +16,7 @@ from tflgpu.backend_kit.driver_cache import DriverCache
 from tflgpu.backend_kit.hazards import access_of
 from tflgpu.backend_kit.kept_kernels import KeptKernels
 from tflgpu.backend_kit.listing import Listing, vendor_named
-from tflgpu.backend_kit.pools import Pool
+from tflgpu.backend_kit.pools import MemoryPool
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.conformance.plans import affine
 from tflgpu.contract.device import DeviceInfo
@@ -287,7 +287,7 @@ def test_pools_lay_regions_out_before_there_is_memory() -> None:
         def release(self) -> None:
             self.is_free = True
 
-    pool = Pool(Memory, 64, 256, "memory", Use.ARENA)
+    pool = MemoryPool(Memory, 64, 256, "memory", Use.ARENA)
     first, second, third = (pool.region(f"r{i}", 70, band=16) for i in range(3))
     assert (first.bound, second.bound) == ((0, 104), (128, 104))
     assert (second.offset, third.offset) == (144, 16)  # a block has at most 256 bytes

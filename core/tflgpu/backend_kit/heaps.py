@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from tflgpu.backend_kit.base_device import releasing_on_error
-from tflgpu.backend_kit.pools import B, Pool, PooledRegion
+from tflgpu.backend_kit.pools import B, MemoryPool, PooledRegion
 from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.memory_use import Use
 
@@ -63,7 +63,7 @@ class Heaps(ABC, Generic[B]):
         self.limit = limit
         self.has_reached = has_reached
         self.has_cached = has_cached
-        self._spare: list[tuple[PooledRegion[B], Pool[B]]] = []
+        self._spare: list[tuple[PooledRegion[B], MemoryPool[B]]] = []
 
     # For subclasses to write
 
@@ -89,12 +89,14 @@ class Heaps(ABC, Generic[B]):
 
     # What memory, recordings and buffers use
 
-    def pool(self, kind: HeapKind, use: Use = Use.STAGING) -> Pool[B]:
+    def pool(self, kind: HeapKind, use: Use = Use.STAGING) -> MemoryPool[B]:
         """Regions to be laid out in memory of a kind."""
         what = f"{kind.value} memory"
-        return Pool(partial(self._block, kind), self.alignment, self.limit, what, use)
+        return MemoryPool(partial(self._block, kind), self.alignment, self.limit, what, use)
 
-    def zeros(self, name: str, nbytes: int, kind: HeapKind) -> tuple[PooledRegion[B], Pool[B]]:
+    def zeros(
+        self, name: str, nbytes: int, kind: HeapKind
+    ) -> tuple[PooledRegion[B], MemoryPool[B]]:
         """A region in a pool of its own, all zeros.
 
         Raises:
@@ -183,13 +185,13 @@ class Heaps(ABC, Generic[B]):
             else:
                 pool.release()
 
-    def _spared(self, total: int) -> tuple[PooledRegion[B], Pool[B]] | None:
+    def _spared(self, total: int) -> tuple[PooledRegion[B], MemoryPool[B]] | None:
         # Threads may ask at once: whoever takes it has it alone.
         with suppress(IndexError):
             return self._spare.pop() if total <= _KEPT else None
         return None
 
-    def _new_piece(self, total: int) -> tuple[PooledRegion[B], Pool[B]]:
+    def _new_piece(self, total: int) -> tuple[PooledRegion[B], MemoryPool[B]]:
         pool = self.pool(HeapKind.HOST)
         piece = pool.region("the host's piece", max(min(total, PIECE), min(_KEPT, PIECE)))
         with releasing_on_error(pool):

@@ -16,7 +16,7 @@ from tflgpu.backend_kit.base_buffer import flat_bytes
 from tflgpu.backend_kit.base_device import releasing_on_error
 from tflgpu.backend_kit.heaps import HeapKind, Heaps
 from tflgpu.backend_kit.plan_memory import BasePlanMemory, named_arenas
-from tflgpu.backend_kit.pools import B, Pool, PooledRegion
+from tflgpu.backend_kit.pools import B, MemoryPool, PooledRegion
 from tflgpu.backend_kit.shared_weights import Made, SharedWeights
 from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan, PlannedIO
 from tflgpu.contract.buffers import Bytes
@@ -224,7 +224,7 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
 class _Freeing(Generic[B]):
     """The end of a pool of constants, which comes with that of the last of them."""
 
-    def __init__(self, pool: Pool[B], ledger: Ledger, users: int) -> None:
+    def __init__(self, pool: MemoryPool[B], ledger: Ledger, users: int) -> None:
         self._pool, self._ledger, self._users = pool, ledger, users
 
     def __call__(self) -> None:

@@ -9,7 +9,7 @@ from tflgpu.backend_kit.base_device import releasing_on_error
 from tflgpu.backend_kit.heaps import HeapKind
 from tflgpu.backend_kit.output_sets import OutputSet, OutputSets
 from tflgpu.backend_kit.pooled_memory import PooledMemory
-from tflgpu.backend_kit.pools import B, Pool, PooledRegion
+from tflgpu.backend_kit.pools import B, MemoryPool, PooledRegion
 from tflgpu.ir.dtypes import Array
 
 
@@ -28,7 +28,7 @@ class PooledOutputs(OutputSet, Generic[B]):
         regions: Sequence[PooledRegion[B]],
         arrays: Sequence[Array],
         commands: Any,
-        pool: Pool[B] | None,
+        pool: MemoryPool[B] | None,
     ) -> None:
         super().__init__(arrays)
         self.regions = tuple(regions)

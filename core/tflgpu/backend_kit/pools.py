@@ -73,7 +73,7 @@ class PooledRegion(Generic[B]):
         return self.block.bytes[self.offset : self.offset + self.nbytes]
 
 
-class Pool(Generic[B]):
+class MemoryPool(Generic[B]):
     """Lays regions out one after another, then allocates their blocks."""
 
     def __init__(

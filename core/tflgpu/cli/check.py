@@ -92,9 +92,14 @@ def check(
     samples = None if data is None else list(_samples(model, data, count, pixels))
     with quiet_logs(), console.working("checking"):
         result = check_model(
-            str(model), samples, options, count=min(count, 4), seed=seed, tolerance=tolerance,
+            str(model),
+            samples,
+            options,
+            count=min(count, 4),
+            seed=seed,
+            tolerance=tolerance,
             find_layer=layer,
-        )  # fmt: skip
+        )
     if html is not None:
         _write(html, result.to_html())
     if as_json:

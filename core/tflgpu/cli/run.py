@@ -108,9 +108,17 @@ def run(
 ) -> None:
     """Run a model: what it says of a photo, a sound or a text, in what time, and where."""
     options = TaskOptions(
-        kind, labels, pixel_numbers("--mean", mean), pixel_numbers("--std", std), resize, top,
-        threshold, anchors, vocabulary, rate,
-    )  # fmt: skip
+        kind,
+        labels,
+        pixel_numbers("--mean", mean),
+        pixel_numbers("--std", std),
+        resize,
+        top,
+        threshold,
+        anchors,
+        vocabulary,
+        rate,
+    )
     options.check()
     if quiet and verbose:
         raise OptionError("--quiet and --verbose: give one of them")
@@ -125,12 +133,18 @@ def run(
         job = RunJob(interpreter, model, options, inputs or [], batch, seed)
         is_one = job.look()
         _check_effect(
-            {"--runs": runs and not is_one, "--compare": compare and not is_one,
-             "--output": output and not is_one, "--batch": batch > 1 and not is_one},
+            {
+                "--runs": runs and not is_one,
+                "--compare": compare and not is_one,
+                "--output": output and not is_one,
+                "--batch": batch > 1 and not is_one,
+            },
             "where one -i stands for several inputs",
-        )  # fmt: skip
-        _check_effect({"--runs": runs and quiet, "--compare": compare and (quiet or json)},
-                      "beside --quiet or --json")  # fmt: skip
+        )
+        _check_effect(
+            {"--runs": runs and quiet, "--compare": compare and (quiet or json)},
+            "beside --quiet or --json",
+        )
         if not is_one:
             failed = _run_all(job, results)
         else:

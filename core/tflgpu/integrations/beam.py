@@ -56,7 +56,9 @@ class LoadedModel:
         ]
 
 
-class TfliteModelHandler(ModelHandler[Any, PredictionResult, LoadedModel]):  # type: ignore[misc, unused-ignore]
+class TfliteModelHandler(
+    ModelHandler[Any, PredictionResult, LoadedModel]  # type: ignore[misc, unused-ignore]
+):
     """Runs a `.tflite` model on the examples of a pipeline.
 
         examples | RunInference(TfliteModelHandler("model.tflite", batch=8))

@@ -33,8 +33,8 @@ from tflgpu.tools.contestants import (
 from tflgpu.tools.energy import cpu_counter, gpu_counter, measure_energy
 from tflgpu.tools.machine import machine, usable_cpus, versions
 from tflgpu.tools.measurement import Benchmark, Measurement, Stages
-from tflgpu.tools.spread import Spread
-from tflgpu.tools.start import Start, starts
+from tflgpu.tools.spread import LatencySpread
+from tflgpu.tools.start import StartTimes, starts
 from tflgpu.tools.turns import Progress, Racer, Settings, draw_sets, race
 
 #: Other runtimes that may be timed beside, and what a hint may be.
@@ -229,7 +229,7 @@ def measure(
 
 def _starts(
     contestant: Contestant, path: Path, settings: Settings, progress: Progress
-) -> tuple[Start, Start] | str | None:
+) -> tuple[StartTimes, StartTimes] | str | None:
     if contestant.options is None:
         return None
     progress(f"starting {contestant} in processes of their own", 0.0)
@@ -258,7 +258,7 @@ def _expected(
 
 def _measurement(
     racer: Racer,
-    start: tuple[Start, Start] | str | None,
+    start: tuple[StartTimes, StartTimes] | str | None,
     settings: Settings,
     sets: Sequence[Inputs],
     expected: Sequence[Sequence[Array]],
@@ -267,7 +267,7 @@ def _measurement(
     found = Measurement(contestant.name, contestant.precision, failure=racer.failure)
     if racer.error is not None or opened is None:
         return found
-    latency = Spread.of(racer.times)
+    latency = LatencySpread.of(racer.times)
     warnings = latency.warnings
     if isinstance(start, str):
         warnings, start = (*warnings, start), None

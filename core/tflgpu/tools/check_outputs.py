@@ -156,8 +156,10 @@ def ranking(output: Array, reference: Array, tie: float) -> str:
 def boxes_apart(output: Sequence[Array], reference: Sequence[Array]) -> str:
     """What is wrong with detections (boxes [1,N,4], classes [1,N], scores [1,N]); "" where each of
     the reference's has one of its class in its place."""
-    ours, theirs = ([np.asarray(a, np.float64).reshape(a.shape[1:]) for a in each[:3]]
-                    for each in (output, reference))  # fmt: skip
+    ours, theirs = (
+        [np.asarray(a, np.float64).reshape(a.shape[1:]) for a in each[:3]]
+        for each in (output, reference)
+    )
     for at in np.flatnonzero(theirs[2] >= _SCORE):
         same = np.flatnonzero(ours[1] == theirs[1][at])
         overlap = max((_overlap(ours[0][i], theirs[0][at]) for i in same), default=0.0)

@@ -26,7 +26,7 @@ from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.provider import shared_provider
-from tflgpu.tools.load import Block, by_threads, in_flight, one_by_one
+from tflgpu.tools.load import TimedCalls, by_threads, in_flight, one_by_one
 from tflgpu.tools.runs import Runner, random_inputs, run_once
 
 #: Seconds that a process which tries LiteRT's GPU accelerator may take.
@@ -36,7 +36,7 @@ _PROBE_SECONDS = 300
 Inputs = Mapping[int, Array]
 
 
-class Opened(Protocol):
+class OpenedRuntime(Protocol):
     """A model that is ready to run."""
 
     @property
@@ -75,7 +75,7 @@ class Contestant:
 
     name: str
     precision: str
-    open: Callable[[Path, int], Opened]
+    open: Callable[[Path, int], OpenedRuntime]
     options: DelegateOptions | None = None
 
     def __str__(self) -> str:
@@ -156,13 +156,13 @@ class OnTflgpu:
         """Copies of the outputs, by position."""
         return [self.interpreter.get_tensor(i) for i in self._outputs]
 
-    def in_flight(self, depth: int, sets: Sequence[Inputs], least: int) -> Block:
+    def in_flight(self, depth: int, sets: Sequence[Inputs], least: int) -> TimedCalls:
         """Calls of one thread that has so many runs under way."""
         return in_flight(self.interpreter, depth, sets, least=least)
 
     def by_threads(
         self, threads: int, copies: int, batch: int, sets: Sequence[Inputs], least: int
-    ) -> Block:
+    ) -> TimedCalls:
         """Calls of so many threads, each with one item, to a pool of copies of the model."""
         if self._pool is None:
             given: dict[str, Any] = {"delegates": [self.delegate]}

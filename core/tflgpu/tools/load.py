@@ -23,7 +23,7 @@ Caller = Callable[[int, Callable[[int], bool]], list[float]]
 
 
 @attrs.frozen
-class Block:
+class TimedCalls:
     """Calls that follow one another.
 
     Attributes:
@@ -49,7 +49,7 @@ def in_flight(
     *,
     least: int = 1,
     seconds: float = 0.0,
-) -> Block:
+) -> TimedCalls:
     """Let one thread begin runs with ``depth`` of them under way, and wait for the oldest first.
 
     Args:
@@ -76,10 +76,10 @@ def in_flight(
         count += 1
     while flying:
         finish()
-    return Block(time.perf_counter() - start, times, time.process_time() - host)
+    return TimedCalls(time.perf_counter() - start, times, time.process_time() - host)
 
 
-def by_threads(caller: Caller, threads: int, *, least: int = 1, seconds: float = 0.0) -> Block:
+def by_threads(caller: Caller, threads: int, *, least: int = 1, seconds: float = 0.0) -> TimedCalls:
     """Let threads call until each has made ``least`` calls and so many seconds have passed.
 
     Raises:
@@ -113,7 +113,7 @@ def by_threads(caller: Caller, threads: int, *, least: int = 1, seconds: float =
     took, host = time.perf_counter() - start, time.process_time() - host
     if errors:
         raise errors[0]
-    return Block(took, found, host)
+    return TimedCalls(took, found, host)
 
 
 def one_by_one(call: Callable[..., Any], sets: Sequence[Sequence[Array]]) -> Caller:

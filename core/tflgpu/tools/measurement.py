@@ -13,8 +13,8 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.tools.difference import Difference
 from tflgpu.tools.energy import Energy
-from tflgpu.tools.spread import Spread
-from tflgpu.tools.start import Start
+from tflgpu.tools.spread import LatencySpread
+from tflgpu.tools.start import StartTimes
 from tflgpu.tools.turns import Settings
 
 
@@ -75,12 +75,12 @@ class Measurement:
     device: str = ""
     failure: str = ""
     note: str = ""
-    latency: Spread | None = None
+    latency: LatencySpread | None = None
     rate: float | None = None
     stages: Stages | None = None
     first: float | None = None
-    cold: Start | None = None
-    kept: Start | None = None
+    cold: StartTimes | None = None
+    kept: StartTimes | None = None
     memory: MemoryUse | None = None
     dispatches: int | None = None
     error: Difference | None = None

@@ -128,9 +128,15 @@ def _rates(profile: RunProfile, dispatches: Sequence[DispatchProfile]) -> tuple[
     would be divided by no time, is empty."""
     seconds = sum(d.seconds for d in dispatches)
     together = DispatchProfile(
-        "", "", (), (), seconds, None,
-        sum(d.nbytes for d in dispatches), sum(d.flops for d in dispatches),
-    )  # fmt: skip
+        "",
+        "",
+        (),
+        (),
+        seconds,
+        None,
+        sum(d.nbytes for d in dispatches),
+        sum(d.flops for d in dispatches),
+    )
     moved, computed = (
         _number(amount / seconds / 1e9) if seconds and amount else ""
         for amount in (together.nbytes, together.flops)

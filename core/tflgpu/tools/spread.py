@@ -16,7 +16,7 @@ _FEW = 20
 
 
 @attrs.frozen
-class Spread:
+class LatencySpread:
     """Times of calls, in milliseconds.
 
     Attributes:
@@ -38,7 +38,7 @@ class Spread:
     drift: float
 
     @classmethod
-    def of(cls, seconds: Sequence[float]) -> Spread:
+    def of(cls, seconds: Sequence[float]) -> LatencySpread:
         """Of the times of calls in seconds, at least one, in their order."""
         times = 1e3 * np.asarray(seconds)
         p50, p95, p99 = (float(q) for q in np.quantile(times, (0.5, 0.95, 0.99)))

@@ -25,7 +25,7 @@ _LONGEST = 900.0
 
 
 @attrs.frozen
-class Start:
+class StartTimes:
     """A start, in milliseconds.
 
     Attributes:
@@ -42,7 +42,9 @@ class Start:
     host_memory: int | None
 
 
-def starts(model: Path, options: DelegateOptions, batch: int) -> tuple[Start, Start] | str:
+def starts(
+    model: Path, options: DelegateOptions, batch: int
+) -> tuple[StartTimes, StartTimes] | str:
     """A start with nothing kept, and the next one; or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "TFLGPU_CACHE_DIR": folder}
@@ -51,19 +53,23 @@ def starts(model: Path, options: DelegateOptions, batch: int) -> tuple[Start, St
         for _ in range(2):
             try:
                 done = subprocess.run(  # noqa: S603  (our own program)
-                    command, env=environ, input=pickle.dumps(options), capture_output=True,
-                    timeout=_LONGEST, check=True,
-                )  # fmt: skip
+                    command,
+                    env=environ,
+                    input=pickle.dumps(options),
+                    capture_output=True,
+                    timeout=_LONGEST,
+                    check=True,
+                )
             except subprocess.TimeoutExpired:
                 return f"a start took more than {_LONGEST:g} s"
             except subprocess.CalledProcessError as error:
                 lines = error.stderr.decode(errors="replace").strip().splitlines()
                 return f"a start failed: {lines[-1] if lines else f'exit code {error.returncode}'}"
-            found.append(Start(**json.loads(done.stdout.splitlines()[-1])))
+            found.append(StartTimes(**json.loads(done.stdout.splitlines()[-1])))
         return found[0], found[1]
 
 
-def _start(model: Path, options: DelegateOptions, batch: int) -> Start:
+def _start(model: Path, options: DelegateOptions, batch: int) -> StartTimes:
     from tflgpu.tools.contestants import OnTflgpu, own_delegate
     from tflgpu.tools.runs import random_inputs
 
@@ -79,7 +85,7 @@ def _start(model: Path, options: DelegateOptions, batch: int) -> Start:
     opened.take()
     done = time.perf_counter()
     opened.close()
-    return Start(
+    return StartTimes(
         1e3 * (opened_device - begun) if delegate is not None else None,
         1e3 * (allocated - opened_device),
         1e3 * (done - drawn),

@@ -15,7 +15,7 @@ import numpy as np
 from tflgpu.errors import TflgpuError
 from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
-from tflgpu.tools.contestants import Contestant, Inputs, OnTflgpu, Opened
+from tflgpu.tools.contestants import Contestant, Inputs, OnTflgpu, OpenedRuntime
 from tflgpu.tools.difference import Difference, difference
 from tflgpu.tools.runs import random_inputs
 
@@ -92,7 +92,7 @@ class Racer:
     """
 
     contestant: Contestant
-    opened: Opened | None = None
+    opened: OpenedRuntime | None = None
     error: Exception | None = None
     first: float | None = None
     outputs: list[list[Array]] = attrs.Factory(list)
@@ -173,14 +173,14 @@ class Racer:
             self.opened.close()
 
 
-def run(opened: Opened, inputs: Inputs) -> list[Array]:
+def run(opened: OpenedRuntime, inputs: Inputs) -> list[Array]:
     """One run: inputs by tensor index in, outputs in the model's order out."""
     opened.put(inputs)
     opened.invoke()
     return opened.take()
 
 
-def _timed(opened: Opened, inputs: Inputs) -> tuple[float, float, float]:
+def _timed(opened: OpenedRuntime, inputs: Inputs) -> tuple[float, float, float]:
     start = time.perf_counter()
     opened.put(inputs)
     put = time.perf_counter()
