@@ -15,7 +15,9 @@ from tflgpu.cli import results as results_module
 from tflgpu.cli.inputs import load
 from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import DType
+from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 from tflgpu.tools.difference import difference
 from tflgpu.tools.runs import random_input
 
@@ -241,6 +243,24 @@ class TestCompare:
         row = next(r for r in output.splitlines() if r.startswith("LiteRT CPU")).split()
         assert float(row[-2]) > 90
         assert "DIFFERS from LiteRT CPU: y/out is off by 1 of its largest value" in output
+
+    def test_a_step_of_quantized_numbers_is_little(
+        self, tflgpu: Tflgpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scale = Quantization((0.05,), (0,))
+        tensors = [TensorSpec(n, (1, 8), DType.I8, quantization=scale) for n in ("x", "y")]
+        path = tmp_path / "relu.tflite"
+        content = ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,))
+        path.write_bytes(write_model(content))
+        full = np.full((1, 8), 100, np.int8)
+        monkeypatch.setattr("tflgpu.cli.job.run_once", lambda *_: [full])
+        cases = (
+            (full + 1, "agrees with LiteRT CPU: within 0.0099"),
+            (full - 50, "DIFFERS from LiteRT CPU: y is off by 1 "),
+        )
+        for theirs, verdict in cases:
+            monkeypatch.setattr("tflgpu.cli.compare._litert", lambda *_, one=theirs: [one])
+            assert verdict in tflgpu("run", path, *CPU, "--compare").stdout
 
     def test_what_is_not_finite_differs(
         self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch

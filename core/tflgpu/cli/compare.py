@@ -23,7 +23,7 @@ from tflgpu.tools.runs import run_once
 def compare(
     model: Path,
     arrays: Mapping[int, Array],
-    names: Sequence[str],
+    details: Sequence[Mapping[str, Any]],
     outputs: Sequence[Array],
     batch: int,
     precision: str,
@@ -44,6 +44,7 @@ def compare(
     others = [("LiteRT CPU", _litert)]
     if not skip_references:
         others.insert(0, ("NumPy references", _references))
+    names = [str(each["name"]) for each in details]
     limit = limit_of(read_model(str(model)), precision)
     verdicts = []
     for title, answer in others:
@@ -55,7 +56,11 @@ def compare(
         for name, ours, other in zip(names, outputs, theirs, strict=True):
             gap = difference(ours, other)
             table.add_row(title, name, f"{gap.max_abs:.3g}", f"{gap.relative_l2:.3g}")
-        gaps = [gap_of(a, b) for a, b in zip(outputs, theirs, strict=True)]
+        # Of quantized numbers it is real ones that are judged: a step more or less is little.
+        gaps = [
+            gap_of(ours, other, each["quantization"])
+            for ours, other, each in zip(outputs, theirs, details, strict=True)
+        ]
         verdicts.append(_verdict(title, names, gaps, limit))
     console.show(table)
     for line in verdicts:

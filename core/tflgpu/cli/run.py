@@ -152,10 +152,13 @@ def run(
             outputs = job.first()
             times = job.times if quiet else _time_runs(job, runs or _RUNS)
             results.show_one(job, outputs, times)
-            names = [str(d["name"]) for d in interpreter.get_output_details()]
+            details = interpreter.get_output_details()
+            names = [str(each["name"]) for each in details]
             used = interpreter.report.precision
     if compare:
-        compare_outputs(model, job.arrays, names, outputs, batch, used, skip_references=references)
+        compare_outputs(
+            model, job.arrays, details, outputs, batch, used, skip_references=references
+        )
     if output is not None:
         results.save_arrays(names, outputs)
     if failed:
