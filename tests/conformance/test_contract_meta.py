@@ -319,6 +319,25 @@ def test_a_broken_promise_is_noticed(name: str) -> None:
         target.close()
 
 
+class Warming(Wrapped):
+    """Its first runs wait for their device in many more lines than the later ones."""
+
+    waits = iter([9_000, 9_000])
+
+    def run(self) -> None:
+        for _ in range(next(self.waits, 0)):
+            pass
+        super().run()
+
+
+def test_signals_come_within_runs_that_wait_less_than_those_counted() -> None:
+    (check,) = (c for c in device_checks() if c.id == "0/interrupted_runs")
+    opened = Spoilt(Warming)
+    target = DeviceUnderTest(registry(), "cpu_ref", 1, opened, opener=lambda: Spoilt(Warming))
+    assert check.run(target) is None
+    target.close()
+
+
 class Nodes(ReferenceDevice):
     """References whose recordings close without a trace, and whose device does not close."""
 
