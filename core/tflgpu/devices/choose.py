@@ -195,7 +195,7 @@ def open_best(
                 notes.failed(candidate, f"cannot be opened: {error}")
                 continue
             notes.say(candidate, f"{candidate.kind}, rank {candidate.rank}")
-            if offers(device, CountsMemory):
+            if options.memory_limit is not None and offers(device, CountsMemory):
                 device.limit_memory(options.memory_limit)
             return _chosen(candidate, notes, candidates), device
     if candidates.explicit and len(errors) == 1:
