@@ -37,10 +37,9 @@ class TfliteRuntime(MLModel):  # type: ignore[misc, unused-ignore]
         parameters = self.settings.parameters
         extra: dict[str, Any] = dict((parameters and parameters.extra) or {})
         self._pool = await asyncio.to_thread(partial(Pool, path, **extra))
-        model = self._pool._models[0]  # noqa: SLF001
-        self.inputs = [_metadata(each, model._size) for each in model._inputs]  # noqa: SLF001
-        self.outputs = [_metadata(each, model._size) for each in model._outputs]  # noqa: SLF001
-        self._names = model.input_names
+        self.inputs = [_metadata(each) for each in self._pool.inputs]
+        self.outputs = [_metadata(each) for each in self._pool.outputs]
+        self._names = self._pool.input_names
         return True
 
     async def unload(self) -> bool:
@@ -82,10 +81,10 @@ class TfliteRuntime(MLModel):  # type: ignore[misc, unused-ignore]
         )
 
 
-def _metadata(tensor: NamedTensor, batch: int) -> MetadataTensor:
-    """The protocol's description; a leading dimension of one batch is any number of items."""
+def _metadata(tensor: NamedTensor) -> MetadataTensor:
+    """The protocol's description; a leading dimension of one item is any number of items."""
     shape = list(tensor.open_shape)
-    if shape[:1] == [batch]:
+    if shape[:1] == [1]:
         shape[0] = -1
     return MetadataTensor(
         name=tensor.name, datatype=to_datatype(np.dtype(tensor.dtype)), shape=shape
