@@ -20,10 +20,10 @@ from tflgpu.compiler.times import alone
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices import figures
 from tflgpu.devices.choose import Choice
+from tflgpu.devices.device_options import partition_by
 from tflgpu.devices.figures import measure_machine
 from tflgpu.devices.measure import measure
 from tflgpu.devices.measured_times import MeasuredTimes, candidates_key, default_folder, figures_key
-from tflgpu.devices.partition_policy import partition_by
 from tflgpu.errors import DeviceError, OptionError, PluginError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph

@@ -535,7 +535,7 @@ def test_a_run_that_takes_too_long(
             interpreter.reset_all_variables()
             found = [step(interpreter, x) for x in models.INPUTS]
             np.testing.assert_allclose(found, models.state_results(*models.INPUTS), atol=1e-5)
-            assert not given_up._held  # it was closed when something was loaded
+            assert not given_up._held  # it was closed with the session
 
 
 @pytest.mark.parametrize("on_error", ["cpu", "retry"])
