@@ -371,7 +371,8 @@ class Interpreter(
         self._close_lanes()
         for subgraph in self._subgraphs.values():
             subgraph.release()
-            subgraph.bindings.close()
+            if subgraph.bound:
+                subgraph.bindings.close()
         for runs in self._bound.values():
             runs.close()
         for cache in self._caches.values():

@@ -90,7 +90,7 @@ class BoundRuns:
     @property
     def copied(self) -> tuple[int, int]:
         """Bytes that runs have copied to the device, and to the host."""
-        traffics = [lane.subgraph.bindings.traffic for lane in self._lanes]
+        traffics = [lane.subgraph.traffic for lane in self._lanes]
         return sum(t.to_device for t in traffics), sum(t.to_host for t in traffics)
 
     def memory(self, index: int, *, on_device: bool, name: str = "") -> TensorMemory:
@@ -157,7 +157,8 @@ class BoundRuns:
         """Close all lanes; the next run opens others."""
         for lane in self._lanes:
             lane.subgraph.release()
-            lane.subgraph.bindings.close()
+            if lane.subgraph.bound:
+                lane.subgraph.bindings.close()
         self._lanes, self._on_host = [], {}
 
     # Inside
@@ -257,16 +258,15 @@ def _bind(subgraph: Subgraph, session: Session, changes: Mapping[Port, Buffer | 
     refused = session.put_buffers({port.index: buffer for port, buffer in changes.items()})
     if refused is not None:
         raise UnsupportedError(f"tensors cannot stay on the device: {refused.reason}")
-    bindings = subgraph.bindings
     for port, buffer in changes.items():
-        old = bindings.bound.pop(port.index, None)
+        old = subgraph.bound.pop(port.index, None)
         if old is not None:
             old.close()
         if buffer is not None:
             own = session.arrays[port.index]
             memory = ForeignMemory(buffer, "a tensor's memory", own.shape, own.dtype, owned=True)
-            bindings.bound[port.index] = Bound(
-                port, memory, own.shape, own.dtype, buffer, bindings.traffic
+            subgraph.bound[port.index] = Bound(
+                port, memory, own.shape, own.dtype, buffer, subgraph.traffic
             )
 
 
