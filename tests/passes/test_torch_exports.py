@@ -245,3 +245,58 @@ def test_multi_query_attention(mask: Sequence[int] | None, monkeypatch: pytest.M
 @pytest.mark.parametrize("how", [{"bias": True}, {"constant": True}, {"activation": 1}])
 def test_products_with_weights_or_more_stay(how: Any) -> None:
     assert "ATTENTION" not in ops(multi_query(**how))
+
+
+# Dense layers of sequences
+
+
+def dense(b: Building, x: int, units: int) -> int:
+    rng = np.random.default_rng(4)
+    weights = b.const(rng.normal(size=(units, b.shape(x)[-1])))
+    made = (int(np.prod(b.shape(x)[:-1])), units)
+    return b.op("FULLY_CONNECTED", [x, weights, b.const(rng.normal(size=units))], made)
+
+
+def residual(lead: Sequence[int] = (1,), also: str = "") -> bytes:
+    """An ADD of [1, n, c] and [n, c]."""
+    b = Building()
+    x = b.given(*lead, 5, 8)
+    made = dense(b, b.reshaped(x, 5, 8), 8)
+    total = b.with_("ADD", x, made)
+    return b.model(total, *([b.with_("MUL", made, made)] if also else []))
+
+
+def swish(also: str = "", *, half: bool = False) -> bytes:
+    b = Building()
+    made = b.reshaped(dense(b, b.given(2, 3, 8), 12), 2, 3, 12)
+    share = b.op("LOGISTIC", [made], (2, 3, 12))
+    share = b.with_("MUL", share, b.const([[0.5]])) if half else share
+    y = b.with_("MUL", made, share)
+    more = {"gate": share, "dense": made, "": None}[also]
+    return b.model(y, *([] if more is None else [b.op("ABS", [more], (2, 3, 12))]))
+
+
+@pytest.mark.parametrize("lead", [(1,), (1, 1)])
+def test_a_residual_with_an_axis_more(lead: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    check(residual(lead), 1, "sink_reshapes", monkeypatch)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_value_times_its_gate_behind_a_reshape(
+    half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(swish(half=half), 1, "sink_reshapes", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "content", [residual(also="dense"), swish("gate"), swish("dense")],
+    ids=["residual", "gate", "dense"],
+)  # fmt: skip
+def test_what_others_read_too_is_stored(content: bytes) -> None:
+    given = drawn(content)
+    theirs = litert.Interpreter(model_content=content)
+    allocate_and_run(theirs, given)
+    found, kernels = ran(content, given)
+    assert kernels > 1
+    for ours, expected in zip(found, outputs(theirs), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
