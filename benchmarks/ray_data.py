@@ -66,7 +66,10 @@ def main() -> None:
         logging_level="ERROR",
     )  # fmt: skip
     ray.data.DataContext.get_current().enable_progress_bars = False
-    blocks = [{name: part} for part in np.array_split(items, asked.blocks)]
+    blocks = [
+        {name: items[ids], "id": ids}
+        for ids in np.array_split(np.arange(asked.items), asked.blocks)
+    ]
     stored = ray.data.from_blocks([_table(block) for block in blocks])
     rates: dict[str, list[float]] = {"Pool": [], "Ray Data": []}
     for _ in range(asked.rounds):
@@ -109,8 +112,12 @@ def _by_ray(
         compute=ray.data.ActorPoolStrategy(size=1),
     )  # fmt: skip
     parts = list(answers.iter_batches(batch_size=None, batch_format="numpy"))
-    (name,) = set(parts[0]) - {"ready"}
-    return tuple(np.concatenate([part[key] for part in parts]) for key in ("ready", name))  # type: ignore[return-value]
+    (name,) = set(parts[0]) - {"ready", "id"}
+    ids, ready, found = (
+        np.concatenate([part[key] for part in parts]) for key in ("id", "ready", name)
+    )
+    order = np.argsort(ids)  # blocks come as they are ready
+    return ready[order], found[order]
 
 
 def _table(block: dict[str, Array]) -> Any:
