@@ -67,6 +67,13 @@ class Group:
         """All nodes it stands for."""
         return (*self.before, self.head, *(f.node for f in self.fused))
 
+    @property
+    def owners(self) -> set[tuple[str, str, str]]:
+        """The plugins' rules that write its kernels, as (owner, op, name)."""
+        head = self.rule
+        found = {(head.owner, head.op, head.name)} if head.owner else set()
+        return found | {(f.owner, f.node.op, "elementwise") for f in self.fused if f.owner}
+
     def apart(self, rules: Mapping[int, KernelRule]) -> list[Group]:
         """A group for each node that the rule makes, by rules for single nodes; the chain stays
         with the head. They run in this order."""

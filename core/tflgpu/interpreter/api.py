@@ -387,7 +387,8 @@ class Interpreter(Closable, OfProcess, BufferMethods, ProfileMethod, ModelDetail
         self._close_lanes()
         for subgraph in self._subgraphs.values():
             subgraph.release()
-            subgraph.bindings.close()
+            if subgraph.bound:
+                subgraph.bindings.close()
         self._opener.close()
         self._cpu.close()
 

@@ -52,7 +52,6 @@ class SessionOpener(Holder):
         fuse: Whether operators may be merged.
         digest: Of the file's bytes; "" as long as it was not needed.
         batching: How many items the main subgraph computes at once; None for what the file has.
-        store: The model's state.
         lock: Held while a session is opened: runs in flight may open theirs anew in other threads.
     """
 
@@ -65,7 +64,7 @@ class SessionOpener(Holder):
     fuse: bool
     digest: str = ""
     batching: Batching | None = None
-    store: VariableStore = attrs.Factory(VariableStore)
+    _store: VariableStore | None = None
     lock: threading.RLock = attrs.Factory(threading.RLock)
 
     def __attrs_post_init__(self) -> None:
@@ -87,6 +86,13 @@ class SessionOpener(Holder):
         if found is None:
             found = self._provider = shared_provider(self.options)
         return found
+
+    @property
+    def store(self) -> VariableStore:
+        """The state of a model that runs by `FlowSession`."""
+        if self._store is None:
+            self._store = VariableStore()
+        return self._store
 
     @property
     def is_default(self) -> bool:
