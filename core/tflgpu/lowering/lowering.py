@@ -16,7 +16,7 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
-from tflgpu.ir.stored_reals import Contents
+from tflgpu.ir.stored_reals import Contents, StoredReals
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Kernel, KernelBuffer
@@ -40,9 +40,9 @@ class Temp:
 
 @attrs.frozen
 class Constant:
-    """Flat contents of a weights buffer, in the type the kernel reads."""
+    """Flat contents of a weights buffer, in the type the kernel reads; or what makes them."""
 
-    data: Array = attrs.field(eq=False)
+    data: Array | Weights = attrs.field(eq=False)
 
 
 @attrs.frozen
@@ -223,12 +223,12 @@ class Lowering:
         as ``scalar`` (default: `Precision.weight_storage`)."""
         weights = data if isinstance(data, Weights) else Weights(data)
         scalar = scalar or self.precision.weight_storage(weights, self.caps)
-        flat = weights.as_type(scalar.numpy).view()
-        flat.flags.writeable = False  # plugins see the plan, and caches know it by what it holds
-        if flat.size % width:
-            raise KernelError(f"{self.node.label}: {flat.size} weights in vectors of {width}")
+        if weights.size % width:
+            raise KernelError(f"{self.node.label}: {weights.size} weights in vectors of {width}")
         buffer = k.buffer(name, scalar, width, "read")
-        self._bindings[id(k)].append(Constant(flat))
+        stored = attrs.evolve(weights, dtype=scalar.numpy)
+        is_large = isinstance(weights.contents, StoredReals)  # and is written when it is uploaded
+        self._bindings[id(k)].append(Constant(stored if is_large else stored.array()))
         return buffer
 
     def body(self, k: Builder, write: Callable[..., None], *args: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import attrs
 import numpy as np
@@ -16,6 +17,7 @@ from tflgpu.ir.stored_reals import Contents, StoredReals
 _INFINITE_F16 = 65520.0
 #: The least of f16's normal numbers.
 _NORMAL_F16 = 2.0**-14
+_F32: np.dtype[Any] = np.dtype(np.float32)
 #: The largest f16.
 F16_MAX = 65504.0
 
@@ -45,10 +47,12 @@ class Weights:
         taps: None for numbers that stay in their order. Else how many taps a filter has:
             ``contents``, read as [outputs, taps, inputs], become [tap, input slice, lane of it,
             output slice, lane of it], zero-padded.
+        dtype: What they are in the buffer, once that is chosen.
     """
 
     contents: Contents
     taps: int | None = None
+    dtype: np.dtype[Any] = _F32
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,6 +66,17 @@ class Weights:
     def size(self) -> int:
         """How many there are in the buffer."""
         return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return self.size * self.dtype.itemsize
+
+    def array(self) -> Array:
+        """They as they lie in the buffer, in one dimension; made anew each time."""
+        made: Array = self.as_type(self.dtype).view()
+        made.flags.writeable = False  # plugins see the plan, and caches know it by what it holds
+        return made
 
     @property
     def is_finite(self) -> bool:
@@ -106,7 +121,7 @@ class Weights:
         last = self._numbers().reshape(outputs, taps, inputs)[:, -1, -1]
         return bool((np.abs(last) <= F16_MAX).all())
 
-    def as_type(self, dtype: np.dtype[np.generic]) -> Array:
+    def as_type(self, dtype: np.dtype[Any]) -> Array:
         """They as they lie in the buffer, of a type, in one dimension; what f16 does not hold
         becomes an infinity."""
         if self.taps is None and not isinstance(self.contents, StoredReals):
@@ -154,7 +169,7 @@ class Weights:
         stored = self.contents
         return stored.whole() if isinstance(stored, StoredReals) else stored
 
-    def _rows(self, start: int, stop: int, dtype: np.dtype[np.generic]) -> Array:
+    def _rows(self, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
         stored = self.contents
         if not isinstance(stored, StoredReals):
             return stored[start:stop]

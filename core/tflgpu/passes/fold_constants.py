@@ -35,9 +35,10 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
 
 
 def _may_fold(node: Node, definition: OpDef) -> bool:
-    if definition.state is not None or not node.outputs or node.op == "DEQUANTIZE":
-        return False  # which has a pass of its own
-    # References see stored numbers without their scales.
+    if definition.state is not None or not node.outputs:
+        return False
+    # References see stored numbers without their scales; DEQUANTIZE has a pass of its own, which
+    # comes first (by name), and leaves large numbers as they are stored.
     if any(v is not None and v.quant is not None for v in (*node.inputs, *node.outputs)):
         return False
     if not all(v.dtype.has_numpy for v in node.outputs):

@@ -33,4 +33,4 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
     return True
 
 
-PASS = Pass("fold_dequantize", per_node(_rewrite, "DEQUANTIZE"))
+PASS = Pass("dequantize_constants", per_node(_rewrite, "DEQUANTIZE"))
