@@ -113,6 +113,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"TRANSPOSE", "RESHAPE", "MEAN_STDDEV_NORMALIZATION"}),
         "takes the first two away around the last",
     ),
+    "cli/demo.py": (frozenset({"ADD"}), "writes a model of one for the documents"),
     "tools/check.py": (
         frozenset({"TFLite_Detection_PostProcess"}), "judges its results as boxes"),
     "tools/check_advice.py": (
