@@ -23,13 +23,14 @@ from tflgpu.options.page import renewed
 from tflgpu.profiles import every
 
 from tests.docs.pages import ROOT, Page, put_model
+from tests.interpreter.cache_models import language_model
 
 PATHS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 PATHS += sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 #: How many programs a page has. Of one that says what they print, that is what they print.
 PROGRAMS = {
     "README.md": 2, "docs/accuracy.md": 2, "docs/async.md": 7, "docs/benchmark.md": 1,
-    "docs/buffers.md": 4, "docs/check.md": 1,
+    "docs/buffers.md": 4, "docs/check.md": 1, "docs/compiled_model.md": 2,
     "docs/compatibility.md": 4, "docs/control_flow.md": 1, "docs/cpu.md": 4,
     "docs/interpreter.md": 2, "docs/litert.md": 4, "docs/memory.md": 3, "docs/options.md": 3,
     "docs/profile.md": 1, "docs/report.md": 2, "docs/task.md": 2,
@@ -57,6 +58,7 @@ def folder(
 ) -> Path:
     """The current one, with the models that pages name."""
     put_model(tmp_path)
+    (tmp_path / "language.tflite").write_bytes(language_model())
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
     return tmp_path
