@@ -44,7 +44,7 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
-    from tflgpu import profiles
+    from tflgpu import compiled_model, profiles
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.compiler.report import DelegationReport
     from tflgpu.contract.device import DeviceInfo
@@ -145,6 +145,7 @@ __all__ = [
     "__version__",
     "benchmark",
     "check",
+    "compiled_model",
     "converters",
     "delegate_library",
     "devices",
@@ -197,6 +198,7 @@ _HOMES = {
 }
 
 _MODULES = {
+    "compiled_model": "tflgpu.compiled_model",
     "converters": "tflgpu.tflite.converters",
     "devices": "tflgpu.devices",
     "profiles": "tflgpu.profiles",
