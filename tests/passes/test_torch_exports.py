@@ -137,6 +137,81 @@ def test_layer_norm_of_several_items() -> None:
         np.testing.assert_allclose(ours, outputs(theirs)[0][0], rtol=0, atol=1e-5)
 
 
+def group_norm(
+    form: str = "minus", *, shape: tuple[int, ...] = (1, 4, 6, 8), groups: int = 2,
+    axes: Sequence[int] = (2, 3), number: float = -1.0, gamma: Sequence[int] | None = None,
+    last: bool = True,
+) -> bytes:  # fmt: skip
+    """Of an image whose channels are put first, and last again; ``form``: what the mean times the
+    scale is taken from beta by, or "apart", for scale and shift behind the groups."""
+    b, rng = Building(), np.random.default_rng(6)
+    n, h, w, c = shape
+    x = b.given(*(shape if last else (n, c, h, w)))
+    first = b.transposed(x, 0, 3, 1, 2) if last else x
+    x = b.reshaped(first, n, groups, c // groups, *((h, w) if form == "apart" else (h * w,)))
+    axes = (2, 3, 4) if form == "apart" else axes
+    kept = [1 if at in axes else size for at, size in enumerate(b.shape(x))]
+
+    def average(value: int) -> int:
+        return b.op("MEAN", [value, b.const(axes, DType.I32)], kept, keep_dims=True)
+
+    mean = average(x)
+    gap = b.with_("SUB", x, mean)
+    total = b.with_("ADD", average(b.with_("MUL", gap, gap)), b.const(1e-5))
+    root = b.op("RSQRT", [total], kept)
+    each = gamma or (1, groups, c // groups, 1)
+    scale, shift = (b.const(rng.uniform(0.5, 2, each)) for _ in range(2))
+    if form == "apart":
+        y = b.reshaped(b.with_("MUL", gap, root), n, c, h, w)
+        scale, shift = (b.const(rng.uniform(0.5, 2, (1, c, 1, 1))) for _ in range(2))
+    else:
+        scale = b.with_("MUL", root, scale)
+        if form == "minus":
+            less = b.with_("MUL", b.with_("MUL", mean, b.const(number)), scale)
+            shift = b.with_("ADD", less, shift)
+        else:
+            shift = b.with_("SUB", shift, b.with_("MUL", mean, scale))
+        y, scale, shift = first, b.reshaped(scale, n, c, 1, 1), b.reshaped(shift, n, c, 1, 1)
+    y = b.with_("ADD", b.with_("MUL", y, scale), shift, fused_activation_function=1)
+    return b.model(b.transposed(y, 0, 2, 3, 1) if last else y)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {}, {"form": "sub"}, {"form": "apart"}, {"shape": (3, 2, 5, 8)}, {"groups": 1},
+        {"shape": (1, 3, 5, 16), "groups": 4}, {"gamma": (4, 1)},
+    ],
+)  # fmt: skip
+def test_group_norm(how: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(group_norm(**how), 1, "fuse_group_norm", monkeypatch, 1e-5)
+
+
+@pytest.mark.parametrize("how", [{"groups": 4}, {"last": False}, {"shape": (1, 4, 6, 6)}])
+def test_group_norm_in_its_own_order(how: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of 2 or 3 channels, or of what has channels first."""
+    content = group_norm(**how)
+    assert "MEAN" not in ops(content)
+    with monkeypatch.context() as here:
+        without(here, "fuse_group_norm")
+        assert "MEAN" in ops(content)
+    check(content, ran(content, drawn(content))[1], "fuse_group_norm", monkeypatch, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "how", [{"number": -2.0}, {"axes": (3,), "gamma": (1, 2, 4, 1)}, {"shape": (2, 4, 6, 8),
+    "gamma": (2, 2, 4, 1)}],
+)  # fmt: skip
+def test_what_is_no_group_norm_stays(how: Any) -> None:
+    content = group_norm(**how)
+    given = drawn(content)
+    theirs = litert.Interpreter(model_content=content)
+    allocate_and_run(theirs, given)
+    (found,), _ = ran(content, given)
+    np.testing.assert_allclose(found, outputs(theirs)[0], rtol=0, atol=1e-4)
+    assert ("MEAN" in ops(content)) == ("axes" not in how)
+
+
 # Attention
 
 N, T, S, H, D = 2, 5, 7, 8, 4
