@@ -80,6 +80,13 @@ def check(
             np.testing.assert_allclose(one, expected, rtol=0, atol=rtol * scale)
 
 
+def dense(b: Building, x: int, units: int) -> int:
+    rng = np.random.default_rng(4)
+    weights = b.const(rng.normal(size=(units, b.shape(x)[-1])))
+    made = (int(np.prod(b.shape(x)[:-1])), units)
+    return b.op("FULLY_CONNECTED", [x, weights, b.const(rng.normal(size=units))], made)
+
+
 def mean(b: Building, x: int, *axes: int) -> int:
     """One that leaves out its axes."""
     shape = [size for axis, size in enumerate(b.shape(x)) if axis not in axes]
@@ -323,14 +330,76 @@ def test_products_with_weights_or_more_stay(how: Any) -> None:
     assert "ATTENTION" not in ops(multi_query(**how))
 
 
+def packed(
+    items: int = 1, cut: str = "heads", heads: int = N, depth: int = H, also: bool = False
+) -> bytes:
+    """Queries, keys and values of one layer; ``cut``: the axis that tells them, before heads, or
+    within each head's numbers."""
+    b, apart = Building(), []
+    x = dense(b, b.given(items, T, 8), 3 * heads * depth)
+    shape = (items, T, 3, heads, depth) if cut == "heads" else (items, T, heads, 3, depth)
+    x = b.transposed(
+        b.reshaped(x, *shape), *((2, 0, 3, 1, 4) if cut == "heads" else (3, 0, 2, 1, 4))
+    )
+    for at in range(3):
+        start, size = b.const((at, 0, 0, 0, 0), DType.I32), (1, items, heads, T, depth)
+        one = b.op("SLICE", [x, start, b.const(size, DType.I32)], size)
+        apart.append(b.reshaped(one, items, heads, T, depth))
+    q, k, v = apart
+    scores = b.with_("MUL", b.product(q, k, adj_y=True), b.const(0.25))
+    y = b.transposed(b.product(b.softmax(scores), v), 0, 2, 1, 3)
+    return b.model(y, *([b.op("NEG", [k], b.shape(k))] if also else []))
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"items": 3}, {"cut": "numbers"}, {"heads": 1}, {"items": 2, "heads": 3}]
+)
+def test_packed_queries_keys_and_values_are_read_in_place(
+    how: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = packed(**how)
+    assert not {"SLICE", "TRANSPOSE"} & set(ops(content)[:-1])
+    check(content, 2, "read_rows", monkeypatch, 1e-5)
+
+
+def test_packed_attention_of_several_items() -> None:
+    content = packed()
+    given = np.random.default_rng(1).normal(size=(3, T, 8)).astype(np.float32)
+    (found,), kernels = ran(content, [given], batch=3)
+    assert kernels == 2
+    for item, ours in zip(given, found, strict=True):
+        theirs = litert.Interpreter(model_content=content)
+        allocate_and_run(theirs, [item[None]])
+        np.testing.assert_allclose(ours, outputs(theirs)[0][0], rtol=0, atol=1e-5)
+
+
+def rows_apart(order: Sequence[int], start: Sequence[int], width: int) -> bytes:
+    """Queries that are no whole rows of what they are taken from, or not in order."""
+    b = Building()
+    x = b.transposed(b.op("ABS", [b.given(1, N, T, 2 * H)], (1, N, T, 2 * H)), *order)
+    size = (1, N, T, width)
+    q = b.op("SLICE", [x, b.const(start, DType.I32), b.const(size, DType.I32)], size)
+    k, v = b.given(1, N, S, width), b.given(1, N, S, D)
+    return b.model(b.product(b.softmax(b.product(q, k, adj_y=True)), v))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [packed(also=True), packed(depth=6), rows_apart((0, 1, 2, 3), (0, 0, 0, 4), H)],
+    ids=["read by others", "odd rows", "parts of rows"],
+)
+def test_rows_that_are_not_in_place(content: bytes) -> None:
+    given = drawn(content)
+    theirs = litert.Interpreter(model_content=content)
+    allocate_and_run(theirs, given)
+    found, kernels = ran(content, given)
+    assert "ATTENTION" in ops(content)
+    assert kernels > 2
+    for ours, expected in zip(found, outputs(theirs), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
+
+
 # Dense layers of sequences
-
-
-def dense(b: Building, x: int, units: int) -> int:
-    rng = np.random.default_rng(4)
-    weights = b.const(rng.normal(size=(units, b.shape(x)[-1])))
-    made = (int(np.prod(b.shape(x)[:-1])), units)
-    return b.op("FULLY_CONNECTED", [x, weights, b.const(rng.normal(size=units))], made)
 
 
 def residual(lead: Sequence[int] = (1,), also: str = "") -> bytes:
