@@ -23,6 +23,10 @@ from tests.integrations import twins
 
 pytest.importorskip("ray.serve", reason='needs pip install "tflgpu[ray]"')
 
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="processes that are left are found in /proc"
+)
+
 FOLDER = Path(__file__).parent
 IDS = list(range(70))
 #: Seconds for a program, and for what it has started to end after it.
