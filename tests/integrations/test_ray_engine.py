@@ -182,6 +182,14 @@ def test_a_replica_that_is_not_healthy_is_replaced(served: Any) -> None:
     assert served["after"] < 1e-5
 
 
+def test_a_replica_that_is_killed_is_replaced(served: Any) -> None:
+    """What it had is answered right, or is an error of Ray's that says that it died."""
+    assert len(served["killed"]) == 5
+    for found in served["killed"]:
+        assert ("Actor" in found and "died" in found) if isinstance(found, str) else found < 1e-5
+    assert served["after_kill"] < 1e-5
+
+
 def test_a_deployment_that_ends_answers_first(served: Any) -> None:
     assert served["late"] < 1e-5
 
