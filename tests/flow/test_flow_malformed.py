@@ -344,7 +344,7 @@ ENDLESS = {
 }
 
 
-#: Runs a loop without end until Ctrl-C, and then one that ends.
+#: Runs each loop without end until Ctrl-C, and then one that ends.
 CHILD = """
 import signal
 import sys
@@ -352,44 +352,46 @@ import numpy as np
 import tflgpu
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a parent may have switched off
-made = {"experimental_delegates": [tflgpu.GpuDelegate(backend="cpu_ref")]} if sys.argv[2] else {}
-with tflgpu.Interpreter(sys.argv[1], **made) as interpreter:
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, np.int32(0))
-    interpreter.set_tensor(1, np.float32([0, 1] if "branch" in sys.argv[1] else [0, 0]))
-    try:
-        print("running", flush=True)
-        interpreter.invoke()
-    except KeyboardInterrupt:
-        interpreter.set_tensor(0, np.int32(9))
-        interpreter.set_tensor(1, np.float32([99, 99]))
-        interpreter.invoke()
-        print(interpreter.get_tensor(3).tolist(), flush=True)
+made = {"experimental_delegates": [tflgpu.GpuDelegate(backend="cpu_ref")]} if sys.argv[1] else {}
+for path in sys.argv[2:]:
+    with tflgpu.Interpreter(path, **made) as interpreter:
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, np.int32(0))
+        interpreter.set_tensor(1, np.float32([0, 1] if "branch" in path else [0, 0]))
+        try:
+            print("running", flush=True)
+            interpreter.invoke()
+        except KeyboardInterrupt:
+            interpreter.set_tensor(0, np.int32(9))
+            interpreter.set_tensor(1, np.float32([99, 99]))
+            interpreter.invoke()
+            print(interpreter.get_tensor(3).tolist(), flush=True)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
 @pytest.mark.parametrize("side", ["litert", "device"])
-@pytest.mark.parametrize("name", ENDLESS)
-def test_ctrl_c_ends_a_loop_without_end(name: str, side: str, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_loop_without_end(side: str, tmp_path: Path) -> None:
     """In a process of its own, which would not end by itself."""
-    path = tmp_path / f"{name}.tflite"
-    path.write_bytes(ENDLESS[name])
+    paths = [tmp_path / f"{name}.tflite" for name in ENDLESS]
+    for path, content in zip(paths, ENDLESS.values(), strict=True):
+        path.write_bytes(content)
     device = "cpu_ref" if side == "device" else ""
     environ = {**os.environ, "TFLGPU_CPU_BACKEND": "cpu_ref" if device else "litert"}
     with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path), device], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", CHILD, device, *map(str, paths)], stdout=subprocess.PIPE, text=True,
         env=environ,
     ) as child:  # fmt: skip
         try:
             assert child.stdout is not None
-            assert child.stdout.readline() == "running\n"
-            time.sleep(0.5)  # most likely it is in the loop; before it Ctrl-C is as good
-            child.send_signal(signal.SIGINT)
-            said, _ = child.communicate(timeout=60)
+            for path in paths:
+                assert child.stdout.readline() == "running\n", path.stem
+                time.sleep(0.3)  # most likely it is in the loop; before it Ctrl-C is as good
+                child.send_signal(signal.SIGINT)
+                assert child.stdout.readline() == "[99.0, 99.0]\n", path.stem
+            child.communicate(timeout=60)
         finally:
             child.kill()
-    assert said == "[99.0, 99.0]\n"
 
 
 def test_a_long_loop_ends(by_numpy: list[GpuDelegate]) -> None:
