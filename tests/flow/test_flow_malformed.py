@@ -48,7 +48,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, first_results, raising, set_and_run
 
 WHILE = ("WHILE", "i x", "io xo", loop(1, 2))
 MAIN = subgraph([*STATE, tensor("io", (), I32), tensor("xo")], [WHILE], "i x", "io xo")
@@ -454,15 +454,12 @@ def test_a_loop_that_grows_until_memory_ends() -> None:
 def test_memory_that_runs_out_is_said(
     by_numpy: list[GpuDelegate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none_left(*_: Any) -> None:
-        raise MemoryError
-
     content = model(MAIN, _below(50.0), _doubling(False))
     with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
         interpreter.allocate_tensors()
         interpreter.set_tensor(1, np.array([1, 3], np.float32))
         with monkeypatch.context() as patch:
-            patch.setattr(Program, "run_all", none_left)
+            patch.setattr(Program, "run_all", raising(MemoryError))
             with pytest.raises(
                 AllocationError, match="not enough memory for the tensors that this run"
             ):
@@ -550,6 +547,5 @@ def test_a_side_that_does_not_work_out(rows: int, by_numpy: list[GpuDelegate]) -
     given = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
     with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
         interpreter.resize_tensor_input(0, given.shape)
-        allocate_and_run(interpreter, {0: given})
-        found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        found = first_results(interpreter, {0: given})[0]
     np.testing.assert_array_equal(found, np.pad(given, [(0, max(0, 3 - rows)), (0, 0)])[:3])

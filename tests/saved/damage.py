@@ -128,8 +128,7 @@ def start(model: bytes, delegate: GpuDelegate) -> bytes:
         interpreter.allocate_tensors()
         interpreter.set_tensor(0, np.linspace(-1, 1, 35, dtype=np.float32).reshape(7, 5))
         interpreter.invoke()
-        found: bytes = interpreter.get_tensor(4).tobytes()
-        return found
+        return interpreter.get_tensor(4).tobytes()
 
 
 def run(
