@@ -168,6 +168,12 @@ def quantized() -> bytes:
     )
 
 
+def known(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of tensors that NumPy has a type for. LiteRT knows one for bf16 in a process that has
+    imported ml_dtypes, as its compiled models do."""
+    return [d for d in details if d["name"] != "bf16"]
+
+
 @pytest.mark.parametrize("make", [quantized, models.types, models.two_subgraphs, models.chain])
 def test_half_private_methods_give_what_litert_gives(make: Any) -> None:
     content = make()
@@ -178,7 +184,7 @@ def test_half_private_methods_give_what_litert_gives(make: Any) -> None:
     for index in range(len(operators)):
         assert_same(ours._get_op_details(index), theirs._get_op_details(index))
     for subgraph in range(theirs.num_subgraphs()):
-        for detail in theirs.get_tensor_details(subgraph):
+        for detail in known(theirs.get_tensor_details(subgraph)):
             index = detail["index"]
             assert_same(ours._get_tensor_details(index, subgraph), detail)
     for key in theirs.get_signature_list():
@@ -319,7 +325,7 @@ def assert_same_model(content: bytes) -> None:
     assert_same_interface(ours, theirs)
     assert ours.num_subgraphs() == theirs.num_subgraphs()
     for index in range(ours.num_subgraphs()):
-        assert_same(ours.get_tensor_details(index), theirs.get_tensor_details(index))
+        assert_same(ours.get_tensor_details(index), known(theirs.get_tensor_details(index)))
     assert_same(ours._get_ops_details(), theirs._get_ops_details(), "operators")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.interpreter import gather
+from tflgpu.interpreter import batch_queue
 from tflgpu.interpreter.requests import Batch, Request
 
 from tests.small_models import small_model
@@ -83,7 +83,7 @@ def test_the_pools_thread_is_quicker_than_the_caller(
         batch.copying.batch = batch
         return batch
 
-    monkeypatch.setattr(gather, "Batch", made)
+    monkeypatch.setattr(batch_queue, "Batch", made)
     for _ in range(2):
         np.testing.assert_array_equal(called(pool), 2 * X)
     assert list(gatherer.free) == gatherer._copies

@@ -21,6 +21,7 @@ from tflgpu.interpreter.batching import Batching
 from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.unknown import for_the_host
 from tflgpu.options import DelegateOptions, OnError
 from tflgpu.runtime.opening import open_graph, open_source
@@ -98,6 +99,26 @@ class SessionOpener(Holder):
     def is_default(self) -> bool:
         """Whether sessions are on the shared device, so that others may replace them."""
         return self._provider is not None and self._provider.gives_way
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether the CPU took over, since a run failed, or since there was no default device."""
+        found = self._provider
+        return found is not None and found.code is ReasonCode.DEVICE_FAILED
+
+    @property
+    def has_delegate(self) -> bool:
+        """Whether sessions are on the device of a delegate of the caller's."""
+        found = self._provider
+        return found is not None and found.opened is not None and found.lease is None
+
+    def change_provider(
+        self, options: DelegateOptions, provider: Provider | None
+    ) -> tuple[DelegateOptions, Provider | None]:
+        """Open sessions elsewhere from now on; gives what there was before."""
+        before = self.options, self._provider
+        self.options, self._provider = options, provider
+        return before
 
     @property
     def on_error(self) -> OnError:
