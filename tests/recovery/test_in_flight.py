@@ -16,7 +16,7 @@ from tflgpu.errors import DeviceError, InputError, NotAllocatedError, OptionErro
 from tflgpu.runtime.reference import ReferenceRecording
 
 from tests.recovery import recovery_models as models
-from tests.running import set_and_run
+from tests.running import raising, set_and_run
 
 BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
 ROWS = 70  # 280 KiB: results that are lent where a device can
@@ -50,10 +50,8 @@ def ready(delegate: Any, content: bytes | None = None, most: int = 3) -> Any:
 
 
 @pytest.mark.parametrize("wait", ["active", "passive"])
-def test_no_thread_is_needed_however_runs_are_waited_for(
-    wait: str, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_no_thread_is_needed_however_runs_are_waited_for(wait: str) -> None:
     with (
         tflgpu.GpuDelegate(backend="vulkan", wait_type=wait) as made,
         ready(made) as interpreter,
@@ -99,11 +97,9 @@ def test_a_tensor_that_is_two_outputs_is_two_results() -> None:
             np.testing.assert_array_equal(got, wanted)
 
 
-def test_they_are_in_flight_together(
-    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.needs("vulkan")
+def test_they_are_in_flight_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device comes to no end before three runs were submitted."""
-    require_backend("vulkan")
     from tflgpu_vulkan.recording import VulkanRecording
 
     is_over, go_on = VulkanRecording._is_over, threading.Event()
@@ -171,8 +167,8 @@ def test_a_coroutine_leaves_the_waiting_to_the_driver(
 
 
 @pytest.mark.parametrize("way", ["cpu", "divided"])
-def test_where_the_cpu_takes_part(way: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_where_the_cpu_takes_part(way: str) -> None:
     if way == "cpu":
         with ready(None) as interpreter:
             runs = [interpreter.invoke_async({0: number(n)}) for n in range(5)]
@@ -240,11 +236,9 @@ def test_other_shapes(delegate: Any) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "cpu", "retry"])
-def test_a_run_fails(
-    on_error: str, require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.needs("vulkan")
+def test_a_run_fails(on_error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that failed says so, or is made again; the others have their results."""
-    require_backend("vulkan")
     from tflgpu_vulkan.recording import VulkanRecording
 
     end, fails = VulkanRecording._end, {3}
@@ -284,15 +278,12 @@ def test_closing_gives_results_to_who_has_the_runs(delegate: Any) -> None:
 
 
 def test_an_error_of_a_plugin_s_is_told_and_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(recording: Any) -> None:
-        raise AttributeError("oops")
-
     with tflgpu.Interpreter(
         model_content=models.large(ROWS), experimental_delegates=[], cpu_backend="cpu_ref"
     ) as interpreter:
         interpreter.allocate_tensors()
         with monkeypatch.context() as patch:
-            patch.setattr(ReferenceRecording, "_compute", fails)
+            patch.setattr(ReferenceRecording, "_compute", raising(AttributeError("oops")))
             run = interpreter.invoke_async({0: number(1)})
             for _ in range(2):
                 with pytest.raises(AttributeError, match="oops"):
