@@ -41,6 +41,12 @@ def is_quantized(value: Value) -> bool:
     return value.quant is not None and value.dtype in _STORED
 
 
+def is_in_blocks(value: Value | None) -> bool:
+    """Whether a constant is quantized by blocks in the file, whose numbers have less than a byte;
+    a graph has the real numbers of these."""
+    return value is not None and value.is_const and value.packed is not None and value.quant is None
+
+
 def is_simple(value: Value) -> bool:
     """Whether a tensor has one scale, with which f32 can count its steps: neither 0 nor so small
     that its inverse overflows, nor so large that the stored numbers do."""

@@ -11,7 +11,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY
 from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly
-from tflgpu.ops.quantized import OnTheFly, is_quantized
+from tflgpu.ops.quantized import OnTheFly, is_in_blocks, is_quantized
 from tflgpu.ops.reshape import ReshapeAttrs
 
 
@@ -41,7 +41,7 @@ class RoundedData:
         hybrid = op.quantized.hybrid
         if hybrid is None or x is None or x.dtype is not DType.F32:
             return
-        if not any(v is not None and is_quantized(v) for v in node.inputs):
+        if not any(is_in_blocks(v) or (v is not None and is_quantized(v)) for v in node.inputs):
             return
         found = hybrid(node)
         if found.attributes is not None:

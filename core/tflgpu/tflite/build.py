@@ -10,11 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import numpy as np
+
 from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
 from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
+from tflgpu.ir.stored_reals import Contents
 from tflgpu.lowering.reason import NeedsConstant, Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand, graph_attributes
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
@@ -124,19 +127,20 @@ def _name(value: Value) -> str:
 def _add_tensor(
     graph: Graph, info: TensorInfo, tensors: Sequence[TensorInfo], edge: Collection[int]
 ) -> None:
-    data, dtype = info.data, held_type(info, edge)
-    if data is not None and info.sparsity is not None:
+    dtype = held_type(info, edge)
+    data: Contents | None = info.data
+    if info.data is not None and info.sparsity is not None:
         where = f"the sparse tensor {info.index} ({quoted(info.name)})"
         check_size(info.shape, dtype, where)
         spend("nbytes", bytes_of(info.shape, dtype), where)
-        data = info.sparsity.densify(data, info.shape)
+        data = info.sparsity.densify(info.data, info.shape)
         data.setflags(write=False)
     quant = info.quantization
     if data is not None and info.blockwise is not None:
         real = real_numbers(info, tensors)
         if not isinstance(real, Unsupported):  # else whoever reads it says why it cannot
             data, dtype, quant = real, DType.F32, None
-    if data is not None and info.dtype is DType.BF16:
+    if isinstance(data, np.ndarray) and info.dtype is DType.BF16:
         data, dtype = of_bf16(data), DType.F32
         data.setflags(write=False)
     value = graph.add_value(
