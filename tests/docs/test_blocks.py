@@ -27,6 +27,7 @@ ELSEWHERE = {
     "docs/first-model.md": ("docs/test_site.py", "first-model.html"),
     "docs/hooks.md": ("plugins/test_third_party_hooks.py", "hooks.md"),
     "docs/integrations.md": ("integrations/programs.py", "docs/integrations.md"),
+    "docs/recipes.md": ("integrations/test_recipes.py", "docs/recipes.md"),
     "docs/saved.md": ("docs/test_pages.py", "SAVED.run("),
     "docs/tutorial-backend.md": ("plugins/test_sdk.py", "tutorial-backend.md"),
     "docs/tutorial-op.md": ("plugins/test_sdk.py", "tutorial-op.md"),
