@@ -26,6 +26,7 @@ ELSEWHERE = {
     "docs/design.md": ("docs/test_blocks.py", "DESIGN"),
     "docs/first-model.md": ("docs/test_site.py", "first-model.html"),
     "docs/hooks.md": ("plugins/test_third_party_hooks.py", "hooks.md"),
+    "docs/integrations-ray.md": ("integrations/test_ray_engine.py", "docs/integrations-ray.md"),
     "docs/integrations.md": ("integrations/programs.py", "docs/integrations.md"),
     "docs/recipes.md": ("integrations/test_recipes.py", "docs/recipes.md"),
     "docs/saved.md": ("docs/test_pages.py", "SAVED.run("),
