@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tflgpu.backend_kit.run_guard import RunGuard
+from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import InputError, OptionError
 from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import array_of
@@ -68,7 +69,7 @@ class SignatureRunner:
         self._key = signature.key
         self._inputs = dict(sorted(signature.inputs.items()))
         self._outputs = dict(sorted(signature.outputs.items()))
-        self._own = subgraph
+        self._own: Subgraph = subgraph
         self._busy = busy
         self._carried = _pairs(signature, subgraph, carry)
         self._caches: dict[str, TensorMemory] = interpreter._caches  # noqa: SLF001
@@ -138,6 +139,20 @@ class SignatureRunner:
             for name in self._carried:
                 cache = self._cache(name)
                 cache.write(np.zeros(cache.shape, cache.dtype))
+
+    @property
+    def report(self) -> DelegationReport:
+        """Which operators of the signature run where, and why; it is allocated where it was not.
+
+        Raises:
+            StateError: the interpreter is closed or in use.
+            UnsupportedError, DeviceError: as a call.
+        """
+        with self._busy:
+            if self._runs is not None:
+                return self._runs.ready().report
+            self._own.allocate()
+            return self._own.report
 
     @property
     def copied(self) -> Copied:
