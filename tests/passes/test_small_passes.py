@@ -1,4 +1,4 @@
-"""merge_transposes, square, global_pool."""
+"""merge_moves, square, global_pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tflgpu.passes import (
     dequantize_constants,
     fold_constants,
     global_pool,
-    merge_transposes,
+    merge_moves,
     remove_noops,
     square,
 )
@@ -28,15 +28,16 @@ from tests.passes.harness import CONTEXT, RELU, Maker, check, names, only
 def test_two_transposes_become_one(second: tuple[int, ...]) -> None:
     g = Maker()
     y = g.op("TRANSPOSE", g.op("TRANSPOSE", g.input(2, 3, 5), g.ints(2, 0, 1)), g.ints(*second))
-    after = check(g.done(g.op("ABS", y)), merge_transposes.PASS, rtol=0)
-    assert names(after) == ["TRANSPOSE", "ABS"]
-    assert after.nodes[0].origins == (0, 1)
+    after = check(g.done(g.op("ABS", y)), [merge_moves.PASS, remove_noops.PASS], rtol=0)
+    assert names(after) == ["TRANSPOSE", "ABS"][second == (1, 2, 0) :]
+    if second not in ((1, 2, 0), (0, 1, 2)):  # nothing is left, or nothing to merge
+        assert after.nodes[0].origins == (0, 1)
 
 
 def test_a_transpose_and_its_inverse_vanish() -> None:
     g = Maker()
     y = g.op("TRANSPOSE", g.op("TRANSPOSE", g.input(2, 3, 5), g.ints(2, 0, 1)), g.ints(1, 2, 0))
-    after = check(g.done(g.op("ABS", y)), [merge_transposes.PASS, remove_noops.PASS], rtol=0)
+    after = check(g.done(g.op("ABS", y)), [merge_moves.PASS, remove_noops.PASS], rtol=0)
     assert names(after) == ["ABS"]
 
 
@@ -44,7 +45,7 @@ def test_a_transpose_that_others_read_stays_for_them() -> None:
     g = Maker()
     x = g.op("TRANSPOSE", g.input(2, 3, 5), g.ints(2, 0, 1))
     graph = g.done(g.op("ABS", x), g.op("TRANSPOSE", x, g.ints(1, 0, 2)))
-    after = check(graph, merge_transposes.PASS, rtol=0)
+    after = check(graph, merge_moves.PASS, rtol=0)
     assert names(after) == ["TRANSPOSE", "ABS", "TRANSPOSE"]
     assert after.nodes[2].input(0) is after.inputs[0]
 
