@@ -171,3 +171,14 @@ def test_a_cache_that_one_signature_cannot_bind_moves_to_the_host(
         assert model._caches["kv_cache_k_0"].array is not None
         assert_close(found, logits)
         assert_close(decode.read_caches()["kv_cache_k_0"], cache)
+
+
+def test_signatures_have_reports(reference: Any) -> None:
+    with interpreter(reference) as model:
+        decode = model.get_signature_runner("decode", carry=True)
+        assert decode.report.fully_delegated
+        assert len(decode.report.operators) == 10
+        assert model.delegation_report("prefill_4").total_nodes == 4
+        assert model.delegation_report("decode").dispatches == decode.report.dispatches
+        with pytest.raises(InputError, match="no signature 'nothing'"):
+            model.delegation_report("nothing")

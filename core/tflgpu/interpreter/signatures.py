@@ -250,6 +250,17 @@ class SignatureMethods:
             (signature_key,) = keys
         return SignatureRunner(self, signature_key, carry=carry)
 
+    def delegation_report(self, signature_key: str) -> DelegationReport:
+        """Which operators of a signature run where, and why, as `report` says it of the main
+        subgraph; it is allocated where it was not.
+
+        Raises:
+            InputError: there is no signature of that key.
+            StateError: closed or in use.
+            UnsupportedError, DeviceError: as `allocate_tensors`.
+        """
+        return SignatureRunner(self, signature_key).report
+
     def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, RunGuard]:
         """For a runner: a signature, its subgraph, and what keeps other threads out."""
         with self._busy:
