@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import tflgpu
@@ -24,7 +25,8 @@ from tflgpu.language_models.answer import Stops
 from tflgpu.language_models.decoder import Decoder
 from tflgpu.language_models.sampling import Sampling
 from tflgpu.tflite.model_file import SignatureInfo
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.read import read_model
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
 from typer.testing import CliRunner
 
@@ -249,6 +251,17 @@ def test_a_mask_and_parameters_are_filled() -> None:
         hidden = -0.7 * np.finfo(np.float32).max
         np.testing.assert_allclose(logits[:9], [0] * 3 + [hidden] * 6)
         np.testing.assert_array_equal(logits[9:], [2, 3, 3, 0, 0, 0, 0])
+
+
+def test_a_prefill_of_pictures_is_left_out() -> None:
+    text = read_model(bundles.model())
+    picture = spec_of(text)
+    prefill = next(s for s in text.signatures if s.key != "decode")
+    renamed = {"pixels" if n == "tokens" else n: i for n, i in prefill.inputs.items()}
+    pixels = attrs.evolve(prefill, key="prefill_pixels", inputs=renamed)
+    content = write_model(attrs.evolve(picture, signatures=(*text.signatures, pixels)))
+    with Interpreter(model_content=content, experimental_delegates=[]) as interpreter:
+        assert [step.key for step in Decoder(interpreter)._prefill] == ["prefill_4"]
 
 
 # Mistakes

@@ -7,6 +7,7 @@ Caches stay on the device; what comes from there are the logits of one token.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -114,7 +115,11 @@ class Decoder:
         if not self._logits:
             raise ModelError(f"signature {_DECODE!r} has no logits but {listed([*outputs])}")
         self.vocabulary = int(outputs[self._logits]["shape"][-1])
-        steps = [_Step(interpreter, key) for key in keys if key.startswith(_PREFILL)]
+        steps: list[_Step] = []
+        for key in keys:
+            # One that takes a picture, say, is not for a text.
+            with contextlib.suppress(UnsupportedError):
+                steps += [_Step(interpreter, key)] if key.startswith(_PREFILL) else []
         self._prefill = sorted(steps, key=lambda step: -step.count)
         self.room = self._room()
         if most:
