@@ -73,6 +73,7 @@ class SignatureRunner:
         self._busy = busy
         self._carried = _pairs(signature, subgraph, carry)
         self._caches: dict[str, TensorMemory] = interpreter._caches  # noqa: SLF001
+        self._every: dict[int, BoundRuns] = interpreter._bound  # noqa: SLF001
         self._runs: BoundRuns | None = None
         if self._carried:
             self._runs = interpreter._bound_runs(signature.subgraph)  # noqa: SLF001
@@ -130,12 +131,21 @@ class SignatureRunner:
             return {} if self._runs is None else {n: self._cache(n).read() for n in self._carried}
 
     def reset_caches(self) -> None:
-        """Set the caches to zero.
+        """Set the caches to zero. After a run that failed, all of the interpreter begin anew in
+        other memory, on a device opened anew where it is lost.
 
         Raises:
             StateError, DeviceError, UnsupportedError: as `read_caches`.
         """
         with self._busy:
+            broken = [runs for runs in self._every.values() if runs.is_broken]
+            if broken:
+                for runs in self._every.values():
+                    runs.forget()
+                for runs in broken:  # before others are opened on a device that is lost
+                    runs.ready()
+                while self._caches:
+                    self._caches.popitem()[1].close()
             for name in self._carried:
                 cache = self._cache(name)
                 cache.write(np.zeros(cache.shape, cache.dtype))

@@ -28,7 +28,7 @@ from tflgpu.language_models.answer import (
 )
 from tflgpu.language_models.bundle import read_bundle
 from tflgpu.language_models.decoder import Decoder
-from tflgpu.language_models.sampling import Wish
+from tflgpu.language_models.sampling import SamplingRequest
 from tflgpu.language_models.tokenizer import tokenizer_of
 from tflgpu.options import DelegateOptions
 from tflgpu.options.keywords import OptionKeywords, Unpack
@@ -134,7 +134,7 @@ class LanguageModel(Closable, OfProcess):
             DeviceError: the device failed.
         """
         answer = self._begun(
-            prompt, max_tokens, Wish(temperature, top_k, top_p), seed, stop, is_raw=raw
+            prompt, max_tokens, SamplingRequest(temperature, top_k, top_p), seed, stop, is_raw=raw
         )
         with self._guard:
             text = "".join(self._pieces(answer, contextlib.nullcontext()))
@@ -159,7 +159,7 @@ class LanguageModel(Closable, OfProcess):
             As `generate`; when a piece is asked for, also StateError: another prompt was begun.
         """
         answer = self._begun(
-            prompt, max_tokens, Wish(temperature, top_k, top_p), seed, stop, is_raw=raw
+            prompt, max_tokens, SamplingRequest(temperature, top_k, top_p), seed, stop, is_raw=raw
         )
         return AnswerStream(answer, self._pieces(answer, self._guard))
 
@@ -192,7 +192,7 @@ class LanguageModel(Closable, OfProcess):
         self,
         prompt: str,
         max_tokens: int | None,
-        wish: Wish,
+        request: SamplingRequest,
         seed: int | None,
         stop: str | Sequence[str],
         *,
@@ -214,7 +214,7 @@ class LanguageModel(Closable, OfProcess):
             tokenizer,
             tokens,
             stops_of(stops, tokenizer),
-            wish.sampling(rules),
+            request.sampling(rules),
             np.random.default_rng(seed),
             most,
             "length" if max_tokens is not None and max_tokens <= room else "room",

@@ -57,7 +57,7 @@ class Sampling:
 
 
 @frozen
-class Wish:
+class SamplingRequest:
     """What a caller asks for; None is left to the bundle."""
 
     temperature: float | None = None
