@@ -174,6 +174,16 @@ def test_a_cache_that_one_signature_cannot_bind_moves_to_the_host(
         assert_close(decode.read_caches()["kv_cache_k_0"], cache)
 
 
+def test_lanes_and_signatures_share_weights(reference: Any) -> None:
+    with interpreter(reference) as model:
+        decode = model.get_signature_runner("decode", carry=True)
+        decode(**step(TOKENS[0], 0))
+        weights = reference.memory.weights
+        run(model)
+        assert len(model._bound[1]._lanes) == 2
+        assert reference.memory.weights == weights > 0
+
+
 def test_signatures_have_reports(reference: Any) -> None:
     with interpreter(reference) as model:
         decode = model.get_signature_runner("decode", carry=True)
