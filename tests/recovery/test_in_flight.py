@@ -125,6 +125,46 @@ def test_awaiting(delegate: Any) -> None:
             np.testing.assert_array_equal(found, expected(number(n)))
 
 
+def test_a_coroutine_leaves_the_waiting_to_the_driver(
+    monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
+) -> None:
+    """It does not ask again and again, others go on meanwhile, and ending the wait ends no run."""
+    require_backend("vulkan")
+    from tflgpu_vulkan.recording import VulkanRecording
+
+    go_on, asked, sleep = threading.Event(), [], VulkanRecording._sleep
+
+    def wait_and_sleep(recording: Any) -> None:
+        assert go_on.wait(60)
+        sleep(recording)
+
+    def ask(_: Any) -> bool:
+        asked.append(1)
+        return go_on.is_set()
+
+    async def main(interpreter: Any) -> Any:
+        runs = [interpreter.invoke_async({0: number(n)}) for n in range(2)]
+        waiting = [asyncio.ensure_future(run) for run in runs]
+        await asyncio.sleep(0)
+        assert asked
+        for _ in range(100):
+            await asyncio.sleep(0)
+            assert not any(run.done() for run in runs)
+        count = len(asked)
+        await asyncio.sleep(0.05)
+        assert len(asked) == count
+        waiting[0].cancel()
+        await asyncio.wait(waiting[:1])
+        go_on.set()
+        return runs[0].results()[0], (await waiting[1])[0]
+
+    monkeypatch.setattr(VulkanRecording, "_is_over", ask)
+    monkeypatch.setattr(VulkanRecording, "_sleep", wait_and_sleep)
+    with tflgpu.GpuDelegate(backend="vulkan") as delegate, ready(delegate) as interpreter:
+        for n, found in enumerate(asyncio.run(main(interpreter))):
+            np.testing.assert_array_equal(found, expected(number(n)))
+
+
 @pytest.mark.parametrize("way", ["cpu", "divided"])
 @pytest.mark.needs("vulkan")
 def test_where_the_cpu_takes_part(way: str) -> None:
