@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import numpy as np
-
 from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
 from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.budget import bytes_of, check_size, spend
@@ -127,25 +125,23 @@ def _name(value: Value) -> str:
 def _add_tensor(
     graph: Graph, info: TensorInfo, tensors: Sequence[TensorInfo], edge: Collection[int]
 ) -> None:
-    dtype = held_type(info, edge)
-    data: Contents | None = info.data
-    if info.data is not None and info.sparsity is not None:
+    data, dtype = info.data, held_type(info, edge)
+    if data is not None and info.sparsity is not None:
         where = f"the sparse tensor {info.index} ({quoted(info.name)})"
         check_size(info.shape, dtype, where)
         spend("nbytes", bytes_of(info.shape, dtype), where)
-        data = info.sparsity.densify(info.data, info.shape)
+        data = info.sparsity.densify(data, info.shape)
         data.setflags(write=False)
-    quant = info.quantization
-    if data is not None and info.blockwise is not None:
-        real = real_numbers(info, tensors)
-        if not isinstance(real, Unsupported):  # else whoever reads it says why it cannot
-            data, dtype, quant = real, DType.F32, None
-    if isinstance(data, np.ndarray) and info.dtype is DType.BF16:
+    if data is not None and info.dtype is DType.BF16:
         data, dtype = of_bf16(data), DType.F32
         data.setflags(write=False)
-    value = graph.add_value(
-        info.shape, dtype, name=info.name, data=data, quant=quant, id=info.index
-    )
+    held: Contents | None = data
+    quant, name = info.quantization, info.name
+    if data is not None and info.blockwise is not None:
+        real = real_numbers(info, tensors)
+        if not isinstance(real, Unsupported):  # else a node that reads it says why it cannot
+            held, dtype, quant = real, DType.F32, None
+    value = graph.add_value(info.shape, dtype, name=name, data=held, quant=quant, id=info.index)
     value.is_variable = info.is_variable
     value.packed = info.dtype if info.dtype.packed else None
     if info.shape_signature != info.shape:
