@@ -20,7 +20,7 @@ from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.ir.dtypes import DType
 from tflgpu.runtime import compile_or_load
 from tflgpu.runtime.opened_device import OpenedDevice
-from tflgpu.saved import location, option_facts
+from tflgpu.saved import facts, location
 from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.model import checked
 from tflgpu.saved.model_lookup import SavedSource
@@ -206,11 +206,11 @@ def test_whatever_changes_it_is_made_anew(
 
 def test_every_option_is_in_the_key() -> None:
     """Also one that comes later."""
-    said = dict(option_facts.facts_of_options(tflgpu.DelegateOptions()))
+    said = dict(facts.facts_of_options(tflgpu.DelegateOptions()))
     names = {field.name for field in attrs.fields(tflgpu.DelegateOptions)}
     places = {"serialization_dir", "model_token", "enable_serialization"}
     assert {name.removeprefix("option ") for name in said} == names - places
-    other = dict(option_facts.facts_of_options(tflgpu.DelegateOptions(exclude=("ADD",))))
+    other = dict(facts.facts_of_options(tflgpu.DelegateOptions(exclude=("ADD",))))
     assert {name for name in said if said[name] != other[name]} == {"option exclude"}
 
 

@@ -17,14 +17,13 @@ from tflgpu.errors import DeviceError
 from tflgpu.errors.blame import in_a_line
 from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.store import VariableStore
-from tflgpu.interpreter.batching import Batching
 from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.unknown import for_the_host
 from tflgpu.options import DelegateOptions, OnError
-from tflgpu.runtime.opening import open_graph, open_source
-from tflgpu.runtime.provider import Provider, shared_provider
+from tflgpu.runtime.opening import open_graph, open_on_cpu, open_source
+from tflgpu.runtime.provider import Provider, cpu_only, shared_provider
 from tflgpu.runtime.session import Session
 from tflgpu.saved.location import SavedLocation
 from tflgpu.saved.source import Source
@@ -33,6 +32,7 @@ from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
 from tflgpu.values import define, frozen
 
 if TYPE_CHECKING:
+    from tflgpu.interpreter.batching import Batching
     from tflgpu.ops.base import OpDef
     from tflgpu.runtime.repeating import Repeating
 
@@ -196,16 +196,14 @@ class SessionOpener(Holder):
         several = of_texts or bool(for_the_host(graph, has_device=has_device))
         if not self.options.allow_fallback or not several:
             return self._session(graph), edge_of(graph, all_of_it=self.preserve_all)
-        from tflgpu.flow.pieces import PieceOpener  # most models never come here
-        from tflgpu.flow.session import FlowSession
-        from tflgpu.tflite.result_types import settled_model
+        from tflgpu.flow.session import FlowSession  # most models never come here
 
         made = FlowSession(
-            settled_model(self.model, self.ops),
+            self.model,
             number,
             shapes,
             self.ops,
-            PieceOpener(self._session, self._plain, self._repeating),
+            (self._session, self._plain, self._repeating),
             self.store,
             self.cpu.infer,
             preserve_all=self.preserve_all,
@@ -216,15 +214,12 @@ class SessionOpener(Holder):
     def _graph(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
     ) -> Graph:
-        # Not at the top: a start from a kept model builds no graph.
-        from tflgpu.flow.check import check_bodies
-        from tflgpu.flow.cut import check_order
-        from tflgpu.tflite.build import build_graph
+        from tflgpu.tflite.build import build_graph  # a start from a kept model builds no graph
 
-        info = self.model.subgraphs[number]
-        if any(run_by_host(o) for o in info.operators):
+        if any(run_by_host(o) for o in self.model.subgraphs[number].operators):
+            from tflgpu.flow.check import check_bodies
+
             check_bodies(self.model.subgraphs, number)
-            check_order(info)
         return build_graph(self.model, number, self.ops, shapes, warn, self.cpu.infer)
 
     def _session(self, graph: Graph, pairs: Pairs = ()) -> Session:
@@ -248,15 +243,8 @@ class SessionOpener(Holder):
             return repeating(graph, pairs, self.provider, self.cpu)
 
     def _plain(self, graph: Graph) -> Session:
-        from tflgpu.runtime.cpu_session import open_cpu_session
-
-        return open_cpu_session(
-            graph,
-            self.ops,
-            preserve_all=self.preserve_all,
-            side=self.cpu,
-            reason="its shapes change from run to run",
-        )
+        provider = cpu_only(self.options, "its shapes change from run to run")
+        return open_on_cpu(graph, provider, self.cpu, self.preserve_all)
 
 
 def is_kept(

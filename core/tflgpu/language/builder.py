@@ -135,7 +135,7 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     def splat(self, value: Expr, width: int) -> Expr:
         """A vector with ``value`` in every lane."""
-        return make.splat(value, width)
+        return make.splat(make.read(value), width)
 
     def cast(self, value: Expr, scalar: Scalar) -> Expr:
         """Convert lanes (float to integer truncates)."""
@@ -357,7 +357,7 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         Raises:
             KernelError: it uses what read a variable that was set since.
         """
-        if self.reads:
+        if self.reads.known:
             self.reads.check(walk(stmt).order)
         self._blocks[-1].append(stmt)
 

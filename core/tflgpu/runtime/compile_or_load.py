@@ -28,8 +28,8 @@ from tflgpu.ops.unknown import UnknownOp
 from tflgpu.options import InferencePreference
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.provider import Provider
+from tflgpu.saved.facts import facts_of_options, facts_of_registry
 from tflgpu.saved.location import device_facts
-from tflgpu.saved.option_facts import facts_of_options, facts_of_registry
 from tflgpu.saved.source import Facts, Source
 from tflgpu.saved.start import Start, start_of
 

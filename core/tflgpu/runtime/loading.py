@@ -119,7 +119,9 @@ class Loader:
                         (v.id, "the device could not load what has to do with it") for v in held
                     )
                 parts += on_cpu.load(compiled.parts[index])
-            made = placed(report(compiled), on_cpu.placed)
+            made = report(compiled)
+            if on_cpu.placed:
+                made = placed(made, on_cpu.placed)
             session = Session(compiled.graph, parts, made, variables)
         except BaseException:
             attempt(close_all, [part.recording for part in parts])

@@ -23,6 +23,7 @@ from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import objections, partition_by, precision_note, precision_on
+from tflgpu.devices.no_gpu import warn_of_emulation
 from tflgpu.errors import OptionError, StateError
 from tflgpu.errors.blame import attempt
 from tflgpu.language.caps import DeviceCaps
@@ -231,8 +232,6 @@ class OpenedDevice(Holder):
             for reason in self.choice.reasons:
                 CHOICE.warning("tflgpu: %s", reason)
         elif not self.choice.judgement.is_gpu(self._device.info):
-            from tflgpu.devices.no_gpu import warn_of_emulation
-
             precision = self.precision.value
             warn_of_emulation(self._device.info, precision, self.cpu, self.registry, CHOICE)
 

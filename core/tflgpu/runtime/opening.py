@@ -87,7 +87,7 @@ def open_graph(
     except Exception as error:
         if not provider.gives_way:
             raise
-        session = _on_cpu(
+        session = open_on_cpu(
             graph,
             attrs.evolve(provider, reason=failure_of_default(error), code=ReasonCode.DEVICE_FAILED),
             cpu,
@@ -111,6 +111,25 @@ def open_source(source: Source, provider: Provider, cpu: CpuSide) -> tuple[Sessi
         if not provider.gives_way:
             raise
         return None  # it may fail again with the graph, and then the CPU takes over
+
+
+def open_on_cpu(graph: Graph, provider: Provider, cpu: CpuSide, preserve_all: bool) -> Session:
+    """A session of a graph on the CPU alone, for the provider's reason.
+
+    Raises:
+        UnsupportedError: an operator that the CPU cannot run.
+    """
+    from tflgpu.runtime.cpu_session import open_cpu_session
+
+    return open_cpu_session(
+        graph,
+        provider.ops,
+        preserve_all=preserve_all,
+        side=cpu,
+        numerics=provider.numerics,
+        reason=provider.reason,
+        code=provider.code,
+    )
 
 
 def open_whole(graph: Graph, provider: Provider) -> Opened | Sequence[Declined]:
@@ -201,7 +220,7 @@ def _opened(
     graph: Graph, provider: Provider, cpu: CpuSide, preserve_all: bool, fuse: bool, keeping: Pairs
 ) -> Session:
     if provider.opened is None:
-        return _on_cpu(graph, provider, cpu, preserve_all)
+        return open_on_cpu(graph, provider, cpu, preserve_all)
     opened = _usable(provider)
     if opened.device is None:
         return _without_device(graph, provider, opened, cpu, preserve_all)
@@ -282,15 +301,11 @@ def _loaded(
         session = _faster(session, graph, compiled, target, provider, loader, report)
     if options.accuracy_guard is not None:
         from tflgpu.runtime.guard.guard import guard_session
-        from tflgpu.runtime.guard.workshop import Workshop
 
         def again(graph: Graph, target: Target) -> Compiled:
             return opened.noted(compile_graph(graph, target))
 
-        shop = Workshop(
-            graph, target, loader, again, report, provider.accuracy.append, options.allow_fallback
-        )
-        guard_session(session, shop, options.accuracy_guard)
+        guard_session(session, graph, target, loader, again, report, provider)
     return session
 
 
@@ -318,20 +333,6 @@ def _faster(
         raise
 
 
-def _on_cpu(graph: Graph, provider: Provider, cpu: CpuSide, preserve_all: bool) -> Session:
-    from tflgpu.runtime.cpu_session import open_cpu_session
-
-    return open_cpu_session(
-        graph,
-        provider.ops,
-        preserve_all=preserve_all,
-        side=cpu,
-        numerics=provider.numerics,
-        reason=provider.reason,
-        code=provider.code,
-    )
-
-
 def _without_device(
     graph: Graph, provider: Provider, opened: OpenedDevice, cpu: CpuSide, preserve_all: bool
 ) -> Session:
@@ -342,7 +343,7 @@ def _without_device(
             + opened.why_none.replace(ALL_ON_CPU, "")
         )
     provider.keeping.insist_on_device(None, opened.why_none)
-    session = _on_cpu(graph, provider, cpu, preserve_all)
+    session = open_on_cpu(graph, provider, cpu, preserve_all)
     session.report = attrs.evolve(session.report, choice=opened.choice.reasons)
     return session
 
@@ -351,7 +352,7 @@ def _none_delegated(
     graph: Graph, report: DelegationReport, provider: Provider, cpu: CpuSide, preserve_all: bool
 ) -> Session:
     """The CPU runs all of it, as the file has it and not as the device would have had it."""
-    session = _on_cpu(graph, provider, cpu, preserve_all)
+    session = open_on_cpu(graph, provider, cpu, preserve_all)
     ran = session.report
     session.report = attrs.evolve(
         placed(report, {r.node: r.runs_on for r in ran.refusals}),

@@ -17,8 +17,8 @@ from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.sources import Plugin
-from tflgpu.saved.code import code_by, hand_over
 from tflgpu.saved.facts import facts_of
+from tflgpu.saved.kernel import code_by, hand_over
 from tflgpu.saved.key import Key, key_of
 from tflgpu.saved.model import read_saved, read_start, write_saved
 from tflgpu.saved.source import Facts, Source
