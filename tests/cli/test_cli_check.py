@@ -28,6 +28,7 @@ from tflgpu.tools.check_outputs import (
 )
 
 from tests.cli.cli_helpers import Hooks, Tflgpu
+from tests.small_models import small_spec, tensor_of
 
 pytest.importorskip("ai_edge_litert")
 
@@ -169,15 +170,18 @@ class TestProfiles:
     @pytest.fixture
     def floats(self, write: Any) -> Path:
         """RGB, sizes that change, a move, and an operator that TFLite's delegate does not take."""
-        tensors = [
-            TensorSpec("image", (1, 4, 4, 3), shape_signature=(-1, 4, 4, 3)),
-            TensorSpec("flat", (1, 48)), TensorSpec("y", (1, 48)),
-        ]  # fmt: skip
-        operators = [
-            OperatorSpec("RESHAPE", {"new_shape": (1, 48)}, (0,), (1,)),
-            OperatorSpec("ROUND", {}, (1,), (2,)),
-        ]
-        return write("floats", ModelSpec(tensors, operators, (0,), (2,)))
+        return write(
+            "floats",
+            small_spec(
+                {
+                    "image": tensor_of((1, 4, 4, 3), shape_signature=(-1, 4, 4, 3)),
+                    "flat": (1, 48),
+                    "y": (1, 48),
+                },
+                ("flat = RESHAPE(image)", {"new_shape": (1, 48)}),
+                "y = ROUND(flat)",
+            ),
+        )
 
     def test_exit_codes(self, tflgpu: Tflgpu, floats: Path, chain: Path) -> None:
         assert tflgpu("check", floats, "--as", "tflite-gpu").exit_code == 0

@@ -16,12 +16,12 @@ from tflgpu.cli.inputs import load
 from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu.tools.difference import difference
 from tflgpu.tools.runs import random_input
 
 from tests.cli.cli_helpers import Tflgpu
+from tests.small_models import small_spec, tensor_of
 
 CPU = ("--backend", "cpu", "--runs", "1")
 
@@ -265,9 +265,11 @@ class TestCompare:
     ) -> None:
         require_backend("litert")
         scale = Quantization((0.05,), (0,))
-        tensors = [TensorSpec(n, (1, 8), DType.I8, quantization=scale) for n in ("x", "y")]
         path = tmp_path / "relu.tflite"
-        content = ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,))
+        content = small_spec(
+            dict.fromkeys(("x", "y"), tensor_of((1, 8), DType.I8, quantization=scale)),
+            "y = RELU(x)",
+        )
         path.write_bytes(write_model(content))
         x = save(tmp_path / "x.npy", np.full((1, 8), 100, np.int8))
         for steps, code in ((1, 0), (2, 0), (3, 1)):
@@ -532,12 +534,16 @@ class TestTexts:
     @pytest.fixture
     def echo(self, write: Any) -> Path:
         to = np.array([1, 2], np.int32)
-        tensors = [
-            TensorSpec("x", (2,), DType.STRING), TensorSpec("to", (2,), DType.I32, data=to),
-            TensorSpec("y", (1, 2), DType.STRING),
-        ]  # fmt: skip
         return write(
-            "echo", ModelSpec(tensors, [OperatorSpec("RESHAPE", {}, (0, 1), (2,))], (0,), (2,))
+            "echo",
+            small_spec(
+                {
+                    "x": tensor_of((2,), DType.STRING),
+                    "to": tensor_of((2,), DType.I32, data=to),
+                    "y": tensor_of((1, 2), DType.STRING),
+                },
+                "y = RESHAPE(x, to)",
+            ),
         )
 
     @pytest.mark.parametrize("texts", [np.array(["a", "größe"]), np.array([b"a", b"gr\xc3\xb6"])])

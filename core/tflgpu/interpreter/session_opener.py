@@ -20,6 +20,7 @@ from tflgpu.flow.store import VariableStore
 from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.unknown import for_the_host
 from tflgpu.options import DelegateOptions, OnError
 from tflgpu.runtime.opening import open_graph, open_on_cpu, open_source
@@ -98,6 +99,12 @@ class SessionOpener(Holder):
     def is_default(self) -> bool:
         """Whether sessions are on the shared device, so that others may replace them."""
         return self._provider is not None and self._provider.gives_way
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether the CPU took over, since a run failed, or since there was no default device."""
+        found = self._provider
+        return found is not None and found.code is ReasonCode.DEVICE_FAILED
 
     @property
     def on_error(self) -> OnError:
