@@ -15,15 +15,7 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.errors import OptionError
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import priorities, sources
-from tflgpu.options.checks import (
-    check_backend,
-    check_nodes,
-    check_on_error,
-    check_partitioning,
-    check_precision,
-    check_serialization,
-    check_wait,
-)
+from tflgpu.options.checks import check_options
 from tflgpu.options.definition import variable
 from tflgpu.options.enums import ExperimentalFlags, ForceBackend, InferencePriority
 from tflgpu.options.environment import environment_options
@@ -159,13 +151,7 @@ class DelegateOptions(OptionList):
     def __attrs_post_init__(self) -> None:
         """Check the options against each other."""
         _ = self.priorities
-        check_backend(self.backend, self.device, self.allow_fallback)
-        check_precision(self.precision, self.is_precision_loss_allowed)
-        check_nodes(self.first_delegate_node_index, self.last_delegate_node_index)
-        check_serialization(self.serialization_dir, self.model_token, self.enable_serialization)
-        check_wait(self.wait_type)
-        check_partitioning(self.partitioning, self.allow_fallback)
-        check_on_error(self.on_error, self.allow_fallback)
+        check_options(self)
 
     @property
     def priorities(self) -> tuple[InferencePriority, InferencePriority, InferencePriority]:

@@ -21,13 +21,13 @@ import attrs
 from tflgpu.compiler import compile_graph
 from tflgpu.compiler.carried_state import Pairs
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.parts import Declined, Part, all_declined
+from tflgpu.compiler.parts import Declined, all_declined
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
 from tflgpu.devices.choose import ALL_ON_CPU
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import unmatched_names
-from tflgpu.errors import MemoryLimitError, SavedModelError, UnsupportedError
+from tflgpu.errors import MemoryLimitError, UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode
@@ -262,7 +262,7 @@ def _opened_source(
         # What was compiled just now is as it would be without a file.
         if vars(source).get("compiled") is start.compiled:
             raise
-    # By the times that were measured since it may have other parts than the one that was kept.
+    # What was kept has no nodes of a part, which would let that part run on the CPU.
     fresh = fresh_start(source, opened)
     return _of_start(source, fresh, provider, opened, cpu), fresh
 
@@ -280,8 +280,8 @@ def _of_start(
             return insisted(start.report, opened)
         return _report(source.graph, opened, loaded)  # a part could not be loaded
 
-    loader, whole = opened.loader(cpu), partial(_whole, source, start)
-    return _told(opened.used(lambda: loader.open(compiled, report_of_loaded, whole)), provider)
+    loader = opened.loader(cpu)
+    return _told(opened.used(lambda: loader.open(compiled, report_of_loaded)), provider)
 
 
 def _loaded(
@@ -377,20 +377,3 @@ def _report(graph: Graph, opened: OpenedDevice, compiled: Compiled) -> Delegatio
 def _warn_of_names(graph: Graph, opened: OpenedDevice) -> None:
     for sentence in unmatched_names(opened.options, graph):
         _LOG.warning("tflgpu: %s", sentence)
-
-
-def _whole(source: Source, start: Start) -> Compiled:
-    """The compiled graph with all of its nodes, where a start was kept without.
-
-    Raises:
-        SavedModelError: by the times that were measured since it has other parts.
-    """
-    found = source.compiled
-    if [_outline(p) for p in found.parts] != [_outline(p) for p in start.compiled.parts]:
-        raise SavedModelError("the parts of this model have changed since it was saved")
-    return found
-
-
-def _outline(part: Part) -> tuple[object, ...]:
-    edges = ([value.id for value in values] for values in (part.inputs, part.outputs))
-    return (part.delegated, part.count, *edges)

@@ -111,7 +111,7 @@ class SavedLocation:
             SavedModelError: the saved model is not this one for this device.
             PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
         """
-        facts = partial(device_facts, device, plugins)
+        facts = partial(facts_of, device.info, device.caps, plugins)
         if self.saved is not None:
             if isinstance(device, NodeDevice):
                 raise SavedModelError(f"{self.saved} has kernels, and this device runs none")
@@ -138,12 +138,6 @@ def write(
     Raises:
         SavedModelError: something in it cannot be saved, or the file cannot be written.
     """
-    key = key_of(graph, target, device_facts(device, plugins, lasting=True), lasting=True)
+    facts = facts_of(device.info, device.caps, plugins, lasting=True)
+    key = key_of(graph, target, facts, lasting=True)
     write_saved(path, compiled, graph, key, code_by(device))
-
-
-def device_facts(
-    device: Device | NodeDevice, plugins: Iterable[Plugin], *, lasting: bool = False
-) -> Facts:
-    """Those of `facts_of`, of an opened device."""
-    return facts_of(device.info, device.caps, plugins, lasting=lasting)
