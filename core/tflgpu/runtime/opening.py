@@ -140,7 +140,7 @@ def open_whole(graph: Graph, provider: Provider) -> Opened | Sequence[Declined]:
     """
     opened = _usable(provider)
     if opened.device is None:
-        return declined(graph, provider)
+        return all_declined(graph, opened.why_none, ReasonCode.NO_DEVICE)
     target = opened.target().for_all()
     compiled = compile_or_load(graph, target, provider)
     if compiled.refusals:
@@ -156,21 +156,6 @@ def open_whole(graph: Graph, provider: Provider) -> Opened | Sequence[Declined]:
         return all_declined(graph, str(error), ReasonCode.DEVICE_LIMIT)
     gain, seconds = (sum(getattr(p, n) for p in compiled.parts) for n in ("gain", "seconds"))
     return Opened(session, gain, seconds, sum(plan.device_bytes for plan in compiled.plans))
-
-
-def declined(graph: Graph, provider: Provider) -> Sequence[Declined]:
-    """The operators that the device refuses, as far as that shows before kernels are made.
-
-    Raises:
-        StateError, PluginError, GraphError: as `open_graph`.
-    """
-    from tflgpu.compiler.compile import declined as declined_on
-
-    opened = _usable(provider)
-    if opened.device is None:
-        return all_declined(graph, opened.why_none, ReasonCode.NO_DEVICE)
-    _warn_of_names(graph, opened)
-    return declined_on(graph, opened.target())
 
 
 def compiled_on(graph: Graph, provider: Provider) -> Compiled:
@@ -192,6 +177,12 @@ def sees_each_run(provider: Provider) -> str:
     if options.inference_preference is InferencePreference.SUSTAINED_SPEED:
         return "two forms of the model are tried (inference_preference)"
     return ""
+
+
+def warn_of_names(graph: Graph, opened: OpenedDevice) -> None:
+    """Say which names in the options no operator of a graph has."""
+    for sentence in unmatched_names(opened.options, graph):
+        _LOG.warning("tflgpu: %s", sentence)
 
 
 def insisted(report: DelegationReport, opened: OpenedDevice) -> DelegationReport:
@@ -225,7 +216,7 @@ def _opened(
     if opened.device is None:
         return _without_device(graph, provider, opened, cpu, preserve_all)
     refuse_unknown(graph, "neither the device nor the CPU can run")
-    _warn_of_names(graph, opened)
+    warn_of_names(graph, opened)
     target = opened.target() if fuse else opened.target().unfused()
     wanted = with_all_results(graph) if preserve_all else graph
     compiled = compile_or_load(wanted, target, provider)
@@ -372,8 +363,3 @@ def _told(session: Session, provider: Provider) -> Session:
 
 def _report(graph: Graph, opened: OpenedDevice, compiled: Compiled) -> DelegationReport:
     return insisted(report_of(graph, compiled), opened)
-
-
-def _warn_of_names(graph: Graph, opened: OpenedDevice) -> None:
-    for sentence in unmatched_names(opened.options, graph):
-        _LOG.warning("tflgpu: %s", sentence)
