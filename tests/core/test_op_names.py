@@ -62,7 +62,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"MUL", "DIV", "TRANSPOSE", "RESHAPE", "TILE", "BROADCAST_TO"}),
         "reads what converters make of the operands of attention",
     ),
-    "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
+    "passes/dequantize_constants.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
     "passes/fuse_normalization.py": (
         frozenset({"MEAN", "SQUARED_DIFFERENCE", "SQUARE", "RSQRT", "SQRT", "ADD", "SUB", "MUL",
                    "DIV", "MEAN_STDDEV_NORMALIZATION"}),
@@ -82,7 +82,9 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "brings the same chains into one form",
     ),
     "passes/merge_padding.py": (frozenset({"PAD", "PADV2"}), "moves these into filters"),
-    "passes/merge_transposes.py": (frozenset({"TRANSPOSE"}), "makes one of two"),
+    "passes/read_rows.py": (frozenset({"ATTENTION"}), "is about its operands"),
+    "passes/merge_moves.py": (
+        frozenset({"TRANSPOSE", "RESHAPE"}), "makes these of what they do together"),
     "passes/remove_noops.py": (
         frozenset({"RESHAPE", "TRANSPOSE"}), "makes these of whatever does the same"),
     "passes/sink_reshapes.py": (frozenset({"RESHAPE"}), "moves it"),
@@ -116,6 +118,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "passes/unfold_normalization.py": (
         frozenset({"RESHAPE", "MEAN_STDDEV_NORMALIZATION"}), "takes the first away around the last"
     ),
+    "cli/demo.py": (frozenset({"ADD"}), "writes a model of one for the documents"),
     "tools/check.py": (
         frozenset({"TFLite_Detection_PostProcess"}), "judges its results as boxes"),
     "tools/check_advice.py": (

@@ -14,7 +14,7 @@ from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import (
     fuse_normalization,
     keep_dims,
-    merge_transposes,
+    merge_moves,
     remove_noops,
     sink_transposes,
     unfold_normalization,
@@ -277,7 +277,7 @@ def test_every_layer_of_real_models_is_found(
 UNFOLD_RTOL = 2e-6
 UNFOLD = [
     sink_transposes.PASS,
-    merge_transposes.PASS,
+    merge_moves.PASS,
     remove_noops.PASS,
     unfold_normalization.PASS,
 ]

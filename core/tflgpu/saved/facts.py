@@ -37,8 +37,9 @@ from tflgpu.saved.stamps import stamp
 
 #: The distribution that brings the shipped backends too.
 _NAME = "tflgpu"
-#: Options that only say where files lie.
-_PLACES = frozenset({"serialization_dir", "model_token", "enable_serialization"})
+#: Options that only say where files lie, and which of several devices is meant: what the device is
+#: stands in the key by itself, so that workers with equal GPUs compile once.
+_PLACES = frozenset({"serialization_dir", "model_token", "enable_serialization", "device"})
 
 
 def facts_of(
