@@ -18,7 +18,6 @@ from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.classes import Classes, classes_for
 from tflgpu.saved.container import index_bytes
-from tflgpu.saved.flatten import Flattener
 from tflgpu.saved.source import FILE, Facts
 
 if TYPE_CHECKING:
@@ -114,6 +113,8 @@ def graph_digest(graph: Graph) -> str:
 
 
 def _digest(value: Any, classes: Classes) -> str:
+    from tflgpu.saved.flatten import Flattener  # a start's key is texts
+
     flat = Flattener(classes).flat(value)
     digest = hashlib.sha256(index_bytes(flat.index()))
     for blob in flat.blobs:

@@ -14,7 +14,6 @@ from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.classes import Classes, classes_for, classes_of_file
 from tflgpu.saved.container import Content, Index, packed, unpacked
-from tflgpu.saved.flatten import Flattener
 from tflgpu.saved.kernel import CodeOf, SavedKernel
 from tflgpu.saved.key import Key
 from tflgpu.saved.model_lookup import FileLookup, GraphLookup, ModelLookup, kernels_of
@@ -45,6 +44,8 @@ def saved_bytes(
         SavedModelError: there is something in it that a file cannot have; or a plugin's rule failed
             when it was compiled, and might not the next time.
     """
+    from tflgpu.saved.flatten import Flattener  # most files are only read
+
     compiled = root.compiled if isinstance(root, Start) else root
     if compiled.broken_rules:
         why = next(iter(compiled.broken_rules.values()))
