@@ -135,8 +135,7 @@ def device_provider(
     Raises:
         DeviceError, OptionError: as `OpenedDevice`.
     """
-    opened = OpenedDevice(options, progress=progress)
-    return _on(opened, keeping)
+    return _on(OpenedDevice(options, progress=progress), keeping)
 
 
 def cpu_only(

@@ -62,9 +62,10 @@ class SavedLocation:
             return self
         return attrs.evolve(self, folder=default_folder())
 
-    def knows(self, source: Source) -> bool:
-        """Whether there is something of a model's file, so that it was read before."""
-        return self.folder is not None and knows(self.folder, lambda: source.digest)
+    def knows(self, digest: Callable[[], str]) -> bool:
+        """Whether there is something of the model's file with this digest, so that it was read
+        before."""
+        return self.folder is not None and knows(self.folder, digest)
 
     def start(
         self,
