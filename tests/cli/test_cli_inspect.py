@@ -132,8 +132,8 @@ def test_without_any_backend_it_is_an_error(tflgpu: Tflgpu, scale: Path, install
     assert "nothing that could stand in" in result.stderr
 
 
-def test_opencl(tflgpu: Tflgpu, scale: Path, require_backend: Any) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_opencl(tflgpu: Tflgpu, scale: Path) -> None:
     assert "judged by opencl" in tflgpu("inspect", scale, "--backend", "opencl").stdout
 
 
