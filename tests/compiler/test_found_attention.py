@@ -61,7 +61,7 @@ class Building:
                 fields,
                 list(inputs),
                 [made],
-                version=2 if name == "BROADCAST_TO" else self.version,
+                version={"BROADCAST_TO": 2, "RESHAPE": 1}.get(name, self.version),
             )
         )
         return made
