@@ -67,8 +67,8 @@ class LiteRTRecording(BaseNodeRecording, Holder):
             (v, run.variables[v.id])
             for v in {v.id: v for n in run.nodes for v in n.inputs if v and v.is_variable}.values()
         ]
-        fed = [*zip(run.inputs, self.inputs, strict=True), *states]
-        fetched = [*zip(run.outputs, self.outputs, strict=True), *states]
+        fed = [*zip(run.inputs, self._inputs, strict=True), *states]
+        fetched = [*zip(run.outputs, self._outputs, strict=True), *states]
         # Tensors without elements have nothing to move, and perhaps no memory.
         self._before = [(opened.setter(v.id), array) for v, array in fed if array.size]
         self._after = [(opened.view(v.id), array) for v, array in fetched if array.size]

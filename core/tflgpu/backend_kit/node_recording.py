@@ -11,26 +11,25 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime, NodeRun
 from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.errors import StateError
+from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 
 
 class BaseNodeRecording(ABC):
     """A `tflgpu.contract.device.Recording` for a `NodeDevice` whose runs are over when they return.
 
-    A subclass has `_compute`, which reads ``inputs`` and writes ``outputs``, in place.
+    A subclass has `_compute`, which reads ``_inputs`` and writes ``_outputs``, in place.
 
     Attributes:
         kind: Who computes, as messages call it ("NumPy").
-        inputs: Writable host arrays, one per input.
-        outputs: Host arrays, one per output.
     """
 
     kind = ""
 
     def __init__(self, run: NodeRun) -> None:
         """With arrays of zeros for what the nodes read and give."""
-        self.inputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.inputs)
-        self.outputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.outputs)
+        self._inputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.inputs)
+        self._outputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.outputs)
         self._closed = False
 
     @abstractmethod
@@ -40,6 +39,16 @@ class BaseNodeRecording(ABC):
         Raises:
             DeviceError: one failed; names it.
         """
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Writable host arrays, one per input."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Host arrays, one per output."""
+        return self._outputs
 
     def run(self) -> None:
         """Compute every node.

@@ -75,11 +75,11 @@ class ReferenceRecording(BaseNodeRecording):
     def _compute(self) -> None:
         env = dict(self._constants)
         env.update(self._run.variables)
-        env.update((v.id, a) for v, a in zip(self._run.inputs, self.inputs, strict=True))
+        env.update((v.id, a) for v, a in zip(self._run.inputs, self._inputs, strict=True))
         with np.errstate(all="ignore"):
             for call in self._calls:
                 self._call(call, env)
-        for value, array in zip(self._run.outputs, self.outputs, strict=True):
+        for value, array in zip(self._run.outputs, self._outputs, strict=True):
             np.copyto(array, env[value.id])
 
     def _call(self, call: _Call, env: dict[int, Array]) -> None:
