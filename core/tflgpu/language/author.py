@@ -28,7 +28,8 @@ _modules = _Modules()
 
 def here() -> Place:
     """The author's place, now."""
-    frame = sys._getframe(1)  # noqa: SLF001  (a stack's summary takes a hundred times as long)
+    # A stack's summary takes a hundred times as long. Who calls this is no author either.
+    frame = sys._getframe(2)  # noqa: SLF001
     while _modules[frame.f_globals.get("__name__", "")]:
         if frame.f_back is None:
             break

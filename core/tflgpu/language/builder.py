@@ -297,7 +297,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         cond = make.condition(cond)
         if cond.type.scalar is not Scalar.BOOL or cond.type.width != 1:
             raise refused(f"{self.name}: a condition is one boolean, not {cond.type}")
-        self.reads.check(postorder([cond]))
+        if self.reads.known:
+            self.reads.check(postorder([cond]))
         self.reads.enter()
         body = yield from self._block()
         self.reads.leave()
@@ -326,7 +327,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         if step <= 0:
             raise refused(f"{self.name}: a loop's step is positive, not {step}")
         first, end = self._index(start), self._index(stop)
-        self.reads.check(postorder([first, end]))
+        if self.reads.known:
+            self.reads.check(postorder([first, end]))
         self.reads.enter(is_loop=True)
         index = Name(I32, self._fresh(name))
         self._blocks.append([])
