@@ -140,7 +140,7 @@ def test_vectors_that_are_taken_apart_are_moved_by_a_kernel(
     device: Device, order: Sequence[int]
 ) -> None:
     net = Net(1, 5, 16)
-    net.op("TANH")
+    net.op("SOFTMAX", beta=1.0)
     net.reshape(1, 5, 4, 4)
     net.transpose(*order)
     net.op("SOFTMAX", beta=1.0)
