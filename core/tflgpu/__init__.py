@@ -33,16 +33,18 @@ from tflgpu.errors import (
     NotAllocatedError,
     OptionError,
     PluginError,
+    QueueFullError,
     ResizeError,
     RunTimeoutError,
     SavedModelError,
+    SignatureError,
     StateError,
     TflgpuError,
     UnsupportedError,
 )
 
 if TYPE_CHECKING:
-    from tflgpu import profiles
+    from tflgpu import compiled_model, profiles
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.compiler.report import DelegationReport
     from tflgpu.contract.device import DeviceInfo
@@ -125,11 +127,13 @@ __all__ = [
     "PluginError",
     "Pool",
     "Precision",
+    "QueueFullError",
     "ResizeError",
     "Results",
     "RunProfile",
     "RunTimeoutError",
     "SavedModelError",
+    "SignatureError",
     "SignatureRunner",
     "StateError",
     "Task",
@@ -141,6 +145,7 @@ __all__ = [
     "__version__",
     "benchmark",
     "check",
+    "compiled_model",
     "converters",
     "delegate_library",
     "devices",
@@ -193,6 +198,7 @@ _HOMES = {
 }
 
 _MODULES = {
+    "compiled_model": "tflgpu.compiled_model",
     "converters": "tflgpu.tflite.converters",
     "devices": "tflgpu.devices",
     "profiles": "tflgpu.profiles",

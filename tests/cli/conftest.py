@@ -18,11 +18,12 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.plugins import registry as plugins
 from tflgpu.plugins.registry import Registry
 from tflgpu.tflite.model_file import SignatureInfo
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.spec import ModelSpec
 from tflgpu.tflite.write import write_model
 from typer.testing import CliRunner
 
 from tests.cli.cli_helpers import Ran, Tflgpu
+from tests.small_models import small_spec, tensor_of
 
 
 @pytest.fixture
@@ -62,15 +63,13 @@ def scale(write: Any) -> Path:
     factors = np.array([1, -2, 3], np.float32)
     return write(
         "scale",
-        ModelSpec(
-            [
-                TensorSpec("x", (1, 3), shape_signature=(-1, 3)),
-                TensorSpec("factors", (3,), data=factors),
-                TensorSpec("y/out", (1, 3), shape_signature=(-1, 3)),
-            ],
-            [OperatorSpec("MUL", {}, (0, 1), (2,))],
-            (0,),
-            (2,),
+        small_spec(
+            {
+                "x": tensor_of((1, 3), shape_signature=(-1, 3)),
+                "factors": tensor_of((3,), data=factors),
+                "y/out": tensor_of((1, 3), shape_signature=(-1, 3)),
+            },
+            "y/out = MUL(x, factors)",
             signatures=(SignatureInfo("serve", 0, {"image": 0}, {"scores": 2}),),
             description="three factors",
         ),
@@ -96,9 +95,13 @@ def image_model(write: Any) -> Callable[..., Path]:
     """``image_model(dtype, shape)``: gives its image back, in other words a RESHAPE."""
 
     def make(dtype: DType = DType.F32, shape: tuple[int, ...] = (1, 4, 6, 3)) -> Path:
-        tensors = [TensorSpec("image", shape, dtype), TensorSpec("same", shape, dtype)]
-        same = OperatorSpec("RESHAPE", {"new_shape": shape}, (0,), (1,))
-        return write("image", ModelSpec(tensors, [same], (0,), (1,)))
+        return write(
+            "image",
+            small_spec(
+                {"image": tensor_of(shape, dtype), "same": tensor_of(shape, dtype)},
+                ("same = RESHAPE(image)", {"new_shape": shape}),
+            ),
+        )
 
     return make
 
@@ -106,16 +109,15 @@ def image_model(write: Any) -> Callable[..., Path]:
 @pytest.fixture
 def two_inputs(write: Any) -> Path:
     """``c = a - b``."""
-    tensors = [TensorSpec(n, (2, 3)) for n in "abc"]
-    return write("sub", ModelSpec(tensors, [OperatorSpec("SUB", {}, (0, 1), (2,))], (0, 1), (2,)))
+    return write("sub", small_spec(dict.fromkeys("abc", (2, 3)), "c = SUB(a, b)"))
 
 
 @pytest.fixture
 def mystery(write: Any) -> Path:
     """A custom op that nothing knows, then a RELU."""
-    tensors = [TensorSpec(n, (2, 3)) for n in "abc"]
-    operators = [OperatorSpec("Mystery", {}, (0,), (1,)), OperatorSpec("RELU", {}, (1,), (2,))]
-    return write("mystery", ModelSpec(tensors, operators, (0,), (2,)))
+    return write(
+        "mystery", small_spec(dict.fromkeys("abc", (2, 3)), "b = Mystery(a)", "c = RELU(b)")
+    )
 
 
 @pytest.fixture

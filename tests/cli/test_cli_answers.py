@@ -12,6 +12,7 @@ import pytest
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 
 from tests.cli.cli_helpers import Tflgpu
+from tests.small_models import small_spec
 from tests.tools import task_models as models
 
 pytest.importorskip("PIL", reason="needs tflgpu[image]")
@@ -158,8 +159,7 @@ def test_texts(tflgpu: Tflgpu, folder: Path) -> None:
 
 def test_one_series_beside_another_input(tflgpu: Tflgpu, folder: Path) -> None:
     shape = (1, 8, 10, 3)
-    tensors = [TensorSpec(n, shape) for n in "abc"]
-    spec = ModelSpec(tensors, [OperatorSpec("ADD", {}, (0, 1), (2,))], (0, 1), (2,))
+    spec = small_spec(dict.fromkeys("abc", shape), "c = ADD(a, b)")
     models.write(folder / "add.tflite", spec)
     np.save("ones.npy", np.ones(shape, np.float32))
     for n in range(2):

@@ -24,11 +24,10 @@ from tflgpu.cli import console
 from tflgpu.cli.app import COMMANDS, make_app
 from tflgpu.errors import ModelError, OptionError, PluginError
 from tflgpu.plugins import registry as plugins
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 from typer.testing import CliRunner
 
 from tests.cli.cli_helpers import Hooks, Tflgpu
+from tests.small_models import small_model, tensor_of
 
 
 def test_the_script_is_main() -> None:
@@ -279,16 +278,17 @@ BACKENDS = ["opencl", "vulkan", "wgpu"]
 
 def two_products() -> bytes:
     """Matrix products of two sizes, so that there are two kernels."""
-    tensors = [
-        TensorSpec("x", (3, 7)), TensorSpec("v", (5, 7), data=np.ones((5, 7), np.float32)),
-        TensorSpec("t", (3, 5)), TensorSpec("w", (11, 5), data=np.ones((11, 5), np.float32)),
-        TensorSpec("y", (3, 11)),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("FULLY_CONNECTED", {}, (0, 1, -1), (2,)),
-        OperatorSpec("FULLY_CONNECTED", {}, (2, 3, -1), (4,)),
-    ]
-    return write_model(ModelSpec(tensors, operators, (0,), (4,)))
+    return small_model(
+        {
+            "x": (3, 7),
+            "v": tensor_of((5, 7), data=np.ones((5, 7), np.float32)),
+            "t": (3, 5),
+            "w": tensor_of((11, 5), data=np.ones((11, 5), np.float32)),
+            "y": (3, 11),
+        },
+        "t = FULLY_CONNECTED(x, v, -)",
+        "y = FULLY_CONNECTED(t, w, -)",
+    )
 
 
 def prepared(backend: str, progress: Callable[[int, int], object]) -> None:

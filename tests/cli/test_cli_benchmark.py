@@ -31,8 +31,9 @@ def test_tables(tflgpu: Tflgpu, scale: Path) -> None:
     for word in ("min", "p50", "p95", "p99", "mean", "deviation", "items/s", "of it device"):
         assert word in ran.stdout
     rows = [line.split("  ") for line in ran.stdout.splitlines() if line.startswith("tflgpu")]
-    assert len(rows) == 4  # times, parts, memory, note
+    assert len(rows) == 5  # times, parts, why there are no copies, memory, note
     assert "".join(rows[1]).count("not told") == 2  # upload and download
+    assert "tflgpu cpu_ref f32: nothing is copied: the device works in" in ran.stdout
     assert "tflgpu cpu_ref f32: 1 of 1 operators on NumPy kernel interpreter" in ran.stdout
     assert "opening tflgpu cpu_ref f32" in ran.stderr
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tflgpu.cli.app import make_app
 from tflgpu.ir.dtypes import DType
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from typer.testing import CliRunner
 
 from tests.cli.cli_helpers import Tflgpu
+from tests.small_models import small_spec, tensor_of
 
 INTERPRETER = ("--backend", "cpu_ref", "--device", "1")
 
@@ -64,15 +64,10 @@ def test_what_only_the_cpu_takes(tflgpu: Tflgpu, write: Any) -> None:
     """f64 has a reference but no kernel; the RELU after it has both."""
     path = write(
         "double",
-        ModelSpec(
-            [
-                TensorSpec("x", (2, 3), DType.F64),
-                TensorSpec("m", (2, 3)),
-                TensorSpec("y", (2, 3)),
-            ],
-            [OperatorSpec("CAST", {}, (0,), (1,)), OperatorSpec("RELU", {}, (1,), (2,))],
-            (0,),
-            (2,),
+        small_spec(
+            {"x": tensor_of((2, 3), DType.F64), "m": (2, 3), "y": (2, 3)},
+            "m = CAST(x)",
+            "y = RELU(m)",
         ),
     )
     result = tflgpu("inspect", path, *INTERPRETER, "--json")
@@ -85,16 +80,10 @@ def test_what_only_the_cpu_takes(tflgpu: Tflgpu, write: Any) -> None:
 def test_folded_operators(tflgpu: Tflgpu, write: Any) -> None:
     path = write(
         "folded",
-        ModelSpec(
-            [
-                TensorSpec("x", (3,)),
-                TensorSpec("a", (3,), data=np.ones(3, np.float32)),
-                TensorSpec("b", (3,)),
-                TensorSpec("y", (3,)),
-            ],
-            [OperatorSpec("ABS", {}, (1,), (2,)), OperatorSpec("ADD", {}, (0, 2), (3,))],
-            (0,),
-            (3,),
+        small_spec(
+            {"x": (3,), "a": tensor_of((3,), data=np.ones(3, np.float32)), "b": (3,), "y": (3,)},
+            "b = ABS(a)",
+            "y = ADD(x, b)",
         ),
     )
     result = tflgpu("inspect", path, *INTERPRETER, "--json")
@@ -129,18 +118,25 @@ def test_opencl(tflgpu: Tflgpu, scale: Path, require_backend: Any) -> None:
 @pytest.fixture
 def mixed(write: Any) -> Path:
     """Two operators that no device takes, one that it does, and shapes that only a run tells."""
-    tensors = [
-        *(TensorSpec(name, (2, 3), DType.F64) for name in ("x", "a")), TensorSpec("b", (2, 3)),
-        TensorSpec("c", (2, 3), DType.F64), TensorSpec("d", (2, 3)),
-        TensorSpec("e", (2, 3), DType.BOOL),
-        TensorSpec("where", (1, 2), DType.I64),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("ABS", {}, (0,), (1,)), OperatorSpec("CAST", {}, (1,), (2,)),
-        OperatorSpec("CAST", {}, (1,), (4,)), OperatorSpec("LESS", {}, (2, 4), (5,)),
-        OperatorSpec("WHERE", {}, (5,), (6,)),
-    ]  # fmt: skip
-    return write("mixed", ModelSpec(tensors, operators, (0,), (6,)))
+    return write(
+        "mixed",
+        small_spec(
+            {
+                **dict.fromkeys(("x", "a"), tensor_of((2, 3), DType.F64)),
+                "b": (2, 3),
+                "c": tensor_of((2, 3), DType.F64),
+                "d": (2, 3),
+                "e": tensor_of((2, 3), DType.BOOL),
+                "where": tensor_of((1, 2), DType.I64),
+            },
+            "a = ABS(x)",
+            "b = CAST(a)",
+            "d = CAST(a)",
+            "e = LESS(b, d)",
+            "where = WHERE(e)",
+            inputs="x",
+        ),
+    )
 
 
 def test_equal_reasons_are_counted(tflgpu: Tflgpu, mixed: Path) -> None:

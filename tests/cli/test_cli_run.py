@@ -16,12 +16,12 @@ from tflgpu.cli.inputs import load
 from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu.tools.difference import difference
 from tflgpu.tools.runs import random_input
 
 from tests.cli.cli_helpers import Tflgpu
+from tests.small_models import small_spec, tensor_of
 
 CPU = ("--backend", "cpu", "--runs", "1")
 
@@ -65,8 +65,7 @@ class TestRunning:
             assert result.exit_code == 0
             assert "ms an item" in result.stdout
             np.testing.assert_array_equal(saved(folder), rows)
-            row = next(r for r in result.stdout.splitlines() if r.startswith("LiteRT CPU")).split()
-            assert row[-2:] == ["0", "0"]
+            assert "the CPU agrees with LiteRT (XNNPACK) on 2 samples" in result.stdout
         result = tflgpu("run", scale, *CPU, "--batch", 3, "-i", more)
         assert "has 2 items; with --batch 3 it is 1 or 3" in result.stderr
 
@@ -135,9 +134,9 @@ class TestRunning:
             assert result.exit_code == 0
             assert "operators run on the CPU by LiteRT CPU kernels (ai-edge-litert" in result.stdout
             assert "no delegate was given" in result.stdout
-            assert "ran by their NumPy references" not in result.stdout
-            # They are something to compare with, once they are not what ran.
-            assert ("NumPy references" in result.stdout) == bool(more)
+            assert "NumPy references" not in result.stdout
+            assert ("agrees with LiteRT (XNNPACK)" in result.stdout) == bool(more)
+            assert ("no operator runs on a device" in result.stderr) == bool(more)
         result = tflgpu("run", scale, "--backend", "cpu", "--cpu-backend", "cpu_ref", "--runs", "1")
         assert "ran by their NumPy references" in result.stdout
 
@@ -198,8 +197,8 @@ class TestRunning:
         path = scale.with_name(os.fsdecode(b"m\xff\xe9.tflite"))
         path.write_bytes(scale.read_bytes())
         ran = tflgpu("run", path, *CPU, "--runs", 1, "--compare")
-        (line,) = [n for n in ran.stdout.splitlines() if n.startswith("LiteRT CPU")]
-        assert line.split() == ["LiteRT", "CPU", "y/out", "0", "0"]
+        assert ran.exit_code == 0
+        assert "the CPU agrees with LiteRT (XNNPACK) on 1 sample" in ran.stdout
 
     def test_precision_is_used(self, tflgpu: Tflgpu, scale: Path) -> None:
         options = ("--backend", "cpu_ref", "--device", "interpreter", "--precision", "f32_f16")
@@ -210,19 +209,36 @@ class TestRunning:
         result = tflgpu("run", scale, "--backend", "opencl", "--compare", "--runs", 2)
         assert result.exit_code == 0
         assert "1 of 1 operators run on opencl" in result.stdout
-        row = next(r for r in result.stdout.splitlines() if r.startswith("NumPy references"))
-        assert row.split()[-2:] == ["0", "0"]
+        assert "opencl (" in result.stdout.splitlines()[-1]
+        assert ") agrees with LiteRT (XNNPACK) on 1 sample" in result.stdout.splitlines()[-1]
 
 
 class TestCompare:
-    def test_with_both(self, tflgpu: Tflgpu, scale: Path) -> None:
-        pytest.importorskip("ai_edge_litert")
-        output = tflgpu("run", scale, "--backend", "cpu_ref", "--compare", "--runs", 1).stdout
-        rows = [r.split() for r in output.splitlines() if "y/out" in r][-2:]
-        assert [r[0] for r in rows] == ["NumPy", "LiteRT"]
-        assert all(r[-2:] == ["0", "0"] for r in rows)
-        for other in ("NumPy references", "LiteRT CPU"):
-            assert f"agrees with {other}: within 0 of the largest value; 0.001 is" in output
+    """The checks themselves are those of `tflgpu check` (test_cli_check.py)."""
+
+    @pytest.fixture
+    def answers(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """``answers(array)``: what the model's run gives."""
+
+        def put(array: np.ndarray) -> None:
+            monkeypatch.setattr("tflgpu.cli.job.run_once", lambda *_: [array])
+
+        return put
+
+    def test_it_is_a_check_of_this_run(
+        self, tflgpu: Tflgpu, scale: Path, tmp_path: Path, require_backend: Any
+    ) -> None:
+        require_backend("litert")
+        x = save(tmp_path / "x.npy", np.array([[1, 2, 3]], np.float32))
+        device = ("--backend", "cpu_ref", "--device", 1)
+        ran = tflgpu("run", scale, *device, "-i", x, "--compare", "--runs", 1)
+        assert ran.exit_code == 0
+        (tmp_path / "data").mkdir()
+        x.rename(tmp_path / "data" / "x.npy")
+        checked = tflgpu("check", scale, *device, "--data", tmp_path / "data")
+        assert checked.exit_code == 0
+        assert ran.stdout.endswith(checked.stdout)
+        assert "agrees with LiteRT (XNNPACK) on 1 sample" in checked.stdout
 
     def test_without_litert(
         self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
@@ -230,46 +246,44 @@ class TestCompare:
         monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
         result = tflgpu("run", scale, *CPU, "--compare")
         assert result.exit_code == 0
-        assert "ai-edge-litert is not installed" in result.stdout
+        assert "LiteRT (XNNPACK): ai-edge-litert is not installed" in result.stderr
+        assert "agrees with NumPy references" in result.stdout
 
     def test_differences_are_seen(
-        self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
+        self, tflgpu: Tflgpu, scale: Path, answers: Any, require_backend: Any
     ) -> None:
-        monkeypatch.setattr(
-            "tflgpu.cli.compare._litert",
-            lambda model, arrays, batch: [np.full((1, 3), 100, np.float32)],
-        )
-        output = tflgpu("run", scale, *CPU, "--compare").stdout
-        row = next(r for r in output.splitlines() if r.startswith("LiteRT CPU")).split()
-        assert float(row[-2]) > 90
-        assert "DIFFERS from LiteRT CPU: y/out is off by 1 of its largest value" in output
+        require_backend("litert")
+        answers(np.full((1, 3), 100, np.float32))
+        ran = tflgpu("run", scale, *CPU, "--compare")
+        assert ran.exit_code == 1
+        assert "off by" in ran.stdout
+        assert "the CPU DIFFERS from LiteRT (XNNPACK) on 1 sample" in ran.stdout
+        assert "`tflgpu check` looks for the operator" in ran.stdout
 
     def test_a_step_of_quantized_numbers_is_little(
-        self, tflgpu: Tflgpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tflgpu: Tflgpu, tmp_path: Path, answers: Any, require_backend: Any
     ) -> None:
+        require_backend("litert")
         scale = Quantization((0.05,), (0,))
-        tensors = [TensorSpec(n, (1, 8), DType.I8, quantization=scale) for n in ("x", "y")]
         path = tmp_path / "relu.tflite"
-        content = ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,))
-        path.write_bytes(write_model(content))
-        full = np.full((1, 8), 100, np.int8)
-        monkeypatch.setattr("tflgpu.cli.job.run_once", lambda *_: [full])
-        cases = (
-            (full + 1, "agrees with LiteRT CPU: within 0.0099"),
-            (full - 50, "DIFFERS from LiteRT CPU: y is off by 1 "),
+        content = small_spec(
+            dict.fromkeys(("x", "y"), tensor_of((1, 8), DType.I8, quantization=scale)),
+            "y = RELU(x)",
         )
-        for theirs, verdict in cases:
-            monkeypatch.setattr("tflgpu.cli.compare._litert", lambda *_, one=theirs: [one])
-            assert verdict in tflgpu("run", path, *CPU, "--compare").stdout
+        path.write_bytes(write_model(content))
+        x = save(tmp_path / "x.npy", np.full((1, 8), 100, np.int8))
+        for steps, code in ((1, 0), (2, 0), (3, 1)):
+            answers(np.full((1, 8), 100 - steps, np.int8))
+            assert tflgpu("run", path, *CPU, "-i", x, "--compare").exit_code == code
 
     def test_what_is_not_finite_differs(
-        self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
+        self, tflgpu: Tflgpu, scale: Path, answers: Any, require_backend: Any
     ) -> None:
-        monkeypatch.setattr(
-            "tflgpu.cli.job.run_once", lambda *_: [np.full((1, 3), np.nan, np.float32)]
-        )
-        output = tflgpu("run", scale, *CPU, "--compare").stdout
-        assert "DIFFERS from LiteRT CPU: 3 values of y/out are NaN or infinite here" in output
+        require_backend("litert")
+        answers(np.full((1, 3), np.nan, np.float32))
+        ran = tflgpu("run", scale, *CPU, "--compare")
+        assert ran.exit_code == 1
+        assert "3 values are NaN or infinite, and finite on the CPU" in ran.stdout
 
     @pytest.mark.parametrize(
         ("ours", "theirs", "max_abs", "relative"),
@@ -520,12 +534,16 @@ class TestTexts:
     @pytest.fixture
     def echo(self, write: Any) -> Path:
         to = np.array([1, 2], np.int32)
-        tensors = [
-            TensorSpec("x", (2,), DType.STRING), TensorSpec("to", (2,), DType.I32, data=to),
-            TensorSpec("y", (1, 2), DType.STRING),
-        ]  # fmt: skip
         return write(
-            "echo", ModelSpec(tensors, [OperatorSpec("RESHAPE", {}, (0, 1), (2,))], (0,), (2,))
+            "echo",
+            small_spec(
+                {
+                    "x": tensor_of((2,), DType.STRING),
+                    "to": tensor_of((2,), DType.I32, data=to),
+                    "y": tensor_of((1, 2), DType.STRING),
+                },
+                "y = RESHAPE(x, to)",
+            ),
         )
 
     @pytest.mark.parametrize("texts", [np.array(["a", "größe"]), np.array([b"a", b"gr\xc3\xb6"])])
@@ -535,8 +553,7 @@ class TestTexts:
         x = save(tmp_path / "x.npy", texts)
         ran = tflgpu("run", echo, "-i", x, "--runs", 1, "--compare", "--output", tmp_path)
         assert ran.exit_code == 0, ran.stderr
-        (line,) = [n for n in ran.stdout.splitlines() if n.startswith("NumPy references")]
-        assert line.split() == ["NumPy", "references", "y", "0", "0"]
+        assert "the CPU agrees with " in ran.stdout
         (found,) = np.load(tmp_path / "0_y.npy")
         wanted = texts if texts.dtype.kind == "S" else np.char.encode(texts, "utf-8")
         assert found.tolist() == wanted.tolist()

@@ -15,6 +15,7 @@ from tflgpu.profiles import every
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 
 from tests.cli.cli_helpers import Tflgpu
+from tests.small_models import small_spec
 
 LANGUAGES = {"opencl": "__kernel", "vulkan": "OpEntryPoint", "wgpu": "@compute"}
 
@@ -148,15 +149,16 @@ def test_mistakes(tflgpu: Tflgpu, quantized: Path) -> None:
 @pytest.fixture
 def squeezed(write: Any) -> Path:
     """TANH, SQUEEZE, EXP and ABS: the original does not take the second."""
-    tensors = [TensorSpec("x", (1, 3, 1, 5)), TensorSpec("a", (1, 3, 1, 5))]
-    tensors += [TensorSpec(n, (3, 5)) for n in "bcd"]
-    operators = [
-        OperatorSpec("TANH", {}, (0,), (1,)),
-        OperatorSpec("SQUEEZE", {"squeeze_dims": (0, 2)}, (1,), (2,)),
-        OperatorSpec("EXP", {}, (2,), (3,)),
-        OperatorSpec("ABS", {}, (3,), (4,)),
-    ]
-    return write("squeezed", ModelSpec(tensors, operators, (0,), (4,)))
+    return write(
+        "squeezed",
+        small_spec(
+            {"x": (1, 3, 1, 5), "a": (1, 3, 1, 5), **dict.fromkeys("bcd", (3, 5))},
+            "a = TANH(x)",
+            ("b = SQUEEZE(a)", {"squeeze_dims": (0, 2)}),
+            "c = EXP(b)",
+            "d = ABS(c)",
+        ),
+    )
 
 
 def test_the_table(tflgpu: Tflgpu) -> None:

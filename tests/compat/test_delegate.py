@@ -28,6 +28,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run
+from tests.small_models import small_model, tensor_of
 
 GPU = DeviceInfo("toy", 0, "Toy GPU", is_gpu=True, driver="toy 9.1")
 
@@ -111,17 +112,11 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Toy]:
 @pytest.fixture(scope="module")
 def model() -> bytes:
     """``y = tanh(x) @ weights``."""
-    tensors = [
-        TensorSpec("x", (2, 3)),
-        TensorSpec("t", (2, 3)),
-        TensorSpec("weights", (4, 3), data=WEIGHTS),
-        TensorSpec("y", (2, 4)),
-    ]
-    operators = [
-        OperatorSpec("TANH", {}, (0,), (1,)),
-        OperatorSpec("FULLY_CONNECTED", {}, (1, 2), (3,)),
-    ]
-    return write_model(ModelSpec(tensors, operators, (0,), (3,)))
+    return small_model(
+        {"x": (2, 3), "t": (2, 3), "weights": tensor_of((4, 3), data=WEIGHTS), "y": (2, 4)},
+        "t = TANH(x)",
+        "y = FULLY_CONNECTED(t, weights)",
+    )
 
 
 X = np.array([[0.5, -1, 2], [0, 1, -3]], np.float32)

@@ -20,10 +20,10 @@ from tflgpu.compiler.times import alone
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices import figures
 from tflgpu.devices.choose import Choice
+from tflgpu.devices.device_options import partition_by
 from tflgpu.devices.figures import measure_machine
 from tflgpu.devices.measure import measure
 from tflgpu.devices.measured_times import MeasuredTimes, candidates_key, default_folder, figures_key
-from tflgpu.devices.partition_policy import partition_by
 from tflgpu.errors import DeviceError, OptionError, PluginError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
@@ -36,10 +36,9 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 from tflgpu.runtime import timing
 from tflgpu.runtime.timing import time_model
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run, set_and_run
+from tests.small_models import small_model, tensor_of
 
 OPS = builtin_ops()
 
@@ -259,9 +258,11 @@ class TestWhoDecides:
 def small(quantized: bool = False) -> bytes:
     quant = Quantization((0.05,), (3,)) if quantized else None
     dtype = DType.I8 if quantized else DType.F32
-    tensors = [TensorSpec(name, (2, 3), dtype, quantization=quant) for name in "xmy"]
-    operators = [OperatorSpec("ABS", {}, (0,), (1,)), OperatorSpec("RELU", {}, (1,), (2,))]
-    return write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    return small_model(
+        dict.fromkeys("xmy", tensor_of((2, 3), dtype, quantization=quant)),
+        "m = ABS(x)",
+        "y = RELU(m)",
+    )
 
 
 def run(model: bytes, **options: Any) -> tuple[Any, Any]:

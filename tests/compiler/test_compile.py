@@ -40,6 +40,8 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.small_models import small_model, tensor_of
+
 TARGET = attrs.evolve(Target.plain(DeviceCaps(), Precision.F32), passes=tuple(default_passes(())))
 
 
@@ -47,19 +49,18 @@ TARGET = attrs.evolve(Target.plain(DeviceCaps(), Precision.F32), passes=tuple(de
 def graph() -> Graph:
     """``y = exp(tanh(x) @ weights)``, operators 0, 1 and 2."""
     weights = np.arange(12, dtype=np.float32).reshape(4, 3)
-    tensors = [
-        TensorSpec("x", (2, 3)),
-        TensorSpec("t", (2, 3)),
-        TensorSpec("weights", (4, 3), data=weights),
-        TensorSpec("z", (2, 4)),
-        TensorSpec("y", (2, 4)),
-    ]
-    operators = [
-        OperatorSpec("TANH", {}, (0,), (1,)),
-        OperatorSpec("FULLY_CONNECTED", {}, (1, 2, -1), (3,)),
-        OperatorSpec("EXP", {}, (3,), (4,)),
-    ]
-    content = write_model(ModelSpec(tensors, operators, (0,), (4,)))
+    content = small_model(
+        {
+            "x": (2, 3),
+            "t": (2, 3),
+            "weights": tensor_of((4, 3), data=weights),
+            "z": (2, 4),
+            "y": (2, 4),
+        },
+        "t = TANH(x)",
+        "z = FULLY_CONNECTED(t, weights, -)",
+        "y = EXP(z)",
+    )
     return build_graph(read_model(content), 0, builtin_ops())
 
 

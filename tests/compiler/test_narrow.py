@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.spec import ModelSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run, outputs
+from tests.small_models import small_spec, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -18,41 +19,43 @@ I32, I64 = DType.I32, DType.I64
 
 def gather() -> ModelSpec:
     """abs(x)[at], twice by the same indices."""
-    tensors = [
-        TensorSpec("x", (7, 6)), TensorSpec("at", (4,), I64), TensorSpec("a", (7, 6)),
-        TensorSpec("y", (4, 6)), TensorSpec("z", (4, 6)),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("ABS", {}, [0], [2]), OperatorSpec("GATHER", {"axis": 0}, [2, 1], [3]),
-        OperatorSpec("GATHER", {"axis": 0}, [0, 1], [4]),
-    ]  # fmt: skip
-    return ModelSpec(tensors, operators, [0, 1], [3, 4])
+    return small_spec(
+        {"x": (7, 6), "at": tensor_of((4,), I64), "a": (7, 6), "y": (4, 6), "z": (4, 6)},
+        "a = ABS(x)",
+        ("y = GATHER(a, at)", {"axis": 0}),
+        ("z = GATHER(x, at)", {"axis": 0}),
+    )
 
 
 def largest(out: DType) -> ModelSpec:
     """The position of the largest of each row as i64, and as ``out``; and what is there."""
-    tensors = [
-        TensorSpec("x", (3, 6)), TensorSpec("axis", (), I32, 1), TensorSpec("at", (3,), I64),
-        TensorSpec("y", (3,), out), TensorSpec("table", (6, 5), data=np.eye(6, 5,
-        dtype=np.float32)),
-        TensorSpec("z", (3, 5)),
-    ]  # fmt: skip
     cast = {"in_data_type": I64.tflite, "out_data_type": out.tflite}
-    operators = [
-        OperatorSpec("ARG_MAX", {"output_type": I64.tflite}, [0, 1], [2]),
-        OperatorSpec("CAST", cast, [2], [3]), OperatorSpec("GATHER", {"axis": 0}, [4, 2], [5]),
-    ]  # fmt: skip
-    return ModelSpec(tensors, operators, [0], [3, 5])
+    return small_spec(
+        {
+            "x": (3, 6),
+            "axis": tensor_of((), I32, 1),
+            "at": tensor_of((3,), I64),
+            "y": tensor_of((3,), out),
+            "table": tensor_of((6, 5), data=np.eye(6, 5, dtype=np.float32)),
+            "z": (3, 5),
+        },
+        ("at = ARG_MAX(x, axis)", {"output_type": I64.tflite}),
+        ("y = CAST(at)", cast),
+        ("z = GATHER(table, at)", {"axis": 0}),
+    )
 
 
 def scatter() -> ModelSpec:
     """Rows added where indices say, in a shape of i64 too."""
-    tensors = [
-        TensorSpec("at", (4, 1), I64), TensorSpec("x", (4, 3)), TensorSpec("shape", (2,), I64, [5,
-        3]),
-        TensorSpec("y", (5, 3)),
-    ]  # fmt: skip
-    return ModelSpec(tensors, [OperatorSpec("SCATTER_ND", {}, [0, 1, 2], [3])], [0, 1], [3])
+    return small_spec(
+        {
+            "at": tensor_of((4, 1), I64),
+            "x": (4, 3),
+            "shape": tensor_of((2,), I64, [5, 3]),
+            "y": (5, 3),
+        },
+        "y = SCATTER_ND(at, x, shape)",
+    )
 
 
 def run(interpreter: object, given: list[Array]) -> list[Array]:

@@ -12,10 +12,9 @@ import pytest
 from tflgpu.conformance.suite import Suite
 from tflgpu.conformance.target import Check, DeviceUnderTest
 from tflgpu.plugins.registry import registry
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run
+from tests.small_models import small_model
 
 #: cpu_ref is there always; its two devices are nothing alike.
 DEVICES = [("cpu_ref", 0), ("cpu_ref", 1)] + [
@@ -117,9 +116,9 @@ def _litert_has_no_large_sigmoid() -> bool:
     """On some processors LiteRT's sigmoid of finite numbers beyond 1e27 is NaN, by whomever it is
     asked."""
     litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
-    tensors = [TensorSpec("x", (32,)), TensorSpec("y", (32,))]
-    operators = [OperatorSpec("LOGISTIC", {}, (0,), (1,))]
-    alone = litert.Interpreter(model_content=write_model(ModelSpec(tensors, operators, (0,), (1,))))
+    alone = litert.Interpreter(
+        model_content=small_model({"x": (32,), "y": (32,)}, "y = LOGISTIC(x)")
+    )
     allocate_and_run(alone, {0: np.full(32, -1e30, np.float32)})
     return bool(np.isnan(alone.get_tensor(1)).any())
 

@@ -28,6 +28,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import set_and_run
+from tests.small_models import small_model, tensor_of
 
 RNG = np.random.default_rng(0)
 MEAN, SCALE = (120.0, 110.5, 100.0), (1 / 64, 1 / 32, 1 / 128)
@@ -36,16 +37,18 @@ PLACE = np.array([[1, -2, 0.5], [0, 1, -1], [2, 0, 1]], np.float32)
 
 def model(shape: tuple[int, ...] = (1, 5, 7, 3)) -> bytes:
     """``y = x @ PLACE`` at each pixel."""
-    tensors = [
-        TensorSpec("image", shape),
-        TensorSpec("w", (3, 1, 1, 3), data=PLACE.T.reshape(3, 1, 1, 3)),
-        TensorSpec("b", (3,), data=np.zeros(3, np.float32)),
-        TensorSpec("scores", shape),
-    ]
     fields = {"padding": 0, "stride_h": 1, "stride_w": 1}
-    operators = [OperatorSpec("CONV_2D", fields, (0, 1, 2), (3,))]
     signature = SignatureInfo("serve", 0, {"x": 0}, {"y": 3})
-    return write_model(ModelSpec(tensors, operators, (0,), (3,), signatures=(signature,)))
+    return small_model(
+        {
+            "image": shape,
+            "w": tensor_of((3, 1, 1, 3), data=PLACE.T.reshape(3, 1, 1, 3)),
+            "b": tensor_of((3,), data=np.zeros(3, np.float32)),
+            "scores": shape,
+        },
+        ("scores = CONV_2D(image, w, b)", fields),
+        signatures=(signature,),
+    )
 
 
 def run(content: bytes, x: Any, **delegate: Any) -> Any:
@@ -174,8 +177,10 @@ def test_on_the_device_and_without_a_copy(
 def quantized_model(dtype: DType = DType.I8) -> bytes:
     """``y = max(x, 0)`` of quantized numbers."""
     scale = Quantization((0.05,), (0 if dtype is DType.I16 else 3,))
-    tensors = [TensorSpec(n, (1, 5, 7, 3), dtype, quantization=scale) for n in ("image", "scores")]
-    return write_model(ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,)))
+    return small_model(
+        dict.fromkeys(("image", "scores"), tensor_of((1, 5, 7, 3), dtype, quantization=scale)),
+        "scores = RELU(image)",
+    )
 
 
 OF_QUANTIZED: dict[str, tuple[dict[str, Any], Any]] = {
@@ -224,8 +229,9 @@ def test_buffers_of_floats_at_a_quantized_model() -> None:
 
 def test_open_dimensions_stay_open() -> None:
     shape = (1, 5)
-    tensors = [TensorSpec(n, shape, shape_signature=(-1, 5)) for n in ("x", "y")]
-    plain = write_model(ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,)))
+    plain = small_model(
+        dict.fromkeys(("x", "y"), tensor_of(shape, shape_signature=(-1, 5))), "y = RELU(x)"
+    )
     content = converted(plain, inputs={0: FromBytes(2)}, outputs={1: ToBytes()})
     with tflgpu.Interpreter(model_content=content) as one:
         given = one.get_input_details()[0]

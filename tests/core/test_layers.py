@@ -45,6 +45,7 @@ ROOMS = (
     "flow",
     "hosts",
     "interpreter",
+    "compiled_model",
     "sdk",
     "conformance",
     "demo",

@@ -54,10 +54,13 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "passes/hybrid_data.py": (
         frozenset({"QUANTIZE_ON_THE_FLY", "RESHAPE"}), "rounds data by them"),
     "passes/find_attention.py": (
-        frozenset({"BATCH_MATMUL", "MUL", "DIV", "ADD", "SELECT", "SELECT_V2", "SOFTMAX",
-        "TRANSPOSE",
-                   "RESHAPE", "ATTENTION", "TILE", "BROADCAST_TO"}),
+        frozenset({"BATCH_MATMUL", "FULLY_CONNECTED", "MUL", "DIV", "ADD", "SELECT", "SELECT_V2",
+                   "SOFTMAX", "TRANSPOSE", "RESHAPE", "ATTENTION"}),
         "reads what converters make of attention, and writes ATTENTION, TRANSPOSE and RESHAPE",
+    ),
+    "passes/attention_operands.py": (
+        frozenset({"MUL", "DIV", "TRANSPOSE", "RESHAPE", "TILE", "BROADCAST_TO"}),
+        "reads what converters make of the operands of attention",
     ),
     "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
     "passes/fuse_normalization.py": (
@@ -71,8 +74,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     ),
     "passes/global_pool.py": (frozenset({"AVERAGE_POOL_2D", "MEAN"}), "makes one of the other"),
     "passes/keep_dims.py": (
-        frozenset({"MEAN", "RESHAPE", "SQUARED_DIFFERENCE", "SQUARE", "RSQRT", "SQRT", "ADD", "SUB",
-                   "MUL", "DIV"}),
+        frozenset({"MEAN", "RESHAPE", "SQUARED_DIFFERENCE", "SQUARE", "ADD", "SUB", "MUL", "DIV"}),
         "brings the same chains into one form",
     ),
     "passes/merge_padding.py": (frozenset({"PAD", "PADV2"}), "moves these into filters"),

@@ -109,7 +109,7 @@ def test_what_is_no_priority(option: str, given: Any) -> None:
         ({"precision": 1}, "^precision is one of"),
         ({"backend": ""}, "^backend is a name, not ''"),
         ({"backend": 3}, "^backend is a name, not 3"),
-        ({"device": -1}, "^device is an index from 0 or part of a name, not -1"),
+        ({"device": -1}, "^device is an index from 0, part of a name, or uuid:UUID, not -1"),
         ({"device": True}, "^device is an index"),
         ({"device": 1.0}, "^device is an index"),
         ({"device": ""}, "^device is an index"),

@@ -27,12 +27,12 @@ from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.hookspecs import hookimpl
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref import plugin
 from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.memory import Memory
 from tflgpu_cpu_ref.recording import CpuRefRecording
+
+from tests.small_models import small_model
 
 N = 13
 
@@ -234,12 +234,7 @@ def test_nothing_runs_on_a_closed_delegate(
 ) -> None:
     """Devices that run nodes refuse as those do that run kernels."""
     require_backend(backend)
-    model = write_model(
-        ModelSpec(
-            [TensorSpec("x", (1, 3)), TensorSpec("y", (1, 3))],
-            [OperatorSpec("TANH", {}, (0,), (1,))], (0,), (1,),
-        )
-    )  # fmt: skip
+    model = small_model({"x": (1, 3), "y": (1, 3)}, "y = TANH(x)")
     delegate = tflgpu.GpuDelegate(backend=backend, device=index, partitioning="all")
     with tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter:
         interpreter.allocate_tensors()

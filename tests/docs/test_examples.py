@@ -22,8 +22,8 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry as plugins
 from tflgpu.plugins.registry import Registry
 from tflgpu.plugins.sources import Plugin
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+
+from tests.small_models import small_model, tensor_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,19 +51,16 @@ def with_plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str]
 def scaled_softsign() -> bytes:
     """``y = softsign(x * 3)``."""
     factor = np.array([3], np.float32)
-    tensors = [
-        TensorSpec("x", (2, 5)), TensorSpec("f", (1,), data=factor), TensorSpec("m", (2, 5)),
-        TensorSpec("y", (2, 5)),
-    ]  # fmt: skip
-    operators = [OperatorSpec("MUL", {}, (0, 1), (2,)), OperatorSpec("Softsign", {}, (2,), (3,))]
-    return write_model(ModelSpec(tensors, operators, (0,), (3,)))
+    return small_model(
+        {"x": (2, 5), "f": tensor_of((1,), data=factor), "m": (2, 5), "y": (2, 5)},
+        "m = MUL(x, f)",
+        "y = Softsign(m)",
+    )
 
 
 def negated_relu() -> bytes:
     """``y = relu(-x)``; nothing fuses the two."""
-    tensors = [TensorSpec(name, (2, 5)) for name in "xmy"]
-    operators = [OperatorSpec("NEG", {}, (0,), (1,)), OperatorSpec("RELU", {}, (1,), (2,))]
-    return write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    return small_model(dict.fromkeys("xmy", (2, 5)), "m = NEG(x)", "y = RELU(m)")
 
 
 def run(model: bytes, x: np.ndarray, **options: Any) -> tuple[np.ndarray, Any]:

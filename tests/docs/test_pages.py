@@ -27,13 +27,14 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.docs.pages import ROOT, Page, put_model
+from tests.interpreter.cache_models import language_model
 
 PATHS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 PATHS += sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 #: How many programs a page has. Of one that says what they print, that is what they print.
 PROGRAMS = {
     "README.md": 2, "docs/accuracy.md": 2, "docs/async.md": 7, "docs/benchmark.md": 1,
-    "docs/buffers.md": 4, "docs/check.md": 1,
+    "docs/buffers.md": 4, "docs/check.md": 1, "docs/compiled_model.md": 2,
     "docs/compatibility.md": 4, "docs/control_flow.md": 1, "docs/cpu.md": 4,
     "docs/interpreter.md": 2, "docs/litert.md": 4, "docs/memory.md": 3, "docs/options.md": 3,
     "docs/profile.md": 1, "docs/report.md": 2, "docs/task.md": 2,
@@ -69,6 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, names in (("first", "image features"), ("second", "features result")):
         content = with_one_operator("ADD", (1, 16, 16, 3), names, 1)
         (tmp_path / f"{name}.tflite").write_bytes(content)
+    (tmp_path / "language.tflite").write_bytes(language_model())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

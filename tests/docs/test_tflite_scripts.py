@@ -12,9 +12,9 @@ import pytest
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.model_file import SignatureInfo
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.device import CpuRefDevice
+
+from tests.small_models import small_model, tensor_of
 
 pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -73,18 +73,17 @@ def classifier(quantized: bool) -> bytes:
         image, logits = Quantization((1 / 128,), (128,)), Quantization((1 / 64,), (100,))
         weights = Quantization((1 / 64,), (128,))
         data = (data * 64 + 128).astype(np.uint8)
-    tensors = [
-        TensorSpec("image", (1, 6, 5, 3), kind, quantization=image),
-        TensorSpec("axes", (2,), DType.I32, np.array([1, 2], np.int32)),
-        TensorSpec("mean", (1, 3), kind, quantization=image),
-        TensorSpec("weights", (4, 3), kind, data, quantization=weights),
-        TensorSpec("scores", (1, 4), kind, quantization=logits),
-    ]
-    operators = [
-        OperatorSpec("MEAN", {"keep_dims": False}, [0, 1], [2]),
-        OperatorSpec("FULLY_CONNECTED", {}, [2, 3, -1], [4], version=6),
-    ]
-    return write_model(ModelSpec(tensors, operators, [0], [4]))
+    return small_model(
+        {
+            "image": tensor_of((1, 6, 5, 3), kind, quantization=image),
+            "axes": tensor_of((2,), DType.I32, np.array([1, 2], np.int32)),
+            "mean": tensor_of((1, 3), kind, quantization=image),
+            "weights": tensor_of((4, 3), kind, data, quantization=weights),
+            "scores": tensor_of((1, 4), kind, quantization=logits),
+        },
+        ("mean = MEAN(image, axes)", {"keep_dims": False}),
+        ("scores = FULLY_CONNECTED(mean, weights, -)", {}, {"version": 6}),
+    )
 
 
 @pytest.mark.parametrize("quantized", [False, True], ids=["float", "uint8"])
@@ -116,10 +115,13 @@ def test_label_image(
 
 def sum_and_product() -> bytes:
     """A signature of two inputs and two outputs, with an open batch size."""
-    tensors = [TensorSpec(n, (1, 3), shape_signature=(-1, 3)) for n in ("a", "b", "sum", "product")]
-    operators = [OperatorSpec("ADD", {}, (0, 1), (2,)), OperatorSpec("MUL", {}, (0, 1), (3,))]
     signature = SignatureInfo("serve", 0, {"x": 0, "y": 1}, {"plus": 2, "times": 3})
-    return write_model(ModelSpec(tensors, operators, (0, 1), (2, 3), signatures=(signature,)))
+    return small_model(
+        dict.fromkeys(("a", "b", "sum", "product"), tensor_of((1, 3), shape_signature=(-1, 3))),
+        "sum = ADD(a, b)",
+        "product = MUL(a, b)",
+        signatures=(signature,),
+    )
 
 
 def test_run_signature(

@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import TflgpuError
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 
 for folder in ("faults", "lifetimes"):
     sys.path.insert(0, str(Path(__file__).parents[1] / folder))
 from tests.faults.seams import SEAMS, Plan  # noqa: E402
 from tests.lifetimes import child  # noqa: E402
 from tests.lifetimes.test_nothing_left import living  # noqa: E402
+from tests.small_models import small_model, tensor_of  # noqa: E402
 
 #: With TFLGPU_TEST_EVERYTHING=1 each of so many calls of each function fails; else the first one of
 #: some functions.
@@ -40,13 +39,11 @@ TOLERATED = {"_Program._build", "vkGetPipelineCacheData", "vkCreatePipelineCache
 
 def model(number: int) -> bytes:
     """Another for each number, so that none of its kernels was compiled before."""
-    tensors = [TensorSpec("x", (1, 3)), TensorSpec("f", (3,), data=child.FACTORS)]
-    tensors += [TensorSpec("m", (1, 3)), TensorSpec("y", (1, 3))]
-    operators = [
-        OperatorSpec("MUL", {}, (0, 1), (2,)),
-        OperatorSpec("SOFTMAX", {"beta": _beta(number)}, (2,), (3,)),
-    ]
-    return write_model(ModelSpec(tensors, operators, (0,), (3,)))
+    return small_model(
+        {"x": (1, 3), "f": tensor_of((3,), data=child.FACTORS), "m": (1, 3), "y": (1, 3)},
+        "m = MUL(x, f)",
+        ("y = SOFTMAX(m)", {"beta": _beta(number)}),
+    )
 
 
 def _beta(number: int) -> float:

@@ -28,6 +28,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.guard.guard_models import SHAPE, Ours, chain, large, model, norm, norm_of, small, spoilt
+from tests.small_models import small_model, tensor_of
 
 NORM = norm()
 
@@ -210,10 +211,12 @@ class TestHealthy:
 
     def test_a_quantized_model_is_held_against_its_own_numerics(self) -> None:
         quant = Quantization((0.05,), (3,))
-        tensors = [TensorSpec(f"t{i}", (3, 7), DType.I8, quantization=quant) for i in range(3)]
-        steps = [OperatorSpec("RELU", {}, (0,), (1,)), OperatorSpec("ADD", {}, (1, 0), (2,))]
         x = np.arange(-10, 11, dtype=np.int8).reshape(3, 7)
-        content = write_model(ModelSpec(tensors, steps, (0,), (2,)))
+        content = small_model(
+            dict.fromkeys(("t0", "t1", "t2"), tensor_of((3, 7), DType.I8, quantization=quant)),
+            "t1 = RELU(t0)",
+            "t2 = ADD(t1, t0)",
+        )
         with delegate() as gpu, Ours(content, gpu) as run:
             run(x)
             assert run.report.accuracy.outcome is AccuracyOutcome.ACCURATE

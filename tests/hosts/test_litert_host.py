@@ -26,6 +26,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.hosts.host_models import chain, host, plain, run, samples_model
 from tests.running import set_and_run
+from tests.small_models import small_model, tensor_of
 
 #: The NumPy references take nodes as they are; the NumPy kernels take plans, as a GPU does.
 pytestmark = pytest.mark.usefixtures("left_out")
@@ -110,21 +111,20 @@ def test_shapes_that_numbers_decide(delegate: Any, open_shape: bool) -> None:
     """WHERE makes as many rows as there are truths. Where the file says that this is open, what
     follows stays with LiteRT; where it does not, it is compiled for each shape as it comes."""
     signature = (-1, 1) if open_shape else None
-    tensors = [
-        TensorSpec("x", (7,)),
-        TensorSpec("zero", (1,), data=[0.0]),
-        TensorSpec("positive", (7,), DType.BOOL),
-        TensorSpec("where", (1, 1), DType.I64, shape_signature=signature),
-        TensorSpec("float", (1, 1), shape_signature=signature),
-        TensorSpec("y", (1, 1), shape_signature=signature),
-    ]
-    operators = [
-        OperatorSpec("GREATER", {}, (0, 1), (2,)),
-        OperatorSpec("WHERE", {}, (2,), (3,)),
-        OperatorSpec("CAST", {"in_data_type": 4, "out_data_type": 0}, (3,), (4,)),
-        OperatorSpec("SQUARE", {}, (4,), (5,)),
-    ]
-    model = write_model(ModelSpec(tensors, operators, (0,), (5,)))
+    model = small_model(
+        {
+            "x": (7,),
+            "zero": tensor_of((1,), data=[0.0]),
+            "positive": tensor_of((7,), DType.BOOL),
+            "where": tensor_of((1, 1), DType.I64, shape_signature=signature),
+            "float": tensor_of((1, 1), shape_signature=signature),
+            "y": tensor_of((1, 1), shape_signature=signature),
+        },
+        "positive = GREATER(x, zero)",
+        "where = WHERE(positive)",
+        ("float = CAST(where)", {"in_data_type": 4, "out_data_type": 0}),
+        "y = SQUARE(float)",
+    )
     interpreter = host(model, delegate)
     (report,) = delegate.reports
     stays = {r.node for r in report.refusals}
@@ -144,19 +144,12 @@ def test_shapes_that_numbers_decide(delegate: Any, open_shape: bool) -> None:
 
 
 def test_a_shape_that_is_an_input(delegate: Any) -> None:
-    tensors = [
-        TensorSpec("x", (2, 6)),
-        TensorSpec("shape", (2,), DType.I32),
-        TensorSpec("y", (2, 6)),
-        TensorSpec("z", (2, 6)),
-        TensorSpec("w", (2, 6)),
-    ]
-    operators = [
-        OperatorSpec("ABS", {}, (0,), (2,)),
-        OperatorSpec("RESHAPE", {}, (2, 1), (3,)),
-        OperatorSpec("NEG", {}, (3,), (4,)),
-    ]
-    model = write_model(ModelSpec(tensors, operators, (0, 1), (4,)))
+    model = small_model(
+        {"x": (2, 6), "shape": tensor_of((2,), DType.I32), "y": (2, 6), "z": (2, 6), "w": (2, 6)},
+        "y = ABS(x)",
+        "z = RESHAPE(y, shape)",
+        "w = NEG(z)",
+    )
     x = numbers((2, 6))
     for shape in ((3, 4), (12, 1), (2, 6)):
         # LiteRT's RESHAPE goes by the first shape that it is given, so each has an interpreter.
@@ -279,21 +272,20 @@ def test_a_table_that_only_litert_reads(delegate: Any) -> None:
 def test_weights_that_two_subsets_and_litert_read(delegate: Any) -> None:
     """LiteRT would put DEQUANTIZE into the first subset, which would hand the weights to the second
     in every run. It is in neither: both have the weights as constants, and LiteRT has its own."""
-    tensors = [
-        TensorSpec("x", (4, 3)),
-        TensorSpec("h", (4, 3), DType.F16, numbers((4, 3)).astype(np.float16)),
-        *(TensorSpec(name, (4, 3)) for name in ("w", "a", "b", "c", "d", "y")),
-    ]
     rounding = {"min": -9.0, "max": 9.0, "num_bits": 8}
-    operators = [
-        OperatorSpec("DEQUANTIZE", {}, (1,), (2,), version=3),
-        OperatorSpec("ADD", {}, (0, 2), (3,)),
-        OperatorSpec("FAKE_QUANT", rounding, (3,), (4,)),
-        OperatorSpec("FAKE_QUANT", rounding, (2,), (5,)),
-        OperatorSpec("MUL", {}, (4, 2), (6,)),
-        OperatorSpec("SUB", {}, (6, 5), (7,)),
-    ]
-    model = write_model(ModelSpec(tensors, operators, (0,), (7,)))
+    model = small_model(
+        {
+            "x": (4, 3),
+            "h": tensor_of((4, 3), DType.F16, numbers((4, 3)).astype(np.float16)),
+            **dict.fromkeys(("w", "a", "b", "c", "d", "y"), (4, 3)),
+        },
+        ("w = DEQUANTIZE(h)", {}, {"version": 3}),
+        "a = ADD(x, w)",
+        ("b = FAKE_QUANT(a)", rounding),
+        ("c = FAKE_QUANT(w)", rounding),
+        "d = MUL(b, w)",
+        "y = SUB(d, c)",
+    )
     interpreter = host(model, delegate)
     report = delegate.reports[-1]
     kernels = [k for k, _ in callbacks._kernels.values() if isinstance(k, SubsetKernel)]
@@ -310,16 +302,15 @@ def test_quantized_operators_can_be_kept_out() -> None:
     def scaled(scale: float) -> Quantization:
         return Quantization((scale,), (3,))
 
-    tensors = [
-        TensorSpec("x", (2, 6), DType.I8, quantization=scaled(0.1)),
-        TensorSpec("y", (2, 6), DType.I8, quantization=scaled(0.2)),
-        TensorSpec("z", (2, 6)),
-    ]
-    operators = [
-        OperatorSpec("QUANTIZE", {}, (0,), (1,), version=2),
-        OperatorSpec("DEQUANTIZE", {}, (1,), (2,), version=2),
-    ]
-    model = write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    model = small_model(
+        {
+            "x": tensor_of((2, 6), DType.I8, quantization=scaled(0.1)),
+            "y": tensor_of((2, 6), DType.I8, quantization=scaled(0.2)),
+            "z": (2, 6),
+        },
+        ("y = QUANTIZE(x)", {}, {"version": 2}),
+        ("z = DEQUANTIZE(y)", {}, {"version": 2}),
+    )
     x = np.arange(-6, 6, dtype=np.int8).reshape(2, 6) * 20 + 1  # nothing halfway between two steps
     expected = run(plain(model), x)
     for allowed in (True, False):

@@ -24,6 +24,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.hosts.host_models import litert, samples_model
+from tests.small_models import small_model
 from tests.tflite import samples
 
 
@@ -174,8 +175,7 @@ def test_each_field_is_where_it_should_be(op: str, turn: int) -> None:
         else:
             value = 11 + 10 * place + turn
             fields[name] = value + 0.5 if isinstance(default, float) else value
-    tensors = [TensorSpec("x", (1, 3, 4, 5)), TensorSpec("y", (1, 3, 4, 5))]
-    content = write_model(ModelSpec(tensors, [OperatorSpec(op, fields, (0,), (1,))], (0,), (1,)))
+    content = small_model({"x": (1, 3, 4, 5), "y": (1, 3, 4, 5)}, (f"y = {op}(x)", fields))
     (found,) = seen(content)
     assert compare(found, read_model(content).main) == {op}
 

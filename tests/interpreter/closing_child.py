@@ -1,5 +1,5 @@
 """What is closed or called from inside a call of the same thread:
-`python closing_child.py BACKEND [CASE]`.
+`python -m tests.interpreter.closing_child BACKEND [CASE]`.
 
 A line for each case that came to its end. What waits for ever ends the process, and says where it
 waits.
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import interpreter_models as models
 import numpy as np
 import tflgpu
 from tflgpu.runtime.session import Session
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+
+from tests.interpreter import interpreter_models as models
+from tests.small_models import small_model
 
 #: Seconds for a case, far more than it takes on a busy machine.
 LIMIT = 60
@@ -82,12 +82,7 @@ def signature(lab: Lab) -> Made:
 
 def lent(lab: Lab) -> Made:
     """A result so large that the device hands over its memory."""
-    content = write_model(
-        ModelSpec(
-            [TensorSpec("x", LARGE.shape), TensorSpec("y", LARGE.shape)],
-            [OperatorSpec("ADD", {}, (0, 0), (1,))], (0,), (1,),
-        )
-    )  # fmt: skip
+    content = small_model({"x": LARGE.shape, "y": LARGE.shape}, "y = ADD(x, x)")
     made = tflgpu.Model(content, delegate=lab.shared)
 
     def action() -> Any:

@@ -9,40 +9,29 @@ from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.small_models import small_model, tensor_of
+
 C = np.array([1.0, -2.0, 3.0], np.float32)
 
 
 def chain() -> bytes:
     """``y = (x + c) * c`` with a free batch size, an intermediate tensor and a signature."""
-    return write_model(
-        ModelSpec(
-            tensors=[
-                TensorSpec("x", (1, 3), shape_signature=(-1, 3)),
-                TensorSpec("c", (3,), data=C),
-                TensorSpec("middle", (1, 3), shape_signature=(-1, 3)),
-                TensorSpec("y", (1, 3), shape_signature=(-1, 3)),
-            ],
-            operators=[
-                OperatorSpec("ADD", {}, (0, 1), (2,)),
-                OperatorSpec("MUL", {}, (2, 1), (3,)),
-            ],
-            inputs=(0,),
-            outputs=(3,),
-            signatures=(SignatureInfo("serve", 0, {"image": 0}, {"scores": 3}),),
-        )
+    return small_model(
+        {
+            "x": tensor_of((1, 3), shape_signature=(-1, 3)),
+            "c": tensor_of((3,), data=C),
+            "middle": tensor_of((1, 3), shape_signature=(-1, 3)),
+            "y": tensor_of((1, 3), shape_signature=(-1, 3)),
+        },
+        "middle = ADD(x, c)",
+        "y = MUL(middle, c)",
+        signatures=(SignatureInfo("serve", 0, {"image": 0}, {"scores": 3}),),
     )
 
 
 def static() -> bytes:
     """RELU of a fixed shape; no signature."""
-    return write_model(
-        ModelSpec(
-            [TensorSpec("x", (1, 3)), TensorSpec("y", (1, 3))],
-            [OperatorSpec("RELU", {}, (0,), (1,))],
-            (0,),
-            (1,),
-        )
-    )
+    return small_model({"x": (1, 3), "y": (1, 3)}, "y = RELU(x)")
 
 
 def two_subgraphs() -> bytes:
@@ -57,34 +46,23 @@ def two_subgraphs() -> bytes:
         (2,),
         name="product",
     )
-    return write_model(
-        ModelSpec(
-            tensors=[TensorSpec(n, (2, 2)) for n in ("a", "b", "sum", "difference")],
-            operators=[
-                OperatorSpec("ADD", {}, (0, 1), (2,)),
-                OperatorSpec("SUB", {}, (0, 1), (3,)),
-            ],
-            inputs=(1, 0),
-            outputs=(3, 2),
-            signatures=(
-                SignatureInfo("main", 0, {"v": 1, "u": 0}, {"minus": 3, "and": 2}),
-                SignatureInfo("alone", 1, {"y": 0, "x": 1}, {"z": 2}),
-            ),
-            subgraphs=(product,),
-        )
+    return small_model(
+        dict.fromkeys(("a", "b", "sum", "difference"), (2, 2)),
+        "sum = ADD(a, b)",
+        "difference = SUB(a, b)",
+        inputs="b a",
+        outputs="difference sum",
+        signatures=(
+            SignatureInfo("main", 0, {"v": 1, "u": 0}, {"minus": 3, "and": 2}),
+            SignatureInfo("alone", 1, {"y": 0, "x": 1}, {"z": 2}),
+        ),
+        subgraphs=(product,),
     )
 
 
 def scalar() -> bytes:
     """ABS of a tensor without dimensions."""
-    return write_model(
-        ModelSpec(
-            [TensorSpec("x", ()), TensorSpec("y", ())],
-            [OperatorSpec("ABS", {}, (0,), (1,))],
-            (0,),
-            (1,),
-        )
-    )
+    return small_model({"x": (), "y": ()}, "y = ABS(x)")
 
 
 def types() -> bytes:
@@ -111,41 +89,19 @@ def types() -> bytes:
 
 def mismatch() -> bytes:
     """An ADD of shapes that do not broadcast: a file that no runtime can allocate."""
-    return write_model(
-        ModelSpec(
-            [TensorSpec("x", (1, 3)), TensorSpec("w", (1, 4)), TensorSpec("y", (1, 3))],
-            [OperatorSpec("ADD", {}, (0, 1), (2,))],
-            (0, 1),
-            (2,),
-        )
-    )
+    return small_model({"x": (1, 3), "w": (1, 4), "y": (1, 3)}, "y = ADD(x, w)")
 
 
 def custom() -> bytes:
     """A custom operator that nobody defines, after one that everybody does."""
-    return write_model(
-        ModelSpec(
-            [TensorSpec("x", (1, 3)), TensorSpec("h", (1, 3)), TensorSpec("y", (1, 3))],
-            [OperatorSpec("RELU", {}, (0,), (1,)), OperatorSpec("Mystery", {}, (1,), (2,))],
-            (0,),
-            (2,),
-        )
-    )
+    return small_model({"x": (1, 3), "h": (1, 3), "y": (1, 3)}, "h = RELU(x)", "y = Mystery(h)")
 
 
 def counter() -> bytes:
     """A custom operator with a state tensor: ``y = total += x`` (see `Accumulate`)."""
-    return write_model(
-        ModelSpec(
-            [
-                TensorSpec("x", (2,)),
-                TensorSpec("total", (2,), is_variable=True),
-                TensorSpec("y", (2,)),
-            ],
-            [OperatorSpec("Accumulate", {}, (0, 1), (2,))],
-            (0,),
-            (2,),
-        )
+    return small_model(
+        {"x": (2,), "total": tensor_of((2,), is_variable=True), "y": (2,)},
+        "y = Accumulate(x, total)",
     )
 
 

@@ -62,7 +62,7 @@ def test_host_memory_in_place(delegate: Any, opened: Open) -> None:
     assert (x.shape, x.dtype, x.any()) == (SHAPE, np.float32, False)
     one.bind_input(0, x)
     one.bind_output(3, y)
-    places = [one._main.bindings.bound.get(index) for index in (0, 3)]
+    places = [one._main.bound.get(index) for index in (0, 3)]
     assert [place is not None and place.buffer is not None for place in places] == [shares, shares]
     for scale in (1, 2):
         x[...] = X * scale

@@ -24,6 +24,7 @@ from tflgpu.tflite.write import write_model
 from tests.interpreter import interpreter_models as models
 from tests.interpreter.buffer_helpers import SHAPE, Open, Packed, X, Y, copies
 from tests.running import allocate_and_run, set_and_run
+from tests.small_models import small_model, small_spec, tensor_of
 
 
 def test_bound_in_and_out_nothing_is_copied(delegate: Any, opened: Open) -> None:
@@ -167,9 +168,9 @@ def test_by_the_original_s_names(reference: Any, opened: Open) -> None:
 
 def cpu_between() -> bytes:
     """RELU -> CUMSUM in f64, which no device takes -> RELU; x is read by the first alone."""
-    tensors = [TensorSpec("x", (3,)), TensorSpec("d", (3,), DType.F64), TensorSpec("y", (3,))]
-    operators = [OperatorSpec("CAST", {}, (0,), (1,)), OperatorSpec("CAST", {}, (1,), (2,))]
-    return write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    return small_model(
+        {"x": (3,), "d": tensor_of((3,), DType.F64), "y": (3,)}, "d = CAST(x)", "y = CAST(d)"
+    )
 
 
 def test_what_the_cpu_reads_is_no_buffer(reference: Any, opened: Open) -> None:
@@ -187,9 +188,9 @@ def test_what_the_cpu_reads_is_no_buffer(reference: Any, opened: Open) -> None:
 
 def shared_input() -> bytes:
     """y = RELU(x) on the device and z = CAST(x) to f64 on the CPU."""
-    tensors = [TensorSpec("x", (3,)), TensorSpec("y", (3,)), TensorSpec("z", (3,), DType.F64)]
-    operators = [OperatorSpec("RELU", {}, (0,), (1,)), OperatorSpec("CAST", {}, (0,), (2,))]
-    return write_model(ModelSpec(tensors, operators, (0,), (1, 2)))
+    return small_model(
+        {"x": (3,), "y": (3,), "z": tensor_of((3,), DType.F64)}, "y = RELU(x)", "z = CAST(x)"
+    )
 
 
 def test_an_input_of_the_device_and_of_the_cpu(reference: Any, opened: Open) -> None:
@@ -290,11 +291,10 @@ def test_devices_that_run_nodes(
 
 def compared() -> bytes:
     """x > 0, whose result is a boolean."""
-    tensors = [
-        TensorSpec("x", (5,)), TensorSpec("zero", (), data=np.float32(0)),
-        TensorSpec("y", (5,), DType.BOOL),
-    ]  # fmt: skip
-    return write_model(ModelSpec(tensors, [OperatorSpec("GREATER", {}, (0, 1), (2,))], (0,), (2,)))
+    return small_model(
+        {"x": (5,), "zero": tensor_of((), data=np.float32(0)), "y": tensor_of((5,), DType.BOOL)},
+        "y = GREATER(x, zero)",
+    )
 
 
 def test_what_the_host_converts_is_no_buffer(delegate: Any, opened: Open) -> None:
@@ -313,8 +313,9 @@ def test_what_the_host_converts_is_no_buffer(delegate: Any, opened: Open) -> Non
 def quantized() -> bytes:
     """RELU of 8-bit numbers."""
     quant = Quantization((0.1,), (128,))
-    tensors = [TensorSpec(n, (7, 3), DType.U8, quantization=quant) for n in "xy"]
-    return write_model(ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,)))
+    return small_model(
+        dict.fromkeys("xy", tensor_of((7, 3), DType.U8, quantization=quant)), "y = RELU(x)"
+    )
 
 
 def test_stored_numbers(delegate: Any, opened: Open) -> None:
@@ -344,8 +345,7 @@ def test_stored_numbers(delegate: Any, opened: Open) -> None:
 
 def passed_through() -> bytes:
     """One input is an output, too, and another is not read."""
-    tensors = [TensorSpec(n, (3,)) for n in ("x", "y", "unread")]
-    return write_model(ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0, 2), (1, 0)))
+    return small_model(dict.fromkeys(("x", "y", "unread"), (3,)), "y = RELU(x)", outputs="y x")
 
 
 def test_inputs_that_are_outputs_or_not_read(reference: Any, opened: Open) -> None:
@@ -446,8 +446,7 @@ def test_a_device_without_buffers(opened: Open, monkeypatch: pytest.MonkeyPatch)
 
 def test_an_input_that_is_an_output_is_bound_once() -> None:
     """A second array took the place of the first, which runs read no more."""
-    tensors = [TensorSpec("x", (1, 4)), TensorSpec("y", (1, 4))]
-    spec = ModelSpec(tensors, [OperatorSpec("ABS", {}, [0], [1])], [0], [1, 0])
+    spec = small_spec({"x": (1, 4), "y": (1, 4)}, "y = ABS(x)", outputs="y x")
     given, taken = np.zeros((1, 4), np.float32), np.zeros((1, 4), np.float32)
     with tflgpu.Interpreter(model_content=write_model(spec)) as one:
         one.allocate_tensors()

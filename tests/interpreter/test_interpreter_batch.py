@@ -15,6 +15,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run
+from tests.small_models import small_model, tensor_of
 
 HEIGHT, WIDTH, CHANNELS = 5, 6, 3
 CONV = {"stride_h": 1, "stride_w": 1, "padding": 0, "fused_activation_function": 1}
@@ -31,57 +32,72 @@ def classifier(*, dtype: DType = DType.F32, open_height: bool = False) -> bytes:
     weights = rng.uniform(-1, 1, (4, 3, 3, CHANNELS))
     bias = rng.uniform(-0.5, 0.5, 4)
     signature = (1, -1, WIDTH, CHANNELS) if open_height else None
-    tensors = [
-        TensorSpec("image", (1, HEIGHT, WIDTH, CHANNELS), dtype, quantization=scale(1 / 127),
-                   shape_signature=signature),
-        TensorSpec("weights", weights.shape, dtype, quantization=scale(1 / 127),
-                   data=(weights * 127).astype(np.int8) if whole else weights.astype(np.float32)),
-        TensorSpec("bias", (4,), DType.I32 if whole else DType.F32, quantization=scale(127**-2),
-                   data=(bias * 127**2).astype(np.int32) if whole else bias.astype(np.float32)),
-        TensorSpec("features", (1, HEIGHT, WIDTH, 4), dtype, quantization=scale(1 / 32)),
-        TensorSpec("axes", (2,), DType.I32, data=np.array([1, 2], np.int32)),
-        TensorSpec("mean", (1, 1, 1, 4), dtype, quantization=scale(1 / 64)),
-        TensorSpec("shape", (2,), DType.I32, data=np.array([1, 4], np.int32)),
-        TensorSpec("row", (1, 4), dtype, quantization=scale(1 / 64)),
-        TensorSpec("scores", (1, 4), dtype, quantization=scale(1 / 256, -128)),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("CONV_2D", CONV, [0, 1, 2], [3], version=3 if whole else 1),
-        OperatorSpec("MEAN", {"keep_dims": True}, [3, 4], [5], version=2 if whole else 1),
-        OperatorSpec("RESHAPE", {"new_shape": (1, 4)}, [5, 6], [7]),
-        OperatorSpec("SOFTMAX", {"beta": 1.0}, [7], [8], version=2 if whole else 1),
-    ]
-    return write_model(ModelSpec(tensors, operators, [0], [3, 8]))
+    return small_model(
+        {
+            "image": tensor_of(
+                (1, HEIGHT, WIDTH, CHANNELS),
+                dtype,
+                quantization=scale(1 / 127),
+                shape_signature=signature,
+            ),
+            "weights": tensor_of(
+                weights.shape,
+                dtype,
+                quantization=scale(1 / 127),
+                data=(weights * 127).astype(np.int8) if whole else weights.astype(np.float32),
+            ),
+            "bias": tensor_of(
+                (4,),
+                DType.I32 if whole else DType.F32,
+                quantization=scale(127**-2),
+                data=(bias * 127**2).astype(np.int32) if whole else bias.astype(np.float32),
+            ),
+            "features": tensor_of((1, HEIGHT, WIDTH, 4), dtype, quantization=scale(1 / 32)),
+            "axes": tensor_of((2,), DType.I32, data=np.array([1, 2], np.int32)),
+            "mean": tensor_of((1, 1, 1, 4), dtype, quantization=scale(1 / 64)),
+            "shape": tensor_of((2,), DType.I32, data=np.array([1, 4], np.int32)),
+            "row": tensor_of((1, 4), dtype, quantization=scale(1 / 64)),
+            "scores": tensor_of((1, 4), dtype, quantization=scale(1 / 256, -128)),
+        },
+        ("features = CONV_2D(image, weights, bias)", CONV, {"version": 3 if whole else 1}),
+        ("mean = MEAN(features, axes)", {"keep_dims": True}, {"version": 2 if whole else 1}),
+        ("row = RESHAPE(mean, shape)", {"new_shape": (1, 4)}),
+        ("scores = SOFTMAX(row)", {"beta": 1.0}, {"version": 2 if whole else 1}),
+        outputs="features scores",
+    )
 
 
 def gather() -> bytes:
     """Two inputs, one of indices; a RESHAPE whose shape is only in the options."""
     table = np.random.default_rng(4).standard_normal((9, 4)).astype(np.float32)
-    tensors = [
-        TensorSpec("words", (1, 5), DType.I32), TensorSpec("table", (9, 4), data=table),
-        TensorSpec("found", (1, 5, 4)), TensorSpec("flat", (1, 20)), TensorSpec("factor", (1, 1)),
-        TensorSpec("out", (1, 20)),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("GATHER", {"axis": 0}, [1, 0], [2]),
-        OperatorSpec("RESHAPE", {"new_shape": (1, 20)}, [2], [3]),
-        OperatorSpec("MUL", {}, [3, 4], [5]),
-    ]
-    return write_model(ModelSpec(tensors, operators, [0, 4], [5]))
+    return small_model(
+        {
+            "words": tensor_of((1, 5), DType.I32),
+            "table": tensor_of((9, 4), data=table),
+            "found": (1, 5, 4),
+            "flat": (1, 20),
+            "factor": (1, 1),
+            "out": (1, 20),
+        },
+        ("found = GATHER(table, words)", {"axis": 0}),
+        ("flat = RESHAPE(found)", {"new_shape": (1, 20)}),
+        "out = MUL(flat, factor)",
+    )
 
 
 def stateful() -> bytes:
     """SVDF, which remembers."""
     rng = np.random.default_rng(0)
-    tensors = [
-        TensorSpec("x", (1, 3)),
-        TensorSpec("features", (4, 3), data=rng.standard_normal((4, 3)).astype(np.float32)),
-        TensorSpec("time", (4, 2), data=rng.standard_normal((4, 2)).astype(np.float32)),
-        TensorSpec("memory", (1, 8), is_variable=True), TensorSpec("y", (1, 4)),
-    ]  # fmt: skip
     fields = {"rank": 1, "fused_activation_function": 0}
-    return write_model(
-        ModelSpec(tensors, [OperatorSpec("SVDF", fields, [0, 1, 2, -1, 3], [4])], [0], [4])
+    return small_model(
+        {
+            "x": (1, 3),
+            "features": tensor_of((4, 3), data=rng.standard_normal((4, 3)).astype(np.float32)),
+            "time": tensor_of((4, 2), data=rng.standard_normal((4, 2)).astype(np.float32)),
+            "memory": tensor_of((1, 8), is_variable=True),
+            "y": (1, 4),
+        },
+        ("y = SVDF(x, features, time, -, memory)", fields),
     )
 
 

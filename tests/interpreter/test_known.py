@@ -12,11 +12,10 @@ import tflgpu
 from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.copies import ResultPool, TensorCache
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 
 from tests.interpreter.interpreter_models import chain
 from tests.running import allocate_and_run, set_and_run
+from tests.small_models import small_model
 
 X = np.array([[1, 2, 3]], np.float32)
 
@@ -49,8 +48,7 @@ def interpreter(request: pytest.FixtureRequest) -> Any:
 
 
 def negated(shape: tuple[int, ...]) -> bytes:
-    tensors = [TensorSpec("x", shape), TensorSpec("y", shape)]
-    return write_model(ModelSpec(tensors, [OperatorSpec("NEG", {}, (0,), (1,))], (0,), (1,)))
+    return small_model({"x": shape, "y": shape}, "y = NEG(x)")
 
 
 def wanted(x: Any) -> Any:

@@ -450,7 +450,7 @@ def test_nothing_waits_for_ever(backend: str, require_backend: Callable[[str], A
     require_backend(backend)
     pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     done = subprocess.run(
-        [sys.executable, str(Path(child.__file__)), backend],
+        [sys.executable, "-m", child.__name__, backend], cwd=Path(__file__).parents[2],
         capture_output=True, text=True, timeout=LIMIT, check=False,
     )  # fmt: skip
     said = [line[5:] for line in done.stdout.splitlines() if line.startswith("case ")]

@@ -27,6 +27,7 @@ from tflgpu.tflite.write import write_model
 from tests.interpreter import interpreter_models
 from tests.interpreter import interpreter_models as models
 from tests.running import allocate_and_run
+from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -154,18 +155,23 @@ def quantized() -> bytes:
     """An int8 convolution: scales by channel, an optional operand that is not there."""
     one = Quantization((0.05,), (3,))
     filters = Quantization((0.5, 0.25), (0, 0), 0)
-    tensors = [
-        TensorSpec("x", (1, 2, 2, 3), DType.I8, None, one),
-        TensorSpec("w", (2, 1, 1, 3), DType.I8, np.ones((2, 1, 1, 3), np.int8), filters),
-        TensorSpec("y", (1, 2, 2, 2), DType.I8, None, one),
-        TensorSpec("z", (1, 2, 2, 2), quantization=None),
-    ]
     fields = {"padding": 1, "stride_h": 1, "stride_w": 1}
-    operators = [
-        OperatorSpec("CONV_2D", fields, [0, 1, -1], [2], version=3),
-        OperatorSpec("DEQUANTIZE", {}, [2], [3], version=2),
-    ]
-    return write_model(ModelSpec(tensors, operators, [0], [3]))
+    return small_model(
+        {
+            "x": tensor_of((1, 2, 2, 3), DType.I8, None, one),
+            "w": tensor_of((2, 1, 1, 3), DType.I8, np.ones((2, 1, 1, 3), np.int8), filters),
+            "y": tensor_of((1, 2, 2, 2), DType.I8, None, one),
+            "z": tensor_of((1, 2, 2, 2), quantization=None),
+        },
+        ("y = CONV_2D(x, w, -)", fields, {"version": 3}),
+        ("z = DEQUANTIZE(y)", {}, {"version": 2}),
+    )
+
+
+def known(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of tensors that NumPy has a type for. LiteRT knows one for bf16 in a process that has
+    imported ml_dtypes, as its compiled models do."""
+    return [d for d in details if d["name"] != "bf16"]
 
 
 @pytest.mark.parametrize("make", [quantized, models.types, models.two_subgraphs, models.chain])
@@ -178,7 +184,7 @@ def test_half_private_methods_give_what_litert_gives(make: Any) -> None:
     for index in range(len(operators)):
         assert_same(ours._get_op_details(index), theirs._get_op_details(index))
     for subgraph in range(theirs.num_subgraphs()):
-        for detail in theirs.get_tensor_details(subgraph):
+        for detail in known(theirs.get_tensor_details(subgraph)):
             index = detail["index"]
             assert_same(ours._get_tensor_details(index, subgraph), detail)
     for key in theirs.get_signature_list():
@@ -319,7 +325,7 @@ def assert_same_model(content: bytes) -> None:
     assert_same_interface(ours, theirs)
     assert ours.num_subgraphs() == theirs.num_subgraphs()
     for index in range(ours.num_subgraphs()):
-        assert_same(ours.get_tensor_details(index), theirs.get_tensor_details(index))
+        assert_same(ours.get_tensor_details(index), known(theirs.get_tensor_details(index)))
     assert_same(ours._get_ops_details(), theirs._get_ops_details(), "operators")
 
 

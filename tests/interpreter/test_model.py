@@ -13,8 +13,10 @@ import pytest
 import tflgpu
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import SignatureInfo
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
+from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.small_models import small_model, small_spec, tensor_of
 
 SHAPE = (1, 4)
 
@@ -22,26 +24,27 @@ SHAPE = (1, 4)
 def linear(*, open_dims: bool = False, signature: bool = False) -> bytes:
     """``sum`` = a + 2 b, ``sharp`` = softmax of that, over the last axis."""
     opened = (-1, 4) if open_dims else None
-    tensors = [
-        TensorSpec("a", SHAPE, shape_signature=opened), TensorSpec("b", SHAPE,
-        shape_signature=opened),
-        TensorSpec("two", (), data=np.float32(2)), TensorSpec("doubled", SHAPE),
-        TensorSpec("sum", SHAPE), TensorSpec("sharp", SHAPE),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("MUL", {}, [1, 2], [3]), OperatorSpec("ADD", {}, [0, 3], [4]),
-        OperatorSpec("SOFTMAX", {"beta": 1.0}, [4], [5]),
-    ]  # fmt: skip
     signatures = [SignatureInfo("serve", 0, {"left": 0, "right": 1}, {"total": 4, "share": 5})]
-    return write_model(
-        ModelSpec(tensors, operators, [0, 1], [4, 5], signatures=signatures if signature else [])
+    return small_model(
+        {
+            "a": tensor_of(SHAPE, shape_signature=opened),
+            "b": tensor_of(SHAPE, shape_signature=opened),
+            "two": tensor_of((), data=np.float32(2)),
+            "doubled": SHAPE,
+            "sum": SHAPE,
+            "sharp": SHAPE,
+        },
+        "doubled = MUL(b, two)",
+        "sum = ADD(a, doubled)",
+        ("sharp = SOFTMAX(sum)", {"beta": 1.0}),
+        outputs="sum sharp",
+        signatures=signatures if signature else [],
     )
 
 
 def with_another_subgraph() -> bytes:
     """``y`` = x + x. Another subgraph comes first among the signatures; its tensors have the same
     indices, the other way round."""
-    tensors = [TensorSpec("x", SHAPE), TensorSpec("y", SHAPE)]
     other = SubgraphSpec(
         [TensorSpec("tripled", SHAPE), TensorSpec("three", (), data=np.float32(3)),
          TensorSpec("once", SHAPE)],
@@ -51,9 +54,8 @@ def with_another_subgraph() -> bytes:
         SignatureInfo("other", 1, {"wrong": 0}, {"also_wrong": 1}),
         SignatureInfo("serve", 0, {"value": 0}, {"twice": 1}),
     ]
-    operators = [OperatorSpec("ADD", {}, [0, 0], [1])]
-    return write_model(
-        ModelSpec(tensors, operators, [0], [1], subgraphs=[other], signatures=signatures)
+    return small_model(
+        {"x": SHAPE, "y": SHAPE}, "y = ADD(x, x)", subgraphs=[other], signatures=signatures
     )
 
 
@@ -134,8 +136,9 @@ def test_open_dimensions_are_the_arrays(options: dict[str, Any]) -> None:
 def test_of_no_items_the_results_have_the_arrays_other_sizes(
     options: dict[str, Any], batch: int
 ) -> None:
-    tensors = [TensorSpec(name, (1, 2, 4), shape_signature=(1, -1, 4)) for name in "xy"]
-    content = write_model(ModelSpec(tensors, [OperatorSpec("NEG", {}, [0], [1])], [0], [1]))
+    content = small_model(
+        dict.fromkeys("xy", tensor_of((1, 2, 4), shape_signature=(1, -1, 4))), "y = NEG(x)"
+    )
     with tflgpu.Model(content, batch=batch, **options) as model:
         for count, rows in ((0, 5), (4, 2), (0, 2), (0, 7), (2, 7)):
             x = numbers(count, rows, 4)
@@ -200,10 +203,13 @@ def test_bytes_and_samples_are_not_taken_for_numbers(
     ):
         pool(given, numbers(1, 4))
     for wanted in (DType.I8, DType.I32):
-        tensors = [TensorSpec("x", (1, 4), wanted), TensorSpec("y", (2, 2), wanted),
-                   TensorSpec("shape", (2,), DType.I32, data=[2, 2])]  # fmt: skip
-        moved = write_model(
-            ModelSpec(tensors, [OperatorSpec("RESHAPE", {}, [0, 2], [1])], [0], [1])
+        moved = small_model(
+            {
+                "x": tensor_of((1, 4), wanted),
+                "y": tensor_of((2, 2), wanted),
+                "shape": tensor_of((2,), DType.I32, data=[2, 2]),
+            },
+            "y = RESHAPE(x, shape)",
         )
         with tflgpu.Model(moved, **options) as other:
             if wanted is DType.I32 or dtype is np.int8:
@@ -221,8 +227,9 @@ def test_names_that_do_not_fit(model: tflgpu.Model) -> None:
 
 
 def test_whole_numbers_that_do_not_fit(options: dict[str, Any]) -> None:
-    tensors = [TensorSpec("x", (1, 3), DType.I32), TensorSpec("y", (1, 3), DType.I32)]
-    content = write_model(ModelSpec(tensors, [OperatorSpec("ABS", {}, [0], [1])], [0], [1]))
+    content = small_model(
+        {"x": tensor_of((1, 3), DType.I32), "y": tensor_of((1, 3), DType.I32)}, "y = ABS(x)"
+    )
     with tflgpu.Model(content, **options) as model:
         assert model(np.array([[-1, 2, -3]], np.int64))[0].tolist() == [[1, 2, 3]]
         with pytest.raises(tflgpu.InputError, match="from 0 to 4294967296 do not fit"):
@@ -232,10 +239,13 @@ def test_whole_numbers_that_do_not_fit(options: dict[str, Any]) -> None:
 
 
 def test_floats_that_are_too_large_are_named_beside_nan(options: dict[str, Any]) -> None:
-    tensors = [TensorSpec("x", (1, 3), DType.F16), TensorSpec("y", (3, 1), DType.F16),
-               TensorSpec("order", (2,), DType.I32, data=[1, 0])]  # fmt: skip
-    content = write_model(
-        ModelSpec(tensors, [OperatorSpec("TRANSPOSE", {}, [0, 2], [1])], [0], [1])
+    content = small_model(
+        {
+            "x": tensor_of((1, 3), DType.F16),
+            "y": tensor_of((3, 1), DType.F16),
+            "order": tensor_of((2,), DType.I32, data=[1, 0]),
+        },
+        "y = TRANSPOSE(x, order)",
     )
     with (
         tflgpu.Model(content, **options) as model,
@@ -245,9 +255,10 @@ def test_floats_that_are_too_large_are_named_beside_nan(options: dict[str, Any])
 
 
 def test_what_cannot_be_a_batch(options: dict[str, Any]) -> None:
-    tensors = [TensorSpec("x", (1, 3)), TensorSpec("axis", (1,), DType.I32, data=np.int32([0])),
-               TensorSpec("y", (3,))]  # fmt: skip
-    mixed = ModelSpec(tensors, [OperatorSpec("SUM", {}, [0, 1], [2])], [0], [2])
+    mixed = small_spec(
+        {"x": (1, 3), "axis": tensor_of((1,), DType.I32, data=np.int32([0])), "y": (3,)},
+        "y = SUM(x, axis)",
+    )
     with (
         tflgpu.Model(write_model(mixed), **options) as model,
         pytest.raises(tflgpu.InputError, match=r"'y' .* has no leading dimension of 1"),

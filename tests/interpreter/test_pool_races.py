@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.interpreter import gather
+from tflgpu.interpreter import batch_queue
 from tflgpu.interpreter.requests import Batch, Request
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+
+from tests.small_models import small_model
 
 X = np.arange(4, dtype=np.float32)[None]
 #: Seconds after which a thread is taken to wait for ever.
@@ -22,8 +22,7 @@ LONG = 60.0
 
 @pytest.fixture
 def pool() -> Iterator[tflgpu.Pool]:
-    tensors = [TensorSpec("x", (1, 4)), TensorSpec("y", (1, 4))]
-    model = write_model(ModelSpec(tensors, [OperatorSpec("ADD", {}, [0, 0], [1])], [0], [1]))
+    model = small_model({"x": (1, 4), "y": (1, 4)}, "y = ADD(x, x)")
     with tflgpu.Pool(model, size=1, backend="cpu_ref") as made:
         yield made
 
@@ -84,7 +83,7 @@ def test_the_pools_thread_is_quicker_than_the_caller(
         batch.copying.batch = batch
         return batch
 
-    monkeypatch.setattr(gather, "Batch", made)
+    monkeypatch.setattr(batch_queue, "Batch", made)
     for _ in range(2):
         np.testing.assert_array_equal(called(pool), 2 * X)
     assert list(gatherer.free) == gatherer._copies

@@ -31,10 +31,13 @@ from tests.interpreter import interpreter_models as models
 
 X = np.ones((1, 3), np.float32)
 
-MODEL = {"close", "input_names", "keeps_state", "output_names", "report"}
+MODEL = {"close", "input_names", "inputs", "keeps_state", "output_names", "outputs", "report"}
 METHODS = {
     tflgpu.Model: MODEL,
-    tflgpu.Pool: {"close", "reports", "run", "runs", "submit"},
+    tflgpu.Pool: {
+        "close", "input_names", "inputs", "output_names", "outputs", "replace", "reports", "run",
+        "runs", "submit",
+    },
     tflgpu.GpuDelegate: {
         "accuracy_checks", "caps", "choice", "close", "device", "memory", "options", "precision",
         "reports", "save",

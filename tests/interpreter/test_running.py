@@ -19,6 +19,7 @@ from tflgpu.tflite.write import write_model
 from tests.interpreter import interpreter_models
 from tests.interpreter import interpreter_models as models
 from tests.running import allocate_and_run, set_and_run
+from tests.small_models import small_model, small_spec, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -62,13 +63,19 @@ def options(request: pytest.FixtureRequest) -> Any:
 def test_stale_shapes_in_the_file_are_inferred_anew_as_litert_does(options: Any) -> None:
     # As a tool leaves them that gave the input another batch, and nothing else. Of two operators,
     # the second reads what the first makes; on a device the two may be one kernel.
-    spec = ModelSpec(
-        [TensorSpec("x", (4, 6)), TensorSpec("a", (1, 6)), TensorSpec("b", (9,)),
-         TensorSpec("axis", (1,), DType.I32, np.array([1], np.int32)), TensorSpec("y", (1, 1))],
-        [OperatorSpec("EXP", {}, (0,), (1,)), OperatorSpec("ADD", {}, (1, 1), (2,)),
-         OperatorSpec("SUM", {"keep_dims": True}, (2, 3), (4,))],
-        inputs=(0,), outputs=(4, 2),
-    )  # fmt: skip
+    spec = small_spec(
+        {
+            "x": (4, 6),
+            "a": (1, 6),
+            "b": (9,),
+            "axis": tensor_of((1,), DType.I32, np.array([1], np.int32)),
+            "y": (1, 1),
+        },
+        "a = EXP(x)",
+        "b = ADD(a, a)",
+        ("y = SUM(b, axis)", {"keep_dims": True}),
+        outputs="y b",
+    )
     ours, theirs = pair(write_model(spec), **options)
     with ours:
         for a, b in zip(ours.get_output_details(), theirs.get_output_details(), strict=True):
@@ -350,24 +357,26 @@ def quantized() -> bytes:
     filters = Quantization(scales, (0,) * 5, 0)
     offsets = Quantization(tuple(0.05 * s for s in scales), (0,) * 5, 0)
     image, inner = (1, 4, 5, 3), (1, 4, 5, 5)
-    tensors = [
-        TensorSpec("x", image, DType.I8, None, activation),
-        TensorSpec("filter", (5, 1, 1, 3), DType.I8,
-                   DRAW.integers(-127, 128, (5, 1, 1, 3), np.int8), filters),
-        TensorSpec("bias", (5,), DType.I32, DRAW.integers(-300, 300, 5).astype(np.int32), offsets),
-        TensorSpec("conv", inner, DType.I8, None, activation),
-        TensorSpec("relu", inner, DType.I8, None, activation),
-        TensorSpec("sum", inner, DType.I8, None, activation),
-        TensorSpec("y", inner, DType.I8, None, finer),
-    ]  # fmt: skip
     fields = {"padding": 1, "stride_h": 1, "stride_w": 1}
-    operators = [
-        OperatorSpec("CONV_2D", fields, [0, 1, 2], [3], version=3),
-        OperatorSpec("RELU", {}, [3], [4], version=2),
-        OperatorSpec("ADD", {}, [3, 4], [5], version=2),
-        OperatorSpec("QUANTIZE", {}, [5], [6], version=2),
-    ]
-    return write_model(ModelSpec(tensors, operators, [0], [6]))
+    return small_model(
+        {
+            "x": tensor_of(image, DType.I8, None, activation),
+            "filter": tensor_of(
+                (5, 1, 1, 3), DType.I8, DRAW.integers(-127, 128, (5, 1, 1, 3), np.int8), filters
+            ),
+            "bias": tensor_of(
+                (5,), DType.I32, DRAW.integers(-300, 300, 5).astype(np.int32), offsets
+            ),
+            "conv": tensor_of(inner, DType.I8, None, activation),
+            "relu": tensor_of(inner, DType.I8, None, activation),
+            "sum": tensor_of(inner, DType.I8, None, activation),
+            "y": tensor_of(inner, DType.I8, None, finer),
+        },
+        ("conv = CONV_2D(x, filter, bias)", fields, {"version": 3}),
+        ("relu = RELU(conv)", {}, {"version": 2}),
+        ("sum = ADD(conv, relu)", {}, {"version": 2}),
+        ("y = QUANTIZE(sum)", {}, {"version": 2}),
+    )
 
 
 @pytest.fixture(scope="module")

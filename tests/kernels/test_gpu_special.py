@@ -41,6 +41,7 @@ from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.device import CpuRefDevice
 
 from tests.running import allocate_and_run
+from tests.small_models import small_model
 
 OPS = builtin_ops()
 CAPS = {
@@ -185,8 +186,7 @@ def test_what_is_not_finite_is_nan(
 ) -> None:  # fmt: skip
     require_backend(backend)
     given = np.array([[np.nan], [np.inf], [-np.inf], [3e38], [0], [-7]], np.float32)
-    shapes = [TensorSpec("x", given.shape), TensorSpec("y", given.shape)]
-    model = write_model(ModelSpec(shapes, [OperatorSpec(op, fields, (0,), (1,))], (0,), (1,)))
+    model = small_model({"x": given.shape, "y": given.shape}, (f"y = {op}(x)", fields))
     with (
         GpuDelegate(backend=backend) as delegate,
         Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter,

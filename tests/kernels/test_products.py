@@ -40,6 +40,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run
+from tests.small_models import small_model, tensor_of
 
 
 @attrs.frozen
@@ -341,14 +342,15 @@ def test_bias_of_any_rank(
     outs = filter_shape[0]
 
     def run(held: np.ndarray, delegates: object) -> np.ndarray:
-        tensors = [
-            TensorSpec("x", image.shape),
-            TensorSpec("w", weights.shape, data=weights),
-            TensorSpec("b", held.shape, data=held),
-            TensorSpec("y", (1, 5, 4, outs)),
-        ]
-        conv = OperatorSpec("CONV_2D", {"padding": 0, **_OPTIONS}, [0, 1, 2], [3])
-        content = write_model(ModelSpec(tensors, [conv], [0], [3]))
+        content = small_model(
+            {
+                "x": image.shape,
+                "w": tensor_of(weights.shape, data=weights),
+                "b": tensor_of(held.shape, data=held),
+                "y": (1, 5, 4, outs),
+            },
+            ("y = CONV_2D(x, w, b)", {"padding": 0, **_OPTIONS}),
+        )
         with tflgpu.Interpreter(model_content=content, experimental_delegates=delegates) as one:
             allocate_and_run(one, {0: image})
             return one.get_tensor(3)
@@ -389,12 +391,14 @@ def test_long_sums_of_few_results(
     op, given, matrix, result, fields = SUMS[which]
     rng = np.random.default_rng(which)
     x, w = (rng.uniform(0.5, 1, shape).astype(np.float32) for shape in (given, matrix))
-    tensors = [
-        TensorSpec("x", given), TensorSpec("w", matrix, data=w),
-        TensorSpec("b", matrix[:1], data=np.zeros(matrix[:1], np.float32)), TensorSpec("y", result),
-    ]  # fmt: skip
-    content = write_model(
-        ModelSpec(tensors, [OperatorSpec(op, fields, (0, 1, 2), (3,))], (0,), (3,))
+    content = small_model(
+        {
+            "x": given,
+            "w": tensor_of(matrix, data=w),
+            "b": tensor_of(matrix[:1], data=np.zeros(matrix[:1], np.float32)),
+            "y": result,
+        },
+        (f"y = {op}(x, w, b)", fields),
     )
     rows = x.reshape(-1, w[0].size).astype(np.float64)
     wanted = (rows @ w.reshape(len(w), -1).astype(np.float64).T).reshape(result)

@@ -29,11 +29,11 @@ from tflgpu.conformance.plans import affine, chain
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import DType
 from tflgpu.plugins.registry import registry
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, TensorSpec
 
 from tests.lifetimes import child
 from tests.running import allocate_and_run, set_and_run
+from tests.small_models import small_model, tensor_of
 
 MODELS = 8
 #: Backends that compile kernels.
@@ -51,15 +51,11 @@ KINDS = (
 def model(number: int) -> bytes:
     """Two kernels of different sizes in each."""
     shape, scale = (1, 3 + number % 7, 5), np.float32(1 + number)
-    tensors = [
-        TensorSpec("x", shape), TensorSpec("c", (), data=scale), TensorSpec("m", shape),
-        TensorSpec("y", shape),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("MUL", {}, [0, 1], [2]),
-        OperatorSpec("SOFTMAX", {"beta": 1 + number / 100}, [2], [3]),
-    ]
-    return write_model(ModelSpec(tensors, operators, [0], [3]))
+    return small_model(
+        {"x": shape, "c": tensor_of((), data=scale), "m": shape, "y": shape},
+        "m = MUL(x, c)",
+        ("y = SOFTMAX(m)", {"beta": 1 + number / 100}),
+    )
 
 
 def use(delegate: tflgpu.GpuDelegate, number: int) -> None:
@@ -270,44 +266,34 @@ def test_interrupted_and_dropped(device: Any) -> None:
 
 
 FREED_BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
-MODEL = write_model(
-    ModelSpec(
-        [TensorSpec("x", (1, 4)), TensorSpec("y", (1, 4))],
-        [OperatorSpec("TANH", {}, (0,), (1,))], (0,), (1,),
-    )
-)  # fmt: skip
+MODEL = small_model({"x": (1, 4), "y": (1, 4)}, "y = TANH(x)")
 
 
 #: Its state is a variable, so that it runs in pieces.
-STREAM = write_model(
-    ModelSpec(
-        [
-            TensorSpec("x", (1, 4)), TensorSpec("handle", (), DType.RESOURCE),
-            TensorSpec("h", (1, 4)), TensorSpec("y", (1, 4)),
-        ],
-        [
-            OperatorSpec("CALL_ONCE", {"init_subgraph_index": 1}, [], []),
-            OperatorSpec("VAR_HANDLE", {"shared_name": "h"}, [], [1]),
-            OperatorSpec("READ_VARIABLE", {}, [1], [2]),
-            OperatorSpec("ADD", {}, [0, 2], [3]),
-            OperatorSpec("ASSIGN_VARIABLE", {}, [1, 3], []),
-        ],
-        [0], [3],
-        subgraphs=[
-            SubgraphSpec(
-                [
-                    TensorSpec("handle", (), DType.RESOURCE),
-                    TensorSpec("start", (1, 4), data=np.zeros((1, 4), np.float32)),
-                ],
-                [
-                    OperatorSpec("VAR_HANDLE", {"shared_name": "h"}, [], [0]),
-                    OperatorSpec("ASSIGN_VARIABLE", {}, [0, 1], []),
-                ],
-                [], [], "init",
-            )
-        ],
-    )
-)  # fmt: skip
+STREAM = small_model(
+    {"x": (1, 4), "handle": tensor_of((), DType.RESOURCE), "h": (1, 4), "y": (1, 4)},
+    ("CALL_ONCE()", {"init_subgraph_index": 1}),
+    ("handle = VAR_HANDLE()", {"shared_name": "h"}),
+    "h = READ_VARIABLE(handle)",
+    "y = ADD(x, h)",
+    "ASSIGN_VARIABLE(handle, y)",
+    outputs="y",
+    subgraphs=[
+        SubgraphSpec(
+            [
+                TensorSpec("handle", (), DType.RESOURCE),
+                TensorSpec("start", (1, 4), data=np.zeros((1, 4), np.float32)),
+            ],
+            [
+                OperatorSpec("VAR_HANDLE", {"shared_name": "h"}, [], [0]),
+                OperatorSpec("ASSIGN_VARIABLE", {}, [0, 1], []),
+            ],
+            [],
+            [],
+            "init",
+        )
+    ],
+)
 
 
 @pytest.fixture

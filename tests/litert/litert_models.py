@@ -15,6 +15,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run
+from tests.small_models import small_model, tensor_of
 
 #: Devices on which a model's supported parts run, as options of a delegate.
 DEVICES: dict[str, dict[str, Any]] = {
@@ -31,20 +32,23 @@ def numbers(shape: Sequence[int], seed: int = 0, low: float = -2, high: float = 
 def i64_in_the_middle() -> bytes:
     """RELU, then through 64-bit numbers, which no kernel takes, then a product."""
     shape = (1, 5, 7)
-    tensors = [
-        TensorSpec("x", shape), TensorSpec("a", shape), TensorSpec("wide", shape, DType.I64),
-        TensorSpec("doubled", shape, DType.I64), TensorSpec("back", shape),
-        TensorSpec("c", (7,), data=numbers((7,), 1)), TensorSpec("y", shape),
-        TensorSpec("two", (), DType.I64, data=np.int64(3)),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("RELU", {}, [0], [1]),
-        OperatorSpec("CAST", {"in_data_type": 0, "out_data_type": 4}, [1], [2]),
-        OperatorSpec("ADD", {}, [2, 7], [3]),
-        OperatorSpec("CAST", {"in_data_type": 4, "out_data_type": 0}, [3], [4]),
-        OperatorSpec("MUL", {"fused_activation_function": 3}, [4, 5], [6]),
-    ]
-    return write_model(ModelSpec(tensors, operators, [0], [6]))
+    return small_model(
+        {
+            "x": shape,
+            "a": shape,
+            "wide": tensor_of(shape, DType.I64),
+            "doubled": tensor_of(shape, DType.I64),
+            "back": shape,
+            "c": tensor_of((7,), data=numbers((7,), 1)),
+            "y": shape,
+            "two": tensor_of((), DType.I64, data=np.int64(3)),
+        },
+        "a = RELU(x)",
+        ("wide = CAST(a)", {"in_data_type": 0, "out_data_type": 4}),
+        "doubled = ADD(wide, two)",
+        ("back = CAST(doubled)", {"in_data_type": 4, "out_data_type": 0}),
+        ("y = MUL(back, c)", {"fused_activation_function": 3}),
+    )
 
 
 def one(

@@ -16,6 +16,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.litert.litert_models import DEVICES, numbers
 from tests.running import allocate_and_run
+from tests.small_models import small_model
 
 genai = pytest.importorskip("ai_edge_litert.pywrap_genai_ops", reason="LiteRT has no registerer")
 #: Attention, which XNNPACK has too; without it only whoever registers it has it.
@@ -137,7 +138,7 @@ def test_the_constructor_calls_each_once() -> None:
     """As LiteRT's does, without a custom operator in the model, too."""
     for make in (InterpreterWithCustomOps, litert.InterpreterWithCustomOps):
         calls: list[int] = []
-        model = write_model(ModelSpec([TensorSpec("x", (1,))], [], [0], [0]))
+        model = small_model({"x": (1,)}, outputs="x")
         make(custom_op_registerers=[calls.append, calls.append], model_content=model)
         assert len(calls) == 2
         assert all(calls)

@@ -14,6 +14,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.litert.litert_models import between, litert, numbers, one, run
+from tests.small_models import small_model, tensor_of
 
 TANH, RELU = 4, 1
 
@@ -93,17 +94,16 @@ def test_what_a_file_stores_in_steps_is_rounded_by_litert(delegate: tflgpu.GpuDe
     it that is QUANTIZE and DEQUANTIZE. What becomes an op of ours, as an 8-bit ADD, the references
     run."""
     a, b = Quantization((0.0625,), (0,)), Quantization((0.25,), (-3,))
-    tensors = [
-        TensorSpec("x", (1, 3, 7), DType.I8, None, a),
-        TensorSpec("m", (1, 3, 7), DType.I8, None, b),
-        TensorSpec("y", (1, 3, 7), DType.I8, None, b),
-        TensorSpec("c", (7,), DType.I8, np.arange(-3, 4, dtype=np.int8), b),
-    ]
-    operators = [
-        OperatorSpec("ADD", {}, [0, 3], [1]),
-        OperatorSpec("RELU", {}, [1], [2], version=2),
-    ]
-    model = write_model(ModelSpec(tensors, operators, [0], [2]))
+    model = small_model(
+        {
+            "x": tensor_of((1, 3, 7), DType.I8, None, a),
+            "m": tensor_of((1, 3, 7), DType.I8, None, b),
+            "y": tensor_of((1, 3, 7), DType.I8, None, b),
+            "c": tensor_of((7,), DType.I8, np.arange(-3, 4, dtype=np.int8), b),
+        },
+        "m = ADD(x, c)",
+        ("y = RELU(m)", {}, {"version": 2}),
+    )
     x = np.random.default_rng(0).integers(-128, 128, (1, 3, 7)).astype(np.int8)
     options = {"quantized_models_allowed": False, "backend": delegate.device.info.backend,
                "device": delegate.device.info.index}  # fmt: skip

@@ -13,6 +13,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.litert.litert_models import LITERT
+from tests.small_models import small_model, tensor_of
 
 SEEDS = {"seed": 1234, "seed2": 7}
 SHAPE = np.array([3, 5], np.int32)
@@ -28,12 +29,13 @@ def drawn(name: str, fields: dict[str, int]) -> bytes:
 
 def chosen(fields: dict[str, int]) -> bytes:
     """Classes by the logarithms of their odds."""
-    tensors = [
-        TensorSpec("x", (3, 5)), TensorSpec("n", (), DType.I32, np.array(11, np.int32)),
-        TensorSpec("y", (3, 11), DType.I32),
-    ]  # fmt: skip
-    return write_model(
-        ModelSpec(tensors, [OperatorSpec("MULTINOMIAL", fields, [0, 1], [2])], [0], [2])
+    return small_model(
+        {
+            "x": (3, 5),
+            "n": tensor_of((), DType.I32, np.array(11, np.int32)),
+            "y": tensor_of((3, 11), DType.I32),
+        },
+        ("y = MULTINOMIAL(x, n)", fields),
     )
 
 
@@ -86,17 +88,19 @@ def test_random_bits_as_litert(
     from ai_edge_litert.interpreter import Interpreter as LiteRT
 
     name, u64 = "STABLEHLO_RNG_BIT_GENERATOR", DType.U64
-    tensors = [
-        TensorSpec("state", (len(state),), u64), TensorSpec("after", (len(state),), u64),
-        TensorSpec("bits", (3, 5), dtype), TensorSpec("r", (3, 5)), TensorSpec("x", (3, 5)),
-        TensorSpec("y", (3, 5)),
-    ]  # fmt: skip
-    ops = [
-        OperatorSpec(name, {"algorithm": algorithm}, [0], [1, 2]),
-        OperatorSpec("CAST", {}, [2], [3]),
-        OperatorSpec("ADD", {}, [3, 4], [5]),
-    ]
-    content = write_model(ModelSpec(tensors, ops, [0, 4], [1, 5]))
+    content = small_model(
+        {
+            "state": tensor_of((len(state),), u64),
+            "after": tensor_of((len(state),), u64),
+            "bits": tensor_of((3, 5), dtype),
+            "r": (3, 5),
+            "x": (3, 5),
+            "y": (3, 5),
+        },
+        (f"after, bits = {name}(state)", {"algorithm": algorithm}),
+        "r = CAST(bits)",
+        "y = ADD(r, x)",
+    )
     given = [np.array(state, np.uint64), np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5)]
     found = []
     with tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours:

@@ -30,6 +30,7 @@ from tflgpu_litert.newer import repack
 
 from tests.litert.litert_models import LITERT, between, litert, numbers, run
 from tests.running import set_and_run
+from tests.small_models import small_model, small_spec, tensor_of
 
 SHAPE = (2, 3, 5)
 X = numbers(SHAPE, 7)
@@ -368,12 +369,11 @@ class TestState:
 
 def test_a_variable_that_nothing_was_assigned_to() -> None:
     """LiteRT gives whatever is in its memory."""
-    tensors = [TensorSpec("v", (), DType.RESOURCE), TensorSpec("y", (2,))]
-    operators = [
-        OperatorSpec("VAR_HANDLE", {"shared_name": "s"}, [], [0]),
-        OperatorSpec("READ_VARIABLE", {}, [0], [1]),
-    ]
-    model = write_model(ModelSpec(tensors, operators, [], [1]))
+    model = small_model(
+        {"v": tensor_of((), DType.RESOURCE), "y": (2,)},
+        ("v = VAR_HANDLE()", {"shared_name": "s"}),
+        "y = READ_VARIABLE(v)",
+    )
     with pytest.raises(
         tflgpu.StateError, match="variable 's' is read before anything was assigned"
     ):
@@ -483,5 +483,4 @@ def test_damaged_options_are_an_error_of_ours(seed: int, without_a_field: bytes)
 
 
 def spec(name: str, fields: Mapping[str, Any]) -> ModelSpec:
-    tensors = [TensorSpec("x", SHAPE), TensorSpec("y", SHAPE)]
-    return ModelSpec(tensors, [OperatorSpec(name, fields, [0], [1])], [0], [1])
+    return small_spec({"x": SHAPE, "y": SHAPE}, (f"y = {name}(x)", fields))

@@ -11,6 +11,7 @@ import pytest
 
 cl = pytest.importorskip("pyopencl", reason='pip install "tflgpu[opencl]"')
 from tflgpu_opencl import devices  # noqa: E402
+from tflgpu_opencl.native import native  # noqa: E402
 
 CPU, GPU = cl.device_type.CPU, cl.device_type.GPU
 
@@ -117,3 +118,29 @@ def test_without_pyopencl_the_reason_has_the_command() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip().endswith('run: pip install "tflgpu[opencl]"')
+
+
+def test_uuids_where_the_driver_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = bytes(range(1, 17))
+    plain, told, zero, fails = (a_device(name, GPU) for name in ("a", "b", "c", "d"))
+    for device, found in ((told, raw), (zero, bytes(16)), (fails, None)):
+        device.extensions, device.found = "cl_khr_fp16 cl_khr_device_uuid", found
+
+    def device_info(handle: Any, what: int, nbytes: int) -> bytes:
+        assert (what, nbytes) == (0x106A, 16)
+        if handle.found is None:
+            raise cl.RuntimeError("clGetDeviceInfo failed: INVALID_VALUE")
+        return bytes(handle.found)
+
+    monkeypatch.setattr(devices, "native", lambda: SimpleNamespace(device_info=device_info))
+    show(monkeypatch, Platform("NVIDIA CUDA", plain, told, zero, fails))
+    uuids = [d.uuid for d in devices.find_devices().probe().devices]
+    assert uuids == [None, "01020304-0506-0708-090a-0b0c0d0e0f10", None, None]
+
+
+def test_a_driver_is_asked_for_what_pyopencl_does_not_know() -> None:
+    for found in devices.find_devices().found:
+        raw = native().device_info(found.handle, int(cl.device_info.VENDOR_ID), 4)
+        assert int.from_bytes(raw, sys.byteorder) == found.handle.vendor_id
+        with pytest.raises(cl.RuntimeError, match="clGetDeviceInfo"):
+            native().device_info(found.handle, 0x7FFF, 16)

@@ -21,6 +21,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run, set_and_run, side_by_side
+from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -134,12 +135,14 @@ def test_a_permutation_of_other_bits_is_refused(kind: Any) -> None:
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize("index", [DType.I16, DType.I32])
 def test_positions(index: DType, device: int) -> None:
-    tensors = [
-        TensorSpec("x", (3, 7)), TensorSpec("k", (), DType.I32, np.int32(4)),
-        TensorSpec("values", (3, 4)), TensorSpec("places", (3, 4), index),
-    ]  # fmt: skip
-    content = write_model(
-        ModelSpec(tensors, [OperatorSpec("TOPK_V2", {}, [0, 1], [2, 3], version=3)], [0], [2, 3])
+    content = small_model(
+        {
+            "x": (3, 7),
+            "k": tensor_of((), DType.I32, np.int32(4)),
+            "values": (3, 4),
+            "places": tensor_of((3, 4), index),
+        },
+        ("values, places = TOPK_V2(x, k)", {}, {"version": 3}),
     )
     x = np.random.default_rng(3).uniform(-3, 3, (3, 7)).astype(np.float32)
     for wanted, got in zip(*side_by_side(content, [x], device=device), strict=True):
@@ -152,13 +155,14 @@ def test_positions(index: DType, device: int) -> None:
 def test_places_between_pixels(fields: dict[str, bool], device: int) -> None:
     """Rounded to 1/1024 of a pixel, which is up to 50 steps of 16 bits in these images."""
     quant = Quantization((0.25 / 4096,), (0,), 0)
-    tensors = [
-        TensorSpec("x", (2, 3, 3, 5), DType.I16, quantization=quant),
-        TensorSpec("size", (2,), DType.I32, np.int32([7, 9])),
-        TensorSpec("y", (2, 7, 9, 5), DType.I16, quantization=quant),
-    ]
-    operator = OperatorSpec("RESIZE_BILINEAR", fields, [0, 1], [2], version=4)
-    content = write_model(ModelSpec(tensors, [operator], [0], [2]))
+    content = small_model(
+        {
+            "x": tensor_of((2, 3, 3, 5), DType.I16, quantization=quant),
+            "size": tensor_of((2,), DType.I32, np.int32([7, 9])),
+            "y": tensor_of((2, 7, 9, 5), DType.I16, quantization=quant),
+        },
+        ("y = RESIZE_BILINEAR(x, size)", fields, {"version": 4}),
+    )
     x = np.random.default_rng(3).integers(-30000, 30000, (2, 3, 3, 5)).astype(np.int16)
     ((wanted, got),) = zip(*side_by_side(content, [x], device=device), strict=True)
     assert np.abs(got.astype(np.int64) - wanted).max() <= 1
@@ -212,14 +216,18 @@ def test_small_as_litert(op: str, dtype: DType, made: DType) -> None:
 @pytest.mark.parametrize("op", ["FLOOR_DIV", "FLOOR_MOD"])
 def test_scales_that_litert_does_not_look_at(op: str, dtype: DType) -> None:
     quant = Quantization((0.25,), (0,)), Quantization((0.5,), (3 if dtype is I8 else 0,))
-    tensors = [TensorSpec("x", (3, 5), dtype, None, quant[0]), TensorSpec("y", (5,), dtype, None,
-    quant[1]),
-               TensorSpec("z", (3, 5), dtype, None, quant[0])]  # fmt: skip
-    operator = OperatorSpec(op, {}, [0, 1], [2], version=builtin_ops()[op].file.max_version)
     x = np.arange(-49, 56, 7).astype(dtype.numpy).reshape(3, 5)
     y = np.array([-9, 4, -5, 7, 11], dtype.numpy)
     (wanted,), (got,) = beside_plain_kernels(
-        write_model(ModelSpec(tensors, [operator], [0, 1], [2])), [x, y]
+        small_model(
+            {
+                "x": tensor_of((3, 5), dtype, None, quant[0]),
+                "y": tensor_of((5,), dtype, None, quant[1]),
+                "z": tensor_of((3, 5), dtype, None, quant[0]),
+            },
+            (f"z = {op}(x, y)", {}, {"version": builtin_ops()[op].file.max_version}),
+        ),
+        [x, y],
     )
     np.testing.assert_array_equal(got, wanted)
     assert got[0, 0] == (5 if op == "FLOOR_DIV" else -4)
@@ -229,12 +237,14 @@ def test_scales_that_litert_does_not_look_at(op: str, dtype: DType) -> None:
 @pytest.mark.parametrize("op", ["AVERAGE_POOL_2D", "MAX_POOL_2D"])
 def test_pools_without_a_scale(op: str, dtype: DType) -> None:
     fields = {"stride_h": 1, "stride_w": 2, "filter_height": 2, "filter_width": 3}
-    tensors = [TensorSpec("x", (1, 3, 7, 3), dtype), TensorSpec("y", (1, 3, 4, 3), dtype)]
-    operator = OperatorSpec(op, fields, [0], [1], version=3)
     low = 0 if dtype is U8 else -128
     x = np.random.default_rng(2).integers(low, low + 256, (1, 3, 7, 3)).astype(dtype.numpy)
     (wanted,), (got,) = beside_plain_kernels(
-        write_model(ModelSpec(tensors, [operator], [0], [1])), [x]
+        small_model(
+            {"x": tensor_of((1, 3, 7, 3), dtype), "y": tensor_of((1, 3, 4, 3), dtype)},
+            (f"y = {op}(x)", fields, {"version": 3}),
+        ),
+        [x],
     )
     np.testing.assert_array_equal(got, wanted)
 
@@ -311,18 +321,19 @@ def test_infinity_after_relu(dtype: DType, activation: int) -> None:
     """LiteRT's own kernels clamp to the largest float, also where RELU has no upper end; XNNPACK
     does not, which has no DEPTHWISE_CONV_2D of floats and 8-bit weights."""
     quant = Quantization((0.5,) * 3, (0,) * 3, 3) if dtype is DType.I8 else None
-    tensors = [
-        TensorSpec("x", (1, 2, 2, 3)),
-        TensorSpec("w", (1, 1, 1, 3), dtype, np.ones((1, 1, 1, 3), dtype.numpy), quant),
-        TensorSpec("b", (3,), data=np.array([np.inf, 0, 0], np.float32)),
-        TensorSpec("y", (1, 2, 2, 3)),
-    ]
     fields = {
         "padding": 1, "stride_w": 1, "stride_h": 1, "depth_multiplier": 1, "dilation_w_factor": 1,
         "dilation_h_factor": 1, "fused_activation_function": activation,
     }  # fmt: skip
-    operator = OperatorSpec("DEPTHWISE_CONV_2D", fields, (0, 1, 2), (3,))
-    content = write_model(ModelSpec(tensors, [operator], (0,), (3,)))
+    content = small_model(
+        {
+            "x": (1, 2, 2, 3),
+            "w": tensor_of((1, 1, 1, 3), dtype, np.ones((1, 1, 1, 3), dtype.numpy), quant),
+            "b": tensor_of((3,), data=np.array([np.inf, 0, 0], np.float32)),
+            "y": (1, 2, 2, 3),
+        },
+        ("y = DEPTHWISE_CONV_2D(x, w, b)", fields),
+    )
     x = np.ones((1, 2, 2, 3), np.float32)
     assert _litert(content, x, KERNELS.BUILTIN_REF, 0)[0, 0, 0, 0] == _LARGEST
     by_default = _litert(content, x, KERNELS.AUTO, 0)[0, 0, 0, 0]
@@ -337,17 +348,13 @@ def test_infinity_after_relu(dtype: DType, activation: int) -> None:
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I32])
 @pytest.mark.parametrize("op", ["REDUCE_MAX", "REDUCE_MIN", "SUM", "REDUCE_PROD"])
 def test_of_no_elements(op: str, dtype: DType) -> None:
-    content = write_model(
-        ModelSpec(
-            [
-                TensorSpec("x", (2, 0, 3), dtype),
-                TensorSpec("axes", (1,), DType.I32, [1]),
-                TensorSpec("y", (2, 1, 3), dtype),
-            ],
-            [OperatorSpec(op, {"keep_dims": True}, (0, 1), (2,))],
-            (0,),
-            (2,),
-        )
+    content = small_model(
+        {
+            "x": tensor_of((2, 0, 3), dtype),
+            "axes": tensor_of((1,), DType.I32, [1]),
+            "y": tensor_of((2, 1, 3), dtype),
+        },
+        (f"y = {op}(x, axes)", {"keep_dims": True}),
     )
     found = []
     for module in (tflgpu, litert):
@@ -371,13 +378,19 @@ def model_densify(dtype: DType) -> bytes:
     columns = np.array([0, 5, 3, 1, 2, 4, 0], np.uint8)
     rows = Sparsity((0, 1), (), (Level(5), Level(None, segments, columns)))
     values = np.arange(1, 8).astype(dtype.numpy)
-    tensors = [
-        TensorSpec("s", SHAPE, dtype, values, sparsity=rows), TensorSpec("d", SHAPE, dtype),
-        TensorSpec("x", SHAPE), TensorSpec("y", SHAPE), TensorSpec("f", SHAPE),
-    ]  # fmt: skip
-    cast = OperatorSpec("CAST", {"in_data_type": dtype.tflite, "out_data_type": 0}, [1], [4])
-    ops = [OperatorSpec("DENSIFY", {}, [0], [1]), cast, OperatorSpec("ADD", {}, [2, 4], [3])]
-    return write_model(ModelSpec(tensors, ops, [2], [3, 1]))
+    return small_model(
+        {
+            "s": tensor_of(SHAPE, dtype, values, sparsity=rows),
+            "d": tensor_of(SHAPE, dtype),
+            "x": SHAPE,
+            "y": SHAPE,
+            "f": SHAPE,
+        },
+        "d = DENSIFY(s)",
+        ("f = CAST(d)", {"in_data_type": dtype.tflite, "out_data_type": 0}),
+        "y = ADD(x, f)",
+        outputs="y d",
+    )
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I8])
@@ -578,13 +591,16 @@ def test_an_index_outside(ids: int, rows: int, message: str) -> None:
 def test_keys_whose_difference_32_bits_do_not_hold() -> None:
     keys = _i32(-(2**31), 5, 2**31 - 1)
     asked = _i32(-(2**31), 2**31 - 1, 5, 0)
-    tensors = [
-        TensorSpec("q", (4,), DType.I32), TensorSpec("k", (3,), DType.I32, keys),
-        TensorSpec("v", (3,), DType.F32, np.array([1, 2, 3], np.float32)), TensorSpec("y", (4,)),
-        TensorSpec("hits", (4,), DType.U8),
-    ]  # fmt: skip
-    op = OperatorSpec("HASHTABLE_LOOKUP", {}, (0, 1, 2), (3, 4))
-    content = write_model(ModelSpec(tensors, [op], (0,), (3, 4)))
+    content = small_model(
+        {
+            "q": tensor_of((4,), DType.I32),
+            "k": tensor_of((3,), DType.I32, keys),
+            "v": tensor_of((3,), DType.F32, np.array([1, 2, 3], np.float32)),
+            "y": (4,),
+            "hits": tensor_of((4,), DType.U8),
+        },
+        "y, hits = HASHTABLE_LOOKUP(q, k, v)",
+    )
     found = []
     for make in (Interpreter, litert.Interpreter):
         interpreter = make(model_content=content)

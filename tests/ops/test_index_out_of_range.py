@@ -18,6 +18,8 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.small_models import small_model, tensor_of
+
 BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
 _I32 = np.iinfo(np.int32)
 BAD = (-1, 5, _I32.min, _I32.max)
@@ -114,14 +116,15 @@ def test_a_constant_divisor_with_a_zero_is_an_error(op: str, side: str) -> None:
 
 
 def test_segments_are_indices_too() -> None:
-    tensors = [
-        TensorSpec("data", (3, 2)),
-        TensorSpec("indices", (3,), DType.I32),
-        TensorSpec("n", (), DType.I32, np.array(2, np.int32)),
-        TensorSpec("y", (2, 2)),
-    ]
-    operator = OperatorSpec("UNSORTED_SEGMENT_SUM", {}, [0, 1, 2], [3])
-    content = write_model(ModelSpec(tensors, [operator], [0, 1], [3]))
+    content = small_model(
+        {
+            "data": (3, 2),
+            "indices": tensor_of((3,), DType.I32),
+            "n": tensor_of((), DType.I32, np.array(2, np.int32)),
+            "y": (2, 2),
+        },
+        "y = UNSORTED_SEGMENT_SUM(data, indices, n)",
+    )
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1, strict=True) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as interpreter,

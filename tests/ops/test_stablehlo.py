@@ -10,8 +10,9 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec as Spec
 from tflgpu.ops.base import Fields, Operand
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, TensorSpec
+
+from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -28,27 +29,33 @@ def body(name: str, second: int = 1) -> SubgraphSpec:
 
 def scatter(computation: SubgraphSpec) -> bytes:
     """Three rows of updates in a matrix, of which two fall on one row and one reaches beyond it."""
-    tensors = [
-        TensorSpec("x", (5, 3)), TensorSpec("at", (4, 1), DType.I32, [[3], [1], [3], [7]]),
-        TensorSpec("updates", (4, 3)), TensorSpec("y", (5, 3)),
-    ]  # fmt: skip
     fields = {
         "update_window_dims": (1,), "inserted_window_dims": (0,), "index_vector_dim": 1,
         "scatter_dims_to_operand_dims": (0,), "update_computation_subgraph_index": 1,
     }  # fmt: skip
-    operator = OperatorSpec("STABLEHLO_SCATTER", fields, [0, 1, 2], [3])
-    return write_model(ModelSpec(tensors, [operator], [0, 2], [3], subgraphs=[computation]))
+    return small_model(
+        {
+            "x": (5, 3),
+            "at": tensor_of((4, 1), DType.I32, [[3], [1], [3], [7]]),
+            "updates": (4, 3),
+            "y": (5, 3),
+        },
+        ("y = STABLEHLO_SCATTER(x, at, updates)", fields),
+        subgraphs=[computation],
+    )
 
 
 def windows(computation: SubgraphSpec) -> bytes:
     """Windows of 2 x 3 in steps of two rows."""
-    tensors = [TensorSpec("x", (5, 7)), TensorSpec("start", (), data=0.5), TensorSpec("y", (2, 6))]
     fields = {
         "window_dimensions": (2, 3), "window_strides": (2, 1), "base_dilations": (1, 1),
         "window_dilations": (1, 1), "padding": (0, 0, 0, 1), "body_subgraph_index": 1,
     }  # fmt: skip
-    operator = OperatorSpec("STABLEHLO_REDUCE_WINDOW", fields, [0, 1], [2])
-    return write_model(ModelSpec(tensors, [operator], [0], [2], subgraphs=[computation]))
+    return small_model(
+        {"x": (5, 7), "start": tensor_of((), data=0.5), "y": (2, 6)},
+        ("y = STABLEHLO_REDUCE_WINDOW(x, start)", fields),
+        subgraphs=[computation],
+    )
 
 
 def run(interpreter: object, seed: int = 0) -> Array:
@@ -156,15 +163,20 @@ def test_what_would_take_hours_or_terabytes_is_refused(
 
 def test_steps_beyond_32_bits_run_on_the_cpu() -> None:
     """There is one window, so that none of them is made."""
-    operator = OperatorSpec(
-        "STABLEHLO_REDUCE_WINDOW",
-        {"window_dimensions": (2, 1), "window_strides": (2**40, 2**40), "base_dilations": (1, 1),
-         "window_dilations": (1, 2**40), "padding": (0, 0, 0, 0), "body_subgraph_index": 1},
-        [0, 1], [2],
-    )  # fmt: skip
-    tensors = [TensorSpec("x", (2, 1)), TensorSpec("start", (), data=0.5), TensorSpec("y", (1, 1))]
-    content = write_model(
-        ModelSpec(tensors, [operator], [0], [2], subgraphs=[body("STABLEHLO_ADD")])
+    content = small_model(
+        {"x": (2, 1), "start": tensor_of((), data=0.5), "y": (1, 1)},
+        (
+            "y = STABLEHLO_REDUCE_WINDOW(x, start)",
+            {
+                "window_dimensions": (2, 1),
+                "window_strides": (2**40, 2**40),
+                "base_dilations": (1, 1),
+                "window_dilations": (1, 2**40),
+                "padding": (0, 0, 0, 0),
+                "body_subgraph_index": 1,
+            },
+        ),
+        subgraphs=[body("STABLEHLO_ADD")],
     )
     wanted = run(litert.Interpreter(model_content=content))
     delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1)

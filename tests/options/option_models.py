@@ -14,6 +14,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import set_and_run
+from tests.small_models import small_model, tensor_of
 
 #: The NumPy interpreter of kernels.
 HERE: dict[str, Any] = {"backend": "cpu_ref", "device": 1}
@@ -54,15 +55,16 @@ def quantized_conv() -> bytes:
     one = Quantization((0.05,), (0,))
     many = Quantization((0.01,) * 64, (0,) * 64)
     products = Quantization((0.0005,) * 64, (0,) * 64)
-    tensors = [
-        TensorSpec("x", (1, 3, 3, 256), DType.I8, quantization=one),
-        TensorSpec("w", weights.shape, DType.I8, weights, many),
-        TensorSpec("b", (64,), DType.I32, np.zeros(64, np.int32), products),
-        TensorSpec("y", (1, 3, 3, 64), DType.I8, quantization=one),
-    ]
     fields = {"stride_h": 1, "stride_w": 1}
-    operators = [OperatorSpec("CONV_2D", fields, (0, 1, 2), (3,))]
-    return write_model(ModelSpec(tensors, operators, (0,), (3,)))
+    return small_model(
+        {
+            "x": tensor_of((1, 3, 3, 256), DType.I8, quantization=one),
+            "w": tensor_of(weights.shape, DType.I8, weights, many),
+            "b": tensor_of((64,), DType.I32, np.zeros(64, np.int32), products),
+            "y": tensor_of((1, 3, 3, 64), DType.I8, quantization=one),
+        },
+        ("y = CONV_2D(x, w, b)", fields),
+    )
 
 
 @contextmanager

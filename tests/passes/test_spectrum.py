@@ -16,11 +16,11 @@ from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import spectrum
 from tflgpu.passes.base import run_passes
 from tflgpu.passes.context import PassContext
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.passes.harness import Maker, draw, evaluate, inferred, names
 from tests.running import allocate_and_run
+from tests.small_models import small_spec, tensor_of
 
 DEVICE = Target.plain(DeviceCaps(), Precision.F32).pass_context
 
@@ -137,18 +137,20 @@ def test_the_phase_of_a_negative_end_is_litert_s(device: int) -> None:
     from tflgpu.ir.dtypes import DType
 
     shape = (9, 1, 17)
-    spec = ModelSpec(
-        [
-            TensorSpec("x", (9, 1, 32)), TensorSpec("n", (2,), DType.I32, [1, 32]),
-            TensorSpec("c", shape, DType.C64), TensorSpec("re", shape), TensorSpec("im", shape),
-            TensorSpec("phase", shape),
-        ],
-        [
-            OperatorSpec("RFFT2D", {}, [0, 1], [2]), OperatorSpec("REAL", {}, [2], [3]),
-            OperatorSpec("IMAG", {}, [2], [4]), OperatorSpec("ATAN2", {}, [4, 3], [5]),
-        ],
-        [0], [5],
-    )  # fmt: skip
+    spec = small_spec(
+        {
+            "x": (9, 1, 32),
+            "n": tensor_of((2,), DType.I32, [1, 32]),
+            "c": tensor_of(shape, DType.C64),
+            "re": shape,
+            "im": shape,
+            "phase": shape,
+        },
+        "c = RFFT2D(x, n)",
+        "re = REAL(c)",
+        "im = IMAG(c)",
+        "phase = ATAN2(im, re)",
+    )
     content = write_model(spec)
     x = np.random.default_rng(0).normal(size=(9, 1, 32)).astype(np.float32)
     found = []
@@ -167,14 +169,16 @@ def test_sound_stays_on_a_device_and_is_as_litert_hears_it() -> None:
     litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     from tflgpu.ir.dtypes import DType
 
-    spec = ModelSpec(
-        [
-            TensorSpec("x", (5, 1, 30)), TensorSpec("n", (2,), DType.I32, [1, 32]),
-            TensorSpec("c", (5, 1, 17), DType.C64), TensorSpec("y", (5, 1, 17)),
-        ],
-        [OperatorSpec("RFFT2D", {}, [0, 1], [2]), OperatorSpec("COMPLEX_ABS", {}, [2], [3])],
-        [0], [3],
-    )  # fmt: skip
+    spec = small_spec(
+        {
+            "x": (5, 1, 30),
+            "n": tensor_of((2,), DType.I32, [1, 32]),
+            "c": tensor_of((5, 1, 17), DType.C64),
+            "y": (5, 1, 17),
+        },
+        "c = RFFT2D(x, n)",
+        "y = COMPLEX_ABS(c)",
+    )
     content = write_model(spec)
     x = np.random.default_rng(0).normal(size=(5, 1, 30)).astype(np.float32)
     found = []

@@ -43,14 +43,14 @@ from tflgpu.ops.registry import builtin_ops
 from tflgpu.plugins.registry import Registry
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, TensorSpec
 
 from tests.plugins.outside_ops import outside
 from tests.plugins.third_party_toys import WANTED, PlanToy, hooks, install, plugin_of, registry_of
 from tests.plugins.third_party_toys import model as model_facets
 from tests.plugins.third_party_toys import run as run_edits
 from tests.running import allocate_and_run
+from tests.small_models import small_model, tensor_of
 
 
 @attrs.frozen
@@ -121,10 +121,11 @@ def model(attributes: dict[str, Any], factor: float = 3.0) -> bytes:
         "name": "toy.times", "decomposition_subgraph_index": 1,
         "composite_attributes": tuple(flexbuffers.Dumps(attributes)),
     }  # fmt: skip
-    tensors = [TensorSpec("x", shape), TensorSpec("a", shape), TensorSpec("y", shape)]
-    whole = OperatorSpec("STABLEHLO_COMPOSITE", fields, [1], [2])
-    return write_model(
-        ModelSpec(tensors, [OperatorSpec("ABS", {}, [0], [1]), whole], [0], [2], subgraphs=[body])
+    return small_model(
+        {"x": shape, "a": shape, "y": shape},
+        "a = ABS(x)",
+        ("y = STABLEHLO_COMPOSITE(a)", fields),
+        subgraphs=[body],
     )
 
 
@@ -487,14 +488,11 @@ def op_texts(name: str = "ToyLengths", *, texts: bool = True) -> OpDef:
 
 def model_texts(name: str = "ToyLengths") -> bytes:
     """The lengths of three texts, negated."""
-    tensors = [
-        TensorSpec("texts", (3,), DType.STRING),
-        TensorSpec("n", (3,)),
-        TensorSpec("y", (3,)),
-    ]
-    lengths = OperatorSpec(name, {}, (0,), (1,), custom_options=b"\1")
-    operators = [lengths, OperatorSpec("NEG", {}, (1,), (2,))]
-    return write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    return small_model(
+        {"texts": tensor_of((3,), DType.STRING), "n": (3,), "y": (3,)},
+        (f"n = {name}(texts)", {}, {"custom_options": b"\1"}),
+        "y = NEG(n)",
+    )
 
 
 def test_the_host_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ from tflgpu.tflite.write import write_model
 from tests.plugins.outside_ops import DROP, FIRST, MIX, OPS, outside
 from tests.plugins.third_party_toys import install, registry_of
 from tests.running import allocate_and_run, set_and_run
+from tests.small_models import small_model, tensor_of
 
 RNG = np.random.default_rng(3)
 WEIGHTS = RNG.uniform(-1, 1, (6, 5)).astype(np.float32)
@@ -317,10 +318,13 @@ def test_arithmetic_of_any_name_folds_into_filters(after: bool) -> None:
 )
 def test_what_is_only_moved_is_not_rounded(op: OpDef) -> None:
     quant = Quantization((0.5,), (3,))
-    tensors = [TensorSpec("x", (1, 2, 3, 4), DType.I8, None, quant),
-               TensorSpec("y", (1, 4, 2, 3), DType.I8, None, quant)]  # fmt: skip
-    operators = [OperatorSpec("ToyChannelsFirst", {}, (0,), (1,))]
-    content = write_model(ModelSpec(tensors, operators, (0,), (1,)))
+    content = small_model(
+        {
+            "x": tensor_of((1, 2, 3, 4), DType.I8, None, quant),
+            "y": tensor_of((1, 4, 2, 3), DType.I8, None, quant),
+        },
+        "y = ToyChannelsFirst(x)",
+    )
     found = registry_of(outside(op))
     view = float_view(build_graph(read_model(content), 0, found.ops()), found.ops()).graph
     assert (SIM in names(view)) == (not op.movement.keeps_values)

@@ -16,7 +16,6 @@ from tflgpu.contract.device import DispatchTime
 from tflgpu.errors import DeviceError
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.rule import Unsupported
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.plugins import third_party_toys as toys
@@ -33,6 +32,7 @@ from tests.plugins.third_party_toys import (
     with_methods,
     with_recording,
 )
+from tests.small_models import small_spec
 
 LOAD = {"nodes": "load_nodes", "plans": "load"}
 
@@ -358,8 +358,7 @@ SIDE = 300  # what is smaller is copied
 def _get(lent: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     made = with_methods(Lending, lent=staticmethod(lent))
     install(monkeypatch, toys.hooks(device("plans", recording=made)))
-    tensors = [TensorSpec(name, (SIDE, SIDE)) for name in "xy"]
-    spec = ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,))
+    spec = small_spec(dict.fromkeys("xy", (SIDE, SIDE)), "y = RELU(x)")
     with (
         tflgpu.GpuDelegate(backend="toy") as delegate,
         tflgpu.Interpreter(

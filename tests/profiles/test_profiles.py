@@ -25,6 +25,8 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.small_models import small_model, tensor_of
+
 SMALL = DeviceCaps(max_bindings=64, max_buffer_bytes=1 << 27)
 
 
@@ -39,12 +41,11 @@ def packing(count: int) -> bytes:
 
 def squeezed() -> bytes:
     """y = tanh(squeeze(x))."""
-    tensors = [TensorSpec("x", (1, 3, 1, 5)), TensorSpec("m", (3, 5)), TensorSpec("y", (3, 5))]
-    operators = [
-        OperatorSpec("SQUEEZE", {"squeeze_dims": (0, 2)}, (0,), (1,)),
-        OperatorSpec("TANH", {}, (1,), (2,)),
-    ]
-    return write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    return small_model(
+        {"x": (1, 3, 1, 5), "m": (3, 5), "y": (3, 5)},
+        ("m = SQUEEZE(x)", {"squeeze_dims": (0, 2)}),
+        "y = TANH(m)",
+    )
 
 
 class TestTable:
@@ -147,9 +148,7 @@ class TestCheck:
         assert tflgpu.profiles.report(squeezed(), "mali-g715").fully_delegated
 
     def test_what_the_original_takes_and_gets_wrong_is_said(self) -> None:
-        floor = OperatorSpec("FLOOR", {}, (0,), (1,))
-        tensors = [TensorSpec("x", (1, 3)), TensorSpec("y", (1, 3))]
-        model = write_model(ModelSpec(tensors, [floor], (0,), (1,)))
+        model = small_model({"x": (1, 3), "y": (1, 3)}, "y = FLOOR(x)")
         report = tflgpu.profiles.report(model, "tflite-gpu")
         assert report.fully_delegated
         assert "#0 FLOOR is taken, but OpenCL has no kernel for it" in report.choice[-1]
@@ -169,9 +168,7 @@ class TestCheck:
         assert tflgpu.profiles.report(squeezed(), "mali-g715", options).precision == "f16"
         # It lacks 16-bit floats, and so does the report.
         assert tflgpu.profiles.report(squeezed(), "v3d", options).precision == "f32"
-        quantize = OperatorSpec("QUANTIZE", {}, (0,), (1,))
-        tensors = [TensorSpec("x", (1, 3)), TensorSpec("y", (1, 3), DType.I8)]
-        model = write_model(ModelSpec(tensors, [quantize], (0,), (1,)))
+        model = small_model({"x": (1, 3), "y": tensor_of((1, 3), DType.I8)}, "y = QUANTIZE(x)")
         allowed, refused = (
             tflgpu.profiles.report(
                 model, "tflite-gpu", DelegateOptions(quantized_models_allowed=on)
@@ -194,9 +191,7 @@ class TestCheck:
         assert tflgpu.profiles.report(packing(2), "apple-m1").fully_delegated
 
     def test_an_op_that_nobody_knows(self) -> None:
-        tensors = [TensorSpec(n, (2, 3)) for n in "abc"]
-        operators = [OperatorSpec("Mystery", {}, (0,), (1,)), OperatorSpec("RELU", {}, (1,), (2,))]
-        model = write_model(ModelSpec(tensors, operators, (0,), (2,)))
+        model = small_model(dict.fromkeys("abc", (2, 3)), "b = Mystery(a)", "c = RELU(b)")
         for name in ("adreno-740", "tflite-gpu"):
             report = tflgpu.profiles.report(model, name)
             assert (report.delegated_nodes, report.refusals[0].op) == (1, "Mystery")
@@ -214,13 +209,10 @@ class TestCheck:
 
 def test_a_precision_that_a_device_lacks_shows() -> None:
     weights = np.zeros((4, 3), np.float32)
-    tensors = [
-        TensorSpec("x", (2, 3)),
-        TensorSpec("w", (4, 3), data=weights),
-        TensorSpec("y", (2, 4)),
-    ]
-    product = OperatorSpec("FULLY_CONNECTED", {}, (0, 1), (2,))
-    model = write_model(ModelSpec(tensors, [product], (0,), (2,)))
+    model = small_model(
+        {"x": (2, 3), "w": tensor_of((4, 3), data=weights), "y": (2, 4)},
+        "y = FULLY_CONNECTED(x, w)",
+    )
     for precision in ("f32", "f32_f16", "f16"):
         options = DelegateOptions(precision=precision)  # type: ignore[arg-type]
         assert tflgpu.profiles.report(model, "rtx-class", options).precision == precision

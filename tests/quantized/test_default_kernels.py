@@ -17,6 +17,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run, side_by_side
+from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -173,17 +174,16 @@ def test_axes_as_the_default_interpreter(device: int) -> None:
 def test_axes_that_the_file_computes() -> None:
     """A constant for this project, none for XNNPACK."""
     quant = Quantization((0.5,), (-9,)), Quantization((1.0,), (5,))
-    tensors = [
-        TensorSpec("x", _AXES_S, DType.I8, quantization=quant[0]),
-        TensorSpec("one", (1,), DType.I32, np.array([1], np.int32)),
-        TensorSpec("axes", (1,), DType.I32),
-        TensorSpec("y", (9, 5, 1, 3), DType.I8, quantization=quant[1]),
-    ]
-    operators = [
-        OperatorSpec("ADD", {}, (1, 1), (2,)),
-        OperatorSpec("MEAN", {"keep_dims": True}, (0, 2), (3,), version=2),
-    ]
-    content = write_model(ModelSpec(tensors, operators, (0,), (3,)))
+    content = small_model(
+        {
+            "x": tensor_of(_AXES_S, DType.I8, quantization=quant[0]),
+            "one": tensor_of((1,), DType.I32, np.array([1], np.int32)),
+            "axes": tensor_of((1,), DType.I32),
+            "y": tensor_of((9, 5, 1, 3), DType.I8, quantization=quant[1]),
+        },
+        "axes = ADD(one, one)",
+        ("y = MEAN(x, axes)", {"keep_dims": True}, {"version": 2}),
+    )
     x = np.random.default_rng(7).integers(-128, 128, _AXES_S, np.int8)
     (wanted,), (got,) = side_by_side(content, {0: x}, device=1)
     np.testing.assert_array_equal(got, wanted)

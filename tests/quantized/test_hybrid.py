@@ -19,6 +19,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run, outputs
+from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
@@ -194,14 +195,16 @@ def test_transposed_convolution() -> None:
     data = rng.integers(-127, 128, (5, 3, 3, 4)).astype(np.int8)
     quant = Quantization(tuple(0.01 * (1 + i) for i in range(5)), (0,) * 5, 0)
     shape = np.array([2, 8, 6, 5], np.int32)
-    tensors = [
-        TensorSpec("s", (4,), DType.I32, shape),
-        TensorSpec("w", data.shape, DType.I8, data, quant),
-    ]
-    tensors += [TensorSpec("x", (2, 4, 3, 4)), TensorSpec("y", (2, 8, 6, 5))]
     fields = {"padding": 0, "stride_h": 2, "stride_w": 2}
-    operator = OperatorSpec("TRANSPOSE_CONV", fields, [0, 1, 2], [3], version=2)
-    content = write_model(ModelSpec(tensors, [operator], [2], [3]))
+    content = small_model(
+        {
+            "s": tensor_of((4,), DType.I32, shape),
+            "w": tensor_of(data.shape, DType.I8, data, quant),
+            "x": (2, 4, 3, 4),
+            "y": (2, 8, 6, 5),
+        },
+        ("y = TRANSPOSE_CONV(s, w, x)", fields, {"version": 2}),
+    )
     given = [rng.normal(size=(2, 4, 3, 4)).astype(np.float32)]
     (wanted,) = by_litert(content, given)
     with (

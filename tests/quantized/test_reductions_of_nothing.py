@@ -10,8 +10,8 @@ from ai_edge_litert.interpreter import Interpreter as LiteRT
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+
+from tests.small_models import small_model, tensor_of
 
 TYPES = {
     DType.I8: Quantization((0.1,), (-7,)),
@@ -31,13 +31,13 @@ def _result(interpreter: Any) -> np.ndarray:
 @pytest.mark.parametrize("op", ["MEAN", "REDUCE_MAX", "REDUCE_MIN"])
 def test_like_litert(op: str, dtype: DType) -> None:
     quant = TYPES[dtype]
-    tensors = [
-        TensorSpec("x", (2, 3), dtype, quantization=quant), TensorSpec("axis", (1,), DType.I32,
-        [0]),
-        TensorSpec("y", (3,), dtype, quantization=quant),
-    ]  # fmt: skip
-    content = write_model(
-        ModelSpec(tensors, [OperatorSpec(op, {"keep_dims": False}, (0, 1), (2,))], (0,), (2,))
+    content = small_model(
+        {
+            "x": tensor_of((2, 3), dtype, quantization=quant),
+            "axis": tensor_of((1,), DType.I32, [0]),
+            "y": tensor_of((3,), dtype, quantization=quant),
+        },
+        (f"y = {op}(x, axis)", {"keep_dims": False}),
     )
     with (
         GpuDelegate(backend="cpu_ref") as delegate,

@@ -21,6 +21,7 @@ from tflgpu.tflite.write import write_model
 from tests.quantized.quantized_cases import CASES as SINGLE
 from tests.quantized.quantized_cases import Built, Case, build
 from tests.running import allocate_and_run, side_by_side
+from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -173,9 +174,10 @@ def test_no_table_where_rounding_gives_the_same(op: str) -> None:
 def test_a_factor_that_is_no_number(alpha: float) -> None:
     """LEAKY_RELU of a damaged file: what is not negative is what it would be."""
     quant = Quantization((0.1,), (0,))
-    tensors = [TensorSpec(name, (3,), I8, quantization=quant) for name in "xy"]
-    step = OperatorSpec("LEAKY_RELU", {"alpha": alpha}, [0], [1])
-    content = write_model(ModelSpec(tensors, [step], [0], [1]))
+    content = small_model(
+        dict.fromkeys("xy", tensor_of((3,), I8, quantization=quant)),
+        ("y = LEAKY_RELU(x)", {"alpha": alpha}),
+    )
     with (
         tflgpu.GpuDelegate(backend="cpu_ref") as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as made,

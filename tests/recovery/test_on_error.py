@@ -23,12 +23,11 @@ from tflgpu.errors import (
 )
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.runtime.opened_device import OpenedDevice
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 
 from tests.recovery import recovery_models as models
 from tests.recovery.recovery_models import step
 from tests.running import allocate_and_run, set_and_run
+from tests.small_models import small_model
 from tests.watched_device import WatchedDevice
 
 INPUTS = models.INPUTS
@@ -320,9 +319,7 @@ X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
 
 
 def model() -> bytes:
-    tensors = [TensorSpec(n, (2, 5)) for n in "xyz"]
-    operators = [OperatorSpec("ABS", {}, (0,), (1,)), OperatorSpec("NEG", {}, (1,), (2,))]
-    return write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    return small_model(dict.fromkeys("xyz", (2, 5)), "y = ABS(x)", "z = NEG(y)")
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["failed", "lost"])
@@ -535,7 +532,7 @@ def test_a_run_that_takes_too_long(
             interpreter.reset_all_variables()
             found = [step(interpreter, x) for x in models.INPUTS]
             np.testing.assert_allclose(found, models.state_results(*models.INPUTS), atol=1e-5)
-            assert not given_up._held  # it was closed when something was loaded
+            assert not given_up._held  # it was closed with the session
 
 
 @pytest.mark.parametrize("on_error", ["cpu", "retry"])

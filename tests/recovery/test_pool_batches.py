@@ -23,6 +23,8 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.small_models import small_model, tensor_of
+
 TABLE = np.arange(20, dtype=np.float32).reshape(5, 4) + 1
 LONG = 60  # seconds that nothing here takes
 
@@ -43,12 +45,14 @@ def doubled(signature: tuple[int, ...] | None = None) -> bytes:
 
 def lookup() -> bytes:
     """Rows of a table; NumPy refuses numbers of rows that there are not."""
-    tensors = [
-        TensorSpec("words", (1, 2), DType.I32), TensorSpec("table", (5, 4), data=TABLE),
-        TensorSpec("rows", (1, 2, 4)),
-    ]  # fmt: skip
-    steps = [OperatorSpec("GATHER", {"axis": 0}, [1, 0], [2])]
-    return write_model(ModelSpec(tensors, steps, [0], [2]))
+    return small_model(
+        {
+            "words": tensor_of((1, 2), DType.I32),
+            "table": tensor_of((5, 4), data=TABLE),
+            "rows": (1, 2, 4),
+        },
+        ("rows = GATHER(table, words)", {"axis": 0}),
+    )
 
 
 MODEL = doubled()
@@ -277,10 +281,7 @@ def test_mistakes() -> None:
     ):  # fmt: skip
         with pytest.raises(OptionError, match=why):
             pool_of(**wrong)
-    flat = write_model(
-        ModelSpec([TensorSpec("x", (3,)), TensorSpec("y", (3,))],
-                  [OperatorSpec("RELU", {}, [0], [1])], [0], [1])
-    )  # fmt: skip
+    flat = small_model({"x": (3,), "y": (3,)}, "y = RELU(x)")
     with pytest.raises(tflgpu.UnsupportedError, match="without a leading dimension of 1"):
         pool_of(flat, batch=2)
 

@@ -23,6 +23,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run, set_and_run
+from tests.small_models import small_model, tensor_of
 
 DEVICES = {"cpu_ref": 1, "opencl": 0, "vulkan": 0, "wgpu": 0}
 #: Weights of so many rows and columns are just over the size from which on a sample is looked at,
@@ -49,49 +50,49 @@ def dense(rows: int = 3, *, changed: float = 0.0) -> bytes:
     weights = rng.standard_normal((WIDE, WIDE)).astype(np.float32) / 16
     weights[-1, -1] += changed
     bias = rng.standard_normal(WIDE).astype(np.float32)
-    tensors = [
-        TensorSpec("x", (rows, WIDE)),
-        TensorSpec("w", (WIDE, WIDE), data=weights), TensorSpec("b", (WIDE,), data=bias),
-        TensorSpec("h", (rows, WIDE)), TensorSpec("y", (rows, WIDE)),
-    ]  # fmt: skip
     options = {"fused_activation_function": 1}
-    operators = [
-        OperatorSpec("FULLY_CONNECTED", options, (0, 1, 2), (3,)),
-        OperatorSpec("FULLY_CONNECTED", options, (3, 1, 2), (4,)),
-    ]
-    return write_model(ModelSpec(tensors, operators, (0,), (4,)))
+    return small_model(
+        {
+            "x": (rows, WIDE),
+            "w": tensor_of((WIDE, WIDE), data=weights),
+            "b": tensor_of((WIDE,), data=bias),
+            "h": (rows, WIDE),
+            "y": (rows, WIDE),
+        },
+        ("h = FULLY_CONNECTED(x, w, b)", options),
+        ("y = FULLY_CONNECTED(h, w, b)", options),
+    )
 
 
 def halved() -> bytes:
     """A product with weights that the file has as f16."""
     weights = np.random.default_rng(5).standard_normal((WIDE, WIDE)).astype(np.float16)
-    tensors = [
-        TensorSpec("x", (3, WIDE)),
-        TensorSpec("w", (WIDE, WIDE), DType.F16, data=weights),
-        TensorSpec("f", (WIDE, WIDE)),
-        TensorSpec("y", (3, WIDE)),
-    ]
-    operators = [
-        OperatorSpec("DEQUANTIZE", {}, (1,), (2,)),
-        OperatorSpec("FULLY_CONNECTED", {}, (0, 2), (3,)),
-    ]
-    return write_model(ModelSpec(tensors, operators, (0,), (3,)))
+    return small_model(
+        {
+            "x": (3, WIDE),
+            "w": tensor_of((WIDE, WIDE), DType.F16, data=weights),
+            "f": (WIDE, WIDE),
+            "y": (3, WIDE),
+        },
+        "f = DEQUANTIZE(w)",
+        "y = FULLY_CONNECTED(x, f)",
+    )
 
 
 def quantized() -> bytes:
     """A convolution of 8-bit numbers."""
     data = np.random.default_rng(1).integers(-128, 128, (9, 3, 3, 5)).astype(np.int8)
     quant = Quantization((0.05,), (3,))
-    tensors = [
-        TensorSpec("x", (1, 13, 11, 5), DType.I8, quantization=quant),
-        TensorSpec(
-            "w", (9, 3, 3, 5), DType.I8, data=data, quantization=Quantization((0.01,), (0,))
-        ),
-        TensorSpec("y", (1, 13, 11, 9), DType.I8, quantization=quant),
-    ]
     options = {"padding": 0, "stride_w": 1, "stride_h": 1}
-    return write_model(
-        ModelSpec(tensors, [OperatorSpec("CONV_2D", options, (0, 1), (2,))], (0,), (2,))
+    return small_model(
+        {
+            "x": tensor_of((1, 13, 11, 5), DType.I8, quantization=quant),
+            "w": tensor_of(
+                (9, 3, 3, 5), DType.I8, data=data, quantization=Quantization((0.01,), (0,))
+            ),
+            "y": tensor_of((1, 13, 11, 9), DType.I8, quantization=quant),
+        },
+        ("y = CONV_2D(x, w)", options),
     )
 
 
@@ -99,17 +100,20 @@ def parted() -> bytes:
     """Two parts on the device with one set of weights, and a CPU's in f64 between them."""
     rng = np.random.default_rng(3)
     weights = rng.standard_normal((WIDE, WIDE)).astype(np.float32) / 16
-    tensors = [
-        TensorSpec("x", (3, WIDE)), TensorSpec("w", (WIDE, WIDE), data=weights), TensorSpec("h", (3,
-        WIDE)),
-        TensorSpec("d", (3, WIDE), DType.F64), TensorSpec("k", (3, WIDE)), TensorSpec("y", (3,
-        WIDE)),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("FULLY_CONNECTED", {}, (0, 1), (2,)), OperatorSpec("CAST", {}, (2,), (3,)),
-        OperatorSpec("CAST", {}, (3,), (4,)), OperatorSpec("FULLY_CONNECTED", {}, (4, 1), (5,)),
-    ]  # fmt: skip
-    return write_model(ModelSpec(tensors, operators, (0,), (5,)))
+    return small_model(
+        {
+            "x": (3, WIDE),
+            "w": tensor_of((WIDE, WIDE), data=weights),
+            "h": (3, WIDE),
+            "d": tensor_of((3, WIDE), DType.F64),
+            "k": (3, WIDE),
+            "y": (3, WIDE),
+        },
+        "h = FULLY_CONNECTED(x, w)",
+        "d = CAST(h)",
+        "k = CAST(d)",
+        "y = FULLY_CONNECTED(k, w)",
+    )
 
 
 def opened(delegate: tflgpu.GpuDelegate, model: bytes, rows: int = 0) -> tflgpu.Interpreter:

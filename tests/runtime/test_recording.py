@@ -23,6 +23,7 @@ from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
 from tests.running import set_and_run
+from tests.small_models import small_model, tensor_of
 
 
 class Counter(BaseRecording[OutputSet]):
@@ -459,12 +460,17 @@ def numbers(*shape: int, seed: int = 0) -> Any:
 
 def linear() -> bytes:
     """a + 2 b."""
-    tensors = [
-        TensorSpec("a", (1, 3)), TensorSpec("b", (1, 3)), TensorSpec("two", (), data=np.float32(2)),
-        TensorSpec("doubled", (1, 3)), TensorSpec("sum", (1, 3)),
-    ]  # fmt: skip
-    steps = [OperatorSpec("MUL", {}, [1, 2], [3]), OperatorSpec("ADD", {}, [0, 3], [4])]
-    return write_model(ModelSpec(tensors, steps, [0, 1], [4]))
+    return small_model(
+        {
+            "a": (1, 3),
+            "b": (1, 3),
+            "two": tensor_of((), data=np.float32(2)),
+            "doubled": (1, 3),
+            "sum": (1, 3),
+        },
+        "doubled = MUL(b, two)",
+        "sum = ADD(a, doubled)",
+    )
 
 
 def opened(content: bytes, **options: Any) -> tuple[tflgpu.GpuDelegate, tflgpu.Interpreter]:
@@ -572,9 +578,9 @@ def test_a_pool(batch: int) -> None:
 @pytest.mark.usefixtures("reads")
 def test_an_input_that_the_cpu_reads_too() -> None:
     """Its home is not where it is written for the device."""
-    tensors = [TensorSpec(name, (1, 4)) for name in ("x", "y", "out")]
-    steps = [OperatorSpec("ADD", {}, [0, 0], [1]), OperatorSpec("MUL", {}, [1, 0], [2])]
-    content = write_model(ModelSpec(tensors, steps, [0], [2]))
+    content = small_model(
+        dict.fromkeys(("x", "y", "out"), (1, 4)), "y = ADD(x, x)", "out = MUL(y, x)"
+    )
     delegate, interpreter = opened(content, exclude=["MUL"])
     with delegate, interpreter:
         assert interpreter.report.delegated_nodes == 1

@@ -26,8 +26,8 @@ from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.registry import default_passes
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+
+from tests.small_models import small_model, tensor_of
 
 
 def refusals(*reasons: str) -> tuple[Refusal, ...]:
@@ -186,16 +186,20 @@ def halved() -> Graph:
     """f16 weights behind DEQUANTIZE, large enough that the reader does not fold them."""
     rng = np.random.default_rng(3)
     weights = rng.normal(0, 1, (160, 128)).astype(np.float16)
-    tensors = [
-        TensorSpec("x", (2, 128)), TensorSpec("h", (160, 128), DType.F16, weights),
-        TensorSpec("w", (160, 128)), TensorSpec("y", (2, 160)), TensorSpec("z", (2, 160)),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("DEQUANTIZE", {}, (1,), (2,), version=3),
-        OperatorSpec("FULLY_CONNECTED", {}, (0, 2, -1), (3,)),
-        OperatorSpec("ABS", {}, (3,), (4,)),
-    ]
-    model = read_model(write_model(ModelSpec(tensors, operators, (0,), (4,))))
+    model = read_model(
+        small_model(
+            {
+                "x": (2, 128),
+                "h": tensor_of((160, 128), DType.F16, weights),
+                "w": (160, 128),
+                "y": (2, 160),
+                "z": (2, 160),
+            },
+            ("w = DEQUANTIZE(h)", {}, {"version": 3}),
+            "y = FULLY_CONNECTED(x, w, -)",
+            "z = ABS(y)",
+        )
+    )
     return build_graph(model, 0, builtin_ops())
 
 

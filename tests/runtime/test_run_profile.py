@@ -25,11 +25,10 @@ from tflgpu.runtime.profile import DispatchProfile, PartProfile, RunProfile
 from tflgpu.runtime.profiling import flops_of
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
 from tests.running import set_and_run
+from tests.small_models import small_model, tensor_of
 
 KERNELS = {"backend": "cpu_ref", "device": 1}
 NODES = {"backend": "cpu_ref", "device": 0}
@@ -54,24 +53,18 @@ def three() -> bytes:
     """CONV_2D 3x3 of 5x7x3 to 4 channels, MAX_POOL_2D, RESHAPE."""
     weights, bias = np.ones((4, 3, 3, 3), np.float32), np.zeros(4, np.float32)
     pool = {**STRIDES, "filter_height": 2, "filter_width": 2}
-    return write_model(
-        ModelSpec(
-            [
-                TensorSpec("x", (1, 5, 7, 3)),
-                TensorSpec("weights", weights.shape, data=weights),
-                TensorSpec("bias", bias.shape, data=bias),
-                TensorSpec("middle", (1, 5, 7, 4)),
-                TensorSpec("pooled", (1, 5, 7, 4)),
-                TensorSpec("y", (1, 140)),
-            ],
-            [
-                OperatorSpec("CONV_2D", STRIDES, (0, 1, 2), (3,)),
-                OperatorSpec("MAX_POOL_2D", pool, (3,), (4,)),
-                OperatorSpec("RESHAPE", {"new_shape": (1, 140)}, (4,), (5,)),
-            ],
-            (0,),
-            (5,),
-        )
+    return small_model(
+        {
+            "x": (1, 5, 7, 3),
+            "weights": tensor_of(weights.shape, data=weights),
+            "bias": tensor_of(bias.shape, data=bias),
+            "middle": (1, 5, 7, 4),
+            "pooled": (1, 5, 7, 4),
+            "y": (1, 140),
+        },
+        ("middle = CONV_2D(x, weights, bias)", STRIDES),
+        ("pooled = MAX_POOL_2D(middle)", pool),
+        ("y = RESHAPE(pooled)", {"new_shape": (1, 140)}),
     )
 
 
@@ -198,20 +191,16 @@ def test_bytes_of_a_dispatch_are_those_of_its_buffers() -> None:
 
 def test_state_moves_on_as_by_so_many_runs() -> None:
     def total() -> bytes:
-        return write_model(
-            ModelSpec(
-                [
-                    TensorSpec("x", (1, 2)),
-                    TensorSpec("kernel", (2, 2), data=np.eye(2, dtype=np.float32)),
-                    TensorSpec("again", (2, 2), data=np.eye(2, dtype=np.float32)),
-                    TensorSpec("bias", (2,), data=np.zeros(2, np.float32)),
-                    TensorSpec("state", (1, 2), is_variable=True),
-                    TensorSpec("y", (1, 2)),
-                ],
-                [OperatorSpec("RNN", {}, (0, 1, 2, 3, 4), (5,))],
-                (0,),
-                (5,),
-            )
+        return small_model(
+            {
+                "x": (1, 2),
+                "kernel": tensor_of((2, 2), data=np.eye(2, dtype=np.float32)),
+                "again": tensor_of((2, 2), data=np.eye(2, dtype=np.float32)),
+                "bias": tensor_of((2,), data=np.zeros(2, np.float32)),
+                "state": tensor_of((1, 2), is_variable=True),
+                "y": (1, 2),
+            },
+            "y = RNN(x, kernel, again, bias, state)",
         )
 
     with tflgpu.GpuDelegate(**KERNELS) as delegate:

@@ -23,8 +23,8 @@ import numpy as np
 import tflgpu
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.saved.store import entries, fault
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+
+from tests.small_models import small_model, tensor_of
 
 #: A case that takes longer hangs.
 _LONGEST = 60.0
@@ -68,15 +68,17 @@ def tiny_model(scale: float) -> bytes:
     """A product and a matrix product, so that cases are cheap."""
     rng = np.random.default_rng(7)
     weights = rng.standard_normal((3, 5)).astype(np.float32)
-    tensors = [
-        TensorSpec("x", (7, 5)), TensorSpec("s", (5,), data=np.full(5, scale, np.float32)),
-        TensorSpec("t", (7, 5)), TensorSpec("w", (3, 5), data=weights), TensorSpec("y", (7, 3)),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("MUL", {}, (0, 1), (2,)),
-        OperatorSpec("FULLY_CONNECTED", {}, (2, 3, -1), (4,)),
-    ]
-    return write_model(ModelSpec(tensors, operators, (0,), (4,)))
+    return small_model(
+        {
+            "x": (7, 5),
+            "s": tensor_of((5,), data=np.full(5, scale, np.float32)),
+            "t": (7, 5),
+            "w": tensor_of((3, 5), data=weights),
+            "y": (7, 3),
+        },
+        "t = MUL(x, s)",
+        "y = FULLY_CONNECTED(t, w, -)",
+    )
 
 
 class Damage:

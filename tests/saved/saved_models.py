@@ -19,31 +19,33 @@ from tflgpu.saved.key import Key, key_of
 from tflgpu.saved.model import compiled_in, saved_bytes
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+
+from tests.small_models import small_model, tensor_of
 
 FACTS = (("backend", "test"), ("device", "a device"), ("driver", "1.0"))
 
 
-def small_model(scale: float = 0.5) -> bytes:
+def convolved(scale: float = 0.5) -> bytes:
     """A convolution, an activation that joins it, and a product: 5 channels, odd sizes."""
     rng = np.random.default_rng(7)
     filters = (scale * rng.standard_normal((5, 3, 3, 3))).astype(np.float32)
     bias = rng.standard_normal(5).astype(np.float32)
     weights = rng.standard_normal((4, 5 * 7 * 5)).astype(np.float32)
-    tensors = [
-        TensorSpec("x", (1, 7, 5, 3)), TensorSpec("f", (5, 3, 3, 3), data=filters),
-        TensorSpec("b", (5,), data=bias), TensorSpec("c", (1, 7, 5, 5)),
-        TensorSpec("t", (1, 7, 5, 5)), TensorSpec("w", (4, 175), data=weights),
-        TensorSpec("y", (1, 4)),
-    ]  # fmt: skip
     conv = {"padding": 0, "stride_w": 1, "stride_h": 1}
-    operators = [
-        OperatorSpec("CONV_2D", conv, (0, 1, 2), (3,)),
-        OperatorSpec("TANH", {}, (3,), (4,)),
-        OperatorSpec("FULLY_CONNECTED", {}, (4, 5, -1), (6,)),
-    ]
-    return write_model(ModelSpec(tensors, operators, (0,), (6,)))
+    return small_model(
+        {
+            "x": (1, 7, 5, 3),
+            "f": tensor_of((5, 3, 3, 3), data=filters),
+            "b": tensor_of((5,), data=bias),
+            "c": (1, 7, 5, 5),
+            "t": (1, 7, 5, 5),
+            "w": tensor_of((4, 175), data=weights),
+            "y": (1, 4),
+        },
+        ("c = CONV_2D(x, f, b)", conv),
+        "t = TANH(c)",
+        "y = FULLY_CONNECTED(t, w, -)",
+    )
 
 
 def graph_of(model: bytes, resized: Mapping[int, tuple[int, ...]] | None = None) -> Graph:

@@ -18,14 +18,14 @@ from tflgpu.saved.key import Key
 from tflgpu.saved.model import compiled_in
 
 from tests.saved import damage
-from tests.saved.saved_models import bytes_of, compiled_small, small_model
+from tests.saved.saved_models import bytes_of, compiled_small, convolved
 
 Saved = tuple[Graph, Key, bytes]
 
 
 @pytest.fixture(scope="module")
 def saved() -> Saved:
-    graph, compiled, key = compiled_small(small_model())
+    graph, compiled, key = compiled_small(convolved())
     return graph, key, bytes_of(compiled, graph, key)
 
 

@@ -27,7 +27,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run
-from tests.saved.saved_models import graph_of, small_model
+from tests.saved.saved_models import convolved, graph_of
 
 DEVICES = [("cpu_ref", 1), ("opencl", 0)]
 REF: dict[str, Any] = {"backend": "cpu_ref", "device": 1}
@@ -62,7 +62,7 @@ def test_nothing_is_printed_again(
 ) -> None:  # fmt: skip
     """The file has the code of kernels, and their statements are not even read."""
     require_backend(backend)
-    model, path = small_model(), tmp_path / "m.tflgpu"
+    model, path = convolved(), tmp_path / "m.tflgpu"
     with tflgpu.GpuDelegate(backend=backend) as delegate:
         delegate.save(model, path)
         compiled = run(model, delegate)
@@ -79,7 +79,7 @@ def test_guard_bands_have_code_of_their_own(
     """It is printed from the kernels' statements, which a file has: compiling again might give
     others in a later release."""
     require_backend(backend)
-    model, path = small_model(), tmp_path / "m.tflgpu"
+    model, path = convolved(), tmp_path / "m.tflgpu"
     with tflgpu.GpuDelegate(backend=backend) as delegate:
         delegate.save(model, path)
         compiled = run(model, delegate)
@@ -111,7 +111,7 @@ def later_release(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], N
 def test_a_file_outlives_patch_releases(
     tmp_path: Path, later_release: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, path = small_model(), tmp_path / "m.tflgpu"
+    model, path = convolved(), tmp_path / "m.tflgpu"
     later_release("0.7.1")
     with tflgpu.GpuDelegate(**REF) as delegate:
         delegate.save(model, path)
@@ -125,7 +125,7 @@ def test_a_file_outlives_patch_releases(
 def test_a_file_is_refused_by_the_next_minor_release(
     tmp_path: Path, later_release: Callable[[str], None]
 ) -> None:
-    model, path = small_model(), tmp_path / "m.tflgpu"
+    model, path = convolved(), tmp_path / "m.tflgpu"
     later_release("0.7.1")
     with tflgpu.GpuDelegate(**REF) as delegate:
         delegate.save(model, path)
@@ -146,7 +146,7 @@ def test_a_folder_keeps_nothing_from_one_release_to_the_next(
     for version in ("0.7.1", "0.7.2"):
         later_release(version)
         with tflgpu.GpuDelegate(**options) as delegate:
-            run(small_model(), delegate)
+            run(convolved(), delegate)
     assert len(entries(tmp_path / "m" / "models")) == 2
 
 
@@ -160,7 +160,7 @@ def test_litert_s_interpreter_uses_a_folder_too(
         kept = location.SavedLocation(folder=tmp_path / "models")
         delegate.provider = attrs.evolve(delegate.provider, keeping=kept)
         interpreter = litert.Interpreter(
-            model_content=small_model(), experimental_delegates=[delegate]
+            model_content=convolved(), experimental_delegates=[delegate]
         )
         allocate_and_run(interpreter, {0: np.full((1, 7, 5, 3), 0.5, np.float32)})
         assert delegate.reports[-1].fully_delegated
@@ -185,7 +185,7 @@ def test_the_same_bits_and_report(
 ) -> None:  # fmt: skip
     require_backend(backend)
     options: dict[str, Any] = {"backend": backend, "device": device, "precision": precision}
-    model, path = small_model(), tmp_path / "m.tflgpu"
+    model, path = convolved(), tmp_path / "m.tflgpu"
     with tflgpu.GpuDelegate(**options) as delegate:
         said = delegate.save(model, path)
         compiled = run(model, delegate)
@@ -222,7 +222,7 @@ def test_real_models(
 def test_a_provider_with_a_folder_compiles_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, graph = tmp_path / "models", graph_of(small_model())
+    folder, graph = tmp_path / "models", graph_of(convolved())
 
     def opened() -> tuple[bytes, DelegationReport]:
         keeping = location.SavedLocation(None, folder, "mine")
@@ -246,9 +246,9 @@ def test_a_saved_model_is_not_tried_against_another(tmp_path: Path) -> None:
     path = tmp_path / "m.tflgpu"
     options = {**REF, "inference_preference": "sustained_speed"}
     with tflgpu.GpuDelegate(**options) as delegate:
-        delegate.save(small_model(), path)
+        delegate.save(convolved(), path)
     with tflgpu.GpuDelegate(saved=path, **options) as delegate:
-        _, report = run(small_model(), delegate)
+        _, report = run(convolved(), delegate)
     assert "inference_preference: a saved model is used as it is" in report.choice
 
 
@@ -256,7 +256,7 @@ def test_a_saved_model_is_not_tried_against_another(tmp_path: Path) -> None:
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "m.tflgpu"
     with tflgpu.GpuDelegate(**REF) as delegate:
-        delegate.save(small_model(), path)
+        delegate.save(convolved(), path)
     return path
 
 
@@ -265,7 +265,7 @@ def refusal(path: Path, model: bytes | None = None, **changes: Any) -> str:
         tflgpu.GpuDelegate(saved=path, **{**REF, **changes}) as delegate,
         pytest.raises(SavedModelError) as error,
     ):
-        run(model or small_model(), delegate)
+        run(model or convolved(), delegate)
     return str(error.value)
 
 
@@ -284,7 +284,7 @@ def test_a_model_that_is_run_by_the_piece_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_another_model_is_refused(saved: Path) -> None:
-    assert "model: " in refusal(saved, small_model(scale=0.25))
+    assert "model: " in refusal(saved, convolved(scale=0.25))
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_other_shapes_are_refused(saved: Path) -> None:
     with (
         tflgpu.GpuDelegate(saved=saved, **REF) as delegate,
         tflgpu.Interpreter(
-            model_content=small_model(), experimental_delegates=[delegate]
+            model_content=convolved(), experimental_delegates=[delegate]
         ) as interpreter,
     ):
         interpreter.allocate_tensors()
@@ -322,7 +322,7 @@ def test_another_driver_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch)
         newer = attrs.evolve(device.info, driver="another one")
         monkeypatch.setattr(device, "info", newer)
         with pytest.raises(SavedModelError, match="driver: another one here"):
-            run(small_model(), delegate)
+            run(convolved(), delegate)
 
 
 def test_a_file_that_is_not_there_or_is_none(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_what_runs_no_kernels_cannot_be_saved(tmp_path: Path) -> None:
         tflgpu.GpuDelegate(backend="cpu_ref", device=0) as delegate,
         pytest.raises(SavedModelError, match="runs kernels"),
     ):
-        delegate.save(small_model(), tmp_path / "m.tflgpu")
+        delegate.save(convolved(), tmp_path / "m.tflgpu")
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
@@ -347,14 +347,14 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
         tflgpu.GpuDelegate(**REF) as delegate,
         pytest.raises(SavedModelError, match="cannot be written"),
     ):
-        delegate.save(small_model(), tmp_path / "nowhere" / "m.tflgpu")
+        delegate.save(convolved(), tmp_path / "nowhere" / "m.tflgpu")
 
 
 def test_a_forged_file_has_no_operators_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its digest is right, since all of it was written so."""
-    model, path = small_model(), tmp_path / "m.tflgpu"
+    model, path = convolved(), tmp_path / "m.tflgpu"
     write = location.write_saved
 
     def forging(to: Path, compiled: Any, *args: Any, **kwargs: Any) -> None:

@@ -31,24 +31,23 @@ from tflgpu.saved.store import entries
 from tflgpu.tflite.later import LaterModel
 from tflgpu.tflite.model_file import TensorInfo
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run
 from tests.saved.saved_models import (
     FACTS,
     bytes_of,
     compiled_small,
+    convolved,
     graph_of,
-    small_model,
     target_of,
 )
+from tests.small_models import small_model, tensor_of
 
 INFO = DeviceInfo("opencl", 0, "a device", "nvidia", True, "driver 1.0")
 
 
 def key(model: bytes | None = None, given: Any = FACTS, **changes: Any) -> Key:
-    return key_of(graph_of(model or small_model()), target_of(**changes), given)
+    return key_of(graph_of(model or convolved()), target_of(**changes), given)
 
 
 def test_the_same_again_has_the_same_key() -> None:
@@ -59,7 +58,7 @@ def test_the_same_again_has_the_same_key() -> None:
 
 def test_one_weight_is_enough() -> None:
     """The last float of the last constant, by its lowest bit."""
-    model = graph_of(small_model())
+    model = graph_of(convolved())
     plain = key_of(model, target_of(), FACTS)
     value = [v for v in model.values.values() if v.data is not None][-1]
     assert value.data is not None
@@ -72,8 +71,7 @@ def test_one_weight_is_enough() -> None:
 
 def test_other_shapes_have_another_key() -> None:
     target = target_of()
-    tensors = [TensorSpec("x", (1, 5)), TensorSpec("y", (1, 5))]
-    model = write_model(ModelSpec(tensors, [OperatorSpec("TANH", {}, (0,), (1,))], (0,), (1,)))
+    model = small_model({"x": (1, 5), "y": (1, 5)}, "y = TANH(x)")
     plain = key_of(graph_of(model), target, FACTS)
     resized = key_of(graph_of(model, {0: (3, 5)}), target, FACTS)
     said = plain.differences(resized)
@@ -130,7 +128,7 @@ def test_every_field_of_the_target_is_asked() -> None:
         per_node: Any = None
 
     def made(value: Any) -> Key:
-        return key_of(graph_of(small_model()), Later(**shared, per_node=value), FACTS)
+        return key_of(graph_of(convolved()), Later(**shared, per_node=value), FACTS)
 
     target = target_of()
     shared = {f.name: getattr(target, f.name) for f in attrs.fields(Target)}
@@ -209,7 +207,7 @@ def test_code_that_is_not_to_be_found_is_not_guessed_about() -> None:
 
 
 def test_a_file_for_something_else_says_what_differs() -> None:
-    graph, compiled, mine = compiled_small(small_model())
+    graph, compiled, mine = compiled_small(convolved())
     data = memoryview(bytes_of(compiled, graph, mine))
     newer = key_of(graph, target_of(), (*FACTS[:2], ("driver", "1.1")))
     with pytest.raises(SavedModelError, match=r"driver: 1\.1 here, 1\.0 there"):
@@ -221,13 +219,10 @@ def test_a_file_for_something_else_says_what_differs() -> None:
 
 def content(weight: float) -> bytes:
     weights = np.full((5, 6), weight, np.float32)
-    tensors = [
-        TensorSpec("x", (1, 6)),
-        TensorSpec("w", (5, 6), data=weights),
-        TensorSpec("y", (1, 5)),
-    ]
-    operator = OperatorSpec("FULLY_CONNECTED", {}, [0, 1, -1], [2])
-    return write_model(ModelSpec(tensors, [operator], [0], [2]))
+    return small_model(
+        {"x": (1, 6), "w": tensor_of((5, 6), data=weights), "y": (1, 5)},
+        "y = FULLY_CONNECTED(x, w, -)",
+    )
 
 
 def opened(tmp_path: Path, model: Path | bytes | bytearray) -> tflgpu.Interpreter:

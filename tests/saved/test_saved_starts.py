@@ -27,12 +27,11 @@ from tflgpu.saved.model_lookup import SavedSource
 from tflgpu.saved.start import Start
 from tflgpu.saved.store import entries
 from tflgpu.tflite import build as building
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 
 from tests.running import set_and_run
-from tests.saved.saved_models import small_model
+from tests.saved.saved_models import convolved
 from tests.saved.test_saved_delegates import REF, assert_same, never, run
+from tests.small_models import small_model, tensor_of
 
 Device = Callable[..., GpuDelegate]
 
@@ -72,17 +71,19 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def mixed_model() -> bytes:
     """MUL on the device, an operator that it lacks, and ADD."""
-    tensors = [
-        TensorSpec("x", (3, 5)), TensorSpec("a", (3, 5)), TensorSpec("b", (3, 5)),
-        TensorSpec("y", (3, 5)), TensorSpec("two", (5,), data=np.full(5, 2, np.float32)),
-        TensorSpec("axis", (), DType.I32, data=np.array(1, np.int32)),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("MUL", {}, (0, 4), (1,)),
-        OperatorSpec("CUMSUM", {"exclusive": True, "reverse": True}, (1, 5), (2,)),
-        OperatorSpec("ADD", {}, (2, 4), (3,)),
-    ]
-    return write_model(ModelSpec(tensors, operators, (0,), (3,)))
+    return small_model(
+        {
+            "x": (3, 5),
+            "a": (3, 5),
+            "b": (3, 5),
+            "y": (3, 5),
+            "two": tensor_of((5,), data=np.full(5, 2, np.float32)),
+            "axis": tensor_of((), DType.I32, data=np.array(1, np.int32)),
+        },
+        "a = MUL(x, two)",
+        ("b = CUMSUM(a, axis)", {"exclusive": True, "reverse": True}),
+        "y = ADD(b, two)",
+    )
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
@@ -93,13 +94,13 @@ def test_the_second_start_builds_nothing(
     require_backend(backend)
     which = {} if backend == "cpu_ref" else {"backend": backend, "device": 0}
     with device(**which) as delegate:
-        first = run(small_model(), delegate)
+        first = run(convolved(), delegate)
     assert compiled == ["built", "compiled"]
     assert len(entries(folder)) == 1
     with device(**which) as delegate:
         if backend != "cpu_ref":  # which has no code but the statements
             monkeypatch.setattr(SavedKernel, "body", property(never))
-        assert_same(run(small_model(), delegate), first)
+        assert_same(run(convolved(), delegate), first)
     assert compiled == ["built", "compiled"]
 
 
@@ -110,11 +111,11 @@ def test_it_is_so_without_asking(
     monkeypatch.setattr(location, "default_folder", lambda: tmp_path / "kept")
     for _ in range(2):
         with GpuDelegate(**REF) as delegate:
-            run(small_model(), delegate)
+            run(convolved(), delegate)
     assert compiled == ["built", "compiled"]
     assert len(entries(tmp_path / "kept")) == 1
     with GpuDelegate(**REF, enable_serialization=False) as delegate:
-        run(small_model(), delegate)
+        run(convolved(), delegate)
     assert compiled == 2 * ["built", "compiled"]
 
 
@@ -264,7 +265,7 @@ def test_a_kept_model_that_is_not_to_blame_stays(
     """A load that fails is no reason to drop what is the same when it is compiled anew, nor to say
     that it was dropped: whether the second attempt fails too or not."""
     with device() as delegate:
-        first = run(small_model(), delegate)
+        first = run(convolved(), delegate)
     content = [entry.path.read_bytes() for entry in entries(folder)]
 
     def full(*_: Any, **__: Any) -> None:
@@ -274,7 +275,7 @@ def test_a_kept_model_that_is_not_to_blame_stays(
         with monkeypatch.context() as patch:
             patch.setattr(type(delegate.device), "load", full)
             with pytest.raises((DeviceError, AllocationError), match="memory"):
-                run(small_model(), delegate)
+                run(convolved(), delegate)
         assert "dropped" not in caplog.text
         assert [entry.path.read_bytes() for entry in entries(folder)] == content
         real, loads = type(delegate.device).load, []
@@ -285,7 +286,7 @@ def test_a_kept_model_that_is_not_to_blame_stays(
 
         with monkeypatch.context() as patch:
             patch.setattr(type(delegate.device), "load", once)
-            assert_same(run(small_model(), delegate), first)
+            assert_same(run(convolved(), delegate), first)
         assert "dropped" not in caplog.text
         assert [entry.path.read_bytes() for entry in entries(folder)] == content
 
@@ -347,9 +348,7 @@ def test_what_only_others_understand_is_not_kept_by_its_file(
 ) -> None:
     """What LiteRT makes of it hangs on LiteRT's version."""
     pytest.importorskip("ai_edge_litert.interpreter")
-    tensors = [TensorSpec("x", (3, 5)), TensorSpec("y", (3, 5)), TensorSpec("z", (3, 5))]
-    operators = [OperatorSpec("HARD_SWISH", {}, (0,), (1,)), OperatorSpec("ABS", {}, (1,), (2,))]
-    model = write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    model = small_model({"x": (3, 5), "y": (3, 5), "z": (3, 5)}, "y = HARD_SWISH(x)", "z = ABS(y)")
     with device(cpu_backend="litert") as delegate:
         known = dict(delegate.provider.ops)
         del known["ABS"]
@@ -420,8 +419,8 @@ def test_it_imports_no_compiler(
     require_backend(backend)
     which: dict[str, Any] = {} if backend == "cpu_ref" else {"backend": backend, "device": 0}
     with device(**which) as delegate:
-        run(small_model(), delegate)
-    (tmp_path / "model.tflite").write_bytes(small_model())
+        run(convolved(), delegate)
+    (tmp_path / "model.tflite").write_bytes(convolved())
     options = {**REF, "serialization_dir": str(tmp_path), "model_token": "token", **which}
     code = (
         "import sys, numpy as np, tflgpu\n"

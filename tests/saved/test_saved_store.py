@@ -25,7 +25,7 @@ from tflgpu.saved import store
 from tflgpu.saved.model import SUFFIX
 from tflgpu.saved.store import entries, fault, open_or_compile, prune
 
-from tests.saved.saved_models import FACTS, graph_of, small_model, target_of
+from tests.saved.saved_models import FACTS, convolved, graph_of, target_of
 
 POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has other access rules")
 AS_ROOT = pytest.mark.skipif(
@@ -55,7 +55,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def opened(folder: Path, model: bytes | None = None, token: str = "", **more: Any) -> Compiled:
-    graph = graph_of(model or small_model())
+    graph = graph_of(model or convolved())
     return open_or_compile(graph, target_of(), lambda: FACTS, folder, token, **more)
 
 
@@ -73,13 +73,13 @@ def test_the_second_time_it_is_read(folder: Path, compiled: list[str]) -> None:
 
 def test_another_model_or_token_is_another_entry(folder: Path, compiled: list[str]) -> None:
     opened(folder)
-    opened(folder, small_model(scale=0.25))
+    opened(folder, convolved(scale=0.25))
     opened(folder, token="mine")
     assert len(compiled) == len(entries(folder)) == 3
 
 
 def test_changed_facts_are_compiled_anew(folder: Path, compiled: list[str]) -> None:
-    graph, target = graph_of(small_model()), target_of()
+    graph, target = graph_of(convolved()), target_of()
     for driver in ("1.0", "1.1", "1.0"):
         open_or_compile(graph, target, lambda d=driver: (("driver", d),), folder)
     assert len(compiled) == 2
@@ -114,11 +114,11 @@ def test_a_bad_file_is_dropped_and_made_anew(
 def test_a_file_under_the_name_of_another_is_not_used(folder: Path, compiled: list[str]) -> None:
     opened(folder)
     mine = only(folder)
-    opened(folder, small_model(scale=0.25))
+    opened(folder, convolved(scale=0.25))
     (other,) = (entry.path for entry in entries(folder) if entry.path != mine)
     other.write_bytes(mine.read_bytes())
     assert "not that of its key" in fault(other)
-    opened(folder, small_model(scale=0.25))
+    opened(folder, convolved(scale=0.25))
     assert len(compiled) == 3
     assert fault(other) == ""
 
@@ -275,7 +275,7 @@ def test_storing_prunes(folder: Path) -> None:
     old = _entry(folder, "old", 1000, 1e4)
     opened(folder, limit=10 << 20)
     assert old.exists()
-    opened(folder, small_model(scale=0.25), limit=1 << 10)
+    opened(folder, convolved(scale=0.25), limit=1 << 10)
     assert not old.exists()
 
 
@@ -361,7 +361,7 @@ def test_what_cannot_be_kept_is_said(
         raise SavedModelError("a plugin has no sources")
 
     monkeypatch.setattr(store, "key_of", refuse)
-    compiled = open_or_compile(graph_of(small_model()), target_of(), lambda: FACTS, tmp_path)
+    compiled = open_or_compile(graph_of(convolved()), target_of(), lambda: FACTS, tmp_path)
     assert compiled.plans
     assert "this model is not kept compiled: a plugin has no sources" in caplog.text
     assert not list(tmp_path.iterdir())

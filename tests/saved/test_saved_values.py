@@ -34,15 +34,15 @@ from tflgpu.tflite.write import write_model
 from tests.saved.saved_models import (
     FACTS,
     compiled_small,
+    convolved,
     graph_of,
-    small_model,
     target_of,
     through_bytes,
 )
 
 
 def test_a_compiled_model_comes_back() -> None:
-    graph, compiled, key = compiled_small(small_model())
+    graph, compiled, key = compiled_small(convolved())
     found = through_bytes(compiled, graph, key)
     assert found.graph.dump() == compiled.graph.dump()
     assert report_of(graph, found) == report_of(graph, compiled)
@@ -62,7 +62,7 @@ def test_a_compiled_model_comes_back() -> None:
 
 def test_what_was_one_object_is_one_again() -> None:
     """Sessions and partitions go by identity."""
-    graph, compiled, key = compiled_small(small_model())
+    graph, compiled, key = compiled_small(convolved())
     found = through_bytes(compiled, graph, key)
     nodes = {id(node) for node in found.graph.nodes}
     values = {id(value) for value in found.graph.values.values()}
@@ -88,7 +88,7 @@ def test_a_kernel_that_is_used_twice_is_written_once() -> None:
 
 
 def test_constants_of_the_model_are_not_written_again() -> None:
-    graph, compiled, key = compiled_small(small_model())
+    graph, compiled, key = compiled_small(convolved())
     found = through_bytes(compiled, graph, key)
     own = {id(value.data) for value in graph.values.values() if value.data is not None}
     kept = {id(v.data) for v in compiled.graph.values.values() if id(v.data) in own}
@@ -105,13 +105,13 @@ def deep(levels: int) -> Compiled:
     kernel = Kernel("deep", (1, 1, 1), (out,), (), (Store(out, Const(I32, 0), total),))
     dispatch = PlannedDispatch(kernel, (1, 1, 1), (OutputRef(0),), "deep")
     plan = Plan((), 64, (), (), (PlannedIO("y", (1,), DType.F32, 4),), (dispatch,))
-    _, compiled, _ = compiled_small(small_model())
+    _, compiled, _ = compiled_small(convolved())
     part = attrs.evolve(compiled.parts[0], plan=plan)
     return attrs.evolve(compiled, parts=(part,))
 
 
 def test_a_deep_expression_is_no_trouble() -> None:
-    graph, _, key = compiled_small(small_model())
+    graph, _, key = compiled_small(convolved())
     found = through_bytes(deep(5_000), graph, key)
     (plan,) = found.plans
     (store,) = plan.dispatches[0].kernel.body
@@ -119,7 +119,7 @@ def test_a_deep_expression_is_no_trouble() -> None:
 
 
 def test_numbers_keep_their_bits_and_kinds() -> None:
-    graph, compiled, key = compiled_small(small_model())
+    graph, compiled, key = compiled_small(convolved())
     odd = (1, True, 1.0, -0.0, float("nan"), float("inf"), 2**31, -(2**63), 1 << 70, "", "é\ud800")
     marked = [attrs.evolve(graph.nodes[0], attrs=(*odd, (1, 2), (1.0, 2.0), [1], None, b"ab"))]
     part = attrs.evolve(compiled.parts[0], nodes=tuple(marked), plan=None, delegated=False)
@@ -135,7 +135,7 @@ def test_arrays_keep_shape_type_and_contents() -> None:
         np.array([-0.0, np.nan], np.float64), np.float32(0.1), np.dtype(np.uint8),
     )  # fmt: skip
     graph, compiled = with_attributes(arrays)
-    _, _, key = compiled_small(small_model())
+    _, _, key = compiled_small(convolved())
     found = through_bytes(compiled, graph, key).parts[0].nodes[0].attrs
     for mine, theirs in zip(found[:6], arrays[:6], strict=True):
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype.newbyteorder("="))
@@ -167,7 +167,7 @@ def test_parts_on_the_cpu_and_reasons() -> None:
     def objection(node: object) -> Unsupported | None:
         return Unsupported("not today") if getattr(node, "op", "") == "FULLY_CONNECTED" else None
 
-    graph, target = graph_of(small_model()), target_of(objection=objection)
+    graph, target = graph_of(convolved()), target_of(objection=objection)
     compiled = compile_graph(graph, target)
     found = through_bytes(compiled, graph, key_of(graph, target, FACTS))
     assert [part.delegated for part in found.parts] == [True, False]
@@ -180,7 +180,7 @@ class Foreign:
 
 
 def with_attributes(attributes: object) -> tuple[Graph, Compiled]:
-    graph, compiled, _ = compiled_small(small_model())
+    graph, compiled, _ = compiled_small(convolved())
     node = attrs.evolve(compiled.graph.nodes[0], attrs=attributes)
     part = attrs.evolve(compiled.parts[0], nodes=(node,), plan=None)
     return graph, attrs.evolve(compiled, parts=(part,))
@@ -197,7 +197,7 @@ def with_attributes(attributes: object) -> tuple[Graph, Compiled]:
 )
 def test_what_files_cannot_have_is_refused(attributes: object, says: str) -> None:
     graph, compiled = with_attributes(attributes)
-    _, _, key = compiled_small(small_model())
+    _, _, key = compiled_small(convolved())
     with pytest.raises(SavedModelError, match=says):
         through_bytes(compiled, graph, key)
 
@@ -206,20 +206,20 @@ def test_a_value_that_is_part_of_itself_is_refused() -> None:
     loop: list[object] = []
     loop.append(loop)
     graph, compiled = with_attributes(loop)
-    _, _, key = compiled_small(small_model())
+    _, _, key = compiled_small(convolved())
     with pytest.raises(SavedModelError, match="part of itself"):
         through_bytes(compiled, graph, key)
 
 
 def test_a_model_whose_rule_failed_is_not_saved() -> None:
-    graph, compiled, key = compiled_small(small_model())
+    graph, compiled, key = compiled_small(convolved())
     broken = attrs.evolve(compiled, broken_rules={("p", "ADD", "r"): "it raised"})
     with pytest.raises(SavedModelError, match="it raised"):
         through_bytes(broken, graph, key)
 
 
 def test_what_was_read_can_be_saved_again() -> None:
-    graph, compiled, key = compiled_small(small_model())
+    graph, compiled, key = compiled_small(convolved())
     once = through_bytes(compiled, graph, key)
     twice = through_bytes(once, graph, key)
     kernels = [[d.kernel for plan in c.plans for d in plan.dispatches] for c in (compiled, twice)]

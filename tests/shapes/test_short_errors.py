@@ -25,6 +25,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run, set_and_run
+from tests.small_models import small_model, tensor_of
 
 MANY = 5000
 #: Characters. The longest honest message says three vectors and a remedy.
@@ -240,13 +241,13 @@ def test_a_scale_is_a_finite_number(scale: float) -> None:
 def test_what_only_moves_asks_for_no_scale(scale: float) -> None:
     """As LiteRT: the stored numbers stay what they are."""
     odd = Quantization((scale,), (0,))
-    tensors = [
-        TensorSpec("x", (2, 3), I8, quantization=odd),
-        TensorSpec("n", (2,), I32, [3, 2]),
-        TensorSpec("y", (3, 2), I8, quantization=odd),
-    ]
-    content = write_model(
-        ModelSpec(tensors, [OperatorSpec("RESHAPE", {}, (0, 1), (2,))], (0,), (2,))
+    content = small_model(
+        {
+            "x": tensor_of((2, 3), I8, quantization=odd),
+            "n": tensor_of((2,), I32, [3, 2]),
+            "y": tensor_of((3, 2), I8, quantization=odd),
+        },
+        "y = RESHAPE(x, n)",
     )
     np.testing.assert_array_equal(run(content), [[1, 8], [15, 22], [29, 36]])
 

@@ -18,6 +18,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import set_and_run
+from tests.small_models import small_model, tensor_of
 
 SEQUENCE = "UNIDIRECTIONAL_SEQUENCE_LSTM"
 OUTPUT_STATE, CELL_STATE = 18, 19
@@ -388,17 +389,22 @@ def shared_state() -> bytes:
     """Two RNNs in turn with one hidden state, which is a result too (tensor 3)."""
     rng = np.random.default_rng(3)
     w, r = (rng.standard_normal((4, 4)).astype(np.float32) for _ in range(2))
-    tensors = [
-        TensorSpec("x", (1, 4)), TensorSpec("w", (4, 4), data=w), TensorSpec("r", (4, 4), data=r),
-        TensorSpec("h", (1, 4), is_variable=True), TensorSpec("b", (4,), data=w[0]),
-        TensorSpec("y", (1, 4)), TensorSpec("z", (1, 4)), TensorSpec("a", (1, 4)),
-    ]  # fmt: skip
-    operators = [
-        OperatorSpec("RNN", {"fused_activation_function": 4}, (0, 1, 2, 4, 3), (5,)),
-        OperatorSpec("ABS", {}, (5,), (7,)),
-        OperatorSpec("RNN", {"fused_activation_function": 4}, (7, 1, 2, 4, 3), (6,)),
-    ]
-    return write_model(ModelSpec(tensors, operators, (0,), (5, 6, 3)))
+    return small_model(
+        {
+            "x": (1, 4),
+            "w": tensor_of((4, 4), data=w),
+            "r": tensor_of((4, 4), data=r),
+            "h": tensor_of((1, 4), is_variable=True),
+            "b": tensor_of((4,), data=w[0]),
+            "y": (1, 4),
+            "z": (1, 4),
+            "a": (1, 4),
+        },
+        ("y = RNN(x, w, r, b, h)", {"fused_activation_function": 4}),
+        "a = ABS(y)",
+        ("z = RNN(a, w, r, b, h)", {"fused_activation_function": 4}),
+        outputs="y z h",
+    )
 
 
 @pytest.mark.parametrize("device", [0, 1])

@@ -9,29 +9,25 @@ from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 
+from tests.small_models import small_spec, tensor_of
+
 
 def conv() -> ModelSpec:
     """CONV_2D with constants, an activation, a custom operator's neighbour, and a signature."""
     rng = np.random.default_rng(7)
     weights = rng.standard_normal((5, 3, 3, 2)).astype(np.float32)
     bias = rng.standard_normal(5).astype(np.float32)
-    return ModelSpec(
-        tensors=[
-            TensorSpec("x", (1, 7, 5, 2)),
-            TensorSpec("w", (5, 3, 3, 2), data=weights),
-            TensorSpec("b", (5,), data=bias),
-            TensorSpec("y", (1, 4, 3, 5)),
-        ],
-        operators=[
-            OperatorSpec(
-                "CONV_2D",
-                {"padding": 0, "stride_h": 2, "stride_w": 2, "fused_activation_function": 1},
-                inputs=(0, 1, 2),
-                outputs=(3,),
-            )
-        ],
-        inputs=(0,),
-        outputs=(3,),
+    return small_spec(
+        {
+            "x": (1, 7, 5, 2),
+            "w": tensor_of((5, 3, 3, 2), data=weights),
+            "b": tensor_of((5,), data=bias),
+            "y": (1, 4, 3, 5),
+        },
+        (
+            "y = CONV_2D(x, w, b)",
+            {"padding": 0, "stride_h": 2, "stride_w": 2, "fused_activation_function": 1},
+        ),
         signatures=(SignatureInfo("serve", 0, {"image": 0}, {"features": 3}),),
         metadata={"note": b"made by a test"},
         description="one convolution",
@@ -43,21 +39,17 @@ def quantized() -> ModelSpec:
     rng = np.random.default_rng(8)
     weights = rng.integers(-127, 128, (3, 8)).astype(np.int8)
     scale = (0.5, 0.25, 0.125)
-    return ModelSpec(
-        tensors=[
-            TensorSpec("x", (2, 8), DType.I8, quantization=Quantization((0.1,), (-3,))),
-            TensorSpec(
-                "w", (3, 8), DType.I8, weights, Quantization(scale, (0, 0, 0), 0, (-1.0,), (1.0,))
+    return small_spec(
+        {
+            "x": tensor_of((2, 8), DType.I8, quantization=Quantization((0.1,), (-3,))),
+            "w": tensor_of(
+                (3, 8), DType.I8, weights, Quantization(scale, (0, 0, 0), 0, (-1.0,), (1.0,))
             ),
-            TensorSpec("y", (2, 3), DType.I8, quantization=Quantization((2.0,), (5,))),
-            TensorSpec("z", (2, 3), DType.I8, shape_signature=(-1, 3)),
-        ],
-        operators=[
-            OperatorSpec("FULLY_CONNECTED", {"keep_num_dims": True}, (0, 1, -1), (2,), version=4),
-            OperatorSpec("Mystery", {}, (2,), (3,), custom_options=b"\x01\x02\x03"),
-        ],
-        inputs=(0,),
-        outputs=(3,),
+            "y": tensor_of((2, 3), DType.I8, quantization=Quantization((2.0,), (5,))),
+            "z": tensor_of((2, 3), DType.I8, shape_signature=(-1, 3)),
+        },
+        ("y = FULLY_CONNECTED(x, w, -)", {"keep_num_dims": True}, {"version": 4}),
+        ("z = Mystery(y)", {}, {"custom_options": b"\x01\x02\x03"}),
     )
 
 
@@ -100,19 +92,15 @@ def loop() -> ModelSpec:
 def sparse() -> ModelSpec:
     """DENSIFY of a 4x6 matrix in compressed rows of 2x2 blocks, then ADD."""
     pattern, values = sparse_constant()
-    return ModelSpec(
-        tensors=[
-            TensorSpec("s", (4, 6), data=values, sparsity=pattern),
-            TensorSpec("d", (4, 6)),
-            TensorSpec("x", (4, 6)),
-            TensorSpec("y", (4, 6)),
-        ],
-        operators=[
-            OperatorSpec("DENSIFY", {}, (0,), (1,)),
-            OperatorSpec("ADD", {}, (1, 2), (3,)),
-        ],
-        inputs=(2,),
-        outputs=(3,),
+    return small_spec(
+        {
+            "s": tensor_of((4, 6), data=values, sparsity=pattern),
+            "d": (4, 6),
+            "x": (4, 6),
+            "y": (4, 6),
+        },
+        "d = DENSIFY(s)",
+        "y = ADD(d, x)",
     )
 
 

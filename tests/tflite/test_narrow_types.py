@@ -17,6 +17,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run, outputs
+from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -266,11 +267,15 @@ def test_rows_that_fill_no_whole_bytes(dtype: DType, depth: int, where: str) -> 
     low, high = packed_range(dtype)
     w = rng.integers(low, high + 1, (33, depth)).astype(np.int8)
     quant = Quantization(tuple(rng.uniform(0.1, 0.2, 33).tolist()), (0,) * 33, 0)
-    tensors = [TensorSpec("x", (8, depth)), TensorSpec("w", w.shape, dtype, w, quant),
-               TensorSpec("b", (33,), data=rng.normal(size=33).astype(np.float32)),
-               TensorSpec("y", (8, 33))]  # fmt: skip
-    operator = OperatorSpec("FULLY_CONNECTED", {}, [0, 1, 2], [3], version=14)
-    content = write_model(ModelSpec(tensors, [operator], [0], [3]))
+    content = small_model(
+        {
+            "x": (8, depth),
+            "w": tensor_of(w.shape, dtype, w, quant),
+            "b": tensor_of((33,), data=rng.normal(size=33).astype(np.float32)),
+            "y": (8, 33),
+        },
+        ("y = FULLY_CONNECTED(x, w, b)", {}, {"version": 14}),
+    )
     x = rng.normal(size=(8, depth)).astype(np.float32)
     wanted = run(litert.Interpreter(model_content=content), x)
     # Another rounding of one activation is off by a hundredth.
@@ -295,11 +300,14 @@ def test_dequantize(dtype: DType, where: str) -> None:
 def test_constants_of_bf16(where: str) -> None:
     bits = RNG.uniform(-2, 2, (3, 7)).astype(np.float32).view(np.uint32) >> 16
     cast = {"in_data_type": WEIGHTS_BF16.tflite, "out_data_type": DType.F32.tflite}
-    operators = [OperatorSpec("CAST", cast, [0], [1], version=7),
-                 OperatorSpec("MUL", {}, [1, 2], [3])]  # fmt: skip
-    tensors = [TensorSpec("w", (3, 7), WEIGHTS_BF16, bits.astype(np.uint16)),
-               *(TensorSpec(n, (3, 7)) for n in "axy")]  # fmt: skip
-    content = write_model(ModelSpec(tensors, operators, [2], [3]))
+    content = small_model(
+        {
+            "w": tensor_of((3, 7), WEIGHTS_BF16, bits.astype(np.uint16)),
+            **dict.fromkeys("axy", (3, 7)),
+        },
+        ("a = CAST(w)", cast, {"version": 7}),
+        "y = MUL(a, x)",
+    )
     x = RNG.uniform(-1, 1, (3, 7)).astype(np.float32)
     wanted = run(litert.Interpreter(model_content=content), x)
     np.testing.assert_array_equal(run_here(content, where, x), wanted)

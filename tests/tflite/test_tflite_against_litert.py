@@ -21,6 +21,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run
+from tests.small_models import small_model, small_spec, tensor_of
 from tests.tflite import samples
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
@@ -207,11 +208,9 @@ def test_single_operator_computes_in_litert(name: str) -> None:
 
 def test_operator_of_the_second_options_union_computes_in_litert() -> None:
     fields = {"edge_padding_low": [1], "edge_padding_high": [2], "interior_padding": [1]}
-    spec = ModelSpec(
-        [TensorSpec("x", (3,)), TensorSpec("p", (), data=np.float32(9)), TensorSpec("y", (8,))],
-        [OperatorSpec("STABLEHLO_PAD", fields, (0, 1), (2,))],
-        (0,),
-        (2,),
+    spec = small_spec(
+        {"x": (3,), "p": tensor_of((), data=np.float32(9)), "y": (8,)},
+        ("y = STABLEHLO_PAD(x, p)", fields),
     )
     (y,) = run(write_model(spec), np.array([1, 2, 3], np.float32))
     assert y.tolist() == [9, 1, 9, 2, 9, 3, 9, 9]
@@ -219,19 +218,15 @@ def test_operator_of_the_second_options_union_computes_in_litert() -> None:
 
 def test_int4_constant_is_unpacked_as_litert_does() -> None:
     values = np.array([[-8, 7, 3], [0, -1, 5]], np.int8)
-    spec = ModelSpec(
-        [
-            TensorSpec("w", (2, 3), DType.I4, values, Quantization((0.5,), (0,))),
-            TensorSpec("y", (2, 3)),
-            TensorSpec("x", (2, 3)),
-            TensorSpec("z", (2, 3)),
-        ],
-        [
-            OperatorSpec("DEQUANTIZE", {}, (0,), (1,), version=6),
-            OperatorSpec("ADD", {}, (1, 2), (3,)),
-        ],
-        (2,),
-        (3,),
+    spec = small_spec(
+        {
+            "w": tensor_of((2, 3), DType.I4, values, Quantization((0.5,), (0,))),
+            "y": (2, 3),
+            "x": (2, 3),
+            "z": (2, 3),
+        },
+        ("y = DEQUANTIZE(w)", {}, {"version": 6}),
+        "z = ADD(y, x)",
     )
     data = write_model(spec)
     (z,) = run(data, np.zeros((2, 3), np.float32))
@@ -301,10 +296,15 @@ def ours(content: bytes, **options: Any) -> Any:
 def test_a_type_that_the_kernel_sets(op: str, made: Any, given: DType) -> None:
     content = model(op, given, **({"boundaries": [-1.0, 2.0]} if op == "BUCKETIZE" else {}))
     if op == "DEQUANTIZE":  # f32 is not what LiteRT takes there
-        spec = [TensorSpec("x", (2, 3), DType.F16), *(TensorSpec(n, (1,)) for n in "cn"),
-                TensorSpec("y", (2, 3), given)]  # fmt: skip
-        cast = OperatorSpec("DEQUANTIZE", {}, [0], [3], version=3)
-        content = write_model(ModelSpec(spec, [cast], [0], [3]))
+        content = small_model(
+            {
+                "x": tensor_of((2, 3), DType.F16),
+                **dict.fromkeys("cn", (1,)),
+                "y": tensor_of((2, 3), given),
+            },
+            ("y = DEQUANTIZE(x)", {}, {"version": 3}),
+            inputs="x",
+        )
     x = X.astype(np.float16) if op == "DEQUANTIZE" else X
     theirs, their_type = results(litert.Interpreter(model_content=content), x)
     assert their_type is made  # else the facet is wrong
@@ -330,20 +330,20 @@ def test_before_it_is_allocated_the_file_is_right_too() -> None:
 
 def test_what_reads_such_a_result_reads_what_was_made() -> None:
     """Also between pieces of a model whose shapes come at run time."""
-    tensors = [
-        TensorSpec("x", (2, 3)),
-        TensorSpec("c", (2, 3), data=np.full((2, 3), 1, np.float32)),
-        TensorSpec("less", (2, 3), DType.I8),
-        TensorSpec("y", (1, 2), DType.F32),
-        TensorSpec("is", (1, 2), DType.U8),
-        TensorSpec("seven", (), DType.I64, np.array(1, np.int64)),
-    ]
-    operators = [
-        OperatorSpec("LESS", {}, [0, 1], [2]),
-        OperatorSpec("WHERE", {}, [2], [3]),
-        OperatorSpec("EQUAL", {}, [3, 5], [4]),
-    ]
-    content = write_model(ModelSpec(tensors, operators, [0], [4, 3]))
+    content = small_model(
+        {
+            "x": (2, 3),
+            "c": tensor_of((2, 3), data=np.full((2, 3), 1, np.float32)),
+            "less": tensor_of((2, 3), DType.I8),
+            "y": tensor_of((1, 2), DType.F32),
+            "is": tensor_of((1, 2), DType.U8),
+            "seven": tensor_of((), DType.I64, np.array(1, np.int64)),
+        },
+        "less = LESS(x, c)",
+        "y = WHERE(less)",
+        "is = EQUAL(y, seven)",
+        outputs="is y",
+    )
     theirs = litert.Interpreter(model_content=content)
     allocate_and_run(theirs, {0: X})
     with ours(content) as interpreter:
@@ -365,8 +365,7 @@ def test_a_model_is_settled_as_a_whole(known: bool) -> None:
 
 
 def test_another_op_still_has_to_have_the_type_that_it_makes() -> None:
-    tensors = [TensorSpec("x", (2, 3)), TensorSpec("y", (2, 3), DType.I32)]
-    content = write_model(ModelSpec(tensors, [OperatorSpec("SIN", {}, [0], [1])], [0], [1]))
+    content = small_model({"x": (2, 3), "y": tensor_of((2, 3), DType.I32)}, "y = SIN(x)")
     with pytest.raises(ModelError, match="is i32 in the file, but the operator makes f32"):
         build_graph(read_model(content), 0, builtin_ops())
 

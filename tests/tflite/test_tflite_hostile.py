@@ -30,6 +30,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import allocate_and_run
+from tests.small_models import small_model, tensor_of
 from tests.tflite import fuzz, samples
 
 
@@ -260,10 +261,16 @@ def test_constants_are_folded_within_the_budget(monkeypatch: pytest.MonkeyPatch)
 
 def _padded(given: DType, made: DType) -> bytes:
     """A model whose shapes come when it runs."""
-    tensors = [TensorSpec("x", (4,), given), TensorSpec("p", (1, 2), I32),
-               TensorSpec("y", (4,), given), TensorSpec("z", (4,), made)]  # fmt: skip
-    steps = [OperatorSpec("PAD", {}, [0, 1], [2]), OperatorSpec("CAST", {}, [2], [3])]
-    return write_model(ModelSpec(tensors, steps, [0, 1], [3]))
+    return small_model(
+        {
+            "x": tensor_of((4,), given),
+            "p": tensor_of((1, 2), I32),
+            "y": tensor_of((4,), given),
+            "z": tensor_of((4,), made),
+        },
+        "y = PAD(x, p)",
+        "z = CAST(y)",
+    )
 
 
 @pytest.mark.parametrize("backend", ["", "cpu_ref"])

@@ -20,9 +20,10 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.encode import Record, encode, finish
 from tflgpu.tflite.model_file import Blockwise
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.spec import ModelSpec
 from tflgpu.tflite.write import model_record, write_model
 
+from tests.small_models import small_spec, tensor_of
 from tests.tflite import samples
 
 Tree = dict[str, Any]
@@ -273,7 +274,7 @@ def test_wrong_value(
     ],
 )
 def test_wrong_strings(content: bytes, message: str) -> None:
-    spec = ModelSpec([TensorSpec("s", (1,), DType.STRING, [b"text"])], [], (), (0,))
+    spec = small_spec({"s": tensor_of((1,), DType.STRING, [b"text"])}, outputs="s")
     with pytest.raises(ModelError, match=message):
         read_model(wrong(spec, lambda t: t.update(contents=[b"", content])))
 
@@ -348,7 +349,7 @@ def test_external_buffers_and_options_lie_after_the_flatbuffer() -> None:
 
 
 def test_builtin_newer_than_the_schema_is_read_without_options() -> None:
-    spec = ModelSpec([TensorSpec("x", (1,))], [OperatorSpec("RELU", {}, (0,), (0,))], (0,), (0,))
+    spec = small_spec({"x": (1,)}, "x = RELU(x)", inputs="x", outputs="x")
     change = put(
         lambda t: t["operator_codes"][0].values, deprecated_builtin_code=127, builtin_code=4000
     )

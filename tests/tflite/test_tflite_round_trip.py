@@ -20,6 +20,7 @@ from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
 
+from tests.small_models import small_spec, tensor_of
 from tests.tflite import samples
 
 # The two codes that are not operators.
@@ -123,18 +124,14 @@ def test_custom_operator_absent_input_and_quantization() -> None:
 
 
 def test_vectors_strings_and_floats_among_the_options() -> None:
-    spec = ModelSpec(
-        [TensorSpec("x", (4,)), TensorSpec("y", (2, 2))],
-        [
-            OperatorSpec("RESHAPE", {"new_shape": (2, 2)}, (0,), (1,)),
-            OperatorSpec("SOFTMAX", {"beta": 0.5}, (0,), (1,)),
-            OperatorSpec("BUCKETIZE", {"boundaries": [0.5, 1.5]}, (0,), (1,)),
-            OperatorSpec("VAR_HANDLE", {"shared_name": "é"}, (), (1,)),
-            OperatorSpec("STABLEHLO_PAD", {"edge_padding_low": [1, 2**40]}, (0,), (1,)),
-            OperatorSpec("LOGISTIC", {}, (0,), (1,)),
-        ],
-        (0,),
-        (1,),
+    spec = small_spec(
+        {"x": (4,), "y": (2, 2)},
+        ("y = RESHAPE(x)", {"new_shape": (2, 2)}),
+        ("y = SOFTMAX(x)", {"beta": 0.5}),
+        ("y = BUCKETIZE(x)", {"boundaries": [0.5, 1.5]}),
+        ("y = VAR_HANDLE()", {"shared_name": "é"}),
+        ("y = STABLEHLO_PAD(x)", {"edge_padding_low": [1, 2**40]}),
+        "y = LOGISTIC(x)",
     )
     ops = read_model(write_model(spec)).main.operators
     assert ops[0].fields == {"new_shape": (2, 2)}
@@ -163,9 +160,7 @@ def test_every_builtin_round_trips_with_every_field_away_from_its_default(builti
             fields[f.name] = not f.default
         elif "subgraph" not in f.name:
             fields[f.name] = f.default + 3
-    spec = ModelSpec(
-        [TensorSpec("x", (1,))], [OperatorSpec(builtin, fields, (0,), (0,))], (0,), (0,)
-    )
+    spec = small_spec({"x": (1,)}, (f"x = {builtin}(x)", fields), inputs="x", outputs="x")
     (op,) = read_model(write_model(spec), as_written=True).main.operators
     assert op.name == builtin
     assert not op.is_custom
@@ -209,7 +204,7 @@ def test_memory_of_any_kind(kind: type) -> None:
 
 
 def test_unread_bool_bytes_become_true() -> None:
-    spec = ModelSpec([TensorSpec("m", (4,), DType.BOOL, [True, False, True, True])], [], (), (0,))
+    spec = small_spec({"m": tensor_of((4,), DType.BOOL, [True, False, True, True])}, outputs="m")
     raw = bytearray(write_model(spec))
     raw[raw.index(b"\x01\x00\x01\x01")] = 0x80
     data = read_model(raw).main.tensors[0].data

@@ -12,6 +12,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.small_models import small_spec, tensor_of
+
 COLOURS = ("red", "green", "blue")
 ORANGE = (250, 90, 20)
 
@@ -53,36 +55,38 @@ def same(
 ) -> ModelSpec:
     """An operator on every element of a picture."""
     fields = {"new_shape": shape} if op == "RESHAPE" else {}
-    tensors = [TensorSpec("image", shape, dtype), TensorSpec("made", shape, dtype)]
-    return ModelSpec(tensors, [OperatorSpec(op, fields, (0,), (1,))], (0,), (1,))
+    return small_spec(
+        {"image": tensor_of(shape, dtype), "made": tensor_of(shape, dtype)},
+        (f"made = {op}(image)", fields),
+    )
 
 
 def loudness(size: int = 4000) -> ModelSpec:
     """Whether a sound is quiet or loud: a softmax of its mean square."""
-    tensors = [
-        TensorSpec("sound", (1, size)),
-        TensorSpec("squares", (1, size)),
-        TensorSpec("axis", (1,), DType.I32, np.array([1], np.int32)),
-        TensorSpec("mean", (1, 1)),
-        TensorSpec("weights", (2, 1), data=np.array([[-20], [20]], np.float32)),
-        TensorSpec("bias", (2,), data=np.array([1, -1], np.float32)),
-        TensorSpec("sums", (1, 2)),
-        TensorSpec("scores", (1, 2)),
-    ]
-    operators = [
-        OperatorSpec("SQUARE", {}, [0], [1]),
-        OperatorSpec("MEAN", {"keep_dims": True}, [1, 2], [3]),
-        OperatorSpec("FULLY_CONNECTED", {}, [3, 4, 5], [6]),
-        OperatorSpec("SOFTMAX", {"beta": 1.0}, [6], [7]),
-    ]
-    return ModelSpec(tensors, operators, [0], [7])
+    return small_spec(
+        {
+            "sound": (1, size),
+            "squares": (1, size),
+            "axis": tensor_of((1,), DType.I32, np.array([1], np.int32)),
+            "mean": (1, 1),
+            "weights": tensor_of((2, 1), data=np.array([[-20], [20]], np.float32)),
+            "bias": tensor_of((2,), data=np.array([1, -1], np.float32)),
+            "sums": (1, 2),
+            "scores": (1, 2),
+        },
+        "squares = SQUARE(sound)",
+        ("mean = MEAN(squares, axis)", {"keep_dims": True}),
+        "sums = FULLY_CONNECTED(mean, weights, bias)",
+        ("scores = SOFTMAX(sums)", {"beta": 1.0}),
+    )
 
 
 def words(size: int = 6) -> ModelSpec:
     """The numbers of a text's words, as floats."""
-    tensors = [TensorSpec("ids", (1, size), DType.I32), TensorSpec("floats", (1, size))]
-    cast = OperatorSpec("CAST", {"in_data_type": 2, "out_data_type": 0}, (0,), (1,))
-    return ModelSpec(tensors, [cast], (0,), (1,))
+    return small_spec(
+        {"ids": tensor_of((1, size), DType.I32), "floats": (1, size)},
+        ("floats = CAST(ids)", {"in_data_type": 2, "out_data_type": 0}),
+    )
 
 
 def write(path: Path, spec: ModelSpec) -> Path:

@@ -52,7 +52,9 @@ def test_what_is_not_told_is_none() -> None:
     (m,) = tflgpu.benchmark(DIGITS, backend="cpu_ref", device=0, starts=False, duration=1e-3,
                             warm_up=1e-3).measurements  # fmt: skip
     assert m.stages is not None
-    assert (m.stages.device, m.stages.upload, m.stages.download) == (None, None, None)
+    assert m.stages.device is None
+    assert (m.stages.copies.upload, m.stages.copies.download) == (None, None)
+    assert m.stages.copies.reason == "nothing is copied: the device works in the host's memory"
     assert m.memory is None  # the references run operators
     assert (m.cold, m.kept) == (None, None)
     assert m.energy is not None

@@ -6,7 +6,7 @@ import ctypes
 from pathlib import Path
 
 import pytest
-from tflgpu.tools import energy
+from tflgpu.devices import nvml
 from tflgpu.tools.energy import cpu_counter, gpu_counter, measure_energy
 
 
@@ -58,7 +58,7 @@ def test_why_a_gpu_tells_nothing(library: Nvml, reason: str) -> None:
 
 
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(energy, "_LIBRARIES", ("libno-such-thing.so.1",))
+    monkeypatch.setattr(nvml, "_LIBRARIES", ("libno-such-thing.so.1",))
     assert "management library (NVML) is not here" in str(gpu_counter("a GPU"))
 
 
@@ -91,7 +91,7 @@ def test_why_processors_tell_nothing(tmp_path: Path) -> None:
 
 def test_joules_for_an_item(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.4, 0.8, 1.2, 1.2])
-    monkeypatch.setattr(energy.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr("tflgpu.tools.energy.time.perf_counter", lambda: next(clock))
     gpu, cpu = iter([100.0, 124.0]), iter([5.0, 8.0])
     found = measure_energy(lambda: 4, 1.0, lambda: next(gpu), lambda: next(cpu))
     assert (found.gpu, found.cpu, found.reasons, found.seconds) == (2, 0.25, (), 1.2)

@@ -13,19 +13,15 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import ModelError
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.spec import ModelSpec
 from tflgpu.tflite.write import write_model
 from tflgpu.tools.archive import MOST_BYTES
 from tflgpu.tools.metadata import NAME
 
+from tests.small_models import small_spec
 from tests.tools.metadata_files import archive, buffer, file, unit, with_metadata
 
-SPEC = ModelSpec(
-    [TensorSpec("x", (1, 4, 6, 3)), TensorSpec("y", (1, 4, 6, 3))],
-    [OperatorSpec("RELU", {}, (0,), (1,))],
-    (0,),
-    (1,),
-)
+SPEC = small_spec({"x": (1, 4, 6, 3), "y": (1, 4, 6, 3)}, "y = RELU(x)")
 IMAGE = {
     "name": "photo",
     "description": "any photo",

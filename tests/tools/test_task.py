@@ -14,6 +14,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.small_models import small_spec, tensor_of
 from tests.tools import task_models as models
 from tests.tools.metadata_files import file, unit, with_metadata
 from tests.tools.task_models import COLOURS
@@ -266,12 +267,14 @@ def test_masks(photo: Path) -> None:
 
 
 def test_vectors(photo: Path) -> None:
-    tensors = [
-        TensorSpec("image", (1, 8, 10, 3)),
-        TensorSpec("axes", (2,), DType.I32, np.array([1, 2], np.int32)),
-        TensorSpec("mean", (1, 3)),
-    ]
-    spec = ModelSpec(tensors, [OperatorSpec("MEAN", {"keep_dims": False}, [0, 1], [2])], [0], [2])
+    spec = small_spec(
+        {
+            "image": (1, 8, 10, 3),
+            "axes": tensor_of((2,), DType.I32, np.array([1, 2], np.int32)),
+            "mean": (1, 3),
+        },
+        ("mean = MEAN(image, axes)", {"keep_dims": False}),
+    )
     with task(spec) as made:
         assert made.kind == "embed"
         one, other = made(photo), made(np.full((8, 10, 3), 255, np.uint8))

@@ -21,10 +21,10 @@ from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.interpreter.invocation import Invocation
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.running import set_and_run
+from tests.small_models import small_spec
 
 
 @attrs.frozen(eq=False)
@@ -403,10 +403,7 @@ def interpreter(
 
     monkeypatch.setattr(VulkanDevice, "__init__", copying)
     shape = (1, 300, 300, 1)
-    spec = ModelSpec(
-        [TensorSpec("x", shape), TensorSpec("y", shape)],
-        [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,),
-    )  # fmt: skip
+    spec = small_spec({"x": shape, "y": shape}, "y = RELU(x)")
     with (
         GpuDelegate(backend="vulkan") as delegate,
         Interpreter(model_content=write_model(spec), experimental_delegates=[delegate]) as opened,

@@ -10,14 +10,19 @@ from tflgpu.backend_kit.driver_libraries import load_drivers
 from tflgpu.backend_kit.forks import REMEDY, Begun
 from tflgpu.backend_kit.listing import Found, Listing, vendor_named
 from tflgpu.contract.device import DeviceInfo
+from tflgpu.contract.uuids import UUID_BYTES, uuid_text
 from tflgpu.errors import DeviceError
+from tflgpu.errors.blame import attempt
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.subgroup import LARGEST
+
+from tflgpu_opencl.native import native
 
 NAME = "opencl"
 _MAX_BINDINGS = 64
 _POINTER_BYTES = 8
 _LEAST_SUBGROUP = 8
+_UUID_KHR = 0x106A  # CL_DEVICE_UUID_KHR, which pyopencl does not know
 
 #: Vendors whose devices compute in threads that were started when the devices were first listed.
 #: A child has none of them, and there is no way to have them started again.
@@ -146,7 +151,15 @@ def fingerprint(handle: Any) -> str:
 def _info(handle: Any) -> DeviceInfo:
     platform = handle.platform.name.strip("\0 ")
     driver = f"{platform} {handle.driver_version.strip()}"
-    return DeviceInfo(NAME, 0, handle.name.strip("\0 "), vendor_of(handle), _is_gpu(handle), driver)
+    name = handle.name.strip("\0 ")
+    return DeviceInfo(NAME, 0, name, vendor_of(handle), _is_gpu(handle), driver, _uuid(handle))
+
+
+def _uuid(handle: Any) -> str | None:
+    if "cl_khr_device_uuid" not in str(_optional(handle, "extensions", "")).split():
+        return None
+    raw = attempt(native().device_info, handle, _UUID_KHR, UUID_BYTES)
+    return uuid_text(raw) if isinstance(raw, bytes) else None
 
 
 def _order(handle: Any) -> tuple[bool, bool, str, str]:

@@ -39,6 +39,7 @@ _NAMES = (
     "clSetKernelArg",
     "clGetKernelInfo",
     "clGetKernelWorkGroupInfo",
+    "clGetDeviceInfo",
 )
 
 
@@ -56,6 +57,20 @@ class Native:
     _set: Any
     _info: Any
     _work_group_info: Any
+    _device_info: Any
+
+    def device_info(self, device: Any, what: int, nbytes: int) -> bytes:
+        """What a device says of itself, as bytes.
+
+        Raises:
+            pyopencl.RuntimeError: it does not say that, or in more bytes.
+        """
+        found = ctypes.create_string_buffer(nbytes)
+        _check(
+            self._device_info(_handle(device), what, ctypes.c_size_t(nbytes), found, None),
+            "clGetDeviceInfo",
+        )
+        return found.raw
 
     def kernel(
         self,

@@ -6,6 +6,7 @@ from contextlib import closing
 
 from tflgpu.backend_kit.listing import Listing
 from tflgpu.contract.device import DeviceInfo, Probe
+from tflgpu.contract.uuids import uuid_text
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import lib, listed
@@ -33,7 +34,8 @@ def find_devices(instance: Instance) -> Listing[Details]:
             problems.append(found)
         else:
             caps = found.caps
-            info = DeviceInfo(NAME, 0, found.name, caps.vendor, caps.is_gpu, found.driver)
+            uuid = uuid_text(found.uuid)
+            info = DeviceInfo(NAME, 0, found.name, caps.vendor, caps.is_gpu, found.driver, uuid)
             ranked.append((found.rank, info, found))
     return Listing.of("Vulkan", ranked, "; ".join(problems) or "no Vulkan driver has a device")
 

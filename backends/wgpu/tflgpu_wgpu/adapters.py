@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import attrs
 import wgpu
 from tflgpu.backend_kit.driver_libraries import load_drivers, vulkan_manifests
 from tflgpu.backend_kit.listing import VENDORS, Listing, vendor_named
@@ -15,6 +16,8 @@ from tflgpu.backend_kit.parallel import aside
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.language.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.language.subgroup import LARGEST
+
+from tflgpu_wgpu.identity import uuids_of
 
 NAME = "wgpu"
 #: Native APIs in the order in which they are preferred where several drive one GPU. OpenGL is
@@ -55,7 +58,12 @@ def find_adapters() -> Listing[Any]:
             listed = list(wgpu.gpu.enumerate_adapters_sync())
     except Exception as error:  # noqa: BLE001
         return Listing("WebGPU", (), f"wgpu cannot list adapters: {error}")
-    ranked = ((_kind(h.info), _info(h.info), h) for h in _unique(listed))
+    adapters = _unique(listed)
+    uuids = uuids_of([adapter.info for adapter in adapters])
+    ranked = (
+        (_kind(h.info), attrs.evolve(_info(h.info), uuid=uuid), h)
+        for h, uuid in zip(adapters, uuids, strict=True)
+    )
     return Listing.of("WebGPU", ranked, "no Vulkan, Metal or Direct3D 12 driver was found")
 
 

@@ -63,7 +63,8 @@ class BaseDevice(Holder, ABC):
         self._weights: SharedWeights[Any] = SharedWeights()
         self._closed = self._released = False
         self.belongs_to_process()
-        check_room(f"opening the {self.kind} device", self.needs[0])
+        if self.needs[0]:
+            check_room(f"opening the {self.kind} device", self.needs[0])
 
     # For subclasses to write
 

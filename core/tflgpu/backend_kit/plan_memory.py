@@ -148,6 +148,8 @@ class BasePlanMemory(ABC, Generic[R]):
         Raises:
             What ``make`` and ``read`` raise.
         """
+        if not arrays:
+            return
         mine = SharedWeights[R]() if shared is None or self.guarded else shared
         self._held = mine.hold(arrays, make, read)
         self.constants = list(self._held.regions)

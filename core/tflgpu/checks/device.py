@@ -17,9 +17,8 @@ import attrs
 import numpy as np
 
 from tflgpu.checks.buffers import checked_buffer
-from tflgpu.checks.edge import Edge
 from tflgpu.checks.loaded import checked_recording
-from tflgpu.checks.overdue import is_given_up
+from tflgpu.checks.overdue import close_what_ended, is_given_up
 from tflgpu.checks.plugin_caller import PluginCaller, close_quietly
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
@@ -33,6 +32,7 @@ from tflgpu.contract.device import (
     Recording,
 )
 from tflgpu.contract.offers import offers
+from tflgpu.contract.uuids import read_uuid
 from tflgpu.errors import DeviceError, TflgpuError, UnsupportedError
 from tflgpu.errors.blame import Failed, attempt, describe, shown
 from tflgpu.ir.graph import Node, TensorSpec
@@ -106,11 +106,8 @@ class CheckedDevice(_Checked):
             StateError, CompileError, DeviceError: as `Device.load`; or the recording is not one.
         """
         found = self._load("load", plan, guard_bands=guard_bands)
-        inputs, outputs = (
-            [Edge(io.name, io.shape, io.dtype.numpy) for io in side]
-            for side in (plan.inputs, plan.outputs)
-        )
-        return checked_recording(found, self._party, inputs, outputs, len(plan.dispatches))
+        launches = len(plan.dispatches)
+        return checked_recording(found, self._party, plan.inputs, plan.outputs, launches)
 
     def allocate(self, nbytes: int) -> Buffer | Unsupported:
         """As `Device.allocate`.
@@ -202,11 +199,7 @@ class CheckedNodeDevice(_Checked):
             StateError, DeviceError: as there; or the recording is not one.
         """
         found = self._load("load_nodes", run)
-        inputs, outputs = (
-            [Edge(v.name, v.shape, v.dtype.numpy) for v in side]
-            for side in (run.inputs, run.outputs)
-        )
-        return checked_recording(found, self._party, inputs, outputs)
+        return checked_recording(found, self._party, run.inputs, run.outputs)
 
 
 Checked = Union[CheckedDevice, CheckedNodeDevice]
@@ -244,8 +237,8 @@ def unchecked(device: Device | NodeDevice) -> Device | NodeDevice:
 
 def close_all(recordings: list[Recording]) -> None:
     """Close every one, also after one of them failed, and take it off the list. Where a signal
-    interrupts this, those that are left on the list can be closed by another call. Those whose run
-    took too long are left to `tflgpu.checks.overdue`.
+    interrupts this, those that are left on the list can be closed by another call. One whose run
+    took too long is closed once the device is done with it: here, or when another list is closed.
 
     Raises:
         TflgpuError: the first that one of them raised.
@@ -258,6 +251,7 @@ def close_all(recordings: list[Recording]) -> None:
         except TflgpuError as error:
             first = first or error
         recordings.pop()
+    close_what_ended()
     if first is not None:
         raise first
 
@@ -287,6 +281,10 @@ def wrong_info(info: DeviceInfo, backend: str) -> str | None:
     for name in ("name", "vendor", "driver"):
         if not isinstance(getattr(info, name), str):
             return f"has {name} {shown(getattr(info, name))}, which is no text"
+    if info.uuid is not None and (
+        not isinstance(info.uuid, str) or read_uuid(info.uuid) != info.uuid
+    ):
+        return f"has uuid {shown(info.uuid)}, which `tflgpu.contract.uuids` did not write"
     if not isinstance(info.is_gpu, (bool, np.bool_)):
         return f"has is_gpu {shown(info.is_gpu)}, which is neither True nor False"
     return None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tflgpu.checks.edge import Edge
 from tflgpu.checks.plugin_caller import PluginCaller, close_quietly
-from tflgpu.checks.recording import CheckedRecording, has_part
+from tflgpu.checks.recording import CheckedRecording, Edge, has_part, misfit
 from tflgpu.contract.device import Recording
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
@@ -33,7 +32,7 @@ class CheckedLender(CheckedRecording):
         array = self._party.call("lend", self._inner.lend, index)
         if array is None:
             return None
-        problem = self._edges["outputs"][index].misfit(array, writable=True)
+        problem = misfit(self._edges["outputs"][index], array, writable=True)
         if problem is not None:
             raise self._party.broke(f"lend({index}) gave what {problem}")
         lent: Array = array

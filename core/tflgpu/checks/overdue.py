@@ -1,5 +1,5 @@
 """Recordings whose run took longer than the timeout. The device may still write to their memory, so
-they are kept without waiting, and closed once the device is done with them."""
+they are kept without waiting, and closed with other recordings once the device is done."""
 
 from __future__ import annotations
 

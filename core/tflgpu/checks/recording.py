@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tflgpu.checks.buffers import checked_reason, inner_buffers
-from tflgpu.checks.edge import Edge
 from tflgpu.checks.pending import CheckedPending
 from tflgpu.checks.plugin_caller import PluginCaller
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime, Recording
 from tflgpu.contract.pending import Pending
 from tflgpu.errors.blame import shown
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
+
+
+class Edge(Protocol):
+    """An input or output of a recording: a plan's, or a value."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    @property
+    def shape(self) -> Shape:
+        """Of its array."""
+        ...
+
+    @property
+    def dtype(self) -> DType:
+        """The type of its elements."""
+        ...
 
 
 class CheckedRecording:
@@ -209,10 +228,25 @@ class CheckedRecording:
         if len(found) != len(edges):
             raise self._party.broke(f"{side} has {len(found)} arrays, not {len(edges)}")
         for i, (edge, array) in enumerate(zip(edges, found, strict=True)):
-            problem = edge.misfit(array, writable=side == "inputs")
+            problem = misfit(edge, array, writable=side == "inputs")
             if problem is not None:
                 raise self._party.broke(f"{side}[{i}] ({edge.name}) {problem}")
         return found
+
+
+def misfit(edge: Edge, array: object, *, writable: bool) -> str | None:
+    """What is wrong with the array of an input or output, None where it fits."""
+    # Asked of every array that is lent: words are made where something is wrong only.
+    dtype = edge.dtype.numpy
+    if not isinstance(array, np.ndarray):
+        return f"is a {type(array).__name__}, not an array of {dtype}{list(edge.shape)}"
+    if array.shape != edge.shape or array.dtype != dtype:
+        return f"is {array.dtype}{list(array.shape)}, not {dtype}{list(edge.shape)}"
+    if not array.flags.c_contiguous:
+        return f"is not packed row-major (its strides are {array.strides})"
+    if writable and not array.flags.writeable:
+        return "cannot be written"
+    return None
 
 
 def has_part(inner: object, name: str) -> bool:

@@ -182,7 +182,7 @@ def _show_stages(timed: Sequence[Measurement]) -> None:
     for m in timed:
         s = m.stages
         assert s is not None
-        told = (s.inputs, s.invoke, s.device, s.upload, s.download, s.outputs)
+        told = (s.inputs, s.invoke, s.device, s.copies.upload, s.copies.download, s.outputs)
         table.add_row(
             _name(m),
             *(_NOT_TOLD if ms is None else f"{ms:.3f}" for ms in told),
@@ -190,6 +190,9 @@ def _show_stages(timed: Sequence[Measurement]) -> None:
         )
     if timed:
         console.show(table)
+    for m in timed:
+        if m.stages is not None and m.stages.copies.reason:
+            console.say(f"{_name(m)}: {m.stages.copies.reason}")
 
 
 def _show_memory(timed: Sequence[Measurement]) -> None:

@@ -105,7 +105,7 @@ def check(
     if as_json:
         console.show_json(result.to_dict())
     else:
-        _show(result)
+        show(result)
     left = full and not result.report.fully_delegated
     if left:
         console.fail("not all operators run on the device, and --require-full-delegation is on")
@@ -113,7 +113,8 @@ def check(
         raise typer.Exit(DIFFERS)
 
 
-def _show(result: CheckResult) -> None:
+def show(result: CheckResult) -> None:
+    """A table of the outputs, and the verdict."""
     table = console.table(f"{result.reference} and the device", *COLUMNS, right=COLUMNS[2:8])
     for output in result.outputs:
         table.add_row(*cells(output))

@@ -10,6 +10,7 @@ import typer
 from tflgpu.cli import console
 from tflgpu.cli.install import how_to_enable, what_is_missing
 from tflgpu.contract.device import DeviceInfo
+from tflgpu.contract.uuids import UUID
 from tflgpu.devices.choose import Choice, open_best
 from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.devices.device_states import DeviceState, opened_state
@@ -50,6 +51,7 @@ def devices(
         )
         return
     _show_devices(found, device)
+    _show_uuids(found)
     _show_missing(known)
     for failure in known.failures:
         console.warn(str(failure))
@@ -173,6 +175,15 @@ def _show_devices(found: dict[str, list[DeviceState]], chosen: DeviceInfo | None
                 state,
             )
     console.show(table)
+
+
+def _show_uuids(found: dict[str, list[DeviceState]]) -> None:
+    """Lines, since a column of UUIDs would leave a terminal no room for names."""
+    known = [d.info for devices in found.values() for d in devices if d.info.uuid is not None]
+    for info in known:
+        console.say(f"{info.backend} device {info.index} is {UUID}{info.uuid}")
+    if known:
+        console.say("")
 
 
 def _show_missing(known: Registry) -> None:

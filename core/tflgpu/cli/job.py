@@ -163,6 +163,17 @@ class RunJob:
             outputs = self._run({**self._fixed, **prepared.arrays})
             yield item, outputs
 
+    def items(self, outputs: Sequence[Array]) -> tuple[list[dict[int, Array]], list[list[Array]]]:
+        """Inputs and outputs of the last run, item by item where it was of several."""
+        if self.batch == 1:
+            return [self.arrays], [[*outputs]]
+        parts = {i: np.split(a, self.batch) for i, a in self.arrays.items()}
+        each = [np.split(a, self.batch) for a in outputs]
+        count = range(self.batch)
+        return [{i: p[n] for i, p in parts.items()} for n in count], [
+            [p[n] for p in each] for n in count
+        ]
+
     def _run(self, arrays: dict[int, Array]) -> list[Array]:
         for detail in self.interpreter.get_input_details():
             array = arrays.get(int(detail["index"]))

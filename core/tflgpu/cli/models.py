@@ -33,7 +33,9 @@ Backend = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option(metavar="INDEX|NAME", help="As `tflgpu devices` lists it, or part of the name."),
+    typer.Option(
+        metavar="INDEX|NAME|uuid:UUID", help="As `tflgpu devices` lists it, or part of the name."
+    ),
 ]
 Precision = Annotated[
     str | None,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.compare import compare as compare_outputs
+from tflgpu.cli.check import DIFFERS, show
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.inputs import pixel_numbers
 from tflgpu.cli.job import RunJob
@@ -28,6 +28,7 @@ from tflgpu.cli.results import ResultPrinter
 from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import OptionError
 from tflgpu.options import CPU
+from tflgpu.tools.check import compared
 from tflgpu.tools.recipe import TaskOptions
 from tflgpu.tools.runs import run_once
 
@@ -77,7 +78,7 @@ def run(
         bool, typer.Option("--verbose", "-v", help="All outputs, and why what ran where.")
     ] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Compare with the NumPy references and LiteRT.")
+        bool, typer.Option("--compare", help="Check the outputs against LiteRT's.")
     ] = False,
     batch: Annotated[
         int, typer.Option(min=1, metavar="N", help="Items at once, of a model for one.")
@@ -152,15 +153,17 @@ def run(
             outputs = job.first()
             times = job.times if quiet else _time_runs(job, runs or _RUNS)
             results.show_one(job, outputs, times)
-            details = interpreter.get_output_details()
-            names = [str(each["name"]) for each in details]
-            used = interpreter.report.precision
-    if compare:
-        compare_outputs(
-            model, job.arrays, details, outputs, batch, used, skip_references=references
-        )
+            names = [str(each["name"]) for each in interpreter.get_output_details()]
+            report = interpreter.report
     if output is not None:
         results.save_arrays(names, outputs)
+    if compare:
+        with console.working("comparing"):
+            found = compared(str(model), *job.items(outputs), report)
+        show(found)
+        if not found.agrees:
+            console.say("`tflgpu check` looks for the operator from which on they differ")
+            raise typer.Exit(DIFFERS)
     if failed:
         raise typer.Exit(_SOME)
 

@@ -1,4 +1,4 @@
-"""The kernels of a group, written by its rule; a plugin's kernels are checked first."""
+"""The kernels of a group that a plugin's rules write, checked."""
 
 from __future__ import annotations
 
@@ -30,22 +30,18 @@ class RuleError(PluginError, KernelError):
         self.rules = frozenset(rules)
 
 
-def build_group(group: Group, low: Lowering) -> None:
-    """Let a group's rule, and the expressions that joined it, write kernels into ``low``.
+def build_checked(group: Group, low: Lowering) -> None:
+    """Let a group's rule, and the expressions that joined it, write kernels into ``low``; some of
+    them are plugins' (`Group.owners`).
 
     Raises:
         RuleError: a plugin's rule raised, or what it wrote is not what the contract says.
     """
-    head = group.rule
-    involved = {(head.owner, head.op, head.name)} if head.owner else set()
-    involved |= {(f.owner, f.node.op, "elementwise") for f in group.fused if f.owner}
-    if not involved:
-        head.build(low)
-        return
+    involved = group.owners
     before = EditGuard()
     for node in group.nodes:
         before.add(node)
-    failed = answered(before, attempt(head.build, low))
+    failed = answered(before, attempt(group.rule.build, low))
     if not isinstance(failed, Failed):
         failed = attempt(_check_built, group, low)
     if isinstance(failed, Failed):

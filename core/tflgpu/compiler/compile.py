@@ -21,6 +21,7 @@ from tflgpu.compiler.parts import Declined, Part, states_of
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import alone
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.lowering.rule import KernelRule
@@ -45,13 +46,23 @@ def compile(graph: Graph, target: Target) -> Compiled:
     apart: set[Key] = set()
     while True:
         compiled, taken, found = _compiled(graph, target, as_operators, apart)
-        left = stranded(taken, [(part.delegated, part.nodes) for part in compiled.parts])
+        divided = [(part.delegated, part.nodes) for part in compiled.parts]
+        left = stranded(taken, divided) if taken.outputs else {}
         on_cpu = [node for part in compiled.parts if not part.delegated for node in part.nodes]
         left_too = find_attention.among(on_cpu, found)
         if not left and not left_too:
             return compiled
         as_operators.update(left)
         apart |= left_too
+
+
+def _with_composites(
+    graph: Graph, target: Target, kept_off: Mapping[int, str], as_operators: Kept
+) -> CompositeNodes:
+    """One node for each composite that the device computes as one."""
+    if not target.fuse or not any(node.source and node.source.composites for node in graph):
+        return CompositeNodes()
+    return take_composites(graph, target, kept_off, as_operators)
 
 
 def _with_attention(
@@ -75,11 +86,13 @@ def _compiled(
     wanted = target.in_integers if target.wants_integers else None
     view = float_view(graph, target.ops, in_integers=wanted, rounds_hybrid=target.rounds_hybrid)
     target = attrs.evolve(target, in_f32=target.in_f32 | view.exact) if view.exact else target
-    kept_off = target.choice.refusals(graph)
-    taken = take_composites(view.graph, target, kept_off, as_operators)
+    kept_off = {} if target.choice is None else target.choice.refusals(graph)
+    taken = _with_composites(view.graph, target, kept_off, as_operators)
     found_there = _with_attention(view.graph, target, kept_off, apart)
     run_passes(view.graph, target.passes, target.pass_context)
-    narrow_indices(view.graph, target)
+    # A device that runs nodes runs them as they are.
+    if target.rules is not None and any(v.dtype is DType.I64 for v in view.graph.values.values()):
+        narrow_indices(view.graph, target)
     # Where everything stays on the CPU, the model runs as the file has it.
     whole = alone(graph, target.ops, target.times)
     over: dict[int, str] = {}
@@ -108,8 +121,9 @@ def _compiled(
                 whole,
                 taken.reports,
             )
-            for index, reason in over_limit(parts, target.memory_limit).items():
-                compiled = compiled.on_cpu(index, reason, ReasonCode.DEVICE_LIMIT)
+            if target.memory_limit is not None:
+                for index, reason in over_limit(parts, target.memory_limit).items():
+                    compiled = compiled.on_cpu(index, reason, ReasonCode.DEVICE_LIMIT)
             return compiled, taken, found_there
 
 
@@ -121,8 +135,8 @@ def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
         PluginError, GraphError: as `compile`.
     """
     view = float_view(graph, target.ops, rounds_hybrid=target.rounds_hybrid)
-    kept_off = target.choice.refusals(graph)
-    take_composites(view.graph, target, kept_off)
+    kept_off = {} if target.choice is None else target.choice.refusals(graph)
+    _with_composites(view.graph, target, kept_off, {})
     _with_attention(view.graph, target, kept_off, ())
     run_passes(view.graph, target.passes, target.pass_context)
     whole = alone(graph, target.ops, target.times)

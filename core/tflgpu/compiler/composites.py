@@ -42,8 +42,8 @@ class CompositeNodes:
 def take_composites(
     graph: Graph,
     target: Target,
-    kept_off: Mapping[int, str] | None = None,
-    kept: Kept | None = None,
+    kept_off: Mapping[int, str],
+    kept: Kept,
 ) -> CompositeNodes:
     """Put one node in the place of each composite that an op of the target computes as one. The
     graph is changed.
@@ -54,9 +54,7 @@ def take_composites(
     Raises:
         GraphError: it was none before.
     """
-    if not target.fuse or not any(node.source and node.source.composites for node in graph):
-        return CompositeNodes()
-    work, kept_off, kept = _Taking(graph, target), kept_off or {}, kept or {}
+    work = _Taking(graph, target)
     reports: list[CompositeReport] = []
     outputs: set[tuple[int, ...]] = set()
     for composite, members in _composites(graph).items():

@@ -88,9 +88,16 @@ class Group:
             found |= {id(each): each for each in (*group.all_inlined, group)}
         return list(found.values())
 
+    @property
+    def owners(self) -> set[tuple[str, str, str]]:
+        """The plugins' rules that write its kernels, as (owner, op, name)."""
+        head = self.rule
+        found = {(head.owner, head.op, head.name)} if head.owner else set()
+        return found | {(f.owner, f.node.op, "elementwise") for f in self.fused if f.owner}
+
     def apart(self, rules: Mapping[int, KernelRule]) -> list[Group]:
-        """A group for each node that the rule makes, by rules for single nodes, or for each that it
-        computes in loads; the chain stays with the head. They run in this order."""
+        """A group for each node that the rule makes, by rules for single nodes, or for each that is
+        computed in loads; the chain stays with the head. They run in this order."""
         if self.inlined:
             return [*self.inlined, attrs.evolve(self, inlined=[])]
         alone = [Group(node, rules[id(node)]) for node in self.before]

@@ -12,7 +12,7 @@ where that node stood.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tflgpu.compiler.fuse import Group, buffers_of
 from tflgpu.ir.graph import Node, Value
@@ -25,7 +25,7 @@ from tflgpu.ops.moves import Moves
 
 def join_moves(
     groups: Sequence[Group],
-    moves_of: Callable[[Node], Moves | None],
+    moves_of: Mapping[int, Moves],
     root_of: Callable[[Value], Value],
     kept: Collection[Value],
     site_of: Callable[[Node], Site],
@@ -34,7 +34,7 @@ def join_moves(
 
     Args:
         groups: In such an order; those that are joined are changed.
-        moves_of: What a node does that only moves elements; None of any other.
+        moves_of: By ``id(group)``: what its head does, where that only moves elements.
         root_of: The value whose buffer a value lies in.
         kept: Values that must exist afterwards.
         site_of: Where each node runs; nodes of several precisions are not joined.
@@ -51,7 +51,7 @@ def join_moves(
     found: dict[int, Group] = {}
     for group in groups:
         joined = group
-        moves = None if group.before else moves_of(group.head)
+        moves = moves_of.get(id(group))
         if moves is not None:
             source = root_of(group.head.input(moves.operand))
             maker = makers.get(source.id)

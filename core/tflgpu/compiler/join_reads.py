@@ -108,10 +108,10 @@ class JoinReads:
     def _is_pointwise(self, group: Group) -> bool:
         nodes = group.own_nodes
         values = [v for n in nodes for v in (*n.inputs, *n.outputs) if v is not None]
-        plain = group.rule.pointwise and not group.rule.owner and not group.before
+        plain = group.rule.pointwise and not group.owners and not group.before
         return (
             plain
-            and all(f.place is None and not f.owner for f in group.fused)
+            and all(f.place is None for f in group.fused)
             and all(v.dtype in _TYPES for v in group.results)
             and not any(v.is_variable for v in values)
         )
@@ -147,9 +147,7 @@ class JoinReads:
     def _may_read(self, reader: Group, group: Group, results: Sequence[Value]) -> bool:
         """Whether a reader may compute a group's results where it loads them."""
         site = self._site_of(reader.head)
-        if reader.rule.owner or any(f.owner for f in reader.fused):
-            return False
-        if site.precision is not self._site_of(group.head).precision:
+        if reader.owners or site.precision is not self._site_of(group.head).precision:
             return False
         ids = {v.id for v in results}
         others = () if reader.rule.pointwise else (*reader.before, reader.head)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 
-from tflgpu.compiler.build import build_group
+from tflgpu.compiler.build import build_checked
 from tflgpu.compiler.fuse import Group, group_nodes
 from tflgpu.compiler.join_moves import join_moves
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
@@ -148,23 +149,30 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
     """The groups of nodes that run as one kernel each."""
     kernels = [n for n in part.nodes if id(n) not in storage.aliased]
     kept = [storage.root(v) for v in part.outputs] + storage.pinned
-    candidates = part.groups if part.fuse else lambda node: ()
-    matched = match_groups(kernels, kept, part.rules, candidates, part.at)
-    groups = group_nodes(
-        kernels, kept, part.rules, part.elementwise, part.at, fuse=part.fuse, matched=matched
-    )
+    alone = partial(group_nodes, kernels, kept, part.rules, part.elementwise, part.at)
     if not part.fuse:
+        return alone(fuse=False)
+    candidates = {id(node): part.groups(node) for node in kernels}
+    matched = {}
+    if any(candidates.values()):
+        matched = match_groups(kernels, kept, part.rules, candidates, part.at)
+    groups = alone(matched=matched)
+    if any(group.rule.rows(group.head) is not None for group in groups):
+        groups = join_rows(groups, part.elementwise, kept, part.at)
+    found = ((id(group), part.moves(group.head)) for group in groups if not group.before)
+    moves = {key: each for key, each in found if each is not None}
+    if moves:
+        groups = join_moves(groups, moves, storage.root, part.outputs, part.at)
+    if not any(group.rule.pointwise for group in groups):
         return groups
-    groups = join_rows(groups, part.elementwise, kept, part.at)
-    groups = join_moves(groups, part.moves, storage.root, part.outputs, part.at)
 
-    def alone(group: Group) -> list[Dispatch] | None:
+    def launches(group: Group) -> list[Dispatch] | None:
         try:
             return _dispatches(group, part.at(group.head), storage, bodies)
         except KernelError:
             return None
 
-    return JoinReads(groups, part.keeps_values, storage.root, part.at, alone).join(part.outputs)
+    return JoinReads(groups, part.keeps_values, storage.root, part.at, launches).join(part.outputs)
 
 
 def _dispatches(
@@ -183,7 +191,10 @@ def _dispatches(
         bodies,
         inlined_in(group, storage.members),
     )
-    build_group(group, low)
+    if group.owners:
+        build_checked(group, low)
+    else:
+        group.rule.build(low)
     costs = [cost(item.kernel) for item in low.dispatches]
     if group.fused and max(costs, default=0) > MAX_KERNEL:
         return None

@@ -20,7 +20,7 @@ def match_groups(
     nodes: Sequence[Node],
     kept: Collection[Value],
     rules: Mapping[int, KernelRule],
-    candidates: Callable[[Node], Sequence[GroupRule]],
+    candidates: Mapping[int, Sequence[GroupRule]],
     site_of: Callable[[Node], Site],
 ) -> dict[int, GroupMatch]:
     """Groups by the ``id`` of their last node; no node is in two of them.
@@ -30,7 +30,7 @@ def match_groups(
         kept: Values that must exist afterwards: no group may swallow them.
         rules: By ``id(node)``: the rule that makes a node alone. A group is taken where none of
             its nodes has one of higher rank.
-        candidates: The rules for groups that end in a node, best first.
+        candidates: By ``id(node)``: the rules for groups that end in it, best first.
         site_of: Where each runs; nodes of several precisions are no group.
 
     Raises:
@@ -41,7 +41,7 @@ def match_groups(
     for node in reversed(nodes):
         if id(node) in finder.taken:
             continue
-        for rule in candidates(node):
+        for rule in candidates[id(node)]:
             group = finder.group(rule, node)
             if group and rule.rank >= max(rules[id(n)].rank for n in group):
                 finder.taken |= {id(n) for n in group}

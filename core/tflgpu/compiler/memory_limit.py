@@ -9,11 +9,9 @@ from tflgpu.compiler.parts import Part
 _ADVICE = "; inference_priority1=MIN_MEMORY_USAGE takes less"
 
 
-def over_limit(parts: Sequence[Part], limit: int | None) -> dict[int, str]:
+def over_limit(parts: Sequence[Part], limit: int) -> dict[int, str]:
     """Why parts stay on the CPU, by index: those of the largest gain are taken as long as they fit
     beside each other in ``limit`` bytes."""
-    if limit is None:
-        return {}
     plans = {i: part.plan for i, part in enumerate(parts) if part.plan is not None}
     left, reasons = limit, dict[int, str]()
     for index in sorted(plans, key=lambda i: (-parts[i].gain, i)):

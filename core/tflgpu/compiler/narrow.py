@@ -30,8 +30,6 @@ _CAST = "CAST"
 
 def narrow_indices(graph: Graph, target: Target) -> int:
     """Rewrite every such node of a graph; counts them."""
-    if target.rules is None:
-        return 0  # the device runs nodes as they are
     narrowing = _Narrowing(graph, target)
     for node in list(graph.nodes):
         narrowing.look_at(node)

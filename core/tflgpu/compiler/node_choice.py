@@ -34,8 +34,6 @@ class NodeChoice:
 
     def refusals(self, graph: Graph) -> dict[int, str]:
         """Why operators stay on the CPU, by their index in the file."""
-        if self == NodeChoice():
-            return {}
         return {
             origin: reason
             for node in graph

@@ -54,7 +54,7 @@ class Target:
         times: What estimates of time are made of.
         in_f32: The file's operators, by index, that are computed in f32 in any precision of
             ``site``; what they make lies as f32 between two kernels.
-        choice: Which operators may go to the device at all.
+        choice: Which operators may go to the device at all; None: any.
         strict: Whether nodes stay on the CPU that may have to refuse a number while the model runs.
         memory_limit: Most bytes of all parts' buffers; None = any number.
         saves_memory: Whether the arena is searched longer for a smaller one.
@@ -78,7 +78,7 @@ class Target:
     by_gain: bool = False
     times: TimeModel = ROUND_FIGURES
     in_f32: frozenset[int] = frozenset()
-    choice: NodeChoice = attrs.Factory(NodeChoice)
+    choice: NodeChoice | None = None
     strict: bool = False
     memory_limit: int | None = None
     saves_memory: bool = False

@@ -50,6 +50,9 @@ class DeviceInfo:
         vendor: As `DeviceCaps.vendor`.
         is_gpu: False for CPUs and software renderers.
         driver: Driver and version, for fingerprints and reports.
+        uuid: Which device it is, to other APIs and in other processes too: 32 lower-case
+            hexadecimal digits in groups (`tflgpu.contract.uuids.uuid_text`). None where the
+            API does not tell.
     """
 
     backend: str
@@ -58,6 +61,7 @@ class DeviceInfo:
     vendor: str = ""
     is_gpu: bool = False
     driver: str = ""
+    uuid: str | None = None
 
 
 @frozen

@@ -18,6 +18,7 @@ from tflgpu.compat.judge import Judgement, judge
 from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, Probe
 from tflgpu.contract.memory_use import CountsMemory
 from tflgpu.contract.offers import offers
+from tflgpu.contract.uuids import UUID
 from tflgpu.devices import measured_times
 from tflgpu.devices.candidates import Candidate, ExaminedDevice, Notes
 from tflgpu.errors import DeviceError, TflgpuError
@@ -124,6 +125,8 @@ def find_candidates(
             reasons.append(f"{name}: only used when asked for")
         else:
             devices = probe.devices if wanted is None else _matching(probe, wanted)
+            if not devices and str(wanted).startswith(UUID):
+                reasons.append(f"{name}: it has {_listed(probe.devices, wanted)}")
             found += [_candidate(registry, d, asked=wanted is not None) for d in devices]
     if wanted is not None and not found:
         raise DeviceError(
@@ -195,7 +198,7 @@ def open_best(
                 notes.failed(candidate, f"cannot be opened: {error}")
                 continue
             notes.say(candidate, f"{candidate.kind}, rank {candidate.rank}")
-            if offers(device, CountsMemory):
+            if options.memory_limit is not None and offers(device, CountsMemory):
                 device.limit_memory(options.memory_limit)
             return _chosen(candidate, notes, candidates), device
     if candidates.explicit and len(errors) == 1:
@@ -306,7 +309,15 @@ def _asked(
 def _matching(probe: Probe, wanted: int | str) -> list[DeviceInfo]:
     if isinstance(wanted, int):
         return [d for d in probe.devices if d.index == wanted]
-    return [d for d in probe.devices if wanted.lower() in d.name.lower()]
+    if not wanted.startswith(UUID):
+        return [d for d in probe.devices if wanted.lower() in d.name.lower()]
+    found = [d for d in probe.devices if wanted == f"{UUID}{d.uuid}"]
+    if len(found) > 1:
+        raise DeviceError(
+            f"backend {found[0].backend} has {len(found)} devices {shown(wanted)}, which their "
+            f"UUID does not tell apart: {_listed(found)}; ask for one by its index"
+        )
+    return found
 
 
 def _pick(backend: str, probe: Probe, wanted: int | str | None) -> list[DeviceInfo]:
@@ -314,9 +325,20 @@ def _pick(backend: str, probe: Probe, wanted: int | str | None) -> list[DeviceIn
         return list(probe.devices)
     matching = _matching(probe, wanted)
     if not matching:
-        listed = ", ".join(f"{d.index}: {d.name}" for d in probe.devices)
-        raise DeviceError(f"backend {backend} has no device {shown(wanted)}; it has {listed}")
+        raise DeviceError(
+            f"backend {backend} has no device {shown(wanted)}; it has "
+            + _listed(probe.devices, wanted)
+        )
     return matching
+
+
+def _listed(devices: Sequence[DeviceInfo], wanted: int | str | None = None) -> str:
+    """Devices as messages list them, with their UUIDs where one was ``wanted``."""
+    if not str(wanted).startswith(UUID):
+        return ", ".join(f"{d.index}: {d.name}" for d in devices)
+    unknown = "whose UUID cannot be told, so that only its index or name can choose it"
+    told = (unknown if d.uuid is None else UUID + d.uuid for d in devices)
+    return ", ".join(f"{d.index}: {d.name} ({u})" for d, u in zip(devices, told, strict=True))
 
 
 # Results

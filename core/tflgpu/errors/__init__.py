@@ -77,12 +77,20 @@ class InputError(TflgpuError, ValueError):
     """A tensor given to, or asked from, an interpreter has the wrong index, shape or dtype."""
 
 
+class SignatureError(TflgpuError, ValueError):
+    """A model does not have the inputs and outputs that the one had whose place it is to take."""
+
+
 class StateError(TflgpuError, RuntimeError):
     """A call came in the wrong order: before allocation, after close, while running."""
 
 
 class BusyError(StateError):
     """Nothing of a pool was free in the time that the caller had."""
+
+
+class QueueFullError(BusyError):
+    """As many requests wait for a pool as may: the option ``queue_limit`` of `Pool`."""
 
 
 class ArgumentError(InputError, TypeError):

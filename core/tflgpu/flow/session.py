@@ -173,8 +173,10 @@ class FlowSession(Session):
 
     def put(self, value_id: int, place: Place | None) -> Unsupported | None:
         """Refuses: what a piece reads and makes can differ from run to run."""
-        if place is None:
-            return None
+        return None if place is None else self.refusal(value_id)
+
+    def refusal(self, value_id: int) -> Unsupported:
+        """The reason, which is the same for all tensors."""
         return Unsupported(
             "the model has control flow, resource variables or shapes that only a run decides, so "
             "that what reads and makes its tensors can change from run to run"

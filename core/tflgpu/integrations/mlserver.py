@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from functools import partial
 from typing import Any
 
+import mlserver
 import numpy as np
 from mlserver import MLModel
-from mlserver.codecs import NumpyCodec
+from mlserver.codecs import NumpyCodec, StringCodec
 from mlserver.codecs.numpy import to_datatype
 from mlserver.errors import InferenceError, MLServerError
-from mlserver.types import InferenceRequest, InferenceResponse, MetadataTensor
+from mlserver.metrics.errors import InvalidModelContext
+from mlserver.types import (
+    InferenceRequest,
+    InferenceResponse,
+    MetadataTensor,
+    RequestInput,
+    ResponseOutput,
+)
 from mlserver.utils import get_model_uri
 
 from tflgpu.errors import BusyError, InputError, TflgpuError
 from tflgpu.interpreter.callers import Pool
+from tflgpu.interpreter.model import Results
 from tflgpu.interpreter.named_tensors import NamedTensor
 from tflgpu.ir.brief import listed
+from tflgpu.ir.dtypes import Array
+
+#: Metrics beside MLServer's own, and what they say.
+_METRICS = {
+    "tflgpu_pool_seconds": "Seconds that requests were in the pool: waiting, copied and computed",
+    "tflgpu_pool_items": "Items of requests",
+}
 
 
 class TfliteRuntime(MLModel):  # type: ignore[misc, unused-ignore]
@@ -26,6 +44,8 @@ class TfliteRuntime(MLModel):  # type: ignore[misc, unused-ignore]
     ``parameters.uri`` is the file, or a folder with a model.tflite; ``parameters.extra`` are the
     arguments of `tflgpu.Pool`.
     """
+
+    _pool: Pool | None = None
 
     async def load(self) -> bool:
         """Open the model, and describe its inputs and outputs by the first signature.
@@ -36,16 +56,22 @@ class TfliteRuntime(MLModel):  # type: ignore[misc, unused-ignore]
         path = await get_model_uri(self.settings, wellknown_filenames=["model.tflite"])
         parameters = self.settings.parameters
         extra: dict[str, Any] = dict((parameters and parameters.extra) or {})
-        self._pool = await asyncio.to_thread(partial(Pool, path, **extra))
-        model = self._pool._models[0]  # noqa: SLF001
-        self.inputs = [_metadata(each, model._size) for each in model._inputs]  # noqa: SLF001
-        self.outputs = [_metadata(each, model._size) for each in model._outputs]  # noqa: SLF001
-        self._names = model.input_names
+        pool = self._pool = await asyncio.to_thread(partial(Pool, path, **extra))
+        self._runs: set[asyncio.Future[Results]] = set()
+        self._tensors = {each.name: each for each in pool.inputs}
+        self.inputs = [_metadata(each) for each in pool.inputs]
+        self.outputs = [_metadata(each) for each in pool.outputs]
+        with contextlib.suppress(InvalidModelContext):
+            for name, said in _METRICS.items():
+                mlserver.register(name, said)
         return True
 
     async def unload(self) -> bool:
-        """Close the model, after the requests that are being served."""
-        await asyncio.to_thread(self._pool.close)
+        """Close the model, after the requests that have come."""
+        if self._pool is not None:
+            if self._runs:
+                await asyncio.wait(self._runs)
+            await asyncio.to_thread(self._pool.close)
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
@@ -55,38 +81,75 @@ class TfliteRuntime(MLModel):  # type: ignore[misc, unused-ignore]
             InferenceError: inputs that do not fit the model, or an output that it does not have.
             MLServerError: no copy of the model was free (503), or the device failed (500).
         """
+        assert self._pool is not None
+        arrays = {each.name: self._array(each) for each in payload.inputs}
+        if sorted(arrays) != sorted(self._tensors):
+            raise InferenceError(f"inputs {listed(arrays)}; the model has {listed(self._tensors)}")
+        start = time.perf_counter()
+        run = asyncio.ensure_future(self._pool.run(*(arrays[name] for name in self._tensors)))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
         try:
-            given = {each.name: self.decode(each, NumpyCodec) for each in payload.inputs}
-        except (ValueError, TypeError) as error:
-            raise InferenceError(f"an input is not what its shape and type say: {error}") from error
-        if sorted(given) != sorted(self._names):
-            raise InferenceError(f"inputs {listed(given)}; the model has {listed(self._names)}")
-        try:
-            results = await self._pool.run(*(given[name] for name in self._names))
+            # A client that goes away ends its own wait: the others of a batch need the run.
+            results = (await asyncio.shield(run)).asdict()
         except InputError as error:
             raise InferenceError(str(error)) from error
         except BusyError as error:
             raise MLServerError(str(error), 503) from error
         except TflgpuError as error:
             raise MLServerError(str(error), 500) from error
-        found = results.asdict()
-        wanted = [each.name for each in payload.outputs or ()] or list(found)
-        unknown = [name for name in wanted if name not in found]
+        _log(time.perf_counter() - start, results)
+        names = [each.name for each in payload.outputs or ()] or list(results)
+        unknown = [name for name in names if name not in results]
         if unknown:
-            raise InferenceError(f"no outputs {listed(unknown)}; the model has {listed(found)}")
+            raise InferenceError(f"no outputs {listed(unknown)}; the model has {listed(results)}")
         return InferenceResponse(
             id=payload.id,
             model_name=self.name,
             model_version=self.version,
-            outputs=[NumpyCodec.encode_output(name, found[name]) for name in wanted],
+            outputs=[_output(name, results[name]) for name in names],
         )
 
+    def _array(self, tensor: RequestInput) -> Array:
+        known = self._tensors.get(tensor.name)
+        if known is None:
+            raise InferenceError(
+                f"no input is called {tensor.name!r}; the model has {listed(self._tensors)}"
+            )
+        try:
+            if known.dtype.kind == "S":
+                texts = np.array(StringCodec.decode_input(tensor), np.object_)
+                array: Array = texts.reshape(tensor.shape)
+            else:
+                array = self.decode(tensor, NumpyCodec)
+        except (ValueError, TypeError) as error:
+            raise InferenceError(
+                f"input {tensor.name!r} is not what its shape and type say: {error}"
+            ) from error
+        return array
 
-def _metadata(tensor: NamedTensor, batch: int) -> MetadataTensor:
-    """The protocol's description; a leading dimension of one batch is any number of items."""
+
+def _metadata(tensor: NamedTensor) -> MetadataTensor:
+    """The protocol's description; a leading dimension of one item is any number of items."""
     shape = list(tensor.open_shape)
-    if shape[:1] == [batch]:
+    if shape[:1] == [1]:
         shape[0] = -1
     return MetadataTensor(
         name=tensor.name, datatype=to_datatype(np.dtype(tensor.dtype)), shape=shape
     )
+
+
+def _output(name: str, array: Array) -> ResponseOutput:
+    if array.dtype.kind not in "SO":
+        return NumpyCodec.encode_output(name, array)
+    texts = StringCodec.encode_output(name, array.reshape(-1).tolist(), use_bytes=False)
+    texts.shape = list(array.shape)
+    return texts
+
+
+def _log(seconds: float, results: dict[str, Array]) -> None:
+    first = next(iter(results.values()), None)
+    items = len(first) if first is not None and first.ndim else 1
+    # Outside of a server there is nothing to tell.
+    with contextlib.suppress(InvalidModelContext):
+        mlserver.log(tflgpu_pool_seconds=seconds, tflgpu_pool_items=items)

@@ -38,8 +38,7 @@ class Predictor:
         """
         self._rows = batch
         self._pool = Pool(model, batch=batch, sizes=[batch], deadline=0, **options)
-        first = self._pool._models[0]  # noqa: SLF001
-        self._inputs, self._outputs = first.input_names, first.output_names
+        self._inputs, self._outputs = self._pool.input_names, self._pool.output_names
 
     def __call__(self, columns: dict[str, Array]) -> dict[str, Array]:
         """One batch of rows, of any size.

@@ -19,20 +19,20 @@ from tflgpu.errors import InputError, UnsupportedError
 from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
 from tflgpu.interpreter.batching import Batching
+from tflgpu.interpreter.bound_runs import BoundRuns
 from tflgpu.interpreter.buffer_methods import BufferMethods
 from tflgpu.interpreter.details import ModelDetails
 from tflgpu.interpreter.gpu_delegate import GpuDelegate, provider_of
 from tflgpu.interpreter.invocation import Invocation, Lanes
 from tflgpu.interpreter.profile_method import ProfileMethod
 from tflgpu.interpreter.session_opener import SessionOpener, is_kept
-from tflgpu.interpreter.signatures import SignatureRunner
+from tflgpu.interpreter.signatures import SignatureMethods
 from tflgpu.interpreter.subgraph import Subgraph
-from tflgpu.ir.brief import clipped
+from tflgpu.interpreter.tensor_memory import TensorMemory
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OpResolverType, truth
 from tflgpu.options.kinds import WholeNumber
 from tflgpu.plugins.registry import registry
-from tflgpu.tflite.model_file import SignatureInfo
 
 if sys.version_info >= (3, 11):
     from typing import Self
@@ -40,7 +40,9 @@ else:
     from typing_extensions import Self
 
 
-class Interpreter(Closable, OfProcess, BufferMethods, ProfileMethod, ModelDetails):
+class Interpreter(
+    Closable, OfProcess, SignatureMethods, BufferMethods, ProfileMethod, ModelDetails
+):
     """Runs a `.tflite` model, on the best GPU there is where no delegate is named.
 
         interpreter = tflgpu.Interpreter("model.tflite")
@@ -173,6 +175,8 @@ class Interpreter(Closable, OfProcess, BufferMethods, ProfileMethod, ModelDetail
             batching = Batching(self._model, registry().ops(), self._cpu.infer, batch)
             self._opener.batching, self._model = batching, batching.view()
         self._subgraphs: dict[int, Subgraph] = {}
+        self._bound: dict[int, BoundRuns] = {}
+        self._caches: dict[str, TensorMemory] = {}
         self._main = self._subgraph(0)
 
     # Running
@@ -320,26 +324,6 @@ class Interpreter(Closable, OfProcess, BufferMethods, ProfileMethod, ModelDetail
 
         return view
 
-    # Signatures
-
-    def get_signature_runner(self, signature_key: str | None = None) -> SignatureRunner:
-        """A function that runs a signature; without a key, the only one.
-
-        Raises:
-            InputError: no signature of that key, or no key and not exactly one signature.
-        """
-        if signature_key is None:
-            with self._busy:
-                keys = [s.key for s in self._model.signatures]
-            if len(keys) != 1:
-                listed = ", ".join(map(repr, keys)) or "none"
-                raise InputError(
-                    f"SignatureDef signature_key is None and model has {len(keys)} Signatures. "
-                    f"None is only allowed when the model has 1 SignatureDef; this one has {listed}"
-                )
-            (signature_key,) = keys
-        return SignatureRunner(self, signature_key)
-
     # Beyond tf.lite
 
     @property
@@ -387,7 +371,12 @@ class Interpreter(Closable, OfProcess, BufferMethods, ProfileMethod, ModelDetail
         self._close_lanes()
         for subgraph in self._subgraphs.values():
             subgraph.release()
-            subgraph.bindings.close()
+            if subgraph.bound:
+                subgraph.bindings.close()
+        for runs in self._bound.values():
+            runs.close()
+        for cache in self._caches.values():
+            cache.close()
         self._opener.close()
         self._cpu.close()
 
@@ -425,16 +414,3 @@ class Interpreter(Closable, OfProcess, BufferMethods, ProfileMethod, ModelDetail
         if self._lanes is not None:
             self._lanes.close()
         self._lanes = None
-
-    def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, RunGuard]:
-        """For a runner: a signature, its subgraph, and what keeps other threads out."""
-        with self._busy:
-            known = [s for s in self._model.signatures if isinstance(key, str) and s.key == key]
-            if not known:
-                listed = ", ".join(repr(s.key) for s in self._model.signatures) or "none"
-                said = f'Invalid signature_key provided: "{clipped(str(key))}".'
-                said = said if str(key) else "None signature_key provided."
-                raise InputError(
-                    f"{said} There is no signature {shown(key)}; the model has {listed}"
-                )
-            return known[-1], self._subgraph(known[-1].subgraph), self._busy

@@ -151,10 +151,9 @@ class Bindings:
             (`Interpreter.set_allow_buffer_handle_output`).
     """
 
-    def __init__(self) -> None:
-        self.traffic = Traffic()
+    def __init__(self, bound: dict[int, Bound], traffic: Traffic) -> None:
+        self.bound, self.traffic = bound, traffic
         self.leaves_outputs = False
-        self.bound: dict[int, Bound] = {}
 
     def bind(self, session: Session, port: Port, memory: ForeignMemory) -> None:
         """Bind a tensor; what it was bound to before it is not any more.
@@ -206,7 +205,6 @@ class Bindings:
         Raises:
             As `bind`: of another shape, or on another device, what was bound may not fit.
         """
-        session.traffic = self.traffic
         for index, bound in list(self.bound.items()):
             try:
                 made = self._placed(session, bound.port, bound.memory)
@@ -225,28 +223,24 @@ class Bindings:
             if bound.port.is_input:
                 bound.check_open()
 
-    def contents(self, index: int) -> Array | None:
-        """For `Interpreter.get_tensor`: what a bound tensor has, None where it is not bound.
+    def contents(self, index: int) -> Array:
+        """For `Interpreter.get_tensor`: what a bound tensor has.
 
         Raises:
             StateError: reading was ruled out, or what it is bound to is closed.
             DeviceError: the device failed.
         """
-        bound = self.bound.get(index)
-        if bound is None:
-            return None
+        bound = self.bound[index]
         held = self._held(bound)
         return bound.read() if held is None else held.copy()
 
-    def view(self, index: int) -> Array | None:
+    def view(self, index: int) -> Array:
         """For `Interpreter.tensor`, likewise: host memory with what a bound tensor has.
 
         Raises:
             StateError, DeviceError: as `contents`; or it is an input, which nobody would read.
         """
-        bound = self.bound.get(index)
-        if bound is None:
-            return None
+        bound = self.bound[index]
         if bound.memory.array is not None:
             return _seen_as(bound.memory.array, bound.shape, bound.dtype)
         if bound.port.is_input:

@@ -96,7 +96,7 @@ class BufferMethods:
         """
         with self._busy:
             main = self._main
-            ports = tuple(main.bindings.bound) if which is None else (self._either(which).index,)
+            ports = tuple(main.bound) if which is None else (self._either(which).index,)
             main.unbind(ports)
 
     def allocate_buffer(self, which: int | str) -> DeviceBuffer:
@@ -179,13 +179,13 @@ class BufferMethods:
         the interpreter was made, or since `reset_copied`. Copies within the host's memory are not
         counted, nor is memory that host and device share."""
         with self._busy:
-            traffic = self._main.bindings.traffic
+            traffic = self._main.traffic
             return Copied(traffic.to_device, traffic.to_host)
 
     def reset_copied(self) -> None:
         """Count from zero."""
         with self._busy:
-            traffic = self._main.bindings.traffic
+            traffic = self._main.traffic
             traffic.to_device = traffic.to_host = 0
 
     # By the names of TensorFlow Lite's delegates
@@ -229,7 +229,7 @@ class BufferMethods:
         with self._busy:
             main = self._main
             main.array(tensor_index)
-            bound = main.bindings.bound.get(as_index(tensor_index))
+            bound = main.bound.get(as_index(tensor_index))
             if bound is not None and bound.memory.array is None:
                 bound.ensure()
 
@@ -241,7 +241,7 @@ class BufferMethods:
         Raises:
             StateError: an output is bound to memory, which would keep what it has.
         """
-        for bound in self._main.bindings.bound.values():
+        for bound in self._main.bound.values():
             if not bound.port.is_input:
                 raise StateError(
                     f"{bound.port.told} is bound to {bound.memory.kind}, which invoke_async does "

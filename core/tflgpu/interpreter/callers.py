@@ -15,13 +15,14 @@ import numpy.typing as npt
 from tflgpu.backend_kit.forks import ForkWatch, OfProcess
 from tflgpu.backend_kit.run_guard import Closable, RunGuard
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.errors import OptionError, UnsupportedError
+from tflgpu.errors import OptionError, SignatureError, StateError, UnsupportedError
 from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.gather import Gatherer
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.interpreter.invocation import answer
-from tflgpu.interpreter.model import Model, Results
+from tflgpu.interpreter.model import DEVICE_OPTIONS, Model, Results
+from tflgpu.interpreter.named_tensors import NamedTensor
 from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.options.kinds import WholeNumber
 
@@ -50,6 +51,10 @@ class Pool(Closable, OfProcess):
     smallest batch that was compiled.
 
     Only models without state: which copy serves a call is chance.
+
+    With several devices, one that is lost is left out, and others answer the requests that it had.
+    The last one stays, also where it is lost: a request gets the `DeviceLostError`, and the next
+    opens the device anew.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Pool(Closable, OfProcess):
         batch: int = 1,
         deadline: float = 0.002,
         sizes: Sequence[int] | None = None,
+        queue_limit: int | None = None,
         saved: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], object] | None = None,
         **options: Unpack[OptionKeywords],
@@ -78,6 +84,8 @@ class Pool(Closable, OfProcess):
                 at once, and so is what has come while all copies were busy.
             sizes: The batches that are compiled, ``batch`` among them; every copy has its model
                 once for each. None is 1, 2, 4 and so on to ``batch``.
+            queue_limit: Most requests that wait for a copy that is free; one more is refused. None
+                is any number.
             saved: As `GpuDelegate` takes it; for a ``batch`` of 1.
             progress: As `GpuDelegate` takes it.
             options: Those of `DelegateOptions`. With neither ``devices`` nor ``delegates`` they are
@@ -96,32 +104,29 @@ class Pool(Closable, OfProcess):
                 f"size is {shown(count)}; at most {_MOST_COPIES} copies are made on a device, "
                 "each of which has tensors of its own"
             )
-        batches = _batches(batch, sizes)
+        self._batches = _batches(batch, sizes)
         _check_deadline(deadline)
+        if queue_limit is not None:
+            queue_limit = WholeNumber().read("queue_limit", queue_limit)
         self._guard = RunGuard("this pool")
         self._own: list[GpuDelegate] = []
         self._models: list[Model] = []
         self._watch = ForkWatch(self)
+        self._changing = threading.Lock()
         try:
             own: dict[str, Any] = {"saved": saved, "progress": progress, **options}
             own = {name: value for name, value in own.items() if value is not None}
             given = self._delegates(devices, delegates, own)
             # In turn, so that calls that come one by one go to all devices.
-            copies: list[dict[int, Model]] = []
-            for delegate in [*given] * count:
-                said: Any = own if delegate is None else {"delegate": delegate}
-                # The largest first: what is too much for the device is known before the others are
-                # made.
-                made: list[Model] = []
-                for items in reversed(batches):
-                    self._models.append(Model(model, batch=items, **said))
-                    made.insert(0, self._models[-1])
-                    _check_state(made[0])
-                copies.append(dict(zip(batches, made, strict=True)))
+            self._places: list[Any] = [
+                own if delegate is None else {"delegate": delegate} for delegate in given
+            ] * count
+            copies = [self._copy(model, place, self._models) for place in self._places]
         except BaseException:
             self._release()
             raise
-        self._gather = Gatherer(copies, deadline, self._guard)
+        numbers = [*range(len(given))] * count
+        self._gather = Gatherer(copies, deadline, self._guard, numbers, queue_limit)
         weakref.finalize(self, self._gather.refuse)
 
     def __call__(
@@ -137,6 +142,7 @@ class Pool(Closable, OfProcess):
 
         Raises:
             BusyError: none was free in time.
+            QueueFullError: ``queue_limit`` requests wait already.
             StateError: the pool is closed, or was made before this process was forked.
             ArgumentError: ``timeout`` is neither a number nor None.
             InputError, DeviceError: as `Model.__call__`.
@@ -155,6 +161,8 @@ class Pool(Closable, OfProcess):
         are read until the future is done.
 
         Raises:
+            QueueFullError: ``queue_limit`` requests wait already; with a ``timeout`` the future
+                has the error.
             StateError: the pool is closed, or was made before this process was forked.
             ArgumentError: ``timeout`` is neither a number nor None.
         """
@@ -180,6 +188,64 @@ class Pool(Closable, OfProcess):
         import asyncio  # slow to import, and few wait like this
 
         return await asyncio.wrap_future(self.submit(*arrays, timeout=timeout, **named))
+
+    def replace(self, model: str | os.PathLike[str] | bytes | bytearray | memoryview) -> None:
+        """Answer requests by another model from now on, without refusing any.
+
+        The new model is opened beside the old one, on the same devices, with the same options; both
+        take memory until this returns. Requests that wait meanwhile are answered by either of them,
+        those that come later by the new one. A device that was left out stays so.
+
+        Args:
+            model: Path of a `.tflite` file, or what is in it. Its inputs and outputs have the
+                names, types and shapes of the old one's, in the same order.
+
+        Raises:
+            SignatureError: they do not; the old model stays.
+            ModelError, OptionError, SavedModelError, DeviceError, UnsupportedError: as for a new
+                pool; the old model stays.
+            StateError: the pool is closed, or in the middle of a call of the same thread.
+        """
+        self._watch.check_inherited("this pool's device")
+        self._gather.check_outside()
+        with self._guard.call, self._changing:
+            if self._guard.closed:
+                raise StateError("this pool is closed")
+            old, new = list(self._models), list[Model]()
+            try:
+                copies = [
+                    found.models if found.is_left_out else self._copy(model, place, new)
+                    for place, found in zip(self._places, self._gather.copies, strict=True)
+                ]
+                _check_signature(old[0], new[0])
+                self._models.extend(new)
+            except BaseException:
+                _close_all(new)
+                raise
+            self._gather.replace(copies)
+            kept = [each for copy in copies for each in copy.values()]
+            self._models[:] = kept
+            _close_all([each for each in old if each not in kept])
+
+    @property
+    def inputs(self) -> tuple[NamedTensor, ...]:
+        """Name, type and shape of each input, as `Model.inputs`."""
+        return self._model.inputs
+
+    @property
+    def outputs(self) -> tuple[NamedTensor, ...]:
+        """Name, type and shape of each output, as `Model.outputs`."""
+        return self._model.outputs
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs: those of the first signature, where there is one."""
+        return self._model.input_names
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return self._model.output_names
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
@@ -213,9 +279,27 @@ class Pool(Closable, OfProcess):
 
     # Inside
 
-    def _renew(self) -> None:
-        """In a child, which makes a pool of its own."""
-        self._lock, self._ending = threading.RLock(), threading.RLock()
+    @property
+    def _model(self) -> Model:
+        """One of the models, for what is the same for all: of the largest batch.
+
+        Raises:
+            StateError: the pool is closed.
+        """
+        models = list(self._models)
+        if not models:
+            raise StateError("this pool is closed")
+        return models[0]
+
+    def _copy(self, model: Any, place: Any, models: list[Model]) -> dict[int, Model]:
+        """A copy of a model for each batch, which are added to the list as they are opened."""
+        # The largest first: what is too much for the device is known before the others are made.
+        made: dict[int, Model] = {}
+        for items in reversed(self._batches):
+            made[items] = Model(model, batch=items, **place)
+            models.append(made[items])
+            _check_state(made[items])
+        return made
 
     def _delegates(
         self,
@@ -227,8 +311,11 @@ class Pool(Closable, OfProcess):
             if devices is not None or options:
                 raise OptionError("give either delegates, or devices and options, not both")
             return _some(delegates)
-        if devices is None:
+        if devices is None and DEVICE_OPTIONS.isdisjoint(options):
             return [None]
+        if devices is None:
+            self._own.append(GpuDelegate(**options))
+            return list(self._own)
         if "device" in options:
             raise OptionError("give either devices, or the option device, not both")
         for device in _some(devices):
@@ -241,7 +328,8 @@ class Pool(Closable, OfProcess):
 
     def _shut(self) -> None:
         self._gather.close()
-        self._release()
+        with self._changing:
+            self._release()
 
     def _release(self) -> None:
         _close_all(self._models)
@@ -261,6 +349,24 @@ def _some(given: Sequence[T]) -> list[T]:
     if not found:
         raise OptionError("a pool has at least one device")
     return found
+
+
+def _check_signature(old: Model, new: Model) -> None:
+    """Check that a model has the inputs and outputs of another.
+
+    Raises:
+        SignatureError: it has not.
+    """
+    for side, was, now in (
+        ("inputs", old.inputs, new.inputs),
+        ("outputs", old.outputs, new.outputs),
+    ):
+        have, should = (", ".join(each.described for each in tensors) for tensors in (now, was))
+        if have != should:
+            raise SignatureError(
+                f"the new model has the {side} {have}, and that of this pool {should}; they have "
+                "to be the same: make a pool of its own for the new model"
+            )
 
 
 def _check_state(model: Model) -> None:

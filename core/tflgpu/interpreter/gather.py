@@ -20,66 +20,46 @@ by another that has its results (`Batch.wake`).
 from __future__ import annotations
 
 import threading
-import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
 
-from tflgpu.backend_kit.forks import Holder
 from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.backend_kit.waiting import manner
-from tflgpu.errors import BusyError, InputError, StateError
+from tflgpu.errors import BusyError, DeviceLostError, StateError
+from tflgpu.interpreter.batch_queue import BatchQueue
 from tflgpu.interpreter.copies import copy
 from tflgpu.interpreter.model import Model, Results
-from tflgpu.interpreter.requests import Batch, ModelCopy, Request, RequestChecks, refuse
+from tflgpu.interpreter.requests import Batch, ModelCopy, Request, refuse
 
-#: Batches that tell how large the next one will be.
-_LAST = 4
 #: Bytes of a request's rows up to which the interpreter lock is not let go of.
 _SMALL = 256 << 10
 
 
-class Gatherer(Holder):
-    """Answers requests by several copies of a model.
+class Gatherer(BatchQueue):
+    """Answers requests by several copies of a model, in the threads of callers and its own.
 
     Args:
-        copies: Models by their batch, of each copy: all have the same batches, the largest of which
-            is the most that is gathered.
+        copies: As `BatchQueue` takes them.
         deadline: Seconds that a request waits for others.
         guard: Of the pool.
-
-    Attributes:
-        free: The copies that are.
+        devices: As `BatchQueue` takes them.
+        queue_limit: As `BatchQueue` takes it.
     """
 
     def __init__(
-        self, copies: Sequence[Mapping[int, Model]], deadline: float, guard: RunGuard
+        self,
+        copies: Sequence[Mapping[int, Model]],
+        deadline: float,
+        guard: RunGuard,
+        devices: Sequence[int],
+        queue_limit: int | None,
     ) -> None:
+        super().__init__(copies, deadline, devices, queue_limit)
         self._guard = guard
-        self._checking = copies[0][max(copies[0])]
-        self._names = self._checking.output_names
-        sizes = sorted(copies[0])
-        self._most, self._deadline = sizes[-1], deadline
-        self._gathers = self._most > 1
-        #: The smallest model for so many items.
-        self._size_for = [next(n for n in sizes if n >= items) for items in range(self._most + 1)]
-        self._last = deque(sizes[:1], _LAST)  # what the last batches needed
-        self._checks = RequestChecks(self._checking, gathers=self._gathers)
-        # A signal's handler may call the pool wherever a thread of it is.
-        self._lock = threading.RLock()
-        self._idle = threading.Condition(self._lock)  # a run is over, and a thread closes the pool
         self._turns = RunGuard("this pool")  # what threads of the pool are inside of
-        self._copies = [ModelCopy(models, self._lock) for models in copies]
-        self.free = deque(self._copies)
-        self._open: Batch | None = None  # what is being gathered
-        self._queue: deque[Request] = deque()  # empty where a copy is free, but for the leader
-        self._submits = not self._gathers  # whether runs go on by themselves, as far as is known
-        self._leads = False  # whether a thread answers what is in the queue
-        self._closed = False
-        self._runs: Counter[int] = Counter()
-        self.belongs_to_process()
         self._threads = [
             threading.Thread(target=self._serve, args=(each,), name="tflgpu-pool", daemon=True)
             for each in self._copies
@@ -88,17 +68,18 @@ class Gatherer(Holder):
             thread.start()
 
     @property
-    def runs(self) -> dict[int, int]:
-        """How many runs there were, by the number of requests' items in them."""
-        with self._lock:
-            return dict(sorted(self._runs.items()))
+    def copies(self) -> Sequence[ModelCopy]:
+        """All copies, those that are left out among them."""
+        return self._copies
 
-    @property
-    def is_in_a_future(self) -> bool:
-        """Whether this thread has the lock of a future (in a signal's handler). The pool's threads
-        may wait for that lock, so that it must not wait for them."""
-        requests = [*self._queue, *(r for each in self._copies for r in each.requests())]
-        return any(request.has_lock for request in requests)
+    def check_outside(self) -> None:
+        """Refuse what waits for runs, in the middle of a call or of a future's callback.
+
+        Raises:
+            StateError: it is.
+        """
+        self._guard.check_outside()
+        self._turns.check_outside()
 
     def submit(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Future[Results]:
         """Begin to answer a request.
@@ -106,6 +87,7 @@ class Gatherer(Holder):
         Raises:
             InputError: as `Model.__call__`, where it is gathered.
             StateError: closed.
+            QueueFullError: too many requests wait.
         """
         future: Future[Results] = Future()
         self._add(self._checks.request(arrays, named, self._deadline, future))
@@ -119,6 +101,7 @@ class Gatherer(Holder):
 
         Raises:
             BusyError: it was not.
+            QueueFullError: too many requests wait.
             InputError, DeviceError, StateError: as `Model.__call__`.
         """
         patience = self._deadline if timeout is None else min(self._deadline, timeout)
@@ -128,7 +111,9 @@ class Gatherer(Holder):
             batch = request.batch
             if batch is not None and batch.runner is request:
                 self._run(batch)
-                request.ran = True
+                request.ran = request.batch is batch
+                if not request.ran:  # its device was lost: another is to answer it
+                    request.gate.acquire()
             elif timeout is None:
                 request.gate.acquire()
             elif not request.gate.acquire(True, timeout):
@@ -158,6 +143,7 @@ class Gatherer(Holder):
             refused, self._queue, self._open = list(self._queue), deque(), None
             for each in self._copies:
                 each.notify()
+            self._idle.notify_all()
         refuse(refused)
 
     def close(self) -> None:
@@ -181,6 +167,7 @@ class Gatherer(Holder):
 
         Raises:
             StateError: closed.
+            QueueFullError: too many requests wait.
         """
         places = None
         try:
@@ -190,6 +177,7 @@ class Gatherer(Holder):
                 waits = self._queue or (self._leads and request.future is not None)
                 batch = None if waits else self._gathered(request)
                 if batch is None:
+                    self._check_room()
                     request.queued = True
                     self._queue.append(request)
                 elif batch.items <= batch.size:
@@ -226,110 +214,6 @@ class Gatherer(Holder):
             batch.runner = None
             batch.copy.notify()
             self._idle.notify_all()
-
-    def _forget(self, request: Request) -> bool:
-        """Take a request out of the queue; False where it is in a batch, or will be at once."""
-        with self._lock:
-            if request.batch is not None:
-                return False
-            if request in self._queue:
-                if self._queue.index(request) < len(self.free) and not request.left:
-                    return False
-                self._queue.remove(request)
-            return True
-
-    # Inside: under the lock
-
-    def _gathered(self, request: Request) -> Batch | None:
-        """The batch that a request is in now; None where no copy is free for it."""
-        batch = self._open
-        if batch is not None and not (
-            0 < request.items <= self._most - batch.items
-            and request.shapes == batch.requests[0].shapes
-        ):
-            self._end(batch)
-            batch.copy.notify()
-            batch = None
-        if batch is None:
-            if not self.free:
-                return None
-            batch = self._open = self._begun(self.free[0], request)
-        request.batch, request.at = batch, batch.items
-        batch.requests.append(request)
-        batch.items += request.items
-        if batch.items >= self._most or not request.items:
-            self._end(batch)
-        else:
-            batch.due = min(batch.due, request.due)
-            if batch.due < batch.copy.until:
-                batch.copy.notify()
-        return batch
-
-    def _begun(self, mine: ModelCopy, first: Request) -> Batch:
-        size = max(self._last)
-        model = mine.models[size]
-        rows = model._input_rows(first.shapes) if self._gathers else None  # noqa: SLF001
-        batch = mine.batch = Batch(mine, size, rows, first.due, self._names)
-        self.free.popleft()
-        return batch
-
-    def _end(self, batch: Batch) -> None:
-        """Nothing is added to a batch any more."""
-        batch.closed = True
-        if self._open is batch:
-            self._open = None
-
-    def _next(self, mine: ModelCopy) -> Batch | None:
-        """A batch that the thread of a copy is to run now; None where there will be none."""
-        patience = self._deadline  # saves being woken by the first request of each batch
-        while True:
-            batch = mine.batch
-            if self._closed and (batch is None or batch.runner is None):
-                return None
-            if batch is None:
-                mine.wait(patience or threading.TIMEOUT_MAX)
-                patience = 0.0
-            elif batch.is_ready:
-                batch.runner = mine
-                return batch
-            elif batch.closed:
-                mine.wait()
-            else:
-                left = batch.due - time.monotonic()
-                if left > 0:
-                    mine.wait(left)
-                else:
-                    self._end(batch)
-
-    def _give_back(self, over: Batch) -> None:
-        """A copy is free; what is in the queue has come while all were busy."""
-        mine = over.copy
-        over.over = True
-        mine.told.add(over)
-        mine.batch = None
-        self.free.append(mine)
-        while self._queue and not self._leads:
-            batch = self._from_queue()
-            if batch is None:
-                break
-            self._leads |= self._submits
-            batch.copy.notify()
-        if self._closed:
-            mine.notify()
-            self._idle.notify_all()
-
-    def _from_queue(self) -> Batch | None:
-        """The batch that the next in the queue is in now; None where none is, or no copy is free
-        for it."""
-        batch = None
-        while self._queue and batch is None:
-            request = self._queue[0]
-            if request.future is None or not request.future.cancelled():
-                batch = self._gathered(request)
-                if batch is None:
-                    break
-            self._queue.popleft()
-        return batch
 
     # Inside: in the thread that runs a batch
 
@@ -410,41 +294,11 @@ class Gatherer(Holder):
         except BaseException as error:
             if is_mine and (not isinstance(error, Exception)):
                 raise
+            if isinstance(error, DeviceLostError) and self._left_out(batch, error):
+                return
             for request in requests:
                 request.fail(error, shared=len(requests) > 1)
 
     def _compute(self, batch: Batch) -> None:
-        """Results of a batch, by the smallest model that takes it, or by one twice as large where
-        rows are already.
-
-        Raises:
-            InputError, DeviceError: as `Model.__call__`.
-        """
-        requests, models = batch.requests, batch.copy.models
-        size = self._size_for[min(batch.items, self._most)]
-        first, model = requests[0], models[size]
-        if all(request.left for request in requests):
-            return
-        if not self._gathers or not 0 < batch.items <= self._most:
-            first.found = model(*first.given, **first.named)
-            return
-        if batch.rows is not None and size <= batch.size <= 2 * size:
-            model = models[batch.size]
-        elif batch.rows is not None:
-            models[batch.size]._is_filled = False  # noqa: SLF001  (with rows that no run has seen)
-        parts = [request.given for request in requests]
-        is_there = model is models[batch.size]
-        placed = [is_there and request.placed for request in requests]
-        try:
-            batch.found = model._together(parts, placed)  # noqa: SLF001
-        except InputError:
-            # Something about the numbers of one of them (an index that is out of range): the others
-            # are not to suffer.
-            if len(requests) == 1:
-                raise
-            for request in requests:
-                try:
-                    found = model._together([request.given], [False])  # noqa: SLF001
-                    request.found = Results(found, self._names)
-                except InputError as error:
-                    request.fail(error, shared=False)
+        items = batch.items if self._gathers and batch.items <= self._most else 0
+        batch.compute(self._size_for[items] if items else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
 import attrs
@@ -18,7 +18,7 @@ from tflgpu.contract.pending import Pending
 from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
-from tflgpu.interpreter.named_tensors import converted, fits, listed, named_tensors
+from tflgpu.interpreter.named_tensors import NamedTensor, converted, fits, listed, named_tensors
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
@@ -26,7 +26,7 @@ from tflgpu.options import DelegateOptions
 from tflgpu.options.keywords import OptionKeywords, Unpack
 
 #: What asks for a delegate of the model's own.
-_DEVICE = frozenset({"backend", "device", "saved", "progress"})
+DEVICE_OPTIONS = frozenset({"backend", "device", "saved", "progress"})
 
 
 class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots for names)
@@ -125,7 +125,7 @@ class Model(Closable, OfProcess):
         self._is_filled = False  # whether all rows of its inputs went through a run
         self._own: GpuDelegate | None = None
         where = _source(model)
-        if delegate is None and not _DEVICE.isdisjoint(more):
+        if delegate is None and not DEVICE_OPTIONS.isdisjoint(more):
             self._own = delegate = GpuDelegate(saved=saved, progress=progress, **options)
         given: Any = [delegate]
         if delegate is None:
@@ -175,6 +175,17 @@ class Model(Closable, OfProcess):
                 return self._run_batch(given, count)
 
     @property
+    def inputs(self) -> tuple[NamedTensor, ...]:
+        """The inputs: name, type and shape of each, as of the last call. In its ``open_shape`` -1
+        is a dimension of any size; with a ``batch`` the first is."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[NamedTensor, ...]:
+        """The outputs, likewise."""
+        return self._outputs
+
+    @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs: those of the first signature, where there is one."""
         return tuple(port.name for port in self._inputs)
@@ -194,7 +205,12 @@ class Model(Closable, OfProcess):
         """Which operators run where, and why."""
         return self._interpreter.report
 
-    # For a pool that gathers calls
+    # For a pool
+
+    @property
+    def _gave_way(self) -> bool:
+        """Whether the CPU took over from the device, after a run that failed."""
+        return self._interpreter._opener.gave_way  # noqa: SLF001
 
     def _request(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Array], int]:
         """What a call gives, checked and converted, and of how many items it is."""
@@ -242,12 +258,11 @@ class Model(Closable, OfProcess):
         names = _signature_names(self._interpreter)
         details = self._interpreter.get_input_details
         inputs = named_tensors(details(), names.get("inputs", {}))
+        details = self._interpreter.get_output_details
+        outputs = named_tensors(details(), names.get("outputs", {}))
         if self._size > 1:  # a run has so many items, a call any number
-            inputs = (attrs.evolve(p, open_shape=(-1, *p.open_shape[1:])) for p in inputs)
-        self._inputs = tuple(inputs)
-        self._outputs = tuple(
-            named_tensors(self._interpreter.get_output_details(), names.get("outputs", {}))
-        )
+            inputs, outputs = map(_of_any_number, (inputs, outputs))
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
 
     def _assigned(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> dict[int, Array]:
         """Arrays by position of the input."""
@@ -400,6 +415,10 @@ class Model(Closable, OfProcess):
         self._interpreter.invoke()
         self._is_filled = True
         return [array[:at] for array in self._get()]
+
+
+def _of_any_number(tensors: Iterator[NamedTensor]) -> Iterator[NamedTensor]:
+    return (attrs.evolve(p, open_shape=(-1, *p.open_shape[1:])) for p in tensors)
 
 
 def _close(interpreter: Interpreter, delegate: GpuDelegate | None) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import AllocationError, DeviceError, ModelError, NotAllocatedError, StateError
-from tflgpu.interpreter.bindings import Bindings
+from tflgpu.interpreter.bindings import Bindings, Bound
 from tflgpu.interpreter.copies import ResultPool, TensorCache
 from tflgpu.interpreter.recovery import MADE_AGAIN, Recovery
 from tflgpu.interpreter.resizing import all_named, new_shape, told
@@ -21,6 +21,7 @@ from tflgpu.interpreter.session_opener import SessionOpener, readable
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape, at_rest
 from tflgpu.options import OnError
+from tflgpu.runtime.loaded_part import Traffic
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile
 
@@ -70,7 +71,8 @@ class OpenedSubgraph:
     Attributes:
         index: Position in the model.
         info: What the file says of it.
-        bindings: What its inputs and outputs are bound to.
+        bound: What tensors are bound to, by index.
+        traffic: What runs and reading have copied between host and device.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class OpenedSubgraph:
     ) -> None:
         self.index = index
         self.info = model.subgraphs[index]
-        self.bindings = Bindings()
+        self.traffic = Traffic()
         self._opener = opener
         self._pool = ResultPool()
         self._known = TensorCache(self._pool)
@@ -90,13 +92,37 @@ class OpenedSubgraph:
         self._memory: SessionMemory | None = None
         self._visible: Collection[int] = ()
         self._warned: set[str] = set()
-        self._recovery = Recovery(opener)
+        self.bound: dict[int, Bound] = {}
+        self._bindings: Bindings | None = None  # what changes that
+        self._recovery: Recovery | None = None
+        self._policy = OnError.RAISE  # what follows an error of the session in use
+        self._changed = True  # inputs or state, since the last run, which cannot be repeated then
+        self._edition = 0  # how often they were changed by way of the interpreter
         self._written = -1  # the run after which somebody wrote to its results
         self._lost: dict[int, str] = {}  # inputs whose contents are gone, and why
         given = {i: self.info.tensors[i].default for i in self.info.inputs}
         self._defaults = {i: a for i, a in given.items() if a is not None}
 
     # State
+
+    @property
+    def bindings(self) -> Bindings:
+        """What its inputs and outputs are bound to."""
+        if self._bindings is None:
+            self._bindings = Bindings(self.bound, self.traffic)
+        return self._bindings
+
+    @property
+    def recovery(self) -> Recovery:
+        """What follows a run that failed."""
+        if self._recovery is None:
+            self._recovery = Recovery(self._opener)
+        return self._recovery
+
+    def touch(self) -> None:
+        """Inputs or state are about to change."""
+        self._changed = True
+        self._edition += 1
 
     @property
     def allocated(self) -> bool:
@@ -150,7 +176,7 @@ class OpenedSubgraph:
         try:
             return session.submit()
         except DeviceError as error:
-            self._recovery.failed(session, error, self._again)
+            self.recovery.failed(session, error, self._policy, self._again)
             return MADE_AGAIN
 
     def finish(self, pending: Pending, timeout: float | None) -> bool:
@@ -168,7 +194,7 @@ class OpenedSubgraph:
                 return False
             session.finish()
         except DeviceError as error:
-            self._recovery.failed(session, error, self._again)
+            self.recovery.failed(session, error, self._policy, self._again)
         return True
 
     def run(self) -> None:
@@ -183,7 +209,7 @@ class OpenedSubgraph:
         try:
             session.run()
         except DeviceError as error:
-            self._recovery.failed(session, error, self._again)
+            self.recovery.failed(session, error, self._policy, self._again)
 
     def check_views(self) -> None:
         """That no view of a tensor is held.
@@ -200,14 +226,14 @@ class OpenedSubgraph:
     def _before_run(self) -> Session:
         """What is to run, with all that it needs; kept is what the run may have to be made again
         with."""
-        memory, recovery, bound = self._memory, self._recovery, self.bindings.bound
+        memory, bound = self._memory, self.bound
         if memory is None or bound or self._lost or not memory.session.complete:
             memory = self._ready()
         session = memory.session
         # What is bound to the caller's memory may change without a word to us.
-        recovery.inputs_changed = bool(bound)
-        if recovery.policy is not OnError.RAISE:
-            recovery.keep_state(session)
+        self._changed = bool(bound)
+        if self._policy is not OnError.RAISE:
+            self.recovery.keep_state(session)
         return session
 
     def _ready(self) -> SessionMemory:
@@ -221,7 +247,8 @@ class OpenedSubgraph:
         if self._lost:
             lost, why = all_named(self.info, sorted(self._lost)), next(iter(self._lost.values()))
             raise StateError(f"{why}; set it again: {lost}")
-        self.bindings.check_inputs()
+        if self.bound:
+            self.bindings.check_inputs()
         if memory.session.is_broken:
             memory = self._open_again(memory)
         return memory
@@ -238,7 +265,7 @@ class OpenedSubgraph:
         session.check_inherited(DEVICE)
         self._opener.release(session.close)  # waits for what is still on the device
         state = session.variables  # which the device may have had, and may be lost
-        memory: SessionMemory = self._recovery.reopened(session, self._opened)
+        memory: SessionMemory = self.recovery.reopened(session, self._opened)
         new = memory.session
         for index in {*self.info.inputs, *state}:
             if index in session.arrays and index in new.arrays:
@@ -253,11 +280,13 @@ class OpenedSubgraph:
         try:
             session, found = self._opener.open(self.index, self._resized, self._warn)
             memory = SessionMemory(session)
-            self._recovery.policy = self._opener.on_error
+            self._policy = self._opener.on_error
             for i, default in self._defaults.items():
                 begin = session.arrays[i]  # of several items, where a batch is computed
                 begin[...] = np.resize(default, begin.shape)
-            self.bindings.apply(session)
+            session.traffic = self.traffic
+            if self.bound:
+                self.bindings.apply(session)
         except ModelError as error:
             if isinstance(error, RuntimeError):
                 raise
@@ -310,7 +339,7 @@ class OpenedSubgraph:
         session = self.session
         if session is None or not session.is_broken:
             session = self.ready_to_bind()
-        self._recovery.touch()
+        self.touch()
         for index in tensors:
             lost = self.bindings.unbind(session, index)
             if lost:
@@ -321,14 +350,14 @@ class OpenedSubgraph:
     def reset_variables(self) -> None:
         """Set every state tensor to its rest value (`tflgpu.ir.graph.at_rest`), and inputs marked
         as variables too."""
-        self._recovery.touch()
+        self.touch()
         session = self.session
         if session is None:
             return
         session.reset_variables()
         for i in self.info.inputs:
             tensor = self.info.tensors[i]
-            if tensor.is_variable and i not in self.bindings.bound:
+            if tensor.is_variable and i not in self.bound:
                 session.arrays[i][...] = at_rest(tensor.dtype, tensor.quantization)
 
     def resize(self, index: int, size: Any, *, strict: bool = False) -> None:

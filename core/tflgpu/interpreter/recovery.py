@@ -39,43 +39,29 @@ Again = Callable[[], Session]
 
 
 class Recovery:
-    """What follows a failed run of one subgraph. One thread at a time.
-
-    Attributes:
-        policy: What follows an error of the session in use.
-        inputs_changed: Whether inputs or state may have changed since the last run, which can then
-            not be made again.
-        edition: How often they were changed by way of the interpreter.
-    """
+    """What follows a failed run of one subgraph. One thread at a time."""
 
     def __init__(self, opener: SessionOpener) -> None:
-        self.policy = OnError.RAISE
-        self.inputs_changed = True
-        self.edition = 0
         self._opener = opener
         self._before: dict[int, Array] = {}
         self._strikes = 0
-
-    def touch(self) -> None:
-        """Inputs or state are about to change."""
-        self.inputs_changed = True
-        self.edition += 1
 
     def keep_state(self, session: Session) -> None:
         """Keep what a run may have to be made again with."""
         self._before = {key: array.copy() for key, array in session.at_hand.items()}
 
-    def failed(self, session: Session, error: DeviceError, again: Again) -> None:
-        """Recover from an error of a run; returns where the run was repeated.
+    def failed(self, session: Session, error: DeviceError, policy: OnError, again: Again) -> None:
+        """Recover from an error of a run by the policy of its session; returns where the run was
+        repeated.
 
         Raises:
             DeviceError: that error, or what came of trying again.
         """
         if isinstance(error, DeviceLostError):
             self._strikes = _STRIKES
-        if self.policy is OnError.RAISE or not session.is_broken:
+        if policy is OnError.RAISE or not session.is_broken:
             raise error
-        if self.policy is OnError.RETRY:
+        if policy is OnError.RETRY:
             try:
                 self._retry(error, again)
             except DeviceError as second:
@@ -86,18 +72,6 @@ class Recovery:
                 return
         self._opener.give_way(error)
         self._run_on_old_state(again())
-
-    def results_lost(self, session: Session, error: DeviceError, again: Again) -> None:
-        """The device failed when results of the last run were read: as `failed`, where that run can
-        be made again.
-
-        Raises:
-            DeviceError: it cannot.
-        """
-        if self.inputs_changed:
-            raise error
-        session.step_back()
-        self.failed(session, error, again)
 
     def reopened(self, session: Session, opened: Callable[[], T]) -> T:
         """What ``opened`` gives in the place of a session, on a device opened anew where the one it

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.contract.pending import Pending
-from tflgpu.errors import StateError
+from tflgpu.errors import InputError, StateError
 from tflgpu.errors.blame import Failed, attempt
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.ir.dtypes import Array
@@ -77,6 +77,10 @@ class Request:
         if self.found is None and self.error is None:
             mine = attempt(copy.copy, error) if shared else error
             self.error = error if isinstance(mine, Failed) else mine
+
+    def put_back(self) -> None:
+        """It waits once more, after its device was lost."""
+        self.batch, self.at, self.placed, self.queued = None, 0, False, True
 
     def results(self) -> Results:
         """The results of the request, or its error.
@@ -156,6 +160,44 @@ class Batch:
         self.requests, self.found, self.runner = [], None, None
         self.copy.told.discard(self)
 
+    def compute(self, size: int) -> None:
+        """Compute results, by the model for ``size`` items, which takes all; or by one twice as
+        large where rows are already.
+
+        Args:
+            size: The batch of the model; 0 where the only request is run as a call of its own.
+
+        Raises:
+            InputError, DeviceError: as `Model.__call__`.
+        """
+        requests, models = self.requests, self.copy.models
+        if all(request.left for request in requests):
+            return
+        if not size:
+            (first,) = requests
+            first.found = models[max(models)](*first.given, **first.named)
+            return
+        if self.rows is not None and size <= self.size <= 2 * size:
+            size = self.size
+        elif self.rows is not None:
+            models[self.size]._is_filled = False  # noqa: SLF001  (with rows that no run has seen)
+        model = models[size]
+        parts = [request.given for request in requests]
+        placed = [size == self.size and request.placed for request in requests]
+        try:
+            self.found = model._together(parts, placed)  # noqa: SLF001
+        except InputError:
+            # Something about the numbers of one of them (an index that is out of range): the others
+            # are not to suffer.
+            if len(requests) == 1:
+                raise
+            for request in requests:
+                try:
+                    found = model._together([request.given], [False])  # noqa: SLF001
+                    request.found = Results(found, self.names)
+                except InputError as error:
+                    request.fail(error, shared=False)
+
     def wake(self) -> None:
         """Wake the next of the threads that wait, if it is done; that wakes another. Many at once
         would wait for the interpreter lock, and most wakings be for nothing."""
@@ -174,17 +216,32 @@ class ModelCopy:
 
     Attributes:
         models: By the batch that they are made for.
+        next_models: What it gets when it is free; None for nothing.
+        device: The number of its device.
+        is_left_out: Whether it gets no requests, since its device is lost.
         batch: What it gathers or runs.
         told: Batches that are over, while their callers and futures are told.
         until: When its thread, which waits, looks by itself.
     """
 
-    def __init__(self, models: Mapping[int, Model], lock: threading.RLock) -> None:
-        self.models = models
+    def __init__(self, models: Mapping[int, Model], device: int, lock: threading.RLock) -> None:
+        self.models, self.device = models, device
+        self.next_models: Mapping[int, Model] | None = None
+        self.is_left_out = False
         self.batch: Batch | None = None
         self.told: set[Batch] = set()
         self.until = 0.0
         self._changed = threading.Condition(lock)
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether the CPU took over from its device."""
+        return any(model._gave_way for model in self.models.values())  # noqa: SLF001
+
+    def take_next(self) -> None:
+        """Have other models from now on; under the lock."""
+        assert self.next_models is not None
+        self.models, self.next_models = self.next_models, None
 
     def requests(self) -> list[Request]:
         """Those that it has, and those that are told."""

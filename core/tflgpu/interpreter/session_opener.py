@@ -21,6 +21,7 @@ from tflgpu.interpreter.batching import Batching
 from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.unknown import for_the_host
 from tflgpu.options import DelegateOptions, OnError
 from tflgpu.runtime.opening import open_graph, open_source
@@ -52,7 +53,6 @@ class SessionOpener(Holder):
         fuse: Whether operators may be merged.
         digest: Of the file's bytes; "" as long as it was not needed.
         batching: How many items the main subgraph computes at once; None for what the file has.
-        store: The model's state.
         lock: Held while a session is opened: runs in flight may open theirs anew in other threads.
     """
 
@@ -65,7 +65,7 @@ class SessionOpener(Holder):
     fuse: bool
     digest: str = ""
     batching: Batching | None = None
-    store: VariableStore = attrs.Factory(VariableStore)
+    _store: VariableStore | None = None
     lock: threading.RLock = attrs.Factory(threading.RLock)
 
     def __attrs_post_init__(self) -> None:
@@ -89,9 +89,22 @@ class SessionOpener(Holder):
         return found
 
     @property
+    def store(self) -> VariableStore:
+        """The state of a model that runs by `FlowSession`."""
+        if self._store is None:
+            self._store = VariableStore()
+        return self._store
+
+    @property
     def is_default(self) -> bool:
         """Whether sessions are on the shared device, so that others may replace them."""
         return self._provider is not None and self._provider.gives_way
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether the CPU took over, since a run failed, or since there was no default device."""
+        found = self._provider
+        return found is not None and found.code is ReasonCode.DEVICE_FAILED
 
     @property
     def on_error(self) -> OnError:

@@ -61,8 +61,8 @@ class Subgraph(OpenedSubgraph):
         source = self.array(index)
         if self._lost and int(index) in self._lost:
             raise StateError(self._lost[int(index)])
-        bound = self.bindings.contents(int(index))
-        if bound is not None:
+        if int(index) in self.bound:
+            bound = self.bindings.contents(int(index))
             return bound[()] if not bound.ndim else bound
         if not source.ndim or source.dtype.hasobject:  # texts stay an array
             found: Array = source.copy() if source.dtype.hasobject else source.copy()[()]
@@ -85,7 +85,7 @@ class Subgraph(OpenedSubgraph):
             NotAllocatedError, ArgumentError: as `array`.
         """
         if self._is_plain and self._known.put(self._session(), index, value):
-            self._recovery.touch()
+            self.touch()
             return
         target = self.array(index, *_UNSET)
         info = self.info.tensors[as_index(index)]
@@ -98,14 +98,14 @@ class Subgraph(OpenedSubgraph):
                 f"{list(target.shape)}, the value has {list(source.shape)}; reshape it, or call "
                 "resize_tensor_input and allocate_tensors first"
             )
-        bound = self.bindings.bound.get(info.index)
+        bound = self.bound.get(info.index)
         is_input = info.index in self.info.inputs
         if self._memory is not None and bound is None and not is_input:
             # A result may have been lent: what is written now is not for who has it.
             self._reading(self._memory.session, Session.settle)
             self._wrote_result(self._memory.session)
             target = self.array(index)
-        self._recovery.touch()
+        self.touch()
         if bound is not None:
             bound.write(source)
         else:
@@ -121,20 +121,20 @@ class Subgraph(OpenedSubgraph):
             As `array`.
         """
         check_view(self.tensor(index))
-        self._recovery.touch()
+        self.touch()
         self._lost.pop(index, None)
         return self.array(index)
 
     @property
     def _is_plain(self) -> bool:
         """Whether tensors are in the session's arrays, and nowhere else."""
-        return self._memory is not None and not self._lost and not self.bindings.bound
+        return self._memory is not None and not self._lost and not self.bound
 
     @property
     def edition(self) -> object:
         """Equal to what it was where no input has changed since; None where that cannot be
         known."""
-        return None if self.has_views or self.bindings.bound else self._recovery.edition
+        return None if self.has_views or self.bound else self._edition
 
     def value(self, index: int) -> Array:
         """The contents of an input, wherever they are; not to be changed.
@@ -142,7 +142,7 @@ class Subgraph(OpenedSubgraph):
         Raises:
             StateError, DeviceError: what it is bound to cannot be read.
         """
-        bound = self.bindings.bound.get(index)
+        bound = self.bound.get(index)
         return self.array(index) if bound is None else bound.read()
 
     def view(self, index: int) -> Array:
@@ -155,11 +155,10 @@ class Subgraph(OpenedSubgraph):
         check_view(self.tensor(index))
         if self._memory is not None:
             self._reading(self._memory.session, Session.settle)
-            self._recovery.touch()
+            self.touch()
             self._lost.pop(int(index), None)
-            bound = self.bindings.view(int(index))
-            if bound is not None:
-                return bound
+            if int(index) in self.bound:
+                return self.bindings.view(int(index))
             if int(index) not in self.info.inputs:
                 self._wrote_result(self._memory.session)  # its holder may
             return self._memory.view(self.array(index))
@@ -209,7 +208,10 @@ class Subgraph(OpenedSubgraph):
         try:
             return read(session)
         except DeviceError as error:
-            self._recovery.results_lost(session, error, self._again)
+            if self._changed:
+                raise  # that run cannot be made again
+            session.step_back()
+            self.recovery.failed(session, error, self._policy, self._again)
             return None
 
     def _check_complete(self, info: TensorInfo, session: Session) -> None:

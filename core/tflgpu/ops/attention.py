@@ -102,6 +102,17 @@ class AttentionSizes:
         """The shape that a mask is broadcast to."""
         return (self.items, self.heads, self.queries, self.keys)
 
+    def shapes(self, attributes: Attention) -> tuple[Shape, Shape, Shape, Shape]:
+        """Those of the query, the keys, the values and the result."""
+        first = attributes.heads_first
+        tokens, keys = (self.queries, self.heads), (self.keys, self.key_heads)
+        query, made = (
+            (self.items, *(tokens[::-1] if first else tokens), wide)
+            for wide in (self.depth, self.width)
+        )
+        key = (self.items, *(keys[::-1] if first else keys), self.depth)
+        return query, key, self.values(attributes), made
+
     def values(self, attributes: Attention) -> Shape:
         """The shape of the values."""
         if attributes.tokens_last:

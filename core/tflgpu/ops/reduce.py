@@ -351,8 +351,9 @@ def _batch_reduce(node: Node, items: Items) -> Batched | str:
     if refused is not None or 0 not in reduced_axes(node.op, integers(axes), len(shape)):
         return refused or Batched(node.attrs)
     others = axes.reshape(-1)[axes.reshape(-1) % len(shape) != 0]
-    if shape[0] == 1 and node.attrs.keep_dims and others.size:
-        return Batched(node.attrs, {1: others})  # nothing is reduced along an axis of 1
+    if shape[0] == 1 and others.size:  # nothing is reduced along an axis of 1
+        shapes = {} if node.attrs.keep_dims else {0: items.wide(shape)}
+        return Batched(node.attrs, {1: others}, shapes=shapes)
     return lifted(node, items, (0,), constants={1: next_axes(axes, len(shape))})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tflgpu.contract.uuids import UUID, read_uuid
 from tflgpu.errors import OptionError
 from tflgpu.errors.blame import shown
 from tflgpu.options.kinds import DIGITS, OptionKind, is_count, whole
@@ -55,21 +56,32 @@ class PlainName(OptionKind):
 
 @frozen
 class DeviceName(OptionKind):
-    """An index, or a part of a name."""
+    """An index, a part of a name, or a UUID."""
 
-    takes = "an index from 0, or part of a name"
+    takes = "an index from 0, part of a name, or uuid:UUID"
 
     def read(self, option: str, value: object) -> int | str:
-        """The index, or the part of a name."""
+        """The index, the part of a name, or "uuid:" and a UUID as `DeviceInfo.uuid` has it."""
+        if isinstance(value, str) and value.strip().lower().startswith(UUID):
+            found = read_uuid(value.strip()[len(UUID) :])
+            if found is None:
+                raise OptionError(
+                    f"{option} is {shown(value)}; behind {UUID} come 32 hexadecimal digits, as "
+                    "`tflgpu devices` and `nvidia-smi -L` show them (a part of a GPU, MIG-..., is "
+                    "chosen by its index or name)"
+                )
+            return UUID + found
         if isinstance(value, str) and value.strip():
             return value
         index = whole(value)
         if index is None or index < 0:
-            raise OptionError(f"{option} is an index from 0 or part of a name, not {shown(value)}")
+            raise OptionError(
+                f"{option} is an index from 0, part of a name, or uuid:UUID, not {shown(value)}"
+            )
         return index
 
     def parse(self, option: str, text: str) -> int | str:
-        """An index where the text is digits, else a part of a name."""
+        """An index where the text is digits, else a part of a name or a UUID."""
         return device_from_text(option, text)
 
 
@@ -146,11 +158,11 @@ class Nodes(OptionKind):
 
 
 def device_from_text(option: str, text: str) -> int | str:
-    """A device as a command line or an environment variable names it: an index, or a part of a
-    name; ``option`` is what the error calls it.
+    """A device as a command line or an environment variable names it: an index, a part of a
+    name, or a UUID; ``option`` is what the error calls it.
 
     Raises:
-        OptionError: it is neither.
+        OptionError: it is none of them.
     """
     text = text.strip()
     if text.lstrip("+-").isascii() and text.lstrip("+-").isdecimal() and len(text) <= DIGITS:

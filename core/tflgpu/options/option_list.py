@@ -36,7 +36,9 @@ class OptionList:
         origin="LiteRT 2",
     )
     device: int | str | None = option(
-        OrNone(DeviceName()), None, "Index in the backend's list, or part of the name; none picks."
+        OrNone(DeviceName()),
+        None,
+        "Index in the backend's list, part of the name, or `uuid:` and the UUID; none picks.",
     )
     allow_fallback: bool = option(
         Truth(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 
 import attrs
 import numpy as np
@@ -34,42 +34,30 @@ def broadcasts(mask: Shape, scores: Shape) -> bool:
     return all(m in (1, s) for m, s in zip(mask[::-1], scores[::-1], strict=False))
 
 
-def joined(mask: Shape, apart: Shape, scores: Shape) -> Shape | None:
-    """The shape of a mask of scores whose first axis is two, where it is one; None where that
-    cannot be."""
-    if len(apart) != len(scores) + 1 or (apart[0] * apart[1], *apart[2:]) != tuple(scores):
-        return None
-    whole = (1,) * (len(apart) - len(mask)) + tuple(mask)
-    if whole[:2] != apart[:2] and whole[:2] != (1, 1):
-        return None
-    return (whole[0] * whole[1], *whole[2:])
-
-
-def of_four_axes(mask: ReshapedValue, scores: Shape) -> ReshapedValue | None:
-    """A mask, where scores have four axes; None where it has no such form."""
-    shape = _mask_shape(mask.shape, scores)
-    plus = None if mask.plus is None else of_four_axes(mask.plus, scores)
-    if shape is None or (plus is None) is not (mask.plus is None):
-        return None
-    return attrs.evolve(mask, shape=shape, plus=plus)
-
-
-def _mask_shape(mask: Shape, scores: Shape) -> Shape | None:
-    """A mask's shape where scores have four axes; None where it has no such shape."""
-    if len(scores) == 4:
-        return mask
-    whole = (1,) * (len(scores) - len(mask)) + tuple(mask)
-    lead, wanted = whole[:-2], scores[:-2]
+def regrouped(mask: Shape, made: Shape, scores: Shape) -> Shape | None:
+    """The shape of a mask for ``scores``, which broadcasts to ``made``, the same numbers in a form
+    of more or fewer axes; None where it has none: it repeats in the middle of an axis then."""
+    whole = (1,) * (len(made) - len(mask)) + tuple(mask)
     found: list[int] = []
-    # Each of the two groups of axes that become one has to be there as a whole, or not at all.
-    groups = (
-        ((0, len(lead) - 1), (len(lead) - 1, len(lead))) if len(lead) > 1 else ((0, len(lead)),)
-    )
-    for start, end in groups:
-        size = math.prod(lead[start:end])
-        if size != 1 and lead[start:end] != wanted[start:end]:
+    for ours, theirs in _groups(made, scores):
+        sizes = [whole[axis] for axis in ours]
+        if all(size == 1 for size in sizes):
+            found += [1] * len(theirs)
+        elif sizes == [made[axis] for axis in ours]:
+            found += [scores[axis] for axis in theirs]
+        else:
             return None
-        found.append(size)
-    if len(groups) == 1:
-        found.append(1)
-    return (*found, *whole[-2:])
+    return tuple(found)
+
+
+def _groups(made: Shape, other: Shape) -> Iterator[tuple[range, range]]:
+    """The axes of two shapes of the same elements, by the fewest that make the same sizes."""
+    a = b = 0
+    while a < len(made) or b < len(other):
+        first, second, ours, theirs = a, b, 1, 1
+        while ours != theirs or (a, b) == (first, second):
+            if b == len(other) or (ours <= theirs and a < len(made)):
+                ours, a = ours * made[a], a + 1
+            else:
+                theirs, b = theirs * other[b], b + 1
+        yield range(first, a), range(second, b)

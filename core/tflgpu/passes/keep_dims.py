@@ -7,10 +7,12 @@ Normalization layers come in both forms; this leaves one, by three rewrites, eac
 also of the ops to its right:
 
     MEAN(x)                            RESHAPE(MEAN {keep_dims}(x))
-    RSQRT(RESHAPE(m))                  RESHAPE(RSQRT(m))            SQRT, ADD, SUB, MUL
+    RSQRT(RESHAPE(m))                  RESHAPE(RSQRT(m))           what is computed of means
     MUL(x, RESHAPE(m) to [c])          MUL(x, m of [1, 1, c])      DIV, ADD, SUB, SQUARED_DIFFERENCE
 
-RESHAPEs that then meet cancel (`remove_noops`).
+RESHAPEs that then meet cancel (`remove_noops`). A mean that no layer of normalization reads stays
+as it is: elsewhere the RESHAPE might cost a copy. Its layers are known by the difference from what
+they normalize, or by a RESHAPE behind elementwise nodes that puts the 1s back.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
 
-_MOVED = ("ADD", "SUB", "MUL", "RSQRT", "SQRT")
+#: Nodes in a row that compute with means.
+_FAR = 8
 _BROADCAST = ("ADD", "SUB", "MUL", "DIV", "SQUARED_DIFFERENCE")
 
 
@@ -32,30 +35,58 @@ def run(graph: Graph, context: PassContext) -> int:
     """Apply the three wherever they fit."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes("MEAN"):
-        _keep_dims(rewriter, node)
-    for node in rewriter.nodes(*_MOVED):
-        _move_reshape(rewriter, node)
+        _keep_dims(rewriter, context, node)
+    for node in rewriter.nodes():
+        if _computes(node, context):
+            _move_reshape(rewriter, context, node)
     for node in rewriter.nodes(*_BROADCAST):
         _drop_leading_ones(rewriter, node)
     return rewriter.edits
 
 
-def _keep_dims(rewriter: Rewriter, node: Node) -> None:
-    axes = node.input(1).data
+def _computes(node: Node, context: PassContext) -> bool:
+    """Whether a node computes each element of its one result, a number, of one element each."""
+    op = context.op(node)
+    elementwise = op is not None and len(node.outputs) == 1 and op.is_elementwise(node)
+    return elementwise and is_plain(node)
+
+
+def _keep_dims(rewriter: Rewriter, context: PassContext, node: Node) -> None:
+    axes, x = node.input(1).data, node.input(0)
     if axes is None or not is_plain(node) or not isinstance(node.attrs, Reduce):
         return
-    x = node.input(0)
-    # Only in a normalization layer: elsewhere the extra RESHAPE might cost a copy.
-    deviates = any(use.op in ("SQUARED_DIFFERENCE", "SUB") for use in rewriter.uses(x))
-    if node.attrs.keep_dims or not (deviates or _squared_difference(rewriter, x)):
+    if node.attrs.keep_dims:
         return
     found = reduced_axes("MEAN", integers(axes), len(x.shape))
-    kept = rewriter.value(reduced_shape(x.shape, found, keep_dims=True), x.dtype, x.name + "/mean")
+    shape = reduced_shape(x.shape, found, keep_dims=True)
+    deviates = any(use.op in ("SQUARED_DIFFERENCE", "SUB") for use in rewriter.uses(x))
+    if not (
+        deviates
+        or _squared_difference(rewriter, x)
+        or _put_back(rewriter, context, node.outputs[0], shape)
+    ):
+        return
+    kept = rewriter.value(shape, x.dtype, x.name + "/mean")
     inputs, attributes = list(node.inputs), Reduce(keep_dims=True)
     reshape = rewriter.replace([node], "RESHAPE", ReshapeAttrs(node.outputs[0].shape), [])
     rewriter.insert("MEAN", attributes, inputs, [kept], before=reshape, origins=reshape.origins)
     rewriter.set_input(reshape, 0, kept)
     rewriter.count()
+
+
+def _put_back(
+    rewriter: Rewriter, context: PassContext, value: Value, shape: Shape, far: int = _FAR
+) -> bool:
+    """Whether a RESHAPE makes ``shape`` of a mean, or of what elementwise nodes make of it."""
+    return any(
+        use.outputs[0].shape == shape
+        if use.op == "RESHAPE"
+        else far > 0
+        and _computes(use, context)
+        and use.outputs[0].shape == value.shape
+        and _put_back(rewriter, context, use.outputs[0], shape, far - 1)
+        for use in rewriter.uses(value)
+    )
 
 
 def _squared_difference(rewriter: Rewriter, value: Value) -> bool:
@@ -66,12 +97,12 @@ def _squared_difference(rewriter: Rewriter, value: Value) -> bool:
     return rewriter.producer(value, "SQUARED_DIFFERENCE") is not None
 
 
-def _move_reshape(rewriter: Rewriter, node: Node) -> None:
+def _move_reshape(rewriter: Rewriter, context: PassContext, node: Node) -> None:
     """From the operands of ``node`` to its result, where all are reshaped from one shape."""
-    if not is_plain(node):
-        return
     (result,) = node.outputs
-    sources = [_unreshaped(rewriter, v, result.shape) for v in node.inputs if v is not None]
+    sources = [
+        _unreshaped(rewriter, context, v, result.shape) for v in node.inputs if v is not None
+    ]
     shapes = {s.shape for s in sources if s is not None and not s.is_const}
     if len(shapes) != 1 or any(s is None for s in sources):
         return
@@ -87,21 +118,34 @@ def _move_reshape(rewriter: Rewriter, node: Node) -> None:
     rewriter.count()
 
 
-def _unreshaped(rewriter: Rewriter, value: Value, shape: Shape) -> Value | None:
-    """The tensor that ``value`` was reshaped from by dropping dimensions of 1; a constant of that
-    shape, or of one element, itself; else None."""
+def _unreshaped(
+    rewriter: Rewriter, context: PassContext, value: Value, shape: Shape
+) -> Value | None:
+    """The mean, or what is computed of means, that ``value`` was reshaped from, of more dimensions;
+    a constant of that shape, or of one element, itself; else None."""
     if value.is_const:
         return value if value.elements == 1 or value.shape == shape else None
     reshape = rewriter.producer(value, "RESHAPE")
     if reshape is None or value.shape != shape:
         return None
     source = reshape.input(0)
-    fewer = len(source.shape) > len(shape) and _no_ones(source.shape) == _no_ones(shape)
-    return source if fewer and rewriter.producer(source, "MEAN", *_MOVED) else None
+    fewer = len(source.shape) > len(shape)
+    return source if fewer and _of_means(rewriter, context, source) else None
 
 
-def _no_ones(shape: Shape) -> Shape:
-    return tuple(size for size in shape if size != 1)
+def _of_means(rewriter: Rewriter, context: PassContext, value: Value, far: int = _FAR) -> bool:
+    """Whether elementwise nodes make ``value`` of a mean that keeps its dimensions."""
+    maker = rewriter.producer(value)
+    if maker is None or maker.op == "MEAN":
+        return maker is not None and maker.attrs.keep_dims
+    return (
+        far > 0
+        and _computes(maker, context)
+        and any(
+            v is not None and v.shape == value.shape and _of_means(rewriter, context, v, far - 1)
+            for v in maker.inputs
+        )
+    )
 
 
 def _reshaped_constant(rewriter: Rewriter, value: Value, shape: Shape) -> Value:

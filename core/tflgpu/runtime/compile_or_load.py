@@ -21,7 +21,7 @@ from tflgpu.compiler import compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice
-from tflgpu.devices.device_options import node_choice
+from tflgpu.devices.device_options import unmatched_names
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.unknown import UnknownOp
@@ -95,7 +95,7 @@ def fresh_start(source: Source, opened: OpenedDevice) -> Start:
         raise _NotPlainError
     source.compiled = compiled = _compiled(opened, source)
     source.check()
-    unmatched = (f"tflgpu: {each}" for each in node_choice(opened.options).unmatched(graph))
+    unmatched = (f"tflgpu: {each}" for each in unmatched_names(opened.options, graph))
     return start_of(graph, compiled, report_of(graph, compiled), (*source.warnings, *unmatched))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 
 from tflgpu.backend_kit.progress import Progress, telling
 from tflgpu.checks.device import close_all
-from tflgpu.checks.overdue import close_what_ended
 from tflgpu.compiler.carried_state import CarriedState, Pairs, kept_by
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.parts import Part
@@ -86,7 +86,6 @@ class Loader:
                 memory_limit has no room for may); or the CPU side that was asked for cannot run
                 here. Errors of ``report`` pass through; the parts loaded so far are closed then.
         """
-        close_what_ended()
 
         def gone(index: int, reason: str, code: ReasonCode = ReasonCode.DEVICE_FAILED) -> Compiled:
             nonlocal whole
@@ -96,12 +95,12 @@ class Loader:
         variables = make_variables(compiled.graph)
         on_cpu = CpuLoader(self.cpu, self.known.ops(), variables)
         parts: list[LoadedPart] = []
-        kept = self._kept(compiled, pairs)
-        not_kept = dict(kept.refused)
+        kept = self._kept(compiled, pairs) if pairs else None
+        not_kept = {} if kept is None else dict(kept.refused)
         try:
             for index, part in enumerate(compiled.parts):
                 if part.delegated:
-                    loaded, held = kept.of(index, part)
+                    loaded, held = (part, ()) if kept is None else kept.of(index, part)
                     arrays = {v.id: np.zeros(v.shape, v.dtype.numpy) for v in held}
                     try:
                         states = (*part.states, *held)
@@ -148,7 +147,6 @@ class Loader:
         Raises:
             DeviceError: the device could not load it.
         """
-        close_what_ended()
         variables = {v.id: np.zeros(v.shape, v.dtype.numpy) for v in states}
         loaded = self._on_device(part, variables, states)
         try:
@@ -158,8 +156,6 @@ class Loader:
             raise
 
     def _kept(self, compiled: Compiled, pairs: Pairs) -> CarriedState:
-        if not pairs:
-            return CarriedState({}, {})
         why = self._keeps_nothing()
         if why:
             return CarriedState({}, {given: why for _, given in pairs})
@@ -201,7 +197,7 @@ class Loader:
         else:
             assert part.plan is not None
             self.known.plan_ready(self.device.info.backend, part.plan)
-            with telling(self.progress):
+            with telling(self.progress) if self.progress else nullcontext():
                 recording = self.device.load(part.plan, guard_bands=self.options.guard_bands)
         states = part.states if states is None else states
         state = self._state_buffers(part, recording, {v.id: variables[v.id] for v in states})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,11 +22,9 @@ from tflgpu.compiler.report_of import on_device
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.devices.device_options import precision_note, precision_on
-from tflgpu.devices.option_checks import objections
-from tflgpu.devices.partition_policy import partition_by
-from tflgpu.devices.renewal import Renewal
+from tflgpu.devices.device_options import objections, partition_by, precision_note, precision_on
 from tflgpu.errors import OptionError, StateError
+from tflgpu.errors.blame import attempt
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
@@ -80,7 +80,11 @@ class OpenedDevice(Holder):
         self._progress = progress
         self._closed = False
         self._guard = RunGuard("this delegate")
-        self._renewal = Renewal()
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        # Lost devices, each with its sessions: each hears by itself, at its next run, that its
+        # device is lost.
+        self._replaced: list[tuple[Device | NodeDevice, weakref.WeakSet[Session]]] = []
+        self._renewal = threading.Lock()
         self._times: TimeModel | None = None  # measured when it is first needed
         self._device: Device | NodeDevice | None = None
         self.belongs_to_process()
@@ -170,10 +174,16 @@ class OpenedDevice(Holder):
         )
 
     def used(self, opened: Callable[[], Session]) -> Session:
-        """A session on the device as it is now, which is closed after it."""
-        users = self._renewal.users()
+        """A session on the device as it is now, which is closed after it. Closes devices that were
+        replaced and have no session left."""
+        for entry in tuple(self._replaced):
+            if all(session.is_closed for session in entry[1]):
+                attempt(entry[0].close)  # nothing is expected of a lost one
+                if entry in self._replaced:
+                    self._replaced.remove(entry)
+        sessions = self._sessions
         session = opened()
-        users.add(session)
+        sessions.add(session)
         return session
 
     def renew(self, session: Session) -> None:
@@ -186,8 +196,13 @@ class OpenedDevice(Holder):
             StateError: closed, or opened before a fork.
         """
         self.check_open()
-        if self._device is not None:
-            self._renewal.replace(self._device, session, self._open)
+        device = self._device
+        with self._renewal:
+            if device is not None and session in self._sessions:
+                _LOG.warning("tflgpu: device %s is lost, and opened anew", device.info.name)
+                self._open()
+                self._replaced.append((device, self._sessions))
+                self._sessions = weakref.WeakSet()
 
     def check_open(self) -> None:
         """That it can be used.
@@ -207,7 +222,6 @@ class OpenedDevice(Holder):
         """A child may not touch its device."""
         if self._device is not None:
             super().after_fork()
-            self._renewal.after_fork()
             immortal(self._device)
 
     # Inside
@@ -227,7 +241,9 @@ class OpenedDevice(Holder):
         self.cpu.close()
         if self.inherited:
             return
-        self._renewal.close()
+        while self._replaced:
+            attempt(self._replaced[-1][0].close)
+            self._replaced.pop()
         if self._device is not None:
             self._device.close()
 
@@ -240,11 +256,12 @@ class OpenedDevice(Holder):
         self.partitioning = partition_by(self.options, self.choice)
         if self._device is None:
             return
-        try:
-            notes = objections(self.options, self._device, explicit=self.choice.explicit)
-        except OptionError:
-            self.close()
-            raise
-        for note in notes:
-            _LOG.warning("tflgpu: %s", note)
-        self.choice = attrs.evolve(self.choice, reasons=(*self.choice.reasons, *notes))
+        if isinstance(self._device, NodeDevice):
+            try:
+                notes = objections(self.options, self._device, explicit=self.choice.explicit)
+            except OptionError:
+                self.close()
+                raise
+            for note in notes:
+                _LOG.warning("tflgpu: %s", note)
+            self.choice = attrs.evolve(self.choice, reasons=(*self.choice.reasons, *notes))

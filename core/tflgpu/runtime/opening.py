@@ -26,7 +26,7 @@ from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
 from tflgpu.devices.choose import ALL_ON_CPU
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.devices.device_options import node_choice
+from tflgpu.devices.device_options import unmatched_names
 from tflgpu.errors import MemoryLimitError, SavedModelError, UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import with_all_results
@@ -374,7 +374,7 @@ def _report(graph: Graph, opened: OpenedDevice, compiled: Compiled) -> Delegatio
 
 
 def _warn_of_names(graph: Graph, opened: OpenedDevice) -> None:
-    for sentence in node_choice(opened.options).unmatched(graph):
+    for sentence in unmatched_names(opened.options, graph):
         _LOG.warning("tflgpu: %s", sentence)
 
 

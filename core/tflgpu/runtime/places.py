@@ -10,7 +10,7 @@ host memory, before or after a run, which works with every kind of part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -81,6 +81,33 @@ class Places:
             if isinstance(place, np.ndarray):
                 self.arrays[value_id] = place
         return answer
+
+    def refusal(self, value_id: int) -> Unsupported | None:
+        """Why a tensor cannot lie in a buffer of the device; None where it can."""
+        return self._refusal(self._values[value_id], self._ends(value_id))
+
+    def put_buffers(self, buffers: Mapping[int, Buffer | None]) -> Unsupported | None:
+        """As `put`, of several tensors, none of which has a `refusal`. Each recording is bound
+        once, since it records its commands anew.
+
+        Raises:
+            StateError, DeviceError: as `put`; of several parts, those that were bound stay so.
+        """
+        for part in self._parts:
+            sides = (
+                {i: buffers[v.id] for i, v in enumerate(values) if v.id in buffers}
+                for values in (part.inputs, part.outputs)
+            )
+            inputs, outputs = sides
+            answer = part.recording.bind(inputs, outputs) if inputs or outputs else None
+            if answer is not None:
+                return answer
+        for value_id, buffer in buffers.items():
+            self.arrays.pop(value_id, None)
+            self.buffers.pop(value_id, None)
+            if buffer is not None:
+                self.buffers[value_id] = buffer
+        return None
 
     def before(self, own: Any) -> list[tuple[Array, Array]]:
         """Copies that a run begins with: to where, from where. ``own`` are the session's arrays."""

@@ -18,6 +18,7 @@ from tflgpu.backend_kit.forks import Holder, immortal
 from tflgpu.backend_kit.output_sets import NoRoomError
 from tflgpu.checks.device import close_all
 from tflgpu.compiler.report import DelegationReport
+from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import Device
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
@@ -29,6 +30,11 @@ from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.loaded_part import LoadedPart, Traffic
 from tflgpu.runtime.places import Place, Places
 from tflgpu.runtime.stateful import Stateful
+
+_WATCHED = Unsupported(
+    "the accuracy guard reads inputs and outputs of its first runs in host memory; bind after "
+    "these, or leave accuracy_guard out"
+)
 
 
 class Watcher(Protocol):
@@ -276,15 +282,30 @@ class Session(Stateful, Holder):
             StateError, DeviceError: as there.
         """
         if self._watcher is not None:
-            return Unsupported(
-                "the accuracy guard reads inputs and outputs of its first runs in host memory; "
-                "bind after these, or leave accuracy_guard out"
-            )
-        if self._places is None:
-            self._places = Places(self._graph_inputs, self._graph_outputs, self._parts)
-        answer = self._places.put(value_id, place)
+            return _WATCHED
+        answer = self._own_places.put(value_id, place)
         self._replaced()
         return answer
+
+    def refusal(self, value_id: int) -> Unsupported | None:
+        """Why an input or output cannot lie in a buffer of the device; None where it can."""
+        return self._own_places.refusal(value_id) if self._watcher is None else _WATCHED
+
+    def put_buffers(self, buffers: Mapping[int, Buffer | None]) -> Unsupported | None:
+        """As `tflgpu.runtime.places.Places.put_buffers`.
+
+        Raises:
+            StateError, DeviceError: as there.
+        """
+        answer = self._own_places.put_buffers(buffers)
+        self._replaced()
+        return answer
+
+    @property
+    def _own_places(self) -> Places:
+        if self._places is None:
+            self._places = Places(self._graph_inputs, self._graph_outputs, self._parts)
+        return self._places
 
     def _replaced(self) -> None:
         """What a run copies, after something was put elsewhere."""

@@ -30,6 +30,7 @@ from tflgpu.tools.contestants import (
     litert_gpu,
     on_tflgpu,
 )
+from tflgpu.tools.copy_times import copy_times
 from tflgpu.tools.energy import cpu_counter, gpu_counter, measure_energy
 from tflgpu.tools.machine import machine, usable_cpus, versions
 from tflgpu.tools.measurement import Benchmark, Measurement, Stages
@@ -319,7 +320,10 @@ def device_stages(opened: OnTflgpu, stages: Stages, inputs: Inputs) -> Stages:
     opened.invoke()
     opened.take()
     copied = interpreter.copied
-    stages = attrs.evolve(stages, to_device=copied.to_device, to_host=copied.to_host)
+    moved = (copied.to_device, copied.to_host)
+    stages = attrs.evolve(stages, to_device=moved[0], to_host=moved[1])
+    if opened.report.backend:
+        stages = attrs.evolve(stages, copies=copy_times(interpreter, inputs, moved))
     try:
         profile = interpreter.profile(_PROFILED)
     except TflgpuError as error:

@@ -106,7 +106,7 @@ def gap_of(output: Array, reference: Array, quantization: tuple[float, int] = (0
     judged = np.isfinite(y)
     finite = judged & np.isfinite(x)
     apart = np.abs(x[finite] - y[finite])
-    scale = float(np.abs(y[judged]).max(initial=0.0)) or 1.0
+    scale = reach_of(y) or 1.0
     norm = float(np.sqrt(np.mean(np.square(np.abs(y[judged]))))) if judged.any() else 0.0
     rms = float(np.sqrt(np.mean(np.square(apart)))) if apart.size else 0.0
     bins = np.bincount(np.digitize(apart / scale, BINS), minlength=len(BINS) + 1)
@@ -127,6 +127,11 @@ def real(array: Array, quantization: tuple[float, int]) -> Array:
     scale, zero = quantization
     wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
     return (wide - zero) * scale if scale else wide
+
+
+def reach_of(array: Array) -> float:
+    """The largest magnitude of the finite elements of an array; 0 where there are none."""
+    return float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
 
 
 def other_classes(output: Array, reference: Array) -> float:

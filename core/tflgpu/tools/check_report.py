@@ -24,7 +24,8 @@ _STYLE = (
 
 def verdict(result: CheckFields) -> str:
     """The result in a sentence."""
-    where = f"{result.report.backend} ({result.report.device}, {result.report.precision})"
+    ran = result.report
+    where = f"{ran.backend} ({ran.device}, {ran.precision})" if ran.backend else "the CPU"
     said = "agrees with" if result.agrees else "DIFFERS from"
     samples = "1 sample" if result.samples == 1 else f"{result.samples} samples"
     return f"{where} {said} {result.reference} on {samples}"

@@ -10,9 +10,10 @@ from typing import Any
 
 import attrs
 
+from tflgpu.devices.nvml import load_nvml
+
 #: Where Linux has the counters of processors.
 _POWERCAP = Path("/sys/class/powercap")
-_LIBRARIES = ("libnvidia-ml.so.1", "nvml.dll")
 _NAME_SIZE = 96
 
 #: Joules since some moment in the past.
@@ -69,7 +70,7 @@ def gpu_counter(device: str, library: Any = None) -> Counter | str:
         device: As the API calls it, which for NVIDIA's is the driver's own name.
         library: NVML; None loads it.
     """
-    nvml = _load_nvml() if library is None else library
+    nvml = load_nvml() if library is None else library
     if nvml is None:
         return f"energy of {device}: NVIDIA's management library (NVML) is not here"
     if nvml.nvmlInit_v2():
@@ -118,12 +119,3 @@ def cpu_counter(folder: Path = _POWERCAP) -> Counter | str:
         return total * 1e-6
 
     return joules
-
-
-def _load_nvml() -> Any:
-    for name in _LIBRARIES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None

@@ -11,6 +11,7 @@ import attrs
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.memory_use import MemoryUse
+from tflgpu.tools.copy_times import CopyTimes
 from tflgpu.tools.difference import Difference
 from tflgpu.tools.energy import Energy
 from tflgpu.tools.spread import LatencySpread
@@ -26,7 +27,7 @@ class Stages:
         inputs: Copying inputs to where the run reads them, by the host.
         invoke: The run.
         device: Of it, the kernels, by the device's own timers, in runs of their own.
-        upload, download: Of it, copying between host memory and the device's.
+        copies: Of it, copying between host memory and the device's.
         outputs: Copying the outputs, by the host.
         to_device, to_host: Bytes that a run copies.
         reason: Why the device's time is not told; "" where it is, and for other runtimes.
@@ -36,8 +37,7 @@ class Stages:
     invoke: float
     outputs: float
     device: float | None = None
-    upload: float | None = None
-    download: float | None = None
+    copies: CopyTimes = attrs.Factory(CopyTimes)
     to_device: int | None = None
     to_host: int | None = None
     reason: str = ""

@@ -92,7 +92,7 @@ class Task:
             self.model: Model | Pool = model
         else:
             self.model = Model(model, **options)
-        one = self.model._models[-1] if isinstance(self.model, Pool) else self.model  # noqa: SLF001
+        one = self.model._model if isinstance(self.model, Pool) else self.model  # noqa: SLF001
         interpreter = one._interpreter  # noqa: SLF001
         content = interpreter._model.content  # noqa: SLF001
         try:

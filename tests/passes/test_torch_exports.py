@@ -1,0 +1,302 @@
+"""Layers as litert-torch writes them: how many kernels they are, with a pass and without it, and
+that all give what LiteRT gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu.devices import targets
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.passes import find_attention
+from tflgpu.runtime.opening import compiled_on
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+
+from tests.compiler.test_found_attention import Building
+from tests.running import allocate_and_run, outputs
+
+litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+
+
+def drawn(content: bytes) -> list[Array]:
+    graph, rng = read_model(content).subgraphs[0], np.random.default_rng(5)
+    shapes = [graph.tensors[i].shape for i in graph.inputs]
+    return [rng.uniform(-2, 2, shape).astype(np.float32) for shape in shapes]
+
+
+def ops(content: bytes) -> list[str]:
+    """The operators that are left."""
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1, enable_serialization=False) as delegate:
+        graph = build_graph(read_model(content), 0, delegate.provider.ops)
+        return [node.op for node in compiled_on(graph, delegate.provider).graph]
+
+
+def ran(content: bytes, given: Sequence[Array], **options: Any) -> tuple[list[Array], int]:
+    """Results of the NumPy interpreter of kernels, and how many kernels there were."""
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=1, enable_serialization=False) as delegate,
+        tflgpu.Interpreter(
+            model_content=content, experimental_delegates=[delegate], **options
+        ) as interpreter,
+    ):
+        allocate_and_run(interpreter, given)
+        assert interpreter.report.fully_delegated
+        return outputs(interpreter), interpreter.report.dispatches
+
+
+def without(patch: pytest.MonkeyPatch, name: str) -> None:
+    """Compile without a pass."""
+    if name == "find_attention":
+        patch.setattr(find_attention, "run", lambda *_: frozenset())
+        return
+    every = targets.default_passes
+    patch.setattr(
+        targets, "default_passes", lambda more=(): [p for p in every(more) if p.name != name]
+    )
+
+
+def check(
+    content: bytes, kernels: int, off: str, patch: pytest.MonkeyPatch, rtol: float = 3e-6
+) -> None:
+    """As many kernels, more without the pass ``off``, and results like LiteRT's with it and
+    without."""
+    given = drawn(content)
+    theirs = litert.Interpreter(model_content=content)
+    allocate_and_run(theirs, given)
+    found, count = ran(content, given)
+    assert count == kernels
+    with patch.context() as here:
+        without(here, off)
+        plain, count = ran(content, given)
+    assert count > kernels
+    for expected, *ours in zip(outputs(theirs), found, plain, strict=True):
+        for one in ours:
+            scale = float(np.abs(expected).max())
+            np.testing.assert_allclose(one, expected, rtol=0, atol=rtol * scale)
+
+
+def mean(b: Building, x: int, *axes: int) -> int:
+    """One that leaves out its axes."""
+    shape = [size for axis, size in enumerate(b.shape(x)) if axis not in axes]
+    return b.op("MEAN", [x, b.const(axes, DType.I32)], shape)
+
+
+# Normalization
+
+
+def rms(shape: tuple[int, ...] = (2, 5, 8), *, axis: int = 2, again: int | None = None) -> bytes:
+    """T5's: the mean leaves out its axis, which comes back behind the epsilon."""
+    b = Building()
+    x = b.given(*shape)
+    total = b.with_("ADD", mean(b, b.with_("MUL", x, x), axis), b.const(1e-5))
+    kept = [1 if at == (axis if again is None else again) else s for at, s in enumerate(shape)]
+    root = b.reshaped(total, *kept)
+    y = b.with_("MUL", x, b.op("RSQRT", [root], kept))
+    return b.model(b.with_("MUL", y, b.const(np.linspace(0.5, 2, shape[-1]))))
+
+
+def layer(shape: tuple[int, ...] = (1, 5, 8)) -> bytes:
+    """Moments over the first axis, of size 1, and the last one."""
+    b = Building()
+    x, kept = b.given(*shape), (*shape[:-1], 1)
+    average = mean(b, x, 0, 2)
+    squares = b.with_("SQUARED_DIFFERENCE", x, b.reshaped(average, *kept))
+    total = b.with_("ADD", mean(b, squares, 0, 2), b.const(1e-5))
+    root = b.op("RSQRT", [total], b.shape(total))
+    shift = b.with_("SUB", b.const(0.0), b.with_("MUL", average, root))
+    y = b.with_("MUL", x, b.reshaped(root, *kept))
+    return b.model(b.with_("ADD", y, b.reshaped(shift, *kept)))
+
+
+def test_rms_norm_whose_mean_leaves_out_its_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(rms(), 1, "keep_dims", monkeypatch)
+
+
+def test_a_mean_of_another_axis_than_comes_back_stays() -> None:
+    content = rms((2, 5, 5), axis=1, again=2)
+    _, kernels = ran(content, drawn(content))
+    assert kernels > 2
+
+
+def test_layer_norm_over_an_axis_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(layer(), 1, "keep_dims", monkeypatch)
+
+
+def test_layer_norm_of_several_items() -> None:
+    content = layer()
+    given = np.random.default_rng(1).normal(size=(3, 5, 8)).astype(np.float32)
+    (found,), kernels = ran(content, [given], batch=3)
+    assert kernels == 1
+    for item, ours in zip(given, found, strict=True):
+        theirs = litert.Interpreter(model_content=content)
+        allocate_and_run(theirs, [item[None]])
+        np.testing.assert_allclose(ours, outputs(theirs)[0][0], rtol=0, atol=1e-5)
+
+
+# Attention
+
+N, T, S, H, D = 2, 5, 7, 8, 4
+
+
+def attention(
+    *, items: int = 1, mask: Sequence[int] | None = None, tokens_first: bool = False,
+    factor: Any = 0.6, rows: Sequence[int] = (T,), behind: Sequence[int] = (),
+) -> bytes:  # fmt: skip
+    """As torch has it: the root of the scale on either side, and one axis for items and heads
+    around each product. A mask is added behind a RESHAPE to ``behind``, if that is a shape."""
+    b = Building()
+
+    def operand(tokens: int, width: int) -> int:
+        if not tokens_first:
+            return b.given(items, N, tokens, width)
+        return b.transposed(b.given(items, tokens, N, width), 0, 2, 1, 3)
+
+    q, k, v = operand(T, H), operand(S, H), operand(S, D)
+    q = b.with_("MUL", q, b.const(factor))
+    k = b.transposed(b.with_("MUL", k, b.const(factor)), 0, 1, 3, 2)
+    q, k = b.reshaped(q, items * N, *rows, H), b.reshaped(k, items * N, *rows[:-1], H, S)
+    scores = b.product(q, k)
+    if behind:
+        scores = b.reshaped(scores, *behind)
+    if mask is not None:
+        scores = b.with_("ADD", scores, b.given(*mask))
+    shares = b.softmax(b.reshaped(scores, items, N, T, S))
+    y = b.product(b.reshaped(shares, items * N, T, S), b.reshaped(v, items * N, S, D))
+    y = b.transposed(b.reshaped(y, items, N, T, D), 0, 2, 1, 3)
+    return b.model(b.reshaped(y, items, T, N * D))
+
+
+@pytest.mark.parametrize(
+    ("how", "kernels"),
+    [
+        ({}, 1), ({"items": 3}, 1), ({"tokens_first": True, "items": 2}, 1), ({"factor": [2.0]}, 1),
+        ({"mask": (1, N, T, S)}, 1),  # T5's, which gives the scores an axis more
+        ({"mask": (3, 1, T, S), "items": 3, "behind": (3, N, T, S)}, 1),
+        ({"mask": (1, S), "items": 3}, 1),
+        ({"mask": (T, S), "behind": (1, 1, N, T, S)}, 1),
+        ({"mask": (2, 1, N, T, S), "items": 2, "behind": (2, 1, N, T, S)}, 1),
+        ({"mask": (2, 1, 1, S), "items": 2, "behind": (2, N, T, S)}, 1),
+    ],
+)  # fmt: skip
+def test_attention(how: Any, kernels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = attention(**how)
+    assert "ATTENTION" in ops(content)
+    check(content, kernels, "find_attention", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "factor", [[[[1.0]], [[2.0]]], np.linspace(0.5, 1, H), np.inf], ids=["heads", "numbers", "inf"]
+)
+def test_factors_that_are_no_scale_stay(factor: Any) -> None:
+    found = ops(attention(factor=factor))
+    assert (found.count("ATTENTION"), found.count("MUL")) == (1, 2)
+    assert "MUL" not in ops(attention())
+
+
+def test_a_mask_that_repeats_within_an_axis_stays() -> None:
+    """Two items and two heads are one axis of four; a mask for each head has no form for it."""
+    b = Building()
+    q, k, v = b.given(4, T, H), b.given(4, S, H), b.given(4, S, D)
+    scores = b.reshaped(b.product(q, k, adj_y=True), 2, 2, T, S)
+    scores = b.reshaped(b.with_("ADD", scores, b.given(1, 2, T, S)), 4, T, S)
+    content = b.model(b.product(b.softmax(scores), v))
+    assert "ATTENTION" in ops(content)  # of two axes that the mask has
+    b = Building()
+    q, k, v = b.given(1, 4, T, H), b.given(1, 4, S, H), b.given(1, 4, S, D)
+    scores = b.reshaped(b.product(q, k, adj_y=True), 2, 2, T, S)
+    scores = b.reshaped(b.with_("ADD", scores, b.given(1, 2, T, S)), 1, 4, T, S)
+    assert "ATTENTION" not in ops(b.model(b.product(b.softmax(scores), v)))
+
+
+def multi_query(
+    *, bias: bool = False, constant: bool = False, mask: Sequence[int] | None = None,
+    activation: int = 0,
+) -> bytes:  # fmt: skip
+    """Heads that share keys and values: the matrices of all queries by those of one head."""
+    b = Building()
+    rng = np.random.default_rng(2)
+    q = b.with_("MUL", b.given(1, T, N, H), b.const(0.5))
+    k = b.const(rng.normal(size=(S, H))) if constant else b.reshaped(b.given(1, S, H), S, H)
+    v = b.transposed(b.reshaped(b.given(1, S, D), S, D), 1, 0)
+    more = [b.const(np.linspace(0, 1, S))] if bias else []
+    q = b.reshaped(q, T * N, H)
+    scores = b.op(
+        "FULLY_CONNECTED", [q, k, *more], (T * N, S), fused_activation_function=activation
+    )
+    scores = b.reshaped(scores, 1, T, N, S)
+    if mask is not None:
+        scores = b.with_("ADD", scores, b.given(*mask))
+    shares = b.reshaped(b.softmax(scores), T * N, S)
+    return b.model(b.op("FULLY_CONNECTED", [shares, v], (T * N, D)))
+
+
+@pytest.mark.parametrize("mask", [None, (1, T, 1, S), (S,)])
+def test_multi_query_attention(mask: Sequence[int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = multi_query(mask=mask)
+    assert ("ATTENTION" in ops(content)) == (mask is None or len(mask) == 1)
+    if "ATTENTION" in ops(content):
+        check(content, 1, "find_attention", monkeypatch)
+
+
+@pytest.mark.parametrize("how", [{"bias": True}, {"constant": True}, {"activation": 1}])
+def test_products_with_weights_or_more_stay(how: Any) -> None:
+    assert "ATTENTION" not in ops(multi_query(**how))
+
+
+# Dense layers of sequences
+
+
+def dense(b: Building, x: int, units: int) -> int:
+    rng = np.random.default_rng(4)
+    weights = b.const(rng.normal(size=(units, b.shape(x)[-1])))
+    made = (int(np.prod(b.shape(x)[:-1])), units)
+    return b.op("FULLY_CONNECTED", [x, weights, b.const(rng.normal(size=units))], made)
+
+
+def residual(lead: Sequence[int] = (1,), also: str = "") -> bytes:
+    """An ADD of [1, n, c] and [n, c]."""
+    b = Building()
+    x = b.given(*lead, 5, 8)
+    made = dense(b, b.reshaped(x, 5, 8), 8)
+    total = b.with_("ADD", x, made)
+    return b.model(total, *([b.with_("MUL", made, made)] if also else []))
+
+
+def swish(also: str = "", *, half: bool = False) -> bytes:
+    b = Building()
+    made = b.reshaped(dense(b, b.given(2, 3, 8), 12), 2, 3, 12)
+    share = b.op("LOGISTIC", [made], (2, 3, 12))
+    share = b.with_("MUL", share, b.const([[0.5]])) if half else share
+    y = b.with_("MUL", made, share)
+    more = {"gate": share, "dense": made, "": None}[also]
+    return b.model(y, *([] if more is None else [b.op("ABS", [more], (2, 3, 12))]))
+
+
+@pytest.mark.parametrize("lead", [(1,), (1, 1)])
+def test_a_residual_with_an_axis_more(lead: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    check(residual(lead), 1, "sink_reshapes", monkeypatch)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_value_times_its_gate_behind_a_reshape(
+    half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(swish(half=half), 1, "sink_reshapes", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "content", [residual(also="dense"), swish("gate"), swish("dense")],
+    ids=["residual", "gate", "dense"],
+)  # fmt: skip
+def test_what_others_read_too_is_stored(content: bytes) -> None:
+    given = drawn(content)
+    theirs = litert.Interpreter(model_content=content)
+    allocate_and_run(theirs, given)
+    found, kernels = ran(content, given)
+    assert kernels > 1
+    for ours, expected in zip(found, outputs(theirs), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
