@@ -147,9 +147,18 @@ def test_a_result_that_something_else_needs_stays(device: Device) -> None:
     net = Net()
     x = net.input(3, 8)
     cut = net.slice(x, (0, 0), (3, 4))
-    double, soft = net.op("TANH", cut), net.op("SOFTMAX", cut, beta=1.0)
-    net.check(device, ["slice", "tanh", "softmax"], double, soft)
-    net.check(device, ["slice", "tanh", "softmax"], cut, double, soft)
+    double, total = net.op("TANH", cut), net.op("CUMSUM", cut, net.ints(1))
+    net.check(device, ["slice", "tanh", "cumsum"], double, total)
+    net.check(device, ["slice", "tanh", "cumsum"], cut, double, total)
+
+
+def test_rows_are_read_in_place(device: Device) -> None:
+    net = Net()
+    x = net.input(4, 3, 20)
+    part = net.slice(x, (1, 0, 8), (2, 3, 7))
+    soft = net.op("SOFTMAX", net.transpose(part, 1, 0, 2), beta=1.0)
+    mean = net.op("MEAN", net.op("NEG", part), net.ints(2), keep_dims=True)
+    net.check(device, ["softmax", "mean"], soft, mean)
 
 
 def test_what_is_dear_is_not_computed_often(device: Device) -> None:

@@ -119,7 +119,7 @@ def test_rms_norm_whose_mean_leaves_out_its_axis(monkeypatch: pytest.MonkeyPatch
 def test_a_mean_of_another_axis_than_comes_back_stays() -> None:
     content = rms((2, 5, 5), axis=1, again=2)
     _, kernels = ran(content, drawn(content))
-    assert kernels > 2
+    assert kernels > 1
 
 
 def test_layer_norm_over_an_axis_of_one(monkeypatch: pytest.MonkeyPatch) -> None:

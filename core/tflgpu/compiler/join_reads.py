@@ -30,6 +30,8 @@ from tflgpu.lowering.rule import Site
 #: Most additions of vectors that a launch less may cost: the smaller GPUs make as many in the time
 #: that it takes.
 _MAX_WORK = 1 << 18
+#: Most vectors that a kernel may read more than once where they lie scattered: caches hold them.
+_MAX_STRIDED = 1 << 16
 #: Most that the copies of its code may cost in kernels, beyond the first.
 _MAX_COPIES = 256
 _TYPES = (DType.F32, DType.F16, DType.I32, DType.BOOL)
@@ -150,8 +152,8 @@ class JoinReads:
         if reader.owners or site.precision is not self._site_of(group.head).precision:
             return False
         ids = {v.id for v in results}
-        others = () if reader.rule.pointwise else (*reader.before, reader.head)
-        if any(v.id in ids for v in self._roots(others)):
+        by_head = any(v.id in ids for v in self._roots((*reader.before, reader.head)))
+        if by_head and not reader.rule.reads_once:
             return False
         mine, its = self._measured(reader), self._measured(group)
         if mine is None or its is None or its.kernels != len(group.head.outputs):
@@ -162,9 +164,15 @@ class JoinReads:
             return False
         if self._buffers(reader, group) > site.caps.max_bindings:
             return False
-        vectors = _vectors(reader.result) * (loads if reader.rule.pointwise else 1)
-        again = max(0, vectors - sum(_vectors(v) for v in results))
-        return self._only_moves(group) or again * each <= _MAX_WORK
+        own = sum(_vectors(v) for v in results)
+        if reader.rule.pointwise:
+            read = _vectors(reader.result) * loads
+        else:
+            read = own * loads if by_head else _vectors(reader.result)
+        again = max(0, read - own)
+        if self._only_moves(group) and (reader.rule.pointwise or own <= _MAX_STRIDED):
+            return True
+        return again * each <= _MAX_WORK
 
     def _cost(self, group: Group) -> int:
         """What it costs with all that it computes in its loads."""

@@ -171,4 +171,4 @@ def _elements(k: Builder, domain: Domain, plan: Shape2, part: Expr) -> Expr:
     return k.splat(chosen, 4)
 
 
-RULES = (KernelRule(NAME, "team", _build, takes(FLOATS)),)
+RULES = (KernelRule(NAME, "team", _build, takes(FLOATS), reads_once=True),)
