@@ -97,10 +97,32 @@ def test_without_a_device_it_says_so(
     install(cpu_ref=cpu_ref)
     result = tflgpu("inspect", scale)
     assert result.exit_code == 0
-    assert "There is no device here" in result.stderr
+    assert "there is no GPU here (see `tflgpu devices`), so `tflgpu run` uses the CPU" in (
+        result.stderr
+    )
     assert "judged by cpu_ref (NumPy kernel interpreter" in result.stdout
     note = json.loads(tflgpu("inspect", scale, "--json").stdout)["note"]
-    assert "There is no device here" in note
+    assert "there is no GPU here" in note
+
+
+def test_what_computes_on_the_cpu_stands_in_for_a_gpu(
+    tflgpu: Tflgpu, scale: Path, require_backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `run` does, `inspect` takes such a device only by its name."""
+    require_backend("opencl")
+    for variable in ("TFLGPU_BACKEND", "TFLGPU_DEVICE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
+    ran = tflgpu("run", scale, "--runs", 1)
+    said = "there is no GPU here (see `tflgpu devices`), so `tflgpu run` uses the CPU"
+    on_cpu = "run on the CPU" in ran.stdout
+    result = tflgpu("inspect", scale)
+    assert (said in result.stderr) == on_cpu
+    assert ("runs it there" in result.stderr) == on_cpu
+    assert said not in tflgpu("inspect", scale, "--backend", "opencl").stderr
+    monkeypatch.setenv("TFLGPU_BACKEND", "opencl")
+    assert said not in tflgpu("inspect", scale).stderr
+    assert "run on opencl" in tflgpu("run", scale, "--runs", 1).stdout
 
 
 def test_without_any_backend_it_is_an_error(tflgpu: Tflgpu, scale: Path, install: Any) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
-import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tflgpu.demo import load_digits
+from tflgpu.cli.app import make_app
 
 ROOT = Path(__file__).parents[2]
 _VERSION = re.compile(r"\d+\.\d+\.\d+\)")
@@ -42,14 +39,7 @@ def one_line(text: str) -> str:
 
 
 def put_model(folder: Path) -> None:
-    """The model that pages call "model.tflite": seven operators; and the picture "digit.png"."""
-    shutil.copy(ROOT / "core/tflgpu/demo/digits.tflite", folder / "model.tflite")
-    (folder / "digit.png").write_bytes(_digit())
-
-
-def _digit() -> bytes:
-    image = pytest.importorskip("PIL.Image", reason="needs tflgpu[image]")
-    pixels = np.rint(load_digits().images[0, 0, :, :, 0] * 255).astype(np.uint8)
-    written = io.BytesIO()
-    image.fromarray(pixels).resize((160, 160), image.Resampling.NEAREST).save(written, "PNG")
-    return written.getvalue()
+    """The files that pages name, as `tflgpu demo --save` writes them: "model.tflite", which has
+    seven operators, "first.tflite", "second.tflite", the picture "digit.png"."""
+    pytest.importorskip("PIL.Image", reason="needs tflgpu[image]")
+    make_app()(["demo", "--save", str(folder)], standalone_mode=False)

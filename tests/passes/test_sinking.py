@@ -13,7 +13,7 @@ from tflgpu.ir.graph import Value
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import (
     fuse_after_filter,
-    merge_transposes,
+    merge_moves,
     remove_noops,
     sink_reshapes,
     sink_transposes,
@@ -25,7 +25,7 @@ from tflgpu.tflite.read import read_model
 
 from tests.passes.harness import CONTEXT, RELU, Maker, check, names
 
-PASSES = [remove_noops.PASS, merge_transposes.PASS, sink_transposes.PASS]
+PASSES = [remove_noops.PASS, merge_moves.PASS, sink_transposes.PASS]
 
 
 def first(g: Maker, x: Value) -> Value:
@@ -187,7 +187,7 @@ def test_a_conformer_loses_most_of_its_transposes(model_path: Callable[[str], Pa
     before = names(graph)
     run_passes(graph, default_passes(), CONTEXT)
     assert before.count("TRANSPOSE") == 14
-    assert names(graph).count("TRANSPOSE") == 8
+    assert names(graph).count("TRANSPOSE") == 7
     # Biases behind reshapes are in the filters now.
     convs = [n for n in graph.nodes if "CONV" in n.op]
     assert len(convs) == 3

@@ -19,6 +19,8 @@ from tflgpu.errors import InputError, TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import CPU
 from tflgpu.plugins.registry import registry
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 
 WRONG = 1
 _LEAST_ACCURACY = 0.95
@@ -53,7 +55,7 @@ def demo(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Write the model of the documents' examples, and ten of its images, and end.",
+            help="Write the models and images of the documents' examples, and end.",
         ),
     ] = None,
 ) -> None:
@@ -92,7 +94,8 @@ def demo(
 
 
 def _save(digits: Digits, folder: Path) -> None:
-    """`model.tflite`, and an image of each digit, ready to be its input, in `images/`."""
+    """The files that the documents name: `model.tflite`, an image of each digit in `images/`, ready
+    to be its input, and one as a picture; two models that add 1, for one after the other."""
     images = folder / "images"
     try:
         images.mkdir(parents=True, exist_ok=True)
@@ -100,9 +103,29 @@ def _save(digits: Digits, folder: Path) -> None:
         for digit in range(10):
             at = int(np.flatnonzero(digits.labels == digit)[0])
             np.save(images / f"digit_{digit}.npy", digits.images[at])
+        for name, ends in (("first", ("image", "features")), ("second", ("features", "result"))):
+            (folder / f"{name}.tflite").write_bytes(_adding(*ends))
+        _picture(digits, folder / "digit.png")
     except OSError as error:
         raise InputError(f"cannot write into {folder}: {error}") from error
     console.say(f"{folder / 'model.tflite'}, {images}: 10 images of 1 x 8 x 8 x 1, 0 to 1")
+
+
+def _adding(source: str, result: str) -> bytes:
+    """A model of one ADD of 1, f32 [1,16,16,3]."""
+    x, y = (TensorSpec(name, (1, 16, 16, 3)) for name in (source, result))
+    tensors = [x, TensorSpec("one", (), data=np.float32(1)), y]
+    return write_model(ModelSpec(tensors, [OperatorSpec("ADD", {}, (0, 1), (2,))], (0,), (2,)))
+
+
+def _picture(digits: Digits, path: Path) -> None:
+    try:
+        from PIL import Image
+    except ImportError:
+        console.note(f"{path} is not written: it takes Pillow, `pip install tflgpu[image]`")
+        return
+    pixels = np.rint(digits.images[0, 0, :, :, 0] * 255).astype(np.uint8)
+    Image.fromarray(pixels).resize((160, 160), Image.Resampling.NEAREST).save(path)
 
 
 def _on_devices(digits: Digits, count: int) -> Iterator[_Result]:

@@ -9,21 +9,30 @@ from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.plugins.registry import registry
 
+_NO_GPU = (
+    "there is no GPU here (see `tflgpu devices`), so `tflgpu run` uses the CPU. What a GPU would "
+    "take is judged by "
+)
+
 
 def judge(
     backend: str | None, device: int | str | None, numerics: Numerics = Numerics.FLOAT
 ) -> tuple[GpuDelegate, str]:
     """A delegate that has a device, and a note on it where it is not one that would be used.
 
-    Where nothing that runs kernels is found, a device that only emulates one stands in: it has
-    the kernels that every backend has, if not the limits of any real GPU.
+    `tflgpu run` takes a GPU, or the device that is named, and the CPU otherwise. Where there is no
+    GPU a device that computes on the CPU stands in for one here: it has the kernels that every
+    backend has, if not the limits of any real GPU.
 
     Raises:
         DeviceError: the backend or device asked for is not there, or nothing can stand in.
     """
     delegate = quiet_delegate(backend=backend, device=device, quantized_numerics=numerics)
     if delegate.device is not None:
-        return delegate, ""
+        info, choice = delegate.device.info, delegate.choice
+        if choice.explicit or choice.judgement.is_gpu(info):
+            return delegate, ""
+        return delegate, f"{_NO_GPU}{info.name}; --backend {info.backend} runs it there"
     delegate.close()
     known = registry()
     for name in known.backends:
@@ -33,9 +42,6 @@ def judge(
             except TflgpuError:
                 continue
             if not isinstance(stand_in.device, NodeDevice):
-                return stand_in, (
-                    "There is no device here (see `tflgpu devices`): everything would run on the "
-                    f"CPU. What a GPU would take is judged by {info.name}"
-                )
+                return stand_in, f"{_NO_GPU}{info.name}"
             stand_in.close()
     raise DeviceError("there is no device here, and nothing that could stand in for one")

@@ -73,6 +73,7 @@ class TfliteModelHandler(
         batch: int = 1,
         options: Mapping[str, Any] | None = None,
         large_model: bool = False,
+        keep_errors: bool = False,
         **beam: Any,
     ) -> None:
         """Say how to open a model; workers open it.
@@ -84,13 +85,17 @@ class TfliteModelHandler(
                 so many examples, unless `beam` says otherwise.
             options: Of `tflgpu.Model`, such as ``{"device": "..."}``.
             large_model: Whether the processes of a worker share one copy of the model.
+            keep_errors: What becomes of an example that does not fit: with True its result has the
+                `InputError` as its inference, and the others of its batch are computed without it;
+                otherwise the whole batch fails, as Beam has it.
             beam: What Beam's `ModelHandler` takes besides, such as ``max_batch_size``.
         """
         super().__init__(large_model=large_model, **beam)
-        self._model = model
+        self._model = self._first = model
         self._batch = batch
         self._options = dict(options or {})
         self._is_shared = large_model
+        self._keep_errors = keep_errors
 
     def load_model(self) -> LoadedModel:
         """Open the model, in a worker.
@@ -113,14 +118,20 @@ class TfliteModelHandler(
         """One result for each example.
 
         Raises:
-            InputError: as `LoadedModel.predict`, or there are ``inference_args``, which a
-                `.tflite` model does not have.
+            InputError: as `LoadedModel.predict`, unless errors are kept; or there are
+                ``inference_args``, which a `.tflite` model does not have.
             DeviceError: the device failed.
         """
         if inference_args:
             raise InputError(f"a .tflite model takes no inference_args: {sorted(inference_args)}")
         model_id = self._model if isinstance(self._model, str) else None
-        answers = model.predict(batch)
+        answers: Sequence[Any]
+        try:
+            answers = model.predict(batch)
+        except InputError:
+            if not self._keep_errors:
+                raise
+            answers = [_alone(model, example) for example in batch]
         return [
             PredictionResult(example, answer, model_id)
             for example, answer in zip(batch, answers, strict=True)
@@ -139,9 +150,17 @@ class TfliteModelHandler(
         return self._is_shared
 
     def update_model_path(self, model_path: str | None = None) -> None:
-        """Take another file from now on, as Beam's side input of models names it."""
-        self._model = model_path or self._model
+        """Take another file from now on, as Beam's side input of models names it; without a name
+        the one that the handler was made with."""
+        self._model = model_path or self._first
 
     def get_metrics_namespace(self) -> str:
         """The namespace of `RunInference`'s counters."""
         return "BeamML_tflgpu"
+
+
+def _alone(model: LoadedModel, example: Any) -> dict[str, Array] | InputError:
+    try:
+        return model.predict([example])[0]
+    except InputError as error:
+        return error

@@ -4,22 +4,28 @@ The variance is the mean square of the differences from the mean, never the diff
 large sums. Where there are few means of many elements (instance normalization of images), a
 first dispatch makes mean and squared differences of parts, and the second one, in which every
 workgroup merges the parts for itself, normalizes the same parts.
+
+A group of channels is a row of a tensor of another shape, of the same bytes, where it is a multiple
+of four channels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
+
+from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, SharedArray
 from tflgpu.language.types import F32x4, Scalar
+from tflgpu.lowering.layout import Layout
 from tflgpu.lowering.lowering import Lowering, Temp
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, WriteView
-from tflgpu.ops.normalize import NAME
-from tflgpu.ops.reduce import reduced_axes
+from tflgpu.ops.normalize import NAME, MeanStddev
 
 
 class Moments:
@@ -65,8 +71,7 @@ class Moments:
 
 
 def _build(low: Lowering) -> None:
-    shape = low.node.input(0).shape
-    domain = Domain.of(shape, reduced_axes(NAME, low.attrs.axes, len(shape)))
+    domain = Domain.of(*low.attrs.grouped(low.node.input(0).shape))
     # Parts end with whole rows of channels, so that their elements can be counted.
     cut = domain.slices if domain.over_channels else 1
     plan = team_shape(
@@ -78,9 +83,33 @@ def _build(low: Lowering) -> None:
         _in_parts(low, domain, plan)
 
 
+def _read(low: Lowering, k: Builder) -> ReadView:
+    """The operand, of a shape that has an axis for groups."""
+    source = low.read(k, 0)
+    return attrs.evolve(source, layout=_in_groups(source.layout, low.attrs))
+
+
+def _in_groups(layout: Layout, attributes: MeanStddev) -> Layout:
+    return attrs.evolve(layout, shape=attributes.grouped(layout.shape)[0])
+
+
+def _normalize(moments: Moments, out: WriteView, mean: Expr, scale: Expr, slices: int) -> None:
+    """Write an item, whose rows have so many vectors."""
+    k = moments.k
+
+    def store(row: Expr, slice_: Expr, x: Expr) -> None:
+        if slices != out.slices:
+            flat = k.let(row * slices + slice_, "flat")
+            row, slice_ = k.let(flat // out.slices, "row"), k.let(flat % out.slices, "slice")
+        out.store(row, slice_, (x - mean) * scale)
+
+    with k.if_(moments.at.valid):
+        moments.steps.each(store)
+
+
 def _at_once(low: Lowering, domain: Domain, plan: Shape2) -> None:
     k = low.kernel("normalize", plan.workgroup)
-    view, out = low.read(k, 0), low.write(k)
+    view, out = _read(low, k), low.write(k)
     low.body(k, _write, domain, plan, view, out, low.attrs.epsilon)
     low.dispatch_groups(k, plan.groups)
 
@@ -92,8 +121,7 @@ def _write(
     mean = k.let(moments.total(lambda x: x) * (1.0 / domain.count), "mean")
     squares = moments.total(moments.centred_square(mean))
     scale = _scale(k, squares, domain.count, epsilon)
-    with k.if_(moments.at.valid):
-        moments.steps.each(lambda row, slice_, x: out.store(row, slice_, (x - mean) * scale))
+    _normalize(moments, out, mean, scale, view.slices)
 
 
 def _scale(k: Builder, squares: Expr, count: int, epsilon: float) -> Expr:
@@ -104,7 +132,7 @@ def _in_parts(low: Lowering, domain: Domain, plan: Shape2) -> None:
     temp = low.temp((plan.items, plan.parts, 8), Scalar.F32)  # means, then squared differences
     _moments_of_parts(low, domain, plan, temp)
     k = low.kernel("normalize", plan.workgroup)
-    view, parts, out = low.read(k, 0), low.read_temp(k, temp), low.write(k)
+    view, parts, out = _read(low, k), low.read_temp(k, temp), low.write(k)
     low.body(k, _write_from_parts, domain, plan, view, parts, out, low.attrs.epsilon)
     low.dispatch_groups(k, plan.groups)
 
@@ -136,13 +164,12 @@ def _write_from_parts(
         return parts.load(part, 1) + gap * gap * n
 
     scale = _scale(k, over_parts(about_the_mean), domain.count, epsilon)
-    with k.if_(at.valid):
-        moments.steps.each(lambda row, slice_, x: out.store(row, slice_, (x - mean) * scale))
+    _normalize(moments, out, mean, scale, view.slices)
 
 
 def _moments_of_parts(low: Lowering, domain: Domain, plan: Shape2, temp: Temp) -> None:
     k = low.kernel("normalize_parts", plan.workgroup)
-    view, parts = low.read(k, 0), low.write_temp(k, temp)
+    view, parts = _read(low, k), low.write_temp(k, temp)
     low.body(k, _write_parts, domain, plan, view, parts)
     low.dispatch_groups(k, plan.groups)
 
@@ -171,4 +198,14 @@ def _elements(k: Builder, domain: Domain, plan: Shape2, part: Expr) -> Expr:
     return k.splat(chosen, 4)
 
 
-RULES = (KernelRule(NAME, "team", _build, takes(FLOATS), reads_once=True),)
+_floats = takes(FLOATS)
+
+
+def _accepts(node: Node, site: Site) -> str | None:
+    channels, groups = node.input(0).shape[-1], node.attrs.groups
+    if groups != 1 and channels // groups % 4:
+        return f"{NAME}: groups of {channels // groups} channels; its kernel takes multiples of 4"
+    return _floats(node, site)
+
+
+RULES = (KernelRule(NAME, "team", _build, _accepts, reads_once=True),)

@@ -18,7 +18,7 @@ from tflgpu.language import make
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Const, Expr, Name, Operand
 from tflgpu.language.types import I32, Size3
-from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.layout import Layout, LayoutKind, Shape
 from tflgpu.lowering.lowering import FusedNode, Lowering
 from tflgpu.lowering.view import ReadView, WriteView
 
@@ -45,7 +45,6 @@ class Inlined:
         """It as ``value``, the same elements in order in any shape, in a kernel of the reader's."""
         made = self.fused[-1].node.outputs[0] if self.fused else self.head.outputs[self.output]
         compute = reader.compute_of(made)
-        layout = Layout(made.shape, LayoutKind.C4, compute)
 
         def compute_at(outer: Expr, slice_: Expr, channel: Expr | None) -> tuple[Expr, bool]:
             low = _InLoad(reader, k, self, (outer, slice_), channel)
@@ -53,11 +52,8 @@ class Inlined:
             assert low.made is not None
             return k.let(k.cast(low.made, compute), "made"), low.took_channel
 
-        found = ComputedView(k, None, layout, compute, compute_at)  # type: ignore[arg-type]
-        if value.shape == made.shape:
-            return found
-        shape = Layout(value.shape, LayoutKind.C4, compute)
-        return ComputedView(k, None, shape, compute, _reshaped(found, shape))  # type: ignore[arg-type]
+        layout = Layout(value.shape, LayoutKind.C4, compute)
+        return ComputedView(k, None, layout, compute, made.shape, compute_at)  # type: ignore[arg-type]
 
 
 #: Row-major position, slice, and the one channel that is needed, if it is one -> the vector, and
@@ -65,27 +61,26 @@ class Inlined:
 _Compute = Callable[[Expr, Expr, Expr | None], tuple[Expr, bool]]
 
 
-def _reshaped(source: ReadView, shape: Layout) -> _Compute:
-    """The vectors of a tensor in another shape, whose rows are the same or whole vectors."""
-
-    def compute_at(outer: Expr, slice_: Expr, channel: Expr | None) -> tuple[Expr, bool]:
-        if shape.channels == source.channels:
-            return source.load(outer, slice_), False
-        at = source.k.let(outer * shape.slices + slice_, "vector")
-        return source.load(at // source.slices, at % source.slices), False
-
-    return compute_at
-
-
 @attrs.frozen
 class ComputedView(ReadView):
-    """An operand without a buffer."""
+    """An operand without a buffer.
 
+    Attributes:
+        made: The shape in which it is computed: that of the view, or one whose elements lie in the
+            same order, with rows as long or of whole vectors.
+    """
+
+    made: Shape = attrs.field()
     compute_at: _Compute = attrs.field()
 
     def load(self, outer: Operand, slice_: Operand) -> Expr:
         """Four channels: see `ReadView.load`; what made them may have filled the padding."""
-        value, _ = self.compute_at(self._index(outer), self._index(slice_), None)
+        outer, slice_ = self._index(outer), self._index(slice_)
+        if self._same_rows:
+            value, _ = self.compute_at(outer, slice_, None)
+        else:
+            at, row = self.k.let(outer * self.slices + slice_, "vector"), self.made[-1] // _LANES
+            value, _ = self.compute_at(self._index(at // row), self._index(at % row), None)
         valid = self.channels % _LANES
         if not valid:
             return value
@@ -93,23 +88,30 @@ class ComputedView(ReadView):
         last = self.k.vec([value.lane(i) if i < valid else zero for i in range(_LANES)])
         if self.slices == 1:
             return last
-        return self.k.select(self._index(slice_).eq(self.slices - 1), last, value)
+        return self.k.select(slice_.eq(self.slices - 1), last, value)
 
     def load_lane(self, outer: Operand, channel: Operand) -> Expr:
         """One channel."""
-        channel = self._index(channel)
-        at = self.k.let(channel // _LANES, "slice")
-        value, is_channel = self.compute_at(self._index(outer), at, channel)
+        outer, channel = self._index(outer), self._index(channel)
+        if not self._same_rows:
+            at = self.k.let(outer * self.channels + channel, "flat")
+            outer, channel = self._index(at // self.made[-1]), self._index(at % self.made[-1])
+        slice_ = self._index(channel // _LANES)
+        value, is_channel = self.compute_at(outer, slice_, channel)
         if is_channel:
             return value.lane(0)
         if isinstance(channel, Const):
             return value.lane(int(channel.value) % _LANES)
         lane = self.k.let(channel % _LANES, "lane")
-        last = min(_LANES, self.channels) - 1
+        last = min(_LANES, self.made[-1]) - 1
         found = value.lane(last)
         for i in range(last):
             found = self.k.select(lane.eq(i), value.lane(i), found)
         return found
+
+    @property
+    def _same_rows(self) -> bool:
+        return self.channels == (self.made[-1] if self.made else 1)
 
     def load_flat(self, index: Operand) -> Expr:
         """The element at a row-major index over the whole shape."""

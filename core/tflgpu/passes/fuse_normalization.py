@@ -34,7 +34,7 @@ from tflgpu.passes.match import both_orders
 
 
 @attrs.frozen(eq=False)
-class _Deviation:
+class Deviation:
     """``root`` is 1 / the standard deviation of ``x`` over ``axes``; ``mean`` is its mean."""
 
     x: Value
@@ -49,14 +49,14 @@ class _Layer:
     """A normalization that a chain of nodes computes: x normalized, times ``gamma``, plus
     ``beta``."""
 
-    deviation: _Deviation
+    deviation: Deviation
     gamma: Value | None
     beta: Value | None
     nodes: tuple[Node, ...]
 
 
 @attrs.frozen(eq=False)
-class _Reader:
+class Reader:
     """The graph and constants that chains are read with."""
 
     rewriter: Rewriter
@@ -72,7 +72,7 @@ class _Reader:
 def run(graph: Graph, context: PassContext) -> int:
     """Fuse every chain there is."""
     rewriter = Rewriter(graph)
-    reader = _Reader(rewriter, context)
+    reader = Reader(rewriter, context)
     for node in rewriter.nodes("ADD", "MUL", "DIV"):
         if not is_plain(node):
             continue
@@ -88,21 +88,21 @@ def run(graph: Graph, context: PassContext) -> int:
 # Reading a chain backwards from its last node. Each step yields every way to read what is there.
 
 
-def _layers(reader: _Reader, last: Node) -> Iterator[_Layer]:
+def _layers(reader: Reader, last: Node) -> Iterator[_Layer]:
     for layer in _FORMS[last.op](reader, last):
         # Gamma and beta may be broadcast to x, not x to them.
         if layer.deviation.x.shape == last.outputs[0].shape:
             yield layer
 
 
-def _scaled_and_shifted(reader: _Reader, last: Node) -> Iterator[_Layer]:
+def _scaled_and_shifted(reader: Reader, last: Node) -> Iterator[_Layer]:
     for scaled, shift in both_orders(last):
         product, moved = reader.maker(scaled, "MUL"), reader.maker(shift, "SUB")
         centre = None if moved is None else reader.maker(moved.input(1), "MUL")
         if product is None or moved is None or centre is None:
             continue
         for x, scale in both_orders(product):
-            for found, gamma, nodes in _scales(reader, scale):
+            for found, gamma, nodes in scales(reader, scale):
                 expected = [(found.mean, scale), (scale, found.mean)]
                 same = any(centre.inputs[0] is a and centre.inputs[1] is b for a, b in expected)
                 if found.x is x and same and not _is_infinite(gamma):
@@ -116,18 +116,18 @@ def _is_infinite(gamma: Value | None) -> bool:
     return gamma is not None and gamma.data is not None and not np.isfinite(gamma.data).all()
 
 
-def _centred(reader: _Reader, last: Node) -> Iterator[_Layer]:
+def _centred(reader: Reader, last: Node) -> Iterator[_Layer]:
     for centred, scale in both_orders(last):
         difference = reader.maker(centred, "SUB")
         if difference is None:
             continue
-        for found, gamma, nodes in _scales(reader, scale):
+        for found, gamma, nodes in scales(reader, scale):
             if difference.input(0) is found.x and difference.input(1) is found.mean:
                 chain = (*found.nodes, *nodes, difference, last)
                 yield _Layer(found, gamma, None, chain)
 
 
-def _divided(reader: _Reader, last: Node) -> Iterator[_Layer]:
+def _divided(reader: Reader, last: Node) -> Iterator[_Layer]:
     difference = reader.maker(last.input(0), "SUB")
     if difference is None:
         return
@@ -140,9 +140,9 @@ def _divided(reader: _Reader, last: Node) -> Iterator[_Layer]:
 _FORMS = {"ADD": _scaled_and_shifted, "MUL": _centred, "DIV": _divided}
 
 
-def _scales(
-    reader: _Reader, value: Value
-) -> Iterator[tuple[_Deviation, Value | None, tuple[Node, ...]]]:
+def scales(
+    reader: Reader, value: Value
+) -> Iterator[tuple[Deviation, Value | None, tuple[Node, ...]]]:
     """A deviation and gamma whose product ``value`` is."""
     for found in _deviations(reader, value):
         yield found, None, ()
@@ -153,7 +153,7 @@ def _scales(
                 yield found, gamma, (product,)
 
 
-def _deviations(reader: _Reader, value: Value, op: str = "RSQRT") -> Iterator[_Deviation]:
+def _deviations(reader: Reader, value: Value, op: str = "RSQRT") -> Iterator[Deviation]:
     """The tensor of which ``value`` is 1 / the standard deviation; with SQRT, the standard
     deviation."""
     root = reader.maker(value, op)
@@ -172,10 +172,10 @@ def _deviations(reader: _Reader, value: Value, op: str = "RSQRT") -> Iterator[_D
             axes = _axes(centre)
             if axes is not None and axes == _axes(average):
                 nodes = (centre, *squares, average, total, root)
-                yield _Deviation(x, mean, axes, epsilon, nodes)
+                yield Deviation(x, mean, axes, epsilon, nodes)
 
 
-def _squares(reader: _Reader, value: Value) -> Iterator[tuple[Value, Value, tuple[Node, ...]]]:
+def _squares(reader: Reader, value: Value) -> Iterator[tuple[Value, Value, tuple[Node, ...]]]:
     """The two operands of which ``value`` is the squared difference, in either order, and the nodes
     that make it."""
     at_once = reader.maker(value, "SQUARED_DIFFERENCE")
@@ -234,4 +234,4 @@ def _rewrite(
     rewriter.replace([last], op, BinaryAttrs(activation), [value, operand])
 
 
-PASS = Pass("fuse_normalization", run, phase=10)
+PASS = Pass("fuse_normalization", run)

@@ -1,0 +1,143 @@
+"""Every block of every page is run, or it says here by which test, or why not."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tflgpu.cli.app import make_app
+from tflgpu.errors import UnsupportedError
+from tflgpu.ops.groups import Composed, FileForm, Reading
+
+from tests.docs.pages import ROOT, Page, put_model
+from tests.docs.test_pages import PATHS, PROGRAMS
+
+#: Pages whose programs other tests run, or hold to the source that they show; and a text by which
+#: that test knows the page.
+ELSEWHERE = {
+    "CONTRIBUTING.md": ("docs/test_examples.py", "CONTRIBUTING.md"),
+    "docs/choosing.md": ("docs/test_examples.py", "docs/choosing.md"),
+    "docs/composites.md": ("docs/test_blocks.py", "COMPOSITES"),
+    "docs/design.md": ("docs/test_blocks.py", "DESIGN"),
+    "docs/first-model.md": ("docs/test_site.py", "first-model.html"),
+    "docs/hooks.md": ("plugins/test_third_party_hooks.py", "hooks.md"),
+    "docs/integrations.md": ("integrations/programs.py", "docs/integrations.md"),
+    "docs/saved.md": ("docs/test_pages.py", "SAVED.run("),
+    "docs/tutorial-backend.md": ("plugins/test_sdk.py", "tutorial-backend.md"),
+    "docs/tutorial-op.md": ("plugins/test_sdk.py", "tutorial-op.md"),
+}
+#: Beginnings of lines in `sh` blocks that are not run here.
+NOT_HERE = {
+    "python3 -m venv": "README's are run by .ci/run, by the comment above them",
+    ".venv/bin/": "parts of .ci/run",
+    ".ci/run": "is what runs the tests",
+    "pip install": "the extras are installed by .ci/run",
+    "model-explorer": "tests/cli/test_model_explorer.py opens it with these arguments",
+}
+#: Blocks that are no program: what one prints, a sketch, a file that a tutorial shows.
+NO_PROGRAM = {"", "text", "toml", "json", "mermaid"}
+#: Blocks that are indented, and hold code.
+_INDENTED = re.compile(r"\n\n((?:    \S.*\n)+)")
+
+COMPOSITES, DESIGN = Page("docs/composites.md"), Page("docs/design.md")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_program_is_run_somewhere(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    kinds = set(re.findall(r"^```(\S*)\n.*?^```$", text, re.DOTALL | re.MULTILINE))
+    assert kinds <= NO_PROGRAM | {"python", "sh", "{code-cell}", "{toctree}"}, kinds
+    if "```python\n" not in text and "{code-cell}" not in text:
+        assert path not in PROGRAMS
+        assert path not in ELSEWHERE
+    elif path not in PROGRAMS:
+        test, name = ELSEWHERE[path]
+        assert name in (ROOT / "tests" / test).read_text(encoding="utf-8")
+
+
+def test_what_is_indented_is_named() -> None:
+    """Code in such blocks is run by nothing: there is one, for CUDA, which the page says."""
+    code = {}
+    for path in PATHS:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        blocks = _INDENTED.findall(
+            re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+        )
+        code[path] = [block for block in blocks if "(" in block and "=" in block]
+    assert [path for path, blocks in code.items() if blocks] == ["docs/buffers.md"]
+    (block,) = code["docs/buffers.md"]
+    assert "allocate_cuda" in block
+    assert "**Not yet measured on a GPU.**" in Page("docs/buffers.md").text
+
+
+def commands(path: str) -> list[str]:
+    """The lines of a page's `sh` blocks that call tflgpu."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / path).read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line.partition("#")[0].strip() for line in "".join(blocks).splitlines()]
+    skipped = tuple(NOT_HERE)
+    return [line for line in lines if line and not line.startswith(skipped)]
+
+
+WITH_COMMANDS = [path for path in PATHS if commands(path)]
+
+
+def test_pages_with_commands_are_found() -> None:
+    assert {"README.md", "docs/check.md", "docs/profile.md", "docs/task.md"} <= {*WITH_COMMANDS}
+    named = "\n".join((ROOT / path).read_text(encoding="utf-8") for path in PATHS)
+    assert all(f"\n{beginning}" in named for beginning in NOT_HERE)
+
+
+@pytest.mark.parametrize("path", WITH_COMMANDS)
+def test_the_commands_of_a_page(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """In their order, in a folder with what `tflgpu demo --save .` writes. Any device will do."""
+    put_model(tmp_path)
+    for name in ("mobilenet.tflite", "cat.jpg"):  # of the reader's own
+        shutil.copy(tmp_path / ("digit.png" if name[0] == "c" else "model.tflite"), tmp_path / name)
+    (tmp_path / "labels.txt").write_text("".join(f"a {n}\n" for n in range(10)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "cache"))
+    for line in commands(path):
+        name, *given = re.sub(r"\b(opencl|vulkan)\b", "cpu_ref --device 1", line).split()
+        assert name == "tflgpu", line
+        if given[0] == "benchmark":
+            pytest.importorskip("ai_edge_litert")
+            given += ["--duration", "0.01", "--warm-up", "0.01", "--no-starts"]
+            given = [word.replace("--all", "--backend=cpu_ref") for word in given]
+        # The demo's operators all run on every device.
+        assert not make_app()(given, standalone_mode=False), line
+    made = {p.name for p in tmp_path.iterdir()}
+    assert {"docs/saved.md": {"model.tflgpu"}, "README.md": {"seen.png"}}.get(path, set()) <= made
+    if path == "docs/profile.md":
+        assert {"profile.html", "trace.json", "times.json"} <= made
+
+
+def test_the_composite_of_the_page_is_read() -> None:
+    names: dict[str, Any] = {
+        "UnsupportedError": UnsupportedError, "Reading": Reading, "Composed": Composed,
+        "FileForm": FileForm, "Times": lambda by: ("times", by),
+        "OpDef": lambda name, *_, file: (name, file),
+    }  # fmt: skip
+    (program,) = COMPOSITES.programs
+    exec(compile(program, COMPOSITES.path, "exec"), names)
+    ((name, form),) = names["OPS"]
+    assert name == "Times"
+    (composed,) = form.composed
+    assert composed.names == ("my.times",)
+    fields = SimpleNamespace(values={"by": 3}, number=lambda field: {"by": 3}[field])
+    (reading,) = composed.read(fields, [np.zeros(1)])
+    assert reading.attributes == ("times", 3)
+    with pytest.raises(UnsupportedError, match="by what"):
+        composed.read(SimpleNamespace(values={}), [])
+
+
+def test_the_kernel_of_the_page_on_design_is_one_that_a_test_runs() -> None:
+    (program,) = DESIGN.programs
+    test = (ROOT / "tests/kernels/test_gpu_special.py").read_text(encoding="utf-8")
+    assert "".join(f"    {line}\n" for line in program.splitlines()) in test
