@@ -12,11 +12,13 @@ import tflgpu
 from tflgpu.compiler.join_reads import JoinReads
 from tflgpu.devices import targets
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.quant import Quantization
 from tflgpu.ops.moves import Moves, composed
 from tflgpu.passes import find_attention
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
+from tflgpu.tflite.spec import TensorSpec
 
 from tests.compiler.test_found_attention import Building
 from tests.running import allocate_and_run, outputs
@@ -103,12 +105,15 @@ def mean(b: Building, x: int, *axes: int) -> int:
 # Normalization
 
 
-def rms(shape: tuple[int, ...] = (2, 5, 8), *, axis: int = 2, again: int | None = None) -> bytes:
+def rms(
+    shape: tuple[int, ...] = (2, 5, 8), *, axis: int | Sequence[int] = 2, again: int | None = None
+) -> bytes:
     """T5's: the mean leaves out its axis, which comes back behind the epsilon."""
     b = Building()
-    x = b.given(*shape)
-    total = b.with_("ADD", mean(b, b.with_("MUL", x, x), axis), b.const(1e-5))
-    kept = [1 if at == (axis if again is None else again) else s for at, s in enumerate(shape)]
+    x, axes = b.given(*shape), (axis,) if isinstance(axis, int) else axis
+    total = b.with_("ADD", mean(b, b.with_("MUL", x, x), *axes), b.const(1e-5))
+    back = axes if again is None else (again,)
+    kept = [1 if at in back else size for at, size in enumerate(shape)]
     root = b.reshaped(total, *kept)
     y = b.with_("MUL", x, b.op("RSQRT", [root], kept))
     return b.model(b.with_("MUL", y, b.const(np.linspace(0.5, 2, shape[-1]))))
@@ -127,8 +132,47 @@ def layer(shape: tuple[int, ...] = (1, 5, 8)) -> bytes:
     return b.model(b.with_("ADD", y, b.reshaped(shift, *kept)))
 
 
+def static(axes: Sequence[int] = (0, 2), items: int = 1) -> bytes:
+    """A layer normalization of static int8 tensors."""
+    steps = Quantization((0.02,), (3,))
+    b = Building(steps)
+    shape, kept = (items, 5, 8), (items, 5, 1)
+    x = b.given(*shape)
+
+    def number(value: float) -> int:
+        stored = np.full((), round(value / 0.02) + 3, np.int8)
+        return b.add(TensorSpec(f"n{len(b.tensors)}", (), DType.I8, stored, quantization=steps))
+
+    average = mean(b, x, *axes)
+    squares = b.with_("SQUARED_DIFFERENCE", x, b.reshaped(average, *kept))
+    total = b.with_("ADD", mean(b, squares, *axes), number(0.4))
+    root = b.op("RSQRT", [total], b.shape(total))
+    shift = b.with_("SUB", number(0.5), b.with_("MUL", average, root))
+    y = b.with_("MUL", x, b.reshaped(root, *kept))
+    return b.model(b.with_("ADD", y, b.reshaped(shift, *kept)))
+
+
+@pytest.mark.parametrize(("axes", "items"), [((0, 2), 1), ((2,), 3)])
+def test_static_layer_norm(
+    axes: Sequence[int], items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step is rounded as its tensor stores it, and yet one kernel does all between those that
+    read and write whole numbers."""
+    content = static(axes, items)
+    given = [np.random.default_rng(3).integers(-100, 100, (items, 5, 8)).astype(np.int8)]
+    theirs = litert.Interpreter(model_content=content)
+    allocate_and_run(theirs, given)
+    (found,), count = ran(content, given)
+    np.testing.assert_array_equal(found, outputs(theirs)[0])
+    without(monkeypatch, "keep_dims")
+    (plain,), apart = ran(content, given)
+    np.testing.assert_array_equal(plain, outputs(theirs)[0])
+    assert (count, apart) == (2, 10)
+
+
 def test_rms_norm_whose_mean_leaves_out_its_axis(monkeypatch: pytest.MonkeyPatch) -> None:
     check(rms(), 1, "keep_dims", monkeypatch)
+    assert ops(rms((1, 5, 8), axis=(0, 2))) == ["RMS_NORMALIZATION", "MUL"]
 
 
 def test_a_mean_of_another_axis_than_comes_back_stays() -> None:

@@ -43,7 +43,7 @@ from tflgpu.profiles.delegation import Delegation
 from tflgpu.profiles.report import judged as by_profile
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
-from tflgpu.tflite.model_file import ModelFile
+from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
 from tflgpu.tflite.read import read_model
 from tflgpu.tools.metadata import metadata
 from tflgpu.tools.metadata_values import ModelMetadata
@@ -58,6 +58,10 @@ def inspect(
     device: Device = None,
     numerics: Numerics = None,
     profile: ProfileName = None,
+    signature: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="What this signature runs.  [default: the main part]"),
+    ] = None,
     only: Annotated[
         str | None,
         typer.Option(metavar="PLACE", help="List these only: device, folded, cpu, host, nowhere."),
@@ -74,19 +78,23 @@ def inspect(
         raise OptionError("--as is for a device that is not here; leave out --backend and --device")
     place = None if only is None else place_of(only)
     file = read_model(str(model))
+    number = 0 if signature is None else _subgraph_of(file, signature)
+    if number and (memory or profile is not None):
+        raise OptionError("--signature is for devices that are here; leave out --as and --memory")
+    main = file.subgraphs[number]
     if memory:
         if profile is not None:
             raise OptionError("--memory is for devices that are here; leave out --as")
         show_memory(model, backend, device, numerics, as_json=as_json)
         return
     judged = (
-        _by_device(file, backend, device, numerics)
+        _by_device(file, number, backend, device, numerics)
         if profile is None
         else _by_profile(file, profile, numerics)
     )
     on, note, known = judged.on, judged.note, judged.notes
     meta = metadata(str(model))
-    rows = _rows(file, judged)
+    rows = _rows(main, judged)
     if judged.report is not None:
         rows = _estimated(rows, judged.report)
     totals = {k: n for k in PLACES if (n := sum(r.where == k for r in rows))}
@@ -101,8 +109,8 @@ def inspect(
                 "description": file.description,
                 "metadata": None if meta is None else _metadata_json(meta),
                 "subgraphs": len(file.subgraphs),
-                "inputs": [_tensor_json(file, i) for i in file.main.inputs],
-                "outputs": [_tensor_json(file, i) for i in file.main.outputs],
+                "inputs": [_tensor_json(main, i) for i in main.inputs],
+                "outputs": [_tensor_json(main, i) for i in main.outputs],
                 "signatures": [_signature_json(s) for s in file.signatures],
                 "judged_by": on,
                 "note": note,
@@ -112,7 +120,7 @@ def inspect(
             }
         )
         return
-    _show_tensors(file, model, judged.shapes, meta)
+    _show_tensors(file, number, model, judged.shapes, meta)
     show_rows(rows)
     # A stand-in for a device is not chosen by options, and its times are of no real device.
     for line in () if judged.report is None or note else notes(judged.report):
@@ -150,13 +158,21 @@ class _Judged:
     shapes: Shapes = attrs.field(factory=dict)
 
 
+def _subgraph_of(file: ModelFile, key: str) -> int:
+    found = [s.subgraph for s in file.signatures if s.key == key]
+    if not found:
+        known = ", ".join(s.key for s in file.signatures) or "none"
+        raise OptionError(f"--signature {key}: the model has {known}")
+    return found[-1]
+
+
 def _by_device(
-    file: ModelFile, backend: str | None, device: str | None, numerics: str | None
+    file: ModelFile, number: int, backend: str | None, device: str | None, numerics: str | None
 ) -> _Judged:
     # Whether LiteRT, say, runs ops without a definition here: the shapes behind them are known
     # then.
     cpu = CpuSide(registry(), DelegateOptions())
-    graph = build_graph(file, 0, registry().ops(), foreign=cpu.infer)
+    graph = build_graph(file, number, registry().ops(), foreign=cpu.infer)
     cpu.close()
     delegate, note = judge(
         backend, index_or_name(device), numerics_of("--numerics", numerics or "float")
@@ -240,14 +256,14 @@ def _on_cpu(parts: Compiled) -> list[Node]:
     return [n for p in parts.parts if not p.delegated for n in p.nodes]
 
 
-def _rows(file: ModelFile, judged: _Judged) -> Sequence[Row]:
-    tensors = file.main.tensors
+def _rows(main: SubgraphInfo, judged: _Judged) -> Sequence[Row]:
+    tensors = main.tensors
 
     def shown(indices: Sequence[int]) -> tuple[str, ...]:
         return tuple("-" if i < 0 else brief(tensors[i], judged.shapes) for i in indices)
 
     rows = []
-    for o in file.main.operators:
+    for o in main.operators:
         place, part, reason = judged.where.get(o.index, (FOLDED, None, ""))
         left = judged.in_floats.get(o.index, "")
         numerics = "integers" if o.index in judged.integers else "floats" if left else ""
@@ -284,8 +300,8 @@ def _estimated(rows: Sequence[Row], report: DelegationReport) -> Sequence[Row]:
     ]
 
 
-def _tensor_json(file: ModelFile, index: int) -> dict[str, Any]:
-    info = file.main.tensors[index]
+def _tensor_json(main: SubgraphInfo, index: int) -> dict[str, Any]:
+    info = main.tensors[index]
     quant = info.quantization
     return {
         "index": index,
@@ -332,11 +348,14 @@ def _numbers(values: Sequence[float]) -> str:
     return " ".join(f"{value:g}" for value in values)
 
 
-def _show_tensors(file: ModelFile, model: Path, shapes: Shapes, meta: ModelMetadata | None) -> None:
+def _show_tensors(
+    file: ModelFile, number: int, model: Path, shapes: Shapes, meta: ModelMetadata | None
+) -> None:
+    main = file.subgraphs[number]
     table = console.table(str(model), "", "tensor", "name", "type", "quantization")
-    for kind, indices in (("input", file.main.inputs), ("output", file.main.outputs)):
+    for kind, indices in (("input", main.inputs), ("output", main.outputs)):
         for index in indices:
-            info, seen = file.main.tensors[index], _tensor_json(file, index)
+            info, seen = main.tensors[index], _tensor_json(main, index)
             scale = ""
             if len(seen["scale"]) == 1:
                 scale = f"scale {seen['scale'][0]:.6g}, zero point {seen['zero_point'][0]}"
@@ -354,4 +373,5 @@ def _show_tensors(file: ModelFile, model: Path, shapes: Shapes, meta: ModelMetad
     for line in _metadata_lines(meta):
         console.say(line)
     if len(file.subgraphs) > 1:
-        console.say(f"{len(file.subgraphs)} subgraphs; the first is shown")
+        shown = f"number {number}" if number else "the first"
+        console.say(f"{len(file.subgraphs)} subgraphs; {shown} is shown")
