@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.compiler.join_reads import JoinReads
 from tflgpu.devices import targets
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec as OperandSpec
@@ -28,12 +27,7 @@ from tests.compiler.test_found_attention import Building
 from tests.running import allocate_and_run, outputs
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_computed_in_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes are judged by themselves; what they leave, `tflgpu.compiler.join_reads` may join."""
-    monkeypatch.setattr(JoinReads, "_fits", lambda *_: False)
+pytestmark = pytest.mark.usefixtures("passes_alone")
 
 
 def drawn(content: bytes) -> list[Array]:
