@@ -11,6 +11,7 @@ from tests.passes.test_torch_exports import check, drawn, mean, ops, ran
 from tests.running import allocate_and_run, outputs
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+pytestmark = pytest.mark.usefixtures("passes_alone")
 
 CHANNELS, SIDE = 8, 4
 
