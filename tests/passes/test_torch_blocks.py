@@ -11,6 +11,7 @@ from tests.passes.test_torch_exports import check, drawn, mean, ops, ran
 from tests.running import allocate_and_run, outputs
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+pytestmark = pytest.mark.usefixtures("passes_alone")
 
 CHANNELS, SIDE = 8, 4
 
@@ -153,7 +154,6 @@ def detr() -> bytes:
         (segformer(1), 13, "find_attention"),
         (segformer(1), 13, "keep_dims"),
         (detr(), 15, "find_attention"),
-        (detr(), 15, "sink_reshapes"),
     ],
 )
 def test_blocks(content: bytes, kernels: int, off: str, monkeypatch: pytest.MonkeyPatch) -> None:

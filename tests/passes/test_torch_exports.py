@@ -27,6 +27,7 @@ from tests.compiler.test_found_attention import Building
 from tests.running import allocate_and_run, outputs
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+pytestmark = pytest.mark.usefixtures("passes_alone")
 
 
 def drawn(content: bytes) -> list[Array]:

@@ -255,6 +255,8 @@ def _which(operands: Sequence[Operand]) -> tuple[int, ...]:
 def _readings(
     fields: Fields, operands: Operands, scales: Sequence[float], *, transposed: bool
 ) -> list[Reading]:
+    if len(operands) == 5 and operands[4] is None:
+        operands = operands[:4]  # how much of a cache is in use, of which nothing is made
     given = there(operands, 3, 5)
     which = _which(given)
     if given[0].rank != 4:
@@ -385,11 +387,11 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 
 _ATTRIBUTES = frozenset({"scale", *_CAPS})
+#: How caches lie, and whether the operators before are their updates.
+_OF_CACHES = frozenset({"k_ts_idx", "v_ts_idx", "from_cache_update", "is_causal"})
 _COMPOSED = (
     Composed(("odml.scaled_dot_product_attention",), _read, _ATTRIBUTES, _draw),
-    Composed(
-        ("odml.sdpa_transposed",), _read_transposed, _ATTRIBUTES | {"k_ts_idx", "v_ts_idx"}, _draw
-    ),
+    Composed(("odml.sdpa_transposed",), _read_transposed, _ATTRIBUTES | _OF_CACHES, _draw),
 )
 
 OPS = (
