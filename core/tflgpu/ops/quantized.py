@@ -23,6 +23,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.values import frozen
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})
@@ -42,9 +43,9 @@ def is_quantized(value: Value) -> bool:
 
 
 def is_in_blocks(value: Value | None) -> bool:
-    """Whether a constant is quantized by blocks in the file, whose numbers have less than a byte;
-    a graph has the real numbers of these."""
-    return value is not None and value.is_const and value.packed is not None and value.quant is None
+    """Whether a constant has blocks of 4-bit numbers along its last axis, each with a scale."""
+    held = None if value is None else value.contents
+    return isinstance(held, StoredReals) and isinstance(held.quantization, BlockScales)
 
 
 def is_simple(value: Value) -> bool:

@@ -65,7 +65,7 @@ from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.passes.bias_steps import steps_of_bias
 from tflgpu.passes.digits import sum_digits
-from tflgpu.passes.hybrid_data import RoundedData, read_legacy_weights
+from tflgpu.passes.hybrid_data import RoundedData, read_legacy_weights, round_block_scales
 from tflgpu.passes.quantized_pairs import QuantizedPairs
 from tflgpu.passes.replacement import put_post_op, put_replacement
 from tflgpu.passes.scales import inferred, one_scale, only_moves, range_of
@@ -186,6 +186,7 @@ class _Viewing:
         if op is not None and self._rounds_hybrid and any(map(is_in_blocks, node.inputs)):
             inputs = list(node.inputs)
             self._rounded.put(op, node, inputs)
+            round_block_scales(self.graph, inputs)
             node.inputs = inputs
 
     # Conversions of the file

@@ -14,7 +14,7 @@ import numpy as np
 from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
-from tflgpu.ir.stored_reals import LARGE, BlockScales, Contents, StoredReals
+from tflgpu.ir.stored_reals import BlockScales, Contents, StoredReals
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.tflite.model_file import TensorInfo
 
@@ -32,7 +32,7 @@ def by_blocks(value: Value, info: TensorInfo) -> bool:
 
 def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> Contents | Unsupported:
     """The values of a constant that is quantized by blocks, in f32, or why they cannot be computed.
-    Many of 4 bits stay as they are stored.
+    Rows of 4 bits without zero points stay as they are stored.
 
     Raises:
         ModelError: it is too large for a tensor.
@@ -67,7 +67,7 @@ def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> Contents | 
         )
     by_row = sizes[:-1] == (1,) * (len(sizes) - 1)
     raw, of_blocks = info.packed_data, _numbers(tensors[blocks.scales], counts)
-    in_pairs = by_row and info.shape[-1] % 2 == 0 and stored.size >= LARGE
+    in_pairs = by_row and info.shape[-1] % 2 == 0
     if in_pairs and points is None and raw is not None and of_blocks is not None:
         raw = raw.reshape(*info.shape[:-1], -1)
         return StoredReals(raw, BlockScales(of_blocks, sizes[-1]), in_nibbles=True)
