@@ -213,7 +213,8 @@ class TestProfiles:
         from tflgpu.profiles.table import every, phones
 
         assert len(phones()) > 10
-        assert set(phones().values()) <= {profile.name for profile in every()}
+        assert {gpu for gpu, _ in phones().values()} <= {profile.name for profile in every()}
+        assert all(source.startswith("https://") for _, source in phones().values())
         assert not set(phones()) & {profile.name for profile in every()}
 
 
