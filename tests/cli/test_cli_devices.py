@@ -30,9 +30,9 @@ class Opened(ToyDevice):
     caps: DeviceCaps
 
 
-def toy(*, error: str = "", is_gpu: bool = True, **fields: Any) -> Hooks:
+def toy(*, error: str = "", is_gpu: bool = True, uuid: str | None = None, **fields: Any) -> Hooks:
     """A backend with one GPU, that opens unless there is an error."""
-    info = DeviceInfo("toy", 0, "Toy GPU [rev 2]", is_gpu=is_gpu, driver="toy 1.0")
+    info = DeviceInfo("toy", 0, "Toy GPU [rev 2]", is_gpu=is_gpu, driver="toy 1.0", uuid=uuid)
 
     def open_device(backend: str, index: int, options: DelegateOptions) -> Any:
         if error:
@@ -63,6 +63,14 @@ def test_lists_devices_and_the_choice(tflgpu: Tflgpu, install: Any, cpu_ref: obj
                             "storage", "ok"]  # fmt: skip
     assert "would choose: toy device 0, Toy GPU [rev 2]" in result.stdout
     assert "cpu_ref: only used when asked for" in result.stdout
+
+
+def test_uuids_are_on_lines_of_their_own(tflgpu: Tflgpu, install: Any, cpu_ref: object) -> None:
+    uuid = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
+    install(cpu_ref=cpu_ref, toy=toy(uuid=uuid))
+    assert f"toy device 0 is uuid:{uuid}\n" in tflgpu("devices").stdout
+    found = json.loads(tflgpu("devices", "--json").stdout)["backends"]
+    assert [d["uuid"] for each in found for d in each["devices"]] == [uuid, None, None]
 
 
 def test_without_a_device_nothing_is_chosen(

@@ -62,7 +62,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"MUL", "DIV", "TRANSPOSE", "RESHAPE", "TILE", "BROADCAST_TO"}),
         "reads what converters make of the operands of attention",
     ),
-    "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
+    "passes/dequantize_constants.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
     "passes/fuse_normalization.py": (
         frozenset({"MEAN", "SQUARED_DIFFERENCE", "SQUARE", "RSQRT", "SQRT", "ADD", "SUB", "MUL",
                    "DIV", "MEAN_STDDEV_NORMALIZATION"}),

@@ -32,6 +32,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, Precision, guard
 from tflgpu.lowering.rule import KernelRule, Unsupported
 from tflgpu.lowering.tuning import H200, TABLE, Tuning, tuning_of
+from tflgpu.lowering.weights import Weights
 from tflgpu.ops.base import Fields, OpDef, Sample
 from tflgpu.ops.conv import conv_sample
 from tflgpu.ops.registry import builtin_ops
@@ -389,7 +390,8 @@ def test_factors_stay_out_of_weights_that_f16_would_spoil(
 def test_what_weights_are_stored_as(precision: Precision, largest: float, stored: Scalar) -> None:
     weights = np.full(1 << 16, largest / 1000, np.float32)
     weights[7] = -largest
-    assert precision.weight_storage(weights, DeviceCaps(cache_bytes=0)) is stored
+    caps = DeviceCaps(cache_bytes=0)
+    assert precision.weight_storage(Weights(weights), caps) is stored
 
 
 # Measured constants: each kind of device has its own, and every one of them is asked.
@@ -421,7 +423,7 @@ def test_steps_are_split_by_the_devices_own_numbers(monkeypatch: pytest.MonkeyPa
 
 
 def test_weights_are_rounded_by_the_devices_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = np.full(1000, 1 / 3, np.float32)
+    weights = Weights(np.full(1000, 1 / 3, np.float32))
     assert Precision.F32_F16.weight_storage(weights, OTHER) is Scalar.F32
     measured(monkeypatch, attrs.evolve(H200, rounded_weights=1000))
     assert Precision.F32_F16.weight_storage(weights, OTHER) is Scalar.F16

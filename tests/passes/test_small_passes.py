@@ -12,8 +12,8 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.passes import (
+    dequantize_constants,
     fold_constants,
-    fold_dequantize,
     global_pool,
     merge_transposes,
     remove_noops,
@@ -320,7 +320,7 @@ def test_f16_weights_become_f32(shape: tuple[int, ...]) -> None:
     g = Maker()
     stored = g.const(np.full(shape, 1.5), DType.F16)
     graph = g.done(g.op("MUL", g.input(2, 3), g.op("DEQUANTIZE", stored)))
-    after = check(graph, fold_dequantize.PASS, rtol=0)
+    after = check(graph, dequantize_constants.PASS, rtol=0)
     assert names(after) == ["MUL"]
     weights = after.nodes[0].const(1)
     assert weights.dtype == np.float32
@@ -333,11 +333,11 @@ def test_8_bit_weights_become_f32() -> None:
     stored = g.const([[1, 2, 3], [-4, 5, 6]], DType.I8)
     stored.quant = quant
     floats = g.op("DEQUANTIZE", stored, input_quantization=quant)
-    after = check(g.done(g.op("MUL", g.input(2, 3), floats)), fold_dequantize.PASS, rtol=0)
+    after = check(g.done(g.op("MUL", g.input(2, 3), floats)), dequantize_constants.PASS, rtol=0)
     assert after.nodes[0].const(1).tolist() == [[0.5, 1.0, 1.5], [-1.25, 1.0, 1.25]]
 
 
 def test_a_runtime_dequantize_stays() -> None:
     g = Maker()
     graph = g.done(g.op("DEQUANTIZE", g.input(2, 3, dtype=DType.F16)))
-    assert names(check(graph, fold_dequantize.PASS)) == ["DEQUANTIZE"]
+    assert names(check(graph, dequantize_constants.PASS)) == ["DEQUANTIZE"]

@@ -104,6 +104,15 @@ def test_the_second_start_builds_nothing(
     assert compiled == ["built", "compiled"]
 
 
+def test_equal_devices_share_a_start(device: Device, folder: Path, compiled: list[str]) -> None:
+    """However a device is named."""
+    for name in (1, "kernel interpreter"):
+        with device(device=name) as delegate:
+            run(convolved(), delegate)
+    assert compiled == ["built", "compiled"]
+    assert len(entries(folder)) == 1
+
+
 def test_it_is_so_without_asking(
     tmp_path: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +218,7 @@ def test_every_option_is_in_the_key() -> None:
     """Also one that comes later."""
     said = dict(option_facts.facts_of_options(tflgpu.DelegateOptions()))
     names = {field.name for field in attrs.fields(tflgpu.DelegateOptions)}
-    places = {"serialization_dir", "model_token", "enable_serialization"}
+    places = {"serialization_dir", "model_token", "enable_serialization", "device"}
     assert {name.removeprefix("option ") for name in said} == names - places
     other = dict(option_facts.facts_of_options(tflgpu.DelegateOptions(exclude=("ADD",))))
     assert {name for name in said if said[name] != other[name]} == {"option exclude"}

@@ -221,7 +221,7 @@ class BaseDevice(Holder, ABC):
     def _added(self, plan: Plan) -> MemoryUse:
         """What loading a plan would take beside what is there: its weights may be."""
         lacking = self._weights.lacking(plan.constants)
-        constants = tuple(plan.constants[i] for i in lacking)
+        constants = plan.constants.only(lacking)
         alone = self._footprint(attrs.evolve(plan, constants=constants, dispatches=()))
         return attrs.evolve(self._footprint(plan), weights=alone.weights)
 

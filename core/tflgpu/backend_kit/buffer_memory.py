@@ -187,7 +187,8 @@ class BufferPlanMemory(BasePlanMemory[R], Generic[R]):
         """What is allocated for the plan, its own constants included. For one without guard
         bands."""
         alone = (r.nbytes for r in regions_of(self._plan) if r not in self._placement.of)
-        weights = (self._plan.constants[i].nbytes for i in self._plan.own_constants)
+        sizes = self._plan.constants.sizes
+        weights = (sizes[i] for i in self._plan.own_constants)
         return MemoryUse(
             sum(map(self._padded, (*self._placement.sizes, *alone))),
             sum(map(self._padded, weights)),

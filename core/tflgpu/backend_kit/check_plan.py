@@ -30,7 +30,7 @@ def check_plan(plan: Plan, device: Device) -> None:
             kernel, and has its source where it can be printed.
     """
     sizes: _Sizes = {
-        ConstRef: [a.nbytes for a in plan.constants],
+        ConstRef: plan.constants.sizes,
         InputRef: [io.nbytes for io in plan.inputs],
         OutputRef: [io.nbytes for io in plan.outputs],
     }

@@ -4,7 +4,7 @@ the application chooses where memory lies (Vulkan, Direct3D 12)."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
@@ -110,7 +110,7 @@ class Heaps(ABC, Generic[B]):
         return region, pool
 
     def fill(
-        self, regions: Sequence[PooledRegion[B]], arrays: Sequence[Bytes], kind: HeapKind
+        self, regions: Sequence[PooledRegion[B]], arrays: Iterable[Bytes], kind: HeapKind
     ) -> None:
         """Fill regions of one kind of memory from their start.
 
@@ -123,13 +123,13 @@ class Heaps(ABC, Generic[B]):
         for region, data in zip(regions, arrays, strict=True):
             region.bytes[: data.nbytes] = data
 
-    def upload(self, regions: Sequence[PooledRegion[B]], arrays: Sequence[Bytes]) -> None:
+    def upload(self, regions: Sequence[PooledRegion[B]], arrays: Iterable[Bytes]) -> None:
         """Fill regions that the host does not see from their start.
 
         Raises:
             DeviceError: memory ran out, or the device failed.
         """
-        total = sum(data.nbytes for data in arrays)
+        total = sum(region.nbytes for region in regions)
         if not total:
             return
         with self._piece(total) as piece:

@@ -11,6 +11,7 @@ import numpy as np
 from tflgpu.backend_kit.account import Ledger
 from tflgpu.backend_kit.check_plan import SMALLER
 from tflgpu.backend_kit.shared_weights import Holding, Made, SharedWeights
+from tflgpu.compiler.constants import Constants
 from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, PlannedDispatch, Ref
 from tflgpu.contract.buffers import Bytes
 from tflgpu.errors import DeviceError
@@ -138,20 +139,20 @@ class BasePlanMemory(ABC, Generic[R]):
     def hold(
         self,
         shared: SharedWeights[R] | None,
-        arrays: Sequence[Array],
+        constants: Constants,
         make: Callable[[Sequence[int]], Sequence[Made[R]]],
         read: Callable[[R], Bytes],
     ) -> None:
-        """Fill ``constants``: with those that the device has for others, and with new ones. Between
+        """Have a plan's constants: those that the device has for others, and new ones. Between
         guard bands all are this recording's own.
 
         Raises:
             What ``make`` and ``read`` raise.
         """
-        if not arrays:
+        if not constants:
             return
         mine = SharedWeights[R]() if shared is None or self.guarded else shared
-        self._held = mine.hold(arrays, make, read)
+        self._held = mine.hold(constants, make, read)
         self.constants = list(self._held.regions)
 
     # What recordings use

@@ -106,8 +106,9 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
     def footprint(self) -> MemoryUse:
         """What was laid out, and the constants."""
         weights = self.heaps.pool(self._kind, Use.WEIGHTS)
+        sizes = self._plan.constants.sizes
         for i in self._plan.own_constants:
-            weights.region("a constant", self._plan.constants[i].nbytes, self.band)
+            weights.region("a constant", sizes[i], self.band)
         staging = (self._edges, self._staging, self._reached)
         return MemoryUse(self._arena.nbytes, weights.nbytes, sum(p.nbytes for p in staging))
 
@@ -152,15 +153,14 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
     def _new_constants(self, indices: Sequence[int]) -> list[Made[PooledRegion[B]]]:
         """All in one pool, which is freed when none of them is used."""
         pool = self.heaps.pool(self._kind, Use.WEIGHTS)
-        arrays = [self._plan.constants[i] for i in indices]
-        ledger, data = self.ledger.account.ledger(), [flat_bytes(array) for array in arrays]
+        constants, ledger = self._plan.constants.only(indices), self.ledger.account.ledger()
         regions = [
-            pool.region(f"constant {i}", array.nbytes, self.band)
-            for i, array in zip(indices, arrays, strict=True)
+            pool.region(f"constant {i}", nbytes, self.band)
+            for i, nbytes in zip(indices, constants.sizes, strict=True)
         ]
         with releasing_on_error(pool):
             pool.allocate(ledger)
-            self.heaps.fill(regions, data, self._kind)
+            self.heaps.fill(regions, map(flat_bytes, constants), self._kind)
         free = _Freeing(pool, ledger, len(regions))
         return [(region, free) for region in regions]
 

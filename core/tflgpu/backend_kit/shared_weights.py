@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from tflgpu.compiler.constants import Constants, Numbers
 from tflgpu.compiler.equal_constants import Key, equal, firsts, flat, key_of
 from tflgpu.errors import DeviceError
-from tflgpu.ir.dtypes import Array
 from tflgpu.values import define
 
 R = TypeVar("R")
@@ -72,14 +72,14 @@ class SharedWeights(Generic[R]):
 
     def hold(
         self,
-        arrays: Sequence[Array],
+        constants: Constants,
         make: Callable[[Sequence[int]], Sequence[Made[R]]],
         read: Callable[[R], Any],
     ) -> Holding[R]:
         """Have every constant on the device. Called by one thread at a time.
 
         Args:
-            arrays: A plan's.
+            constants: A plan's.
             make: Allocates and fills those of some indices; where it fails it leaves nothing.
             read: The bytes of a region.
 
@@ -87,13 +87,13 @@ class SharedWeights(Generic[R]):
             What ``make`` and ``read`` raise; nothing is held then.
         """
         self.sweep()
-        keys = list(map(key_of, arrays))
-        first = firsts(arrays, keys)
+        keys = list(map(key_of, constants.items))
+        first = firsts(constants.items, keys)
         own = [i for i, j in enumerate(first) if i == j]
         found: dict[int, _Weight[R]] = {}
         try:
             for i in own:
-                weight = self._found(arrays[i], keys[i], read)
+                weight = self._found(constants.items[i], keys[i], read)
                 if weight is not None:
                     found[i] = weight
             new = [i for i in own if i not in found]
@@ -107,11 +107,11 @@ class SharedWeights(Generic[R]):
         places = {i: n for n, i in enumerate(found)}
         return Holding(self, list(found.values()), [places[j] for j in first])
 
-    def lacking(self, arrays: Sequence[Array]) -> list[int]:
+    def lacking(self, constants: Constants) -> list[int]:
         """The constants that would have to be made, as far as that shows without reading any."""
         self.sweep()
-        keys = list(map(key_of, arrays))
-        first = firsts(arrays, keys)
+        keys = list(map(key_of, constants.items))
+        first = firsts(constants.items, keys)
         with self._lock:
             return [i for i, j in enumerate(first) if i == j and keys[i] not in self._there]
 
@@ -148,7 +148,7 @@ class SharedWeights(Generic[R]):
                 unused.append(weight)
         return unused
 
-    def _found(self, array: Array, key: Key, read: Callable[[R], Any]) -> _Weight[R] | None:
+    def _found(self, numbers: Numbers, key: Key, read: Callable[[R], Any]) -> _Weight[R] | None:
         with self._lock:
             candidates = list(self._there.get(key, ()))
             for weight in candidates:
@@ -157,7 +157,7 @@ class SharedWeights(Generic[R]):
         same: _Weight[R] | None = None
         try:
             same = next(
-                (w for w in candidates if key[2] or equal(read(w.region), flat(array))), None
+                (w for w in candidates if key[2] or equal(read(w.region), flat(numbers))), None
             )
         finally:
             self.let_go([w for w in candidates if w is not same])

@@ -15,6 +15,7 @@ from tflgpu.ir.graph import Value
 from tflgpu.language.check import check
 from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.lowering import Constant, Dispatch, Lowering, NewState, Temp
+from tflgpu.lowering.weights import Weights
 
 
 class RuleError(PluginError, KernelError):
@@ -75,7 +76,7 @@ def _check_built(group: Group, low: Lowering) -> None:
         _check_order(item, unmade, filled)
         for buffer, binding in zip(item.kernel.buffers, item.bindings, strict=True):
             if isinstance(binding, Constant):
-                if not isinstance(binding.data, np.ndarray) or buffer.access != "read":
+                if not isinstance(binding.data, (np.ndarray, Weights)) or buffer.access != "read":
                     raise Refused(f"constant {buffer.name} of kernel {item.kernel.name} is none")
             elif isinstance(binding, NewState):
                 if buffer.access == "read" or id(binding.variable) not in known:

@@ -98,7 +98,7 @@ class _Place:
 
     @property
     def operands(self) -> tuple[Operand | None, ...]:
-        return tuple(None if v is None else Operand(v.spec, v.data) for v in self.inputs)
+        return tuple(None if v is None else Operand(v.spec, v.contents) for v in self.inputs)
 
 
 class _Taking:

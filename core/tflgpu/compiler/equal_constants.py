@@ -12,7 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tflgpu.compiler.constants import Numbers
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.stored_reals import StoredReals
+from tflgpu.lowering.weights import Weights
 
 Bytes = npt.NDArray[np.uint8]
 #: Size, and a digest of a sample; whether that was all of it.
@@ -24,14 +27,22 @@ _SMALL = 16 << 10
 _PIECES, _PIECE = 16, 256
 
 
-def flat(array: Array) -> Bytes:
-    """An array's elements in row-major order, as bytes; a view where they lie so already."""
+def flat(numbers: Numbers) -> Bytes:
+    """A constant's elements in row-major order, as bytes; a view where they lie so already."""
+    array = numbers if isinstance(numbers, np.ndarray) else numbers.array()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def key_of(array: Array) -> Key:
-    """A key that equal constants share, and that few others have."""
-    data = flat(array)
+def key_of(numbers: Numbers) -> Key:
+    """A key that equal constants share, and that few others have. Those that are made of what a
+    file stores are equal where that is."""
+    if isinstance(numbers, Weights):
+        stored = numbers.contents
+        assert isinstance(stored, StoredReals)
+        _, sample, _ = key_of(stored.numbers)
+        how = (stored.shape, stored.quantization, numbers.taps, numbers.dtype.str)
+        return numbers.nbytes, hashlib.sha256(sample + repr(how).encode()).digest(), False
+    data = flat(numbers)
     if data.nbytes <= _SMALL:
         return data.nbytes, hashlib.sha256(data.data).digest(), True
     whole, last = data.data, data.nbytes - _PIECE
@@ -51,7 +62,7 @@ def equal(one: Bytes, other: Bytes) -> bool:
     )
 
 
-def firsts(arrays: Sequence[Array], keys: Sequence[Key] | None = None) -> list[int]:
+def firsts(arrays: Sequence[Numbers], keys: Sequence[Key] | None = None) -> list[int]:
     """For each array the index of the first that is equal to it. A plan needs memory only for
     arrays whose index is their own. ``keys`` are those of `key_of`, where the caller has them
     already."""
@@ -59,8 +70,18 @@ def firsts(arrays: Sequence[Array], keys: Sequence[Key] | None = None) -> list[i
     found = []
     for i, (array, key) in enumerate(zip(arrays, keys or map(key_of, arrays), strict=True)):
         others = seen.setdefault(key, [])
-        same = next((j for j in others if key[2] or equal(flat(arrays[j]), flat(array))), i)
+        same = next((j for j in others if key[2] or _equal(arrays[j], array)), i)
         if same == i:
             others.append(i)
         found.append(same)
     return found
+
+
+def _equal(one: Numbers, other: Numbers) -> bool:
+    """Whether two with the same key are equal."""
+    return equal(flat(_stored(one)), flat(_stored(other)))
+
+
+def _stored(numbers: Numbers) -> Array:
+    contents = numbers.contents if isinstance(numbers, Weights) else numbers
+    return contents.numbers if isinstance(contents, StoredReals) else contents

@@ -8,6 +8,7 @@ from functools import partial
 import attrs
 
 from tflgpu.compiler.build import build_checked
+from tflgpu.compiler.constants import Constants, Numbers
 from tflgpu.compiler.fuse import Group, group_nodes
 from tflgpu.compiler.join_moves import join_moves
 from tflgpu.compiler.join_rows import join_rows
@@ -24,7 +25,7 @@ from tflgpu.compiler.plan import (
     Ref,
 )
 from tflgpu.errors import KernelError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.language.budget import MAX_KERNEL, cost
@@ -342,7 +343,7 @@ def _assemble(
     for (key, usage), (offset, arena) in zip(usages.items(), places, strict=True):
         refs[key] = ArenaRef(offset, usage.nbytes, arena)
 
-    constants: list[Array] = []
+    constants: list[Numbers] = []
     dispatches = []
     for item in placed:
         bound: list[Ref] = []
@@ -357,7 +358,7 @@ def _assemble(
     return Plan(
         assignment.sizes,
         alignment,
-        tuple(constants),
+        Constants(tuple(constants)),
         _edge_io((*part.inputs, *part.states), part.site),
         _edge_io((*part.outputs, *part.states), part.site),
         tuple(dispatches),

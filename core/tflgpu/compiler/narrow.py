@@ -91,7 +91,7 @@ class _Narrowing:
         return attrs.evolve(node.attrs, **{op.contents.positions: DType.I32})
 
     def _fits(self, made: Node, op: OpDef) -> bool:
-        operands = [None if v is None else Operand(v.spec, v.data) for v in made.inputs]
+        operands = [None if v is None else Operand(v.spec, v.contents) for v in made.inputs]
         try:
             return list(op.infer(made.attrs, operands)) == [v.spec for v in made.outputs]
         except TflgpuError:

@@ -7,8 +7,9 @@ from typing import Union
 
 import attrs
 
+from tflgpu.compiler.constants import Constants, constants
 from tflgpu.compiler.equal_constants import firsts
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Shape
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Size3
@@ -119,7 +120,7 @@ class Plan:
 
     arenas: tuple[int, ...] = attrs.field(converter=_sizes)
     alignment: int
-    constants: tuple[Array, ...]
+    constants: Constants = attrs.field(converter=constants)
     inputs: tuple[PlannedIO, ...]
     outputs: tuple[PlannedIO, ...]
     dispatches: tuple[PlannedDispatch, ...]
@@ -135,19 +136,20 @@ class Plan:
         edges: dict[type, tuple[int, ...]] = {
             InputRef: tuple(io.nbytes for io in self.inputs),
             OutputRef: tuple(io.nbytes for io in self.outputs),
-            ConstRef: tuple(constant.nbytes for constant in self.constants),
+            ConstRef: self.constants.sizes,
         }
         return PlanOutline(self.dispatches, edges)
 
     @property
     def own_constants(self) -> tuple[int, ...]:
         """The constants, by index, that no earlier one is equal to: those that need memory."""
-        return tuple(i for i, first in enumerate(firsts(self.constants)) if i == first)
+        return tuple(i for i, first in enumerate(firsts(self.constants.items)) if i == first)
 
     @property
     def constant_bytes(self) -> int:
         """Bytes of these."""
-        return sum(self.constants[i].nbytes for i in self.own_constants)
+        sizes = self.constants.sizes
+        return sum(sizes[i] for i in self.own_constants)
 
     @property
     def edge_bytes(self) -> int:

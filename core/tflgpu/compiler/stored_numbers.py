@@ -63,7 +63,7 @@ def integer_node(
 
 def _other_results(node: Node, op: OpDef) -> Unsupported | None:
     """Why the results of a node would not be the tensors that are in its place."""
-    operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
+    operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
     try:
         specs = list(op.infer(node.attrs, operands))
     except TflgpuError as error:

@@ -81,7 +81,7 @@ class Trial:
         nodes: Sequence[Node],
         seeds: Sequence[int],
     ) -> str | None:
-        operands = [None if v is None else Operand(v.spec, v.data) for v in inputs]
+        operands = [None if v is None else Operand(v.spec, v.contents) for v in inputs]
         for seed in seeds:
             drawn = _drawn(composed, np.random.default_rng(seed), operands)
             arrays = {
@@ -114,7 +114,8 @@ def _drawn(
 ) -> list[Array | None]:
     drawn = (composed.draw or draw_all)(rng, operands)
     return [
-        a if o is None or o.data is None else o.data for a, o in zip(drawn, operands, strict=True)
+        a if o is None or o.contents is None else o.data
+        for a, o in zip(drawn, operands, strict=True)
     ]
 
 

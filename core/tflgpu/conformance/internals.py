@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tflgpu.compiler.constants import Constants, Numbers
 from tflgpu.compiler.plan import (
     ArenaRef,
     ConstRef,
@@ -16,7 +17,7 @@ from tflgpu.compiler.plan import (
 )
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import SampleCase
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Value
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import Constant, Lowering, NewState, Temp, storage_of
@@ -44,7 +45,7 @@ def plan_of_internals(case: SampleCase, target: Target) -> Plan:
     refs |= {v.id: OutputRef(i) for i, v in enumerate(case.graph.outputs)}
     made = [*case.graph.outputs, *case.variables]
     refs |= {("state", v.id): OutputRef(made.index(v)) for v in case.variables}
-    constants: list[Array] = []
+    constants: list[Numbers] = []
     dispatches: list[PlannedDispatch] = []
     arena = 0
     for item in low.dispatches:
@@ -60,7 +61,7 @@ def plan_of_internals(case: SampleCase, target: Target) -> Plan:
             bound.append(refs[_key(binding)])
         dispatches.append(PlannedDispatch(item.kernel, item.groups, tuple(bound), item.label))
     inputs, outputs = (tuple(_io(v, layout(v)) for v in values) for values in (case.given, made))
-    return Plan(arena, alignment, tuple(constants), inputs, outputs, tuple(dispatches))
+    return Plan(arena, alignment, Constants(tuple(constants)), inputs, outputs, tuple(dispatches))
 
 
 def _key(binding: Temp | NewState | Value) -> object:

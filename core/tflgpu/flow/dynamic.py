@@ -70,14 +70,14 @@ class Dynamic:
             i
             for i, v in enumerate(node.inputs)
             if v is not None
-            and v.data is None
+            and v.contents is None
             and v.dtype.is_int
             and v.quant is None
             and v.elements <= _FEW
         )
         # What only the CPU side's kernels run is compiled for whatever numbers there are.
         others = node.op not in ops or any(
-            v is not None and v.data is None for i, v in enumerate(node.inputs) if i not in few
+            v is not None and v.contents is None for i, v in enumerate(node.inputs) if i not in few
         )
         # By its number: a subgraph from which operators were taken out has gaps.
         (operator,) = (o for o in info.operators if o.index == node.origins[0])
@@ -146,7 +146,7 @@ class Dynamic:
             if value is None:
                 found.append(None)
             else:
-                data = env[value.id] if i in contents and value.data is None else value.data
+                data = env[value.id] if i in contents and value.contents is None else value.data
                 found.append(Operand(value.spec, data))
         return found
 

@@ -82,7 +82,7 @@ def rounds(body: Body, count: int, cond: Body | None = None) -> Rounds:
         joining.state = joining.append(body)
     ends = [*joining.state, *joining.append(cond)] if cond is not None else joining.state
     graph = joining.graph
-    made = {id(o): o for o in ends if isinstance(o, Value) and o.data is None}
+    made = {id(o): o for o in ends if isinstance(o, Value) and o.contents is None}
     graph.outputs = [v for v in made.values() if not graph.is_input(v)]
     graph.prune()
     return Rounds(graph, tuple(ends))
@@ -135,7 +135,7 @@ class _Joining:
         return self._edge[what]
 
     def _twin(self, value: Value, twins: dict[int, Value]) -> Value:
-        if value.data is not None:
+        if value.contents is not None:
             if id(value) not in self._constants:
                 self._constants[id(value)] = self._new(value, value.data)
             return self._constants[id(value)]
@@ -183,7 +183,7 @@ class Counter:
                 ahead.append(value)
             while stack:
                 one = stack.pop()
-                if one.data is not None:
+                if one.contents is not None:
                     continue
                 if id(one) in makers:
                     node = makers[id(one)]
@@ -228,7 +228,7 @@ class Counter:
         with np.errstate(all="ignore"):
             for node in nodes:
                 arrays = [
-                    None if v is None else v.data if v.data is not None else env[v.id]
+                    None if v is None else v.data if v.contents is not None else env[v.id]
                     for v in node.inputs
                 ]
                 results = self.ops[node.op].reference(node.attrs, arrays)

@@ -21,6 +21,7 @@ from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_o
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.bound_runs import BoundRuns
 from tflgpu.interpreter.buffer_methods import BufferMethods
+from tflgpu.interpreter.delegate_methods import DelegateMethods
 from tflgpu.interpreter.details import ModelDetails
 from tflgpu.interpreter.gpu_delegate import GpuDelegate, provider_of
 from tflgpu.interpreter.invocation import Invocation, Lanes
@@ -41,7 +42,13 @@ else:
 
 
 class Interpreter(
-    Closable, OfProcess, SignatureMethods, BufferMethods, ProfileMethod, ModelDetails
+    Closable,
+    OfProcess,
+    SignatureMethods,
+    DelegateMethods,
+    BufferMethods,
+    ProfileMethod,
+    ModelDetails,
 ):
     """Runs a `.tflite` model, on the best GPU there is where no delegate is named.
 

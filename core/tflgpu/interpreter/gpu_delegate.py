@@ -214,7 +214,7 @@ def provider_of(
     if isinstance(delegates, DelegateOptions):
         options = delegates
     else:
-        given = None if delegates is None else _one_delegate(delegates)
+        given = None if delegates is None else one_delegate(delegates)
         if given is not None:
             return given.options, given.provider
         options = DelegateOptions.gathered({}, environ=environ)
@@ -238,7 +238,12 @@ def is_switched_on(environ: Mapping[str, str] = os.environ) -> bool:
     return truth(VARIABLE, text) if text else True
 
 
-def _one_delegate(delegates: Any) -> GpuDelegate | None:
+def one_delegate(delegates: Any) -> GpuDelegate | None:
+    """The delegate of a list of at most one.
+
+    Raises:
+        OptionError: it is no such list.
+    """
     try:
         given = list(delegates)
     except TypeError:

@@ -156,6 +156,16 @@ class OpenedSubgraph:
         elif self._memory.session.is_broken:
             self._open_again(self._memory)
 
+    def reopen(self) -> None:
+        """Open a session anew, where there is one: with the same inputs and state, and without
+        results.
+
+        Raises:
+            AllocationError, UnsupportedError, DeviceError: as `allocate`.
+        """
+        if self._memory is not None:
+            self._open_again(self._memory)
+
     @property
     def resized(self) -> dict[int, Shape]:
         """The shapes that inputs were given."""

@@ -107,6 +107,20 @@ class SessionOpener(Holder):
         return found is not None and found.code is ReasonCode.DEVICE_FAILED
 
     @property
+    def has_delegate(self) -> bool:
+        """Whether sessions are on the device of a delegate of the caller's."""
+        found = self._provider
+        return found is not None and found.opened is not None and found.lease is None
+
+    def change_provider(
+        self, options: DelegateOptions, provider: Provider | None
+    ) -> tuple[DelegateOptions, Provider | None]:
+        """Open sessions elsewhere from now on; gives what there was before."""
+        before = self.options, self._provider
+        self.options, self._provider = options, provider
+        return before
+
+    @property
     def on_error(self) -> OnError:
         """What follows an error in a run of the sessions that are opened now."""
         return self.provider.on_error

@@ -18,6 +18,7 @@ from tflgpu.ir.brief import clipped
 from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
+from tflgpu.ir.stored_reals import Contents, StoredReals
 from tflgpu.values import define, frozen
 
 Shape = tuple[int, ...]
@@ -36,7 +37,7 @@ class TensorSpec:
 
 @define(eq=False)
 class Value:
-    """One tensor: an input, a constant (``data`` is set), a variable, or a node's result.
+    """One tensor: an input, a constant (``contents`` is set), a variable, or a node's result.
 
     Where ``shape_known`` is False, ``shape`` is only what the file has in that place: the real one
     depends on numbers that are computed when the model runs. Nothing may be concluded from it.
@@ -48,7 +49,7 @@ class Value:
     name: str
     shape: Shape
     dtype: DType
-    data: Array | None = None
+    contents: Contents | None = attrs.field(default=None, alias="data")
     quant: Quantization | None = None
     is_variable: bool = False
     shape_signature: Shape | None = None
@@ -64,7 +65,18 @@ class Value:
     @property
     def is_const(self) -> bool:
         """Whether its contents are known before the model runs."""
-        return self.data is not None
+        return self.contents is not None
+
+    @property
+    def data(self) -> Array | None:
+        """A constant's contents; large real numbers that the file stores otherwise are expanded
+        anew each time."""
+        found = self.contents
+        return found.whole() if isinstance(found, StoredReals) else found
+
+    @data.setter
+    def data(self, data: Array | None) -> None:
+        self.contents = data
 
     @property
     def at_rest(self) -> int:
@@ -169,16 +181,25 @@ class Node:
         """The input at ``index``, or None where it is absent."""
         return self.inputs[index] if index < len(self.inputs) else None
 
-    def const(self, index: int) -> Array:
-        """The contents of the constant input at ``index``.
+    def contents(self, index: int) -> Contents:
+        """The contents of the constant input at ``index``, in the form that they are kept in.
 
         Raises:
             GraphError: it is absent or not a constant.
         """
-        data = self.input(index).data
-        if data is None:
+        found = self.input(index).contents
+        if found is None:
             raise GraphError(f"{self.label}: input {index} is not a constant")
-        return data
+        return found
+
+    def const(self, index: int) -> Array:
+        """The contents of the constant input at ``index``, as an array.
+
+        Raises:
+            GraphError: it is absent or not a constant.
+        """
+        found = self.contents(index)
+        return found.whole() if isinstance(found, StoredReals) else found
 
 
 @define(eq=False)
@@ -202,7 +223,7 @@ class Graph:
         dtype: DType,
         *,
         name: str = "",
-        data: Array | None = None,
+        data: Contents | None = None,
         quant: Quantization | None = None,
         id: int | None = None,
     ) -> Value:
@@ -216,7 +237,7 @@ class Graph:
         self.values[key] = value
         return value
 
-    def add_const(self, data: Array, *, name: str = "") -> Value:
+    def add_const(self, data: Contents, *, name: str = "") -> Value:
         """Make a constant value that holds ``data``."""
         return self.add_value(data.shape, DType.from_numpy(data.dtype), name=name, data=data)
 

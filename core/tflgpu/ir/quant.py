@@ -79,5 +79,7 @@ class Quantization:
             GraphError: ``axis`` is not an axis of ``stored``.
         """
         scale, zero_point = self.broadcast(stored.ndim)
-        centred = stored.astype(np.int64) - zero_point
+        narrow = stored.dtype.itemsize <= 2 and abs(zero_point).max() < 1 << 30
+        wide = np.int32 if narrow else np.int64
+        centred = stored.astype(wide) - zero_point.astype(wide)
         return np.asarray(centred.astype(np.float32) * scale, np.float32)

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from tflgpu.errors import GraphError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.stored_reals import Contents
 
 
 class Rewriter:
@@ -206,12 +208,13 @@ class Rewriter:
         self._producers[id(out)] = maker
         return True
 
-    def to_constant(self, node: Node, results: Sequence[Array]) -> None:
+    def to_constant(self, node: Node, results: Sequence[Contents]) -> None:
         """Take out a node and make its outputs constants."""
         self.remove(node)
-        for value, data in zip(node.outputs, results, strict=True):
-            data.setflags(write=False)
-            value.data = data
+        for value, contents in zip(node.outputs, results, strict=True):
+            if isinstance(contents, np.ndarray):
+                contents.setflags(write=False)
+            value.contents = contents
 
     # Inside
 

@@ -23,11 +23,11 @@ def verify(graph: Graph, after: str = "building") -> None:
             fail(f"value {value} is stored under id {key}")
         if any(d < 0 for d in value.shape):
             fail(f"value {value} has a negative dimension")
-        if value.data is not None and (
-            value.data.shape != value.shape
-            or (value.dtype.has_numpy and value.data.dtype != value.dtype.numpy)
+        held = value.contents
+        if held is not None and (
+            held.shape != value.shape or (value.dtype.has_numpy and held.dtype != value.dtype.numpy)
         ):
-            fail(f"constant {value} holds {value.data.dtype}{list(value.data.shape)}")
+            fail(f"constant {value} holds {held.dtype}{list(held.shape)}")
         if value.is_const or value.is_variable:
             ready.add(id(value))
     for value in graph.inputs:

@@ -97,7 +97,7 @@ def _mfcc(low: Lowering) -> None:
 
 
 def _accepts_mfcc(node: Node, site: Site) -> str | None:
-    if node.input(1).data is None:
+    if node.input(1).contents is None:
         return f"{MFCC}: the sample rate (operand 1) is not a constant"
     return takes(FLOATS, operands=1)(node, site)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights, finish_with, floats_only
-from tflgpu.kernels.gemm import Gather, Problem, pack_bias, pack_weights
+from tflgpu.kernels.gemm import Gather, Problem, pack_bias
 from tflgpu.kernels.products import Family, ProductSize
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
@@ -15,6 +15,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
+from tflgpu.lowering.weights import Weights
 
 
 def gather_rows(units: int) -> Gather:
@@ -67,7 +68,7 @@ def _problems(low: Lowering) -> Iterator[Problem]:
         rows,
         outs,
         -(-units // 4),
-        pack_weights(node.const(1).reshape(outs, 1, 1, units)),
+        Weights(node.contents(1), taps=1),
         pack_bias(None if bias is None else bias.data, outs),
         gather_rows(units),
         finish_with(low.attrs.activation),

@@ -105,7 +105,7 @@ def _accepts(operand: int, indices_at: int) -> Callable[[Node, Site], str | None
     def accepts(node: Node, site: Site) -> str | None:
         indices = node.input(indices_at)
         # Constant indices were checked against the operand, so they fit 32 bits.
-        if indices.data is None and indices.dtype is not DType.I32:
+        if indices.contents is None and indices.dtype is not DType.I32:
             return f"indices of {node.op} are {indices.dtype.value}; i32 runs on the GPU"
         return movable(node, node.input(operand), *node.outputs)
 

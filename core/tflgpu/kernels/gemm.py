@@ -19,6 +19,7 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.stored_reals import Contents
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.tiles import Tile
 from tflgpu.language.builder import Builder
@@ -27,22 +28,13 @@ from tflgpu.language.types import F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView, WriteView
-
-#: The largest f16.
-F16_MAX = 65504.0
+from tflgpu.lowering.weights import Weights
 
 
-def pack_weights(ohwi: Array) -> Array:
+def pack_weights(ohwi: Contents) -> Weights:
     """OHWI weights -> [tap, input slice, lane of it, output slice, lane of it], zero-padded."""
-    out, height, width, inner = ohwi.shape
-    in_slices, out_slices = -(-inner // 4), -(-out // 4)
-    given = ohwi.reshape(out, height * width, inner).transpose(1, 2, 0)
-    if (in_slices * 4, out_slices * 4) == (inner, out):
-        packed = np.ascontiguousarray(given, np.float32)
-    else:
-        packed = np.zeros((height * width, in_slices * 4, out_slices * 4), np.float32)
-        packed[:, :inner, :out] = given
-    return packed.reshape(height * width, in_slices, 4, out_slices, 4)
+    _, height, width, _ = ohwi.shape
+    return Weights(ohwi, height * width)
 
 
 def pack_bias(bias: Array | None, channels: int) -> Array:
@@ -78,7 +70,7 @@ class Problem:
     pixels: int
     channels: int
     depth: int  # q slices
-    weights: Array = attrs.field(eq=False)  # pack_weights
+    weights: Weights = attrs.field(eq=False)  # pack_weights
     bias: Array = attrs.field(eq=False)  # pack_bias
     gather: Gather
     finish: Finish
@@ -100,8 +92,7 @@ class Problem:
     def ends_finite(self) -> bool:
         """Whether every weight of the last step of the sum is finite, in f16 too. Then it may be
         multiplied by zeros: past the end of the sum kernels read it again."""
-        last = self.weights.reshape(self.depth * 4, -1)[-1]
-        return bool((np.abs(last) <= F16_MAX).all())
+        return self.weights.ends_within_f16
 
 
 def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:

@@ -23,7 +23,6 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
-from tflgpu.ir.dtypes import Array
 from tflgpu.kernels.gemm import MatrixProduct, Problem
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
@@ -36,6 +35,7 @@ from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.view import ReadView, WriteView
+from tflgpu.lowering.weights import Weights
 
 #: What ``low`` is scaled by: f16 has 11 bits.
 _LOW_SCALE = 2.0**11
@@ -50,7 +50,7 @@ class Operands:
     weights, as in `Problem`."""
 
     inputs: int
-    weights: tuple[Array, ...] = attrs.field(eq=False)
+    weights: tuple[Weights, ...] = attrs.field(eq=False)
 
     @property
     def products(self) -> int:
@@ -126,18 +126,17 @@ def split_operands(low: Lowering, problem: Problem) -> Operands:
     return Operands(inputs, _split_weights(problem.weights, low.precision, low.caps))
 
 
-def parts_of_weights(weights: Array, precision: Precision, caps: DeviceCaps) -> int:
+def parts_of_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -> int:
     """How many f16 values each of the weights becomes, 1 or 2."""
     return len(_split_weights(weights, precision, caps))
 
 
-def _split_weights(weights: Array, precision: Precision, caps: DeviceCaps) -> tuple[Array, ...]:
-    with np.errstate(over="ignore"):
-        high = weights.astype(np.float16)
+def _split_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -> tuple[Weights, ...]:
     if precision.weight_storage(weights, caps) is Scalar.F16:
-        return (high,)
-    rest = ((weights - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
-    return (high, rest) if rest.any() else (high,)
+        return (weights,)
+    whole, high = weights.as_type(np.dtype(np.float32)), weights.as_type(np.dtype(np.float16))
+    rest = ((whole - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
+    return (weights, Weights(rest)) if rest.any() else (weights,)
 
 
 class _Lane:

@@ -22,7 +22,7 @@ def read_bias(low: Lowering, k: Builder, index: int, channels: int) -> Callable[
     value = low.node.optional_input(index)
     if value is None:
         return lambda slice_: k.f32(0.0, 4)
-    if value.data is not None:
+    if value.contents is not None:
         packed = low.weights(k, pack_bias(value.data, channels), "bias", scalar=Scalar.F32)
         return lambda slice_: k.load(packed, slice_)
     view = low.read(k, index)

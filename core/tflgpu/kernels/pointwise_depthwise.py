@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
-import numpy as np
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
@@ -26,6 +25,7 @@ from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import GroupRule, Maker, Site
 from tflgpu.lowering.tuning import tuning_of
+from tflgpu.lowering.weights import Weights
 from tflgpu.ops.windows import Window, conv_window
 
 _SIDE = 8  # pixels of a square, along each axis
@@ -53,7 +53,7 @@ def joinable(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
     if window.kernel_h * window.kernel_w > _MOST_TAPS:
         return None
     # Outside the image there are zeros, which are multiplied like all else.
-    if not (np.isfinite(node.const(1)).all() and np.isfinite(first.const(1)).all()):
+    if not all(Weights(each.contents(1)).is_finite for each in (node, first)):
         return None
     seen_h, seen_w = _seen(window)
     fits = (
@@ -92,7 +92,7 @@ def build_joined(low: Lowering) -> None:
 
     k = low.kernel("pointwise_depthwise", (_THREADS, 1, 1))
     src = attrs.evolve(low.read_value(k, first.input(0), "src"), compute=Scalar.F32)
-    weights = low.weights(k, pack_weights(first.const(1)))
+    weights = low.weights(k, pack_weights(first.contents(1)))
     taps = attrs.evolve(low.read_value(k, node.input(1), "taps"), compute=Scalar.F32)
     biases = []
     for each, name in ((first, "bias"), (node, "bias_after")):

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.direct import OutputBlock, build_direct
-from tflgpu.kernels.gemm import F16_MAX, Problem, build_gemm
+from tflgpu.kernels.gemm import Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, split_operands
 from tflgpu.kernels.matrix_tiles import choose_matrix_tile
@@ -28,6 +27,7 @@ from tflgpu.lowering.lowering import Lowering, storage_of
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import Accepts, KernelRule, Site
 from tflgpu.lowering.tuning import tuning_of
+from tflgpu.lowering.weights import Weights
 
 #: Writes the kernel of one product, under a name.
 BuildProduct = Callable[[Lowering, Problem, str], None]
@@ -119,8 +119,8 @@ class Family:
         depth, least = self.size(node, site).depth, tuning_of(caps).least_depth
         if depth < least:
             return f"its sums of {depth} slices are shorter than {least}"
-        weights = node.const(1)
-        if precision is Precision.F32_F16 and not _within_f16(weights):
+        weights = Weights(node.contents(1))
+        if precision is Precision.F32_F16 and not weights.within_f16:
             return "its weights are beyond f16"
         if not tuning_of(caps).splits_products:
             # At a part's edge an input lies as f32 all the same; see `_matrix`.
@@ -128,11 +128,6 @@ class Family:
             if not half or parts_of_weights(weights, precision, caps) > 1:
                 return "a product of f32 would take several on the device's matrix tiles"
         return None
-
-
-def _within_f16(weights: Array) -> bool:
-    """Whether f16 holds all of them, rounded: no infinity, no NaN."""
-    return bool(weights.max() <= F16_MAX and weights.min() >= -F16_MAX)
 
 
 def _matrix(low: Lowering, problem: Problem, name: str) -> None:

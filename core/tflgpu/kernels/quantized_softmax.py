@@ -57,7 +57,7 @@ def _build(low: Lowering) -> None:
 
 
 def _accepts(node: Node, site: Site) -> str | None:
-    if node.input(1).data is None or node.input(2).data is None:
+    if node.input(1).contents is None or node.input(2).data is None:
         return f"{OP}: a table is made at run time"
     return takes(FLOATS, 1)(node, site)
 

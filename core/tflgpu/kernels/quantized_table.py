@@ -28,7 +28,7 @@ def _build(low: Lowering) -> None:
 
 
 def _accepts(node: Node, site: Site) -> str | None:
-    if node.input(1).data is None:
+    if node.input(1).contents is None:
         return f"{OP}: the table is made at run time"
     return takes(FLOATS, 1)(node, site)
 

@@ -303,7 +303,7 @@ def not_constant(node: Node, indices: Sequence[int], names: Mapping[int, str]) -
     """Why weights cannot be packed: one of those operands is no constant."""
     for index in indices:
         value = node.optional_input(index)
-        if value is not None and value.data is None:
+        if value is not None and value.contents is None:
             what = names.get(index, "weights")
             return f"{node.op}: the {what} (operand {index}) is not a constant"
     return None

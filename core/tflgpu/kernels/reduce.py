@@ -152,7 +152,7 @@ def _final(k: Builder, out: WriteView, scale: float | None) -> Callable[[Share, 
 def _rows(op: str, reduction: Reduction) -> Callable[[Node], RowReduction | None]:
     def rows(node: Node) -> RowReduction | None:
         shape = node.input(0).shape
-        if node.input(1).data is None or not shape or not node.input(0).dtype.is_float:
+        if node.input(1).contents is None or not shape or not node.input(0).dtype.is_float:
             return None
         axes = reduced_axes(op, integers(node.const(1)), len(shape))
         if tuple(axes) != (len(shape) - 1,) or not node.attrs.keep_dims:

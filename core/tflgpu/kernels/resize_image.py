@@ -39,7 +39,7 @@ def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
 
 def _is_part(node: Node) -> bool:
     """Whether a SLICE leaves out pixels, and channels behind those that it takes."""
-    if any(node.input(i).data is None for i in (1, 2)):
+    if any(node.input(i).contents is None for i in (1, 2)):
         return False
     first = node.const(1)
     return len(first) == 4 and not first[0] and not first[3]

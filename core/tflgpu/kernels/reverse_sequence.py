@@ -44,7 +44,7 @@ def _reverse(low: Lowering) -> None:
 def _accepts(node: Node, site: Site) -> str | None:
     lengths = node.input(1)
     # Constant lengths were checked against the dimension, so they fit 32 bits.
-    if lengths.data is None and lengths.dtype is not DType.I32:
+    if lengths.contents is None and lengths.dtype is not DType.I32:
         return f"lengths of {node.op} are {lengths.dtype.value}; i32 runs on the GPU"
     return movable(node, node.input(0), *node.outputs)
 

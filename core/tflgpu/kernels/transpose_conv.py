@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
-from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
+from tflgpu.ir.stored_reals import Contents
 from tflgpu.kernels.accept import FLOATS
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import pack_weights
@@ -35,7 +33,7 @@ _MAX_UNROLLED = 9
 _Multiply = Callable[[Expr, Expr, list[Expr], list[Variable]], None]
 
 
-def _multiply_const(low: Lowering, k: Builder, weights: Array, slice_: Expr) -> _Multiply:
+def _multiply_const(low: Lowering, k: Builder, weights: Contents, slice_: Expr) -> _Multiply:
     packed = pack_weights(weights)  # [tap, input slice, lane of it, output slice, lane of it]
     _, in_slices, _, out_slices, _ = packed.shape
     buffer = low.weights(k, packed)
@@ -107,8 +105,8 @@ def build_transpose_conv(low: Lowering) -> None:
     line, row = k.let(place_of % lines, "line"), k.let(place_of // lines, "row")
     multiply = (
         _multiply_runtime(low, k, roles.weights, filters.shape, slice_)
-        if filters.data is None
-        else _multiply_const(low, k, np.asarray(filters.data), slice_)
+        if filters.contents is None
+        else _multiply_const(low, k, filters.contents, slice_)
     )
     bias = read_bias(low, k, roles.bias, outs)
     out = low.write(k)

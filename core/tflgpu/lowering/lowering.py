@@ -16,6 +16,7 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.stored_reals import Contents, StoredReals
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Kernel, KernelBuffer
@@ -26,6 +27,7 @@ from tflgpu.lowering.place import VectorPlace
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.lowering.view import Link, ReadView, WriteView, load_broadcast
+from tflgpu.lowering.weights import Weights
 
 
 @attrs.frozen
@@ -38,9 +40,9 @@ class Temp:
 
 @attrs.frozen
 class Constant:
-    """Flat contents of a weights buffer, in the type the kernel reads."""
+    """Flat contents of a weights buffer, in the type the kernel reads; or what makes them."""
 
-    data: Array = attrs.field(eq=False)
+    data: Array | Weights = attrs.field(eq=False)
 
 
 @attrs.frozen
@@ -158,8 +160,8 @@ class Lowering:
 
     def read_value(self, k: Builder, value: Value, name: str) -> ReadView:
         """Any tensor that exists before this node runs; constants are uploaded."""
-        if value.data is not None:
-            return self._read_const(k, value.data, name)
+        if value.contents is not None:
+            return self._read_const(k, value.contents, name)
         layout = self._layout_of(value)
         buffer = self._bind(k, name, layout, "read", value)
         return ReadView(k, buffer, layout, self.compute_of(value))
@@ -211,7 +213,7 @@ class Lowering:
     def weights(
         self,
         k: Builder,
-        data: Array,
+        data: Array | Weights,
         name: str = "weights",
         *,
         width: int = 4,
@@ -219,14 +221,14 @@ class Lowering:
     ) -> KernelBuffer:
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
         as ``scalar`` (default: `Precision.weight_storage`)."""
-        scalar = scalar or self.precision.weight_storage(data, self.caps)
-        with np.errstate(over="ignore"):
-            flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy, copy=False).view()
-        flat.flags.writeable = False  # plugins see the plan, and caches know it by what it holds
-        if flat.size % width:
-            raise KernelError(f"{self.node.label}: {flat.size} weights in vectors of {width}")
+        weights = data if isinstance(data, Weights) else Weights(data)
+        scalar = scalar or self.precision.weight_storage(weights, self.caps)
+        if weights.size % width:
+            raise KernelError(f"{self.node.label}: {weights.size} weights in vectors of {width}")
         buffer = k.buffer(name, scalar, width, "read")
-        self._bindings[id(k)].append(Constant(flat))
+        stored = attrs.evolve(weights, dtype=scalar.numpy)
+        is_large = isinstance(weights.contents, StoredReals)  # and is written when it is uploaded
+        self._bindings[id(k)].append(Constant(stored if is_large else stored.array()))
         return buffer
 
     def body(self, k: Builder, write: Callable[..., None], *args: Any) -> None:
@@ -274,17 +276,19 @@ class Lowering:
         self._bindings[id(k)].append(binding)
         return buffer
 
-    def _read_const(self, k: Builder, data: Array, name: str) -> ReadView:
-        is_float = data.dtype.kind == "f"
-        dtype = DType.from_numpy(data.dtype)
-        whole = self.integers.inside(dtype, self.caps)
-        storage = self.precision.storage(data.size, self.caps) if is_float else whole
-        layout = Layout(data.shape, LayoutKind.C4, storage)
-        rows = data.reshape(layout.outer, layout.channels)
-        padded = np.zeros((layout.outer, layout.slices * 4), storage.numpy)
-        with np.errstate(over="ignore"):  # beyond f16 it is infinite (docs/nan.md)
+    def _read_const(self, k: Builder, contents: Contents, name: str) -> ReadView:
+        is_float = contents.dtype.kind == "f"
+        whole = self.integers.inside(DType.from_numpy(contents.dtype), self.caps)
+        size = math.prod(contents.shape)
+        storage = self.precision.storage(size, self.caps) if is_float else whole
+        layout = Layout(contents.shape, LayoutKind.C4, storage)
+        weights = Weights(contents)
+        if layout.channels % 4:
+            padded = np.zeros((layout.outer, layout.slices * 4), storage.numpy)
+            rows = weights.as_type(storage.numpy).reshape(layout.outer, layout.channels)
             padded[:, : layout.channels] = rows
-        buffer = self.weights(k, padded, name, scalar=storage)
+            weights = Weights(padded)
+        buffer = self.weights(k, weights, name, scalar=storage)
         return ReadView(k, buffer, layout, self.compute if is_float else Scalar.I32)
 
     def _links(self, k: Builder) -> tuple[Link, ...]:

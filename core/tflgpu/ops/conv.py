@@ -207,7 +207,7 @@ def _hybrid(node: Node) -> Hybrid:
     """An image has one range. XNNPACK takes constant filters, and to it one of one pixel is a
     matrix: each pixel of the image has a range then."""
     filter_ = node.input(1)
-    if filter_.dtype is not DType.I8 or filter_.data is None:
+    if filter_.dtype is not DType.I8 or filter_.contents is None:
         return Hybrid((OnTheFly((1, 2, 3), Rounding.SYMMETRIC),))
     one_pixel = filter_.shape[1:3] == (1, 1) and (node.attrs.stride_h, node.attrs.stride_w) == (
         1,

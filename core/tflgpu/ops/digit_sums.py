@@ -109,7 +109,7 @@ def of_filter(
         source, quant, data = _scale(node.input(roles.source)), weights.quant, weights.data
         if source is None or quant is None or data is None or weights.dtype not in BYTES:
             return None
-        if bias is not None and bias.data is None:
+        if bias is not None and bias.contents is None:
             return None
         dtype = node.input(roles.source).dtype
         is_bytes = dtype in BYTES
@@ -141,7 +141,7 @@ def of_filter(
         multipliers *= channels // len(multipliers)
         others = tuple(axis for axis in range(len(weights.shape)) if axis != roles.out)
         sizes = np.abs(data.astype(np.int64)).sum(axis=others)
-        offsets = None if bias is None or bias.data is None else bias.data
+        offsets = None if bias is None or bias.contents is None else bias.data
         most = sizes * (_BYTE if is_bytes else _MOST)
         if offsets is not None:
             most = most + np.abs(offsets.reshape(-1).astype(np.int64))

@@ -173,7 +173,7 @@ def _hybrid(node: Node) -> Hybrid:
     """A row of ``depth`` has a range of its own."""
     shape, weights = node.input(0).shape, node.input(1)
     depth, rounding = weights.shape[1], node.attrs.rounding
-    if weights.dtype is DType.I8 and weights.data is not None and not _part_bytes(node):
+    if weights.dtype is DType.I8 and weights.contents is not None and not _part_bytes(node):
         rounding = Rounding.EVEN  # XNNPACK takes it, and looks at no option
     if shape and shape[-1] == depth:
         return Hybrid((OnTheFly((len(shape) - 1,), rounding),))
@@ -186,7 +186,7 @@ _of_filter = of_filter(_ROLES, "activation", narrow=True, products=True, own=_pa
 
 def _in_digits(node: Node) -> InDigits | None:
     """XNNPACK takes no weights that are computed."""
-    if node.input(1).data is not None:
+    if node.input(1).contents is not None:
         return _of_filter(node)
     if node.optional_input(2) is not None:
         return None

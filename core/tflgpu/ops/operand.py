@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.stored_reals import Contents, StoredReals
 from tflgpu.values import frozen
 
 
@@ -15,7 +18,13 @@ class Operand:
     """An operand as shape inference sees it: its spec, and its contents where constant."""
 
     spec: TensorSpec
-    data: Array | None = None
+    contents: Contents | None = attrs.field(default=None, alias="data")
+
+    @property
+    def data(self) -> Array | None:
+        """Its contents as an array, where constant."""
+        found = self.contents
+        return found.whole() if isinstance(found, StoredReals) else found
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,9 +47,10 @@ class Operand:
         Raises:
             DynamicError: they are not known before the model runs.
         """
-        if self.data is None:
+        found = self.data
+        if found is None:
             raise DynamicError(f"{op}: {what} must be a constant")
-        return self.data
+        return found
 
 
 #: What shape inference and references get, by position: None where an optional one is absent.

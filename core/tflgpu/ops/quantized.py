@@ -237,7 +237,7 @@ class Quantized:
         rounded, as it is wherever a tensor is not quantized or has no simple scale."""
         if self.results is None:
             return None
-        given = [v for v in node.inputs if v is not None and (v.quant or v.data is None)]
+        given = [v for v in node.inputs if v is not None and (v.quant or v.contents is None)]
         made = [v for v in node.outputs if is_quantized(v)]
         if not all(map(is_quantized, given)) or not all(map(is_simple, given + made)):
             return None

@@ -203,7 +203,7 @@ def prelu(node: Node) -> Replacement | None:
     found = _of_reals(node, How.PRELU, (a / y, a * b / y), 1 << 8)
     if found is None or slope.dtype is not DType.I16:
         return found
-    if slope.data is None or slope.quant is None:
+    if slope.contents is None or slope.quant is None:
         return None
     given = np.ascontiguousarray(slope.data).astype("<i2").reshape(-1).view(np.int8)
     numbers = given[: slope.elements].reshape(slope.shape).astype(np.float32)

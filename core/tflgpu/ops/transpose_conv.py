@@ -145,7 +145,7 @@ def _infer(attributes: TransposeConv, operands: Operands) -> list[TensorSpec]:
     )
     image, filters = _check(op, source, weights, bias)
     assert shape is not None
-    if shape.data is None:
+    if shape.contents is None:
         raise DynamicError(f"{op}: the output shape is only known while the model runs")
     output = const_integers(op, shape, "output shape", 4)
     if min(output[1:]) < 1 or (output[0], output[3]) != (image.shape[0], filters.shape[0]):
@@ -178,7 +178,7 @@ def _meant(
 def _refit(attributes: TransposeConv, operands: Operands, resized: bool) -> dict[int, Array]:
     """The output shape for an input of another batch or size than the file's."""
     shape, weights, source, *_ = (*operands, None, None, None)
-    if shape is None or weights is None or source is None or shape.data is None:
+    if shape is None or weights is None or source is None or shape.contents is None:
         return {}
     told = shape.data.reshape(-1)
     if not resized or told.size != 4 or weights.rank != 4 or source.rank != 4:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tflgpu.errors import OptionError
 from tflgpu.errors.blame import shown
-from tflgpu.options.kinds import OptionKind, is_count, whole
+from tflgpu.options.kinds import OptionKind, is_count, truth, whole
 from tflgpu.values import frozen
 
 _OPTION = "accuracy_guard"
@@ -65,6 +65,10 @@ def _to_on_failure(value: object) -> OnFailure:
     return OnFailure[name]
 
 
+def _to_only_overflow(value: object) -> bool:
+    return truth(f"{_OPTION}: only_overflow", value)
+
+
 @frozen(kw_only=True)
 class AccuracyGuard:
     """Compares the first invocations on a device with the CPU.
@@ -76,6 +80,8 @@ class AccuracyGuard:
             of elements that may differ. One rounding to f16 is 0.0005 of the largest value; through
             the layers of a network, 0.01 to 0.02 are usual.
         on_failure: What is done where f32 does not mend it.
+        only_overflow: Whether an invocation is compared only where its results have infinities or
+            NaN: a look at the results, and no run on the CPU as long as they are finite.
 
     Raises:
         OptionError: a value out of its range.
@@ -84,14 +90,15 @@ class AccuracyGuard:
     runs: int = attrs.field(default=1, converter=_to_runs)
     tolerance: float = attrs.field(default=0.05, converter=_to_tolerance)
     on_failure: OnFailure = attrs.field(default=OnFailure.CPU, converter=_to_on_failure)
+    only_overflow: bool = attrs.field(default=False, converter=_to_only_overflow)
 
 
 @frozen
 class GuardSetting(OptionKind):
     """An `AccuracyGuard`, a number of runs (0: none), True or False, a mapping of its fields, or as
-    text: ``3``, ``on``, ``off``, ``runs=3,tolerance=0.02,on_failure=keep``."""
+    text: ``3``, ``on``, ``off``, ``overflow``, ``runs=3,tolerance=0.02,on_failure=keep``."""
 
-    takes = "runs, true, false, or text such as runs=3,tolerance=0.02,on_failure=keep"
+    takes = "runs, true, false, overflow, or text such as runs=3,tolerance=0.02,on_failure=keep"
 
     def read(self, option: str, value: object) -> AccuracyGuard | None:
         """The guard; None where it is off."""
@@ -104,8 +111,10 @@ class GuardSetting(OptionKind):
         """The guard's fields as text, which `parse` reads back."""
         if value is None:
             return "off"
+        more = ",only_overflow=true" if value.only_overflow else ""
         return (
             f"runs={value.runs},tolerance={value.tolerance:g},on_failure={value.on_failure.value}"
+            f"{more}"
         )
 
 
@@ -127,6 +136,8 @@ def _of_text(text: str) -> AccuracyGuard | None:
         return AccuracyGuard()
     if text.lower() in _OFF:
         return None
+    if text.lower() == "overflow":
+        return AccuracyGuard(only_overflow=True)
     if "=" not in text:
         runs = _number("runs", text)
         return _read(runs)
@@ -138,7 +149,8 @@ def _of_text(text: str) -> AccuracyGuard | None:
                 f"{_OPTION} is a number of runs, or pairs as in runs=3,tolerance=0.02; "
                 f"not {shown(text)}"
             )
-        fields[name] = given if name == "on_failure" else _number(name, given)
+        is_text = name in ("on_failure", "only_overflow")
+        fields[name] = given if is_text else _number(name, given)
     return _of_fields(fields)
 
 

@@ -117,7 +117,7 @@ class OptionList:
         OrNone(GuardSetting()),
         None,
         "How many of the first invocations are compared with the CPU; what f16 spoils is redone in "
-        "f32 (docs/accuracy.md).",
+        'f32 (docs/accuracy.md). "overflow" compares the first one where it gave infinities.',
     )
 
     # What matters

@@ -168,7 +168,7 @@ class BatchedGraph:
             raise GraphError(
                 f"{node.label}: to compute a batch it became {node.op}, which is no op"
             )
-        operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
+        operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
         specs = attempt(definition.infer, node.attrs, operands)
         if isinstance(specs, Failed):
             return f"it does not take a batch: {specs}"

@@ -7,7 +7,8 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import Rewriter
-from tflgpu.lowering.precision import Precision, spoiled_by_f16
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.weights import spoiled_by_f16
 from tflgpu.ops.facets import Filter
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.match import f32

@@ -37,7 +37,8 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
 def _may_fold(node: Node, definition: OpDef) -> bool:
     if definition.state is not None or not node.outputs:
         return False
-    # References see stored numbers without their scales; DEQUANTIZE has a pass of its own.
+    # References see stored numbers without their scales; DEQUANTIZE has a pass of its own, which
+    # comes first (by name), and leaves large numbers as they are stored.
     if any(v is not None and v.quant is not None for v in (*node.inputs, *node.outputs)):
         return False
     if not all(v.dtype.has_numpy for v in node.outputs):
@@ -66,7 +67,7 @@ def _evaluate(node: Node, definition: OpDef) -> list[Array] | None:
 def _contents(value: Value | None) -> Array | None:
     if value is None:
         return None
-    if value.data is not None:
+    if value.is_const:
         return value.data
     # Only the shape counts (`Contents.shape_only`): broadcast from one element, so no memory.
     return np.broadcast_to(np.zeros((), value.dtype.numpy), value.shape)

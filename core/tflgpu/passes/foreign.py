@@ -141,7 +141,7 @@ def _check_node(node: Node, ops: Mapping[str, OpDef], fail: Any) -> None:
     if definition is None:
         fail(f"{node.label}: there is no op {node.op}")
         return
-    operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
+    operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
     specs = attempt(definition.infer, node.attrs, operands)
     if isinstance(specs, Failed):
         fail(f"{node.label} is not one that its op takes: {specs}")

@@ -19,7 +19,7 @@ def read_legacy_weights(graph: Graph, node: Node, inputs: list[Value | None]) ->
     """Weights that the first converters stored as u8 beside float data: their bits are those of
     i8, whose 0 is 0, and TFLite's kernels look at no zero point."""
     for index, value in enumerate(node.inputs):
-        if value is None or value.dtype is not DType.U8 or value.data is None:
+        if value is None or value.dtype is not DType.U8 or value.contents is None:
             continue
         if value.quant is not None:
             zeros = (0,) * len(value.quant.scale)

@@ -10,6 +10,7 @@ import attrs
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.quant import Quantization
+from tflgpu.ir.stored_reals import stored_reals
 from tflgpu.ops.convert import Dequantize, Quantize
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.passes.scales import range_of
@@ -36,7 +37,7 @@ class QuantizedPairs:
         if found is None:
             assert value.quant is not None
             if value.data is not None:
-                data = value.quant.dequantize(value.data)
+                data = stored_reals(value.data, value.quant)
                 found = self.graph.add_const(data, name=value.name)
             else:
                 found = self.dequantize(value, value.quant)

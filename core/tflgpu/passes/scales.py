@@ -43,7 +43,7 @@ def one_scale(op: OpDef, node: Node, operands: Sequence[Value]) -> Value | None:
 
 def inferred(op: OpDef, node: Node, inputs: Sequence[Value | None]) -> list[TensorSpec] | None:
     """The results of a node's op on other operands; None where it takes no such."""
-    operands = [None if v is None else Operand(v.spec, v.data) for v in inputs]
+    operands = [None if v is None else Operand(v.spec, v.contents) for v in inputs]
     try:
         return list(op.infer(node.attrs, operands))
     except TflgpuError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.constants import Constants
 from tflgpu.compiler.equal_constants import firsts
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.device import Device
@@ -65,11 +66,11 @@ def estimate_of(compiled: Compiled, device: Device, precision: str) -> Estimate:
     """
     parts = [part for part in compiled.parts if part.plan is not None]
     plans = [part.plan for part in parts if part.plan is not None]
-    whole = [array for plan in plans for array in plan.constants]
+    whole = [item for plan in plans for item in plan.constants.items]
     first, start, found = firsts(whole), 0, []
     for part, plan in zip(parts, plans, strict=True):
         stop = start + len(plan.constants)
-        own = tuple(whole[i] for i in range(start, stop) if first[i] == i)
+        own = Constants(tuple(whole[i] for i in range(start, stop) if first[i] == i))
         start = stop
         memory = _footprint(device, plan)
         if len(own) < len(plan.constants):

@@ -82,7 +82,8 @@ class Session(Stateful, Holder):
         self._own_moves: list[list[tuple[int, Array, Array]]] = []
         self._state_buffers = [part.state for part in self._parts if part.state is not None]
         self._seen = [0] * len(self._state_buffers)  # their editions
-        for value in graph.values.values():
+        edges = (*graph.outputs, *(value for part in self._parts for value in part.inputs))
+        for value in edges:
             if value.data is not None:
                 self._arrays[value.id] = value.data
         readers = Counter(value.id for part in self._parts for value in part.inputs)

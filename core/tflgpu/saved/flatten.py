@@ -131,10 +131,11 @@ class Flattener:
     def _name_given(self, graph: Graph) -> None:
         for value in graph.values.values():
             # Looking up what is no part of the bytes takes building the graph.
-            if value.data is not None and (
-                self._source is None or value.data.dtype.kind not in _PLAIN_KINDS
+            held = value.contents
+            if isinstance(held, np.ndarray) and (
+                self._source is None or held.dtype.kind not in _PLAIN_KINDS
             ):
-                self._name(value.data, records.GIVEN_DATA, value.id)
+                self._name(held, records.GIVEN_DATA, value.id)
         for place, node in enumerate(graph.nodes):
             if node.source is not None:
                 self._name(node.source, records.GIVEN_SOURCE, place)

@@ -14,8 +14,9 @@ from tflgpu.plugins.registry import Registry
 from tflgpu.saved.key import op_text, pass_text, rule_text
 from tflgpu.saved.source import Facts
 
-#: Options that only say where files lie.
-_PLACES = frozenset({"serialization_dir", "model_token", "enable_serialization"})
+#: Options that only say where files lie, and which of several devices is meant: what the device is
+#: stands in the key by itself, so that workers with equal GPUs compile once.
+_PLACES = frozenset({"serialization_dir", "model_token", "enable_serialization", "device"})
 
 
 def facts_of_options(options: DelegateOptions) -> Facts:

@@ -263,7 +263,7 @@ class _Building:
         """Parse the options and infer the shapes; the reason where this op is beyond tflgpu."""
         values = {**operator.fields, **tensor_fields(node)}
         fields = Fields(operator.name, values, operator.custom_options)
-        operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
+        operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
         try:
             node.attrs = definition.parse(fields)
             self._refit(node, definition, operands)

@@ -56,6 +56,11 @@ _STEP = 1 / 255
 #: Of a quantized model whose spread LiteRT does not tell: more than any that was measured, which
 #: were 0.023 to 0.072 on four models (docs/check.md).
 UNKNOWN_SPREAD = 0.1
+#: What is said of infinities in 16 bits.
+_OVERFLOW = (
+    "; f16 ends at 65504: use precision f32, or accuracy_guard=overflow, which moves to f32 what "
+    "overflows"
+)
 #: Times LiteRT's own spread.
 _SPREADS = 2.0
 _FEW = 16  # elements that may be equal by chance
@@ -292,7 +297,8 @@ class _Judge:
         right: Sequence[Sequence[Array]],
     ) -> str:
         if gap.lost:
-            return f"{gap.lost} values are NaN or infinite, and finite on the CPU"
+            lost = f"{gap.lost} values are NaN or infinite, and finite on the CPU"
+            return lost if self.report.precision == "f32" else f"{lost}{_OVERFLOW}"
         if kind is OutputKind.BOXES:
             boxes = self._boxes()
             pairs = zip(ours, right, strict=True)

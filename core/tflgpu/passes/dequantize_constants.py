@@ -8,8 +8,11 @@ the same way.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter
+from tflgpu.ir.stored_reals import stored_reals
 from tflgpu.ops.convert import Dequantize
 from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
@@ -21,14 +24,13 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
     data = node.input(0).data
     if data is None or not isinstance(node.attrs, Dequantize):
         return False
-    quantization = node.attrs.quantization
     if data.dtype.kind == "f":
-        rewriter.to_constant(node, [f32(data)])
-    elif quantization is not None:
-        rewriter.to_constant(node, [quantization.dequantize(data)])
+        rewriter.to_constant(node, [f32(data) if data.dtype != np.float16 else stored_reals(data)])
+    elif node.attrs.quantization is not None:
+        rewriter.to_constant(node, [stored_reals(data, node.attrs.quantization)])
     else:
         return False
     return True
 
 
-PASS = Pass("fold_dequantize", per_node(_rewrite, "DEQUANTIZE"))
+PASS = Pass("dequantize_constants", per_node(_rewrite, "DEQUANTIZE"))

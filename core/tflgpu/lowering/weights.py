@@ -1,0 +1,178 @@
+"""Constants on their way into a kernel's buffers: in the order that the kernel reads them, and of
+the type that they are stored in there, in one pass over what the file has."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.stored_reals import Contents, StoredReals
+
+#: The least number that rounds to an infinity in f16, half a step beyond the largest.
+_INFINITE_F16 = 65520.0
+#: The least of f16's normal numbers.
+_NORMAL_F16 = 2.0**-14
+_F32: np.dtype[Any] = np.dtype(np.float32)
+#: The largest f16.
+F16_MAX = 65504.0
+
+#: Outputs that are written together: whole lines of a cache in f16, and few enough for one.
+_ROWS = 64
+#: From so many numbers on, several threads write them.
+_MANY = 1 << 20
+_MOST_THREADS = 16
+
+
+def spoiled_by_f16(numbers: Array) -> Array:
+    """Which numbers f16 does not hold to its 11 bits: they become an infinity, or are among its
+    subnormals, which have fewer bits. Zeros, and what is not finite, are no worse than before."""
+    sizes = np.abs(numbers)
+    found: Array = np.isfinite(sizes) & (
+        (sizes >= _INFINITE_F16) | ((sizes > 0) & (sizes < _NORMAL_F16))
+    )
+    return found
+
+
+@attrs.frozen(eq=False)
+class Weights:
+    """Numbers of a constant buffer.
+
+    Attributes:
+        contents: The numbers, of shape [outputs, ...] where they are to be packed.
+        taps: None for numbers that stay in their order. Else how many taps a filter has:
+            ``contents``, read as [outputs, taps, inputs], become [tap, input slice, lane of it,
+            output slice, lane of it], zero-padded.
+        dtype: What they are in the buffer, once that is chosen.
+    """
+
+    contents: Contents
+    taps: int | None = None
+    dtype: np.dtype[Any] = _F32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Their shape in the buffer."""
+        if self.taps is None:
+            return self.contents.shape
+        outputs, taps, inputs = self._sizes
+        return taps, -(-inputs // 4), 4, -(-outputs // 4), 4
+
+    @property
+    def size(self) -> int:
+        """How many there are in the buffer."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return self.size * self.dtype.itemsize
+
+    def array(self) -> Array:
+        """They as they lie in the buffer, in one dimension; made anew each time."""
+        made: Array = self.as_type(self.dtype).view()
+        made.flags.writeable = False  # plugins see the plan, and caches know it by what it holds
+        return made
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether each of them is."""
+        return self._largest() is not None or bool(np.isfinite(self._numbers()).all())
+
+    @property
+    def suits_f16(self) -> bool:
+        """Whether the largest finite one is held well. Beside it smaller ones say little."""
+        largest = self._largest()
+        if largest is None:
+            sizes = np.abs(self._numbers())
+            largest = np.max(sizes, where=np.isfinite(sizes), initial=0.0)
+        return not spoiled_by_f16(np.array(largest, np.float32)).any()
+
+    @property
+    def fits_f16(self) -> bool:
+        """Whether f16 holds every one exactly."""
+        if isinstance(self.contents, StoredReals) and self.contents.is_f16:
+            return True
+        numbers = self._numbers()
+        with np.errstate(over="ignore"):
+            return bool((numbers.astype(np.float16) == numbers).all())
+
+    @property
+    def within_f16(self) -> bool:
+        """Whether f16 holds all of them, rounded: no infinity, no NaN."""
+        largest = self._largest()
+        if largest is not None:
+            return largest <= F16_MAX
+        numbers = self._numbers()
+        return bool(numbers.max() <= F16_MAX and numbers.min() >= -F16_MAX)
+
+    @property
+    def ends_within_f16(self) -> bool:
+        """Whether f16 holds those of the last step of a sum, where they are packed: by which the
+        last lane of the last input slice of the last tap is multiplied."""
+        outputs, taps, inputs = self._sizes
+        largest = self._largest()
+        if inputs % 4 or (largest is not None and largest <= F16_MAX):
+            return True
+        last = self._numbers().reshape(outputs, taps, inputs)[:, -1, -1]
+        return bool((np.abs(last) <= F16_MAX).all())
+
+    def as_type(self, dtype: np.dtype[Any]) -> Array:
+        """They as they lie in the buffer, of a type, in one dimension; what f16 does not hold
+        becomes an infinity."""
+        if self.taps is None and not isinstance(self.contents, StoredReals):
+            with np.errstate(over="ignore"):
+                return self.contents.astype(dtype, order="C", copy=False).reshape(-1)
+        outputs, taps, inputs = self._sizes
+        if self.taps is None:
+            packed = np.empty((outputs, taps * inputs), dtype)
+        else:
+            padded = inputs % 4 or outputs % 4
+            _, slices, _, columns, _ = self.shape
+            packed = (np.zeros if padded else np.empty)((taps, slices * 4, columns * 4), dtype)
+
+        def write(start: int) -> None:
+            stop = min(start + _ROWS, outputs)
+            with np.errstate(over="ignore"):
+                rows = self._rows(start, stop, dtype).reshape(stop - start, taps, inputs)
+                if self.taps is None:
+                    packed[start:stop] = rows.reshape(stop - start, -1)
+                else:
+                    packed[:, :inputs, start:stop] = rows.transpose(1, 2, 0)
+
+        starts = range(0, outputs, _ROWS)
+        threads = min(len(starts), os.cpu_count() or 1, _MOST_THREADS)
+        if packed.size < _MANY or threads == 1:
+            for start in starts:
+                write(start)
+        else:
+            with ThreadPoolExecutor(threads, "tflgpu-weights") as pool:
+                list(pool.map(write, starts))
+        return packed.reshape(-1)
+
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        """Outputs, taps and inputs."""
+        outputs, *inner = self.contents.shape
+        taps = self.taps or 1
+        return outputs, taps, int(np.prod(inner, dtype=np.int64)) // taps
+
+    def _largest(self) -> float | None:
+        """The largest magnitude, where what is stored tells it and all of them are finite."""
+        return self.contents.largest() if isinstance(self.contents, StoredReals) else None
+
+    def _numbers(self) -> Array:
+        stored = self.contents
+        return stored.whole() if isinstance(stored, StoredReals) else stored
+
+    def _rows(self, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
+        stored = self.contents
+        if not isinstance(stored, StoredReals):
+            return stored[start:stop]
+        if stored.is_f16 and dtype == np.float16:
+            return stored.numbers[start:stop]
+        return stored.rows(start, stop)
