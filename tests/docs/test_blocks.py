@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,21 +18,13 @@ from tflgpu.ops.groups import Composed, FileForm, Reading
 
 from tests.docs.pages import ROOT, Page, put_model
 from tests.docs.test_pages import PATHS, PROGRAMS
+from tests.docs.test_pages import (
+    test_what_is_saved_is_there_for_the_next_program as saved_test,
+)
 
-#: Pages whose programs other tests run, or hold to the source that they show; and a text by which
-#: that test knows the page.
-ELSEWHERE = {
-    "CONTRIBUTING.md": ("docs/test_examples.py", "CONTRIBUTING.md"),
-    "docs/choosing.md": ("docs/test_examples.py", "docs/choosing.md"),
-    "docs/composites.md": ("docs/test_blocks.py", "COMPOSITES"),
-    "docs/design.md": ("docs/test_blocks.py", "DESIGN"),
-    "docs/first-model.md": ("docs/test_site.py", "first-model.html"),
-    "docs/hooks.md": ("plugins/test_third_party_hooks.py", "hooks.md"),
-    "docs/integrations.md": ("integrations/programs.py", "docs/integrations.md"),
-    "docs/saved.md": ("docs/test_pages.py", "SAVED.run("),
-    "docs/tutorial-backend.md": ("plugins/test_sdk.py", "tutorial-backend.md"),
-    "docs/tutorial-op.md": ("plugins/test_sdk.py", "tutorial-op.md"),
-}
+#: Pages whose programs this file runs, or holds to the source that they show. Other tests name the
+#: pages whose programs they run.
+HERE = ("docs/composites.md", "docs/design.md")
 #: Beginnings of lines in `sh` blocks that are not run here.
 NOT_HERE = {
     "python3 -m venv": "README's are run by .ci/run, by the comment above them",
@@ -47,17 +41,26 @@ _INDENTED = re.compile(r"\n\n((?:    \S.*\n)+)")
 COMPOSITES, DESIGN = Page("docs/composites.md"), Page("docs/design.md")
 
 
+@cache
+def other_sources() -> list[str]:
+    """The sources of tests that may run the programs of pages."""
+    own = {"test_blocks.py", "test_pages.py"}
+    files = [p for p in (ROOT / "tests").rglob("*.py") if p.name not in own]
+    # Only this one of the file that is for all pages: its programs follow one another.
+    saved = inspect.getsource(saved_test)
+    return [*(p.read_text(encoding="utf-8") for p in files), saved.replace("SAVED", "saved.md")]
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_every_program_is_run_somewhere(path: str) -> None:
-    text = (ROOT / path).read_text(encoding="utf-8")
-    kinds = set(re.findall(r"^```(\S*)\n.*?^```$", text, re.DOTALL | re.MULTILINE))
+    page = (ROOT / path).read_text(encoding="utf-8")
+    kinds = set(re.findall(r"^```(\S*)\n.*?^```$", page, re.DOTALL | re.MULTILINE))
     assert kinds <= NO_PROGRAM | {"python", "sh", "{code-cell}", "{toctree}"}, kinds
-    if "```python\n" not in text and "{code-cell}" not in text:
+    if "```python\n" not in page and "{code-cell}" not in page:
         assert path not in PROGRAMS
-        assert path not in ELSEWHERE
-    elif path not in PROGRAMS:
-        test, name = ELSEWHERE[path]
-        assert name in (ROOT / "tests" / test).read_text(encoding="utf-8")
+    elif path not in PROGRAMS and path not in HERE:
+        name = re.compile(rf"\b{Path(path).stem}\.(md|html)\b")
+        assert any(name.search(text) for text in other_sources())
 
 
 def test_what_is_indented_is_named() -> None:
