@@ -83,8 +83,11 @@ def inspect(
         if profile is None
         else _by_profile(file, profile, numerics)
     )
-    on, note = judged.on, judged.note
-    known = () if profile is None else judged.report.choice
+    report, note = judged.report, judged.note
+    known = () if profile is None else report.choice
+    on = f"{report.backend} ({report.device}, {report.precision})"
+    if profile is not None and report.backend == profile.strip().lower():  # another delegate's
+        on = f"the rules of {report.device}"
     meta = metadata(str(model))
     rows = _rows(file, judged)
     totals = {k: n for k in PLACES if (n := sum(r.where == k for r in rows))}
@@ -113,7 +116,7 @@ def inspect(
     _show_tensors(file, model, judged.shapes, meta)
     show_rows(rows)
     # A stand-in for a device is not chosen by options, and its times are of no real device.
-    for line in () if profile is not None or note else notes(judged.report):
+    for line in () if profile is not None or note else notes(report):
         console.say(line)
     if note:
         console.warn(note)
@@ -130,14 +133,12 @@ class _Judged:
 
     Attributes:
         report: Where its operators go.
-        on: What judged it.
         elsewhere: Operators that the host runs or nothing does, by index: the place, and why.
         note: What to warn of.
         shapes: Of tensors, as they were inferred.
     """
 
     report: DelegationReport
-    on: str
     elsewhere: Mapping[int, tuple[str, str]] = attrs.field(factory=dict)
     note: str = ""
     shapes: Shapes = attrs.field(factory=dict)
@@ -159,10 +160,7 @@ def _by_device(
         opened = delegate.provider.opened
         assert opened is not None
         report = opened.signed(report_of(graph, compiled))
-        judged = delegate.device
-        assert judged is not None
-        on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"
-    return _Judged(report, on, _elsewhere(compiled), note, _shapes(graph))
+    return _Judged(report, _elsewhere(compiled), note, _shapes(graph))
 
 
 def _shapes(graph: Graph) -> Shapes:
@@ -176,11 +174,9 @@ def _by_profile(file: ModelFile, profile: str, numerics: str | None) -> _Judged:
         else DelegateOptions(quantized_numerics=numerics_of("--numerics", numerics))
     )
     found = by_profile(file, profile, options)
-    report = found.report
     if found.graph is None or found.compiled is None:
-        return _Judged(report, f"the rules of {report.device}")
-    on = f"{report.backend} ({report.device}, {report.precision})"
-    return _Judged(report, on, _elsewhere(found.compiled), shapes=_shapes(found.graph))
+        return _Judged(found.report)
+    return _Judged(found.report, _elsewhere(found.compiled), shapes=_shapes(found.graph))
 
 
 def _elsewhere(compiled: Compiled) -> dict[int, tuple[str, str]]:
