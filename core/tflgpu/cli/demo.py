@@ -109,7 +109,10 @@ def _save(digits: Digits, folder: Path) -> None:
         _picture(digits, folder / "digit.png")
     except OSError as error:
         raise InputError(f"cannot write into {folder}: {error}") from error
-    console.say(f"{folder / 'model.tflite'}, {images}: 10 images of 1 x 8 x 8 x 1, 0 to 1")
+    console.say(
+        f"{folder / 'model.tflite'}, {images}: 10 images of 1 x 8 x 8 x 1, 0 to 1; digit.png takes "
+        "--mean 0 --std 255"
+    )
 
 
 def _adding(source: str, result: str) -> bytes:
