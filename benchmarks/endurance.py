@@ -210,6 +210,8 @@ def main() -> None:
         f"RSS: {min(mib):.1f} to {max(mib):.1f} MiB; at most {100 * outcome.spread:.2f} % from the "
         f"mean, {100 * outcome.growth:+.2f} % from the first quarter to the last"
     )
+    tenths = [mib[len(mib) * n // 10] for n in range(10)]
+    print("RSS in MiB, ten times:", *(f"{each:.1f}" for each in tenths))
     for each in outcome.examples:
         print("wrong:", each)
     if outcome.counts.get("wrong"):

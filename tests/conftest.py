@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Before NumPy is imported, also by the workers and children of this process: NumPy's BLAS would
 # start a thread on each core in each of them, and threads that wait for one another spin. With a
@@ -91,11 +92,31 @@ def _require_backend(name: str) -> Probe:
     pytest.skip(reason)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test needs the backends of its marks, ``needs("opencl")``, and that of its parameter
+    ``backend``: where one has no device here, it is skipped or fails as by `require_backend`."""
+    names = [name for mark in item.iter_markers("needs") for name in mark.args]
+    parameters = (
+        item.callspec.params
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else {}
+    )
+    for name in (*names, parameters.get("backend")):
+        if isinstance(name, str) and name in registry().backends:
+            _require_backend(name)
+
+
 @pytest.fixture(scope="session")
 def require_backend() -> Callable[[str], Probe]:
     """``require_backend(name)`` skips unless the backend has a device here, and fails instead
     where the environment variable TFLGPU_REQUIRE_BACKENDS lists the backend."""
     return _require_backend
+
+
+@pytest.fixture(scope="session")
+def litert() -> Any:
+    """LiteRT's module of interpreters."""
+    return pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
 
 @pytest.fixture(scope="module")

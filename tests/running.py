@@ -3,11 +3,22 @@ it is driven."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tflgpu
+
+
+def raising(error: BaseException | type[BaseException]) -> Callable[..., Any]:
+    """A function that raises, whatever its arguments are: another error each time, which keeps none
+    of the frames that it went through."""
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise error if isinstance(error, type) else copy.copy(error)
+
+    return fail
 
 
 def set_and_run(interpreter: Any, inputs: Mapping[int, Any] | Sequence[Any]) -> None:
@@ -31,6 +42,18 @@ def outputs(interpreter: Any) -> list[Any]:
     return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
 
 
+def results(interpreter: Any, inputs: Mapping[int, Any] | Sequence[Any]) -> list[Any]:
+    """What a run of these inputs makes."""
+    set_and_run(interpreter, inputs)
+    return outputs(interpreter)
+
+
+def first_results(interpreter: Any, inputs: Mapping[int, Any] | Sequence[Any]) -> list[Any]:
+    """What a first run makes, or the first after a resize."""
+    interpreter.allocate_tensors()
+    return results(interpreter, inputs)
+
+
 def side_by_side(
     content: bytes, inputs: Mapping[int, Any] | Sequence[Any], kernels: Any = None, **options: Any
 ) -> tuple[list[Any], list[Any]]:
@@ -40,10 +63,8 @@ def side_by_side(
 
     resolver = OpResolverType.AUTO if kernels is None else kernels
     theirs = Interpreter(model_content=content, experimental_op_resolver_type=resolver)
-    allocate_and_run(theirs, inputs)
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", **options) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
     ):
-        allocate_and_run(ours, inputs)
-        return outputs(theirs), outputs(ours)
+        return first_results(theirs, inputs), first_results(ours, inputs)

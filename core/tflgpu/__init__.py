@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from tflgpu.interpreter.invocation import Invocation
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.interpreter.signatures import SignatureRunner
+    from tflgpu.language_models.answer import Generation
+    from tflgpu.language_models.language_model import LanguageModel, generate
     from tflgpu.lowering.precision import Precision
     from tflgpu.options import (
         DelegateOptions,
@@ -106,6 +108,7 @@ __all__ = [
     "DynamicError",
     "Estimate",
     "ExperimentalFlags",
+    "Generation",
     "GpuDelegate",
     "GraphError",
     "InferencePreference",
@@ -114,6 +117,7 @@ __all__ = [
     "Interpreter",
     "Invocation",
     "KernelError",
+    "LanguageModel",
     "Measurement",
     "MemoryLimitError",
     "Model",
@@ -151,6 +155,7 @@ __all__ = [
     "devices",
     "errors",
     "estimate",
+    "generate",
     "load_delegate",
     "metadata",
     "profiles",
@@ -169,11 +174,13 @@ _HOMES = {
     "DeviceState": "tflgpu.devices.device_states",
     "Estimate": "tflgpu.runtime.estimate",
     "ExperimentalFlags": "tflgpu.options",
+    "Generation": "tflgpu.language_models.answer",
     "GpuDelegate": "tflgpu.interpreter.gpu_delegate",
     "InferencePreference": "tflgpu.options",
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
     "Invocation": "tflgpu.interpreter.invocation",
+    "LanguageModel": "tflgpu.language_models.language_model",
     "Measurement": "tflgpu.tools.measurement",
     "Model": "tflgpu.interpreter.model",
     "ModelMetadata": "tflgpu.tools.metadata_values",
@@ -193,6 +200,7 @@ _HOMES = {
     "check": "tflgpu.tools.check",
     "delegate_library": "tflgpu.interpreter.delegate",
     "estimate": "tflgpu.interpreter.estimate",
+    "generate": "tflgpu.language_models.language_model",
     "load_delegate": "tflgpu.interpreter.delegate",
     "metadata": "tflgpu.tools.metadata",
 }

@@ -73,8 +73,7 @@ class Browser:
             answer = json.loads(one)
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
-                result: dict[str, Any] = answer["result"]
-                return result
+                return answer["result"]
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression on the page."""

@@ -27,6 +27,7 @@ from tflgpu.plugins import registry as plugins
 from typer.testing import CliRunner
 
 from tests.cli.cli_helpers import Hooks, Tflgpu
+from tests.running import raising
 from tests.small_models import small_model, tensor_of
 
 
@@ -91,10 +92,7 @@ def test_plugins_add_commands(tflgpu: Tflgpu, install: Any, cpu_ref: object) -> 
 
 
 def test_a_plugin_that_fails_at_it_is_named(tflgpu: Tflgpu, install: Any, cpu_ref: object) -> None:
-    def command(app: Any) -> None:
-        raise RuntimeError("boom")
-
-    install(cpu_ref=cpu_ref, toy=Hooks(register_commands=command))
+    install(cpu_ref=cpu_ref, toy=Hooks(register_commands=raising(RuntimeError("boom"))))
     assert tflgpu("--version").stderr == ""  # which asks for no plugin's commands
     result = tflgpu("--help")
     assert result.exit_code == 0
@@ -105,11 +103,12 @@ def test_a_plugin_that_fails_at_it_is_named(tflgpu: Tflgpu, install: Any, cpu_re
 def test_clashing_plugins_leave_the_command_usable(
     tflgpu: Tflgpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def clash(*arguments: object) -> None:
-        raise PluginError("backend x is registered by plugin a and by plugin b")
-
     monkeypatch.setattr(plugins, "_registry", None)
-    monkeypatch.setattr(plugins, "Registry", clash)
+    monkeypatch.setattr(
+        plugins,
+        "Registry",
+        raising(PluginError("backend x is registered by plugin a and by plugin b")),
+    )
     assert tflgpu("--version").exit_code == 0
     result = tflgpu("devices")
     assert result.exit_code == 2
@@ -302,19 +301,14 @@ def prepared(backend: str, progress: Callable[[int, int], object]) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_callback_is_told_of_every_kernel(
-    backend: str, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_a_callback_is_told_of_every_kernel(backend: str) -> None:
     said: list[tuple[int, int]] = []
     prepared(backend, lambda ready, whole: said.append((ready, whole)))
     assert said == [(0, 2), (1, 2), (2, 2)]
 
 
-def test_a_callback_that_fails_stops_nothing(
-    require_backend: Callable[[str], Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_a_callback_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     called = []
 
     def broken(ready: int, whole: int) -> None:

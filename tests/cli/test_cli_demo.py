@@ -18,6 +18,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.runtime.reference import ReferenceRecording
 
 from tests.cli.cli_helpers import Hooks, Tflgpu
+from tests.running import raising
 
 INFO = DeviceInfo("toy", 0, "a toy")
 
@@ -39,8 +40,7 @@ def answers(interpreter: Any, images: Any) -> np.ndarray:
     return np.array(found)
 
 
-def test_the_model_is_accurate_and_the_references_agree_with_litert() -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter")
+def test_the_model_is_accurate_and_the_references_agree_with_litert(litert: Any) -> None:
     digits = load_digits()
     theirs = answers(litert.Interpreter(model_content=digits.model), digits.images)
     accuracy = (theirs.argmax(axis=1) == digits.labels).mean()
@@ -136,11 +136,10 @@ def test_a_wrong_device_is_found_out(
 
 
 def test_a_device_that_fails_is_wrong(tflgpu: Tflgpu, install: Any) -> None:
-    def fail(backend: str, index: int, options: Any) -> Any:
-        raise RuntimeError("out of smoke")
-
     broken = toy(0)
-    broken.tflgpu_open_device = Hooks(open_device=fail).tflgpu_open_device  # type: ignore[attr-defined]
+    broken.tflgpu_open_device = Hooks(
+        open_device=raising(RuntimeError("out of smoke"))
+    ).tflgpu_open_device  # type: ignore[attr-defined]
     install(toy=broken)
     result = tflgpu("demo", "--images", 3)
     assert result.exit_code == 1

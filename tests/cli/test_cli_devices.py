@@ -191,10 +191,8 @@ class TestCpuSide:
         for name in ("BACKEND", "DEVICE", "CPU_BACKEND", "DEFAULT_DELEGATE"):
             monkeypatch.delenv(f"TFLGPU_{name}", raising=False)
 
-    def test_litert_and_its_version(
-        self, tflgpu: Tflgpu, install: Any, cpu_ref: object, require_backend: Any
-    ) -> None:
-        require_backend("litert")
+    @pytest.mark.needs("litert")
+    def test_litert_and_its_version(self, tflgpu: Tflgpu, install: Any, cpu_ref: object) -> None:
         from tflgpu_litert import plugin as litert
 
         install(cpu_ref=cpu_ref, litert=litert)

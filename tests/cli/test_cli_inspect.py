@@ -14,6 +14,7 @@ from tflgpu.ir.dtypes import DType
 from typer.testing import CliRunner
 
 from tests.cli.cli_helpers import Tflgpu
+from tests.interpreter.cache_models import language_model
 from tests.small_models import small_spec, tensor_of
 
 INTERPRETER = ("--backend", "cpu_ref", "--device", "1")
@@ -132,8 +133,8 @@ def test_without_any_backend_it_is_an_error(tflgpu: Tflgpu, scale: Path, install
     assert "nothing that could stand in" in result.stderr
 
 
-def test_opencl(tflgpu: Tflgpu, scale: Path, require_backend: Any) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_opencl(tflgpu: Tflgpu, scale: Path) -> None:
     assert "judged by opencl" in tflgpu("inspect", scale, "--backend", "opencl").stdout
 
 
@@ -246,3 +247,27 @@ def test_metadata(tflgpu: Tflgpu, model_path: Any, scale: Path) -> None:
     assert len(found["outputs"][0]["labels"]) > 900
     assert "metadata:" not in tflgpu("inspect", scale, *INTERPRETER).stdout
     assert json.loads(tflgpu("inspect", scale, "--json").stdout)["metadata"] is None
+
+
+def test_a_signature(tflgpu: Tflgpu, tmp_path: Path) -> None:
+    path = tmp_path / "language.tflite"
+    path.write_bytes(language_model())
+    counts = {}
+    for key in ("prefill_4", "decode"):
+        result = tflgpu("inspect", path, *INTERPRETER, "--signature", key)
+        assert result.exit_code == 0
+        counts[key] = int(re.search(r"(\d+) operators judged by", result.stdout)[1])
+    assert counts == {"prefill_4": 4, "decode": 10}
+    assert "FULLY_CONNECTED" in result.stdout
+    assert "2 subgraphs; number 1 is shown" in result.stdout
+    found = json.loads(
+        tflgpu("inspect", path, *INTERPRETER, "--signature", "decode", "--json").stdout
+    )
+    assert [tensor["name"] for tensor in found["outputs"]] == ["logits", "kv_cache_k_0_output"]
+    for arguments, said in (
+        (("--signature", "nothing"), "--signature nothing: the model has prefill_4, decode"),
+        (("--signature", "decode", "--memory"), "leave out --as and --memory"),
+    ):
+        result = tflgpu("inspect", path, *INTERPRETER, *arguments)
+        assert result.exit_code == 2
+        assert said in " ".join(result.stderr.split())

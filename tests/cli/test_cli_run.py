@@ -108,11 +108,11 @@ class TestRunning:
         named = tflgpu("run", scale, "--backend", "cpu_ref", "--device", "1", "--runs", 1)
         assert "no GPU was found" not in named.stderr
 
+    @pytest.mark.needs("opencl")
     def test_without_a_backend_it_runs_where_an_interpreter_does(
-        self, tflgpu: Tflgpu, scale: Path, require_backend: Any, monkeypatch: pytest.MonkeyPatch
+        self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A device that computes on the CPU is used only by its name."""
-        require_backend("opencl")
         for variable in ("TFLGPU_BACKEND", "TFLGPU_DEVICE"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
@@ -123,10 +123,8 @@ class TestRunning:
         monkeypatch.setenv("TFLGPU_BACKEND", "opencl")
         assert "1 of 1 operators run on opencl" in tflgpu("run", scale, "--runs", 1).stdout
 
-    def test_the_cpu_side_is_chosen(
-        self, tflgpu: Tflgpu, scale: Path, require_backend: Any
-    ) -> None:
-        require_backend("litert")
+    @pytest.mark.needs("litert")
+    def test_the_cpu_side_is_chosen(self, tflgpu: Tflgpu, scale: Path) -> None:
         for more in ([], ["--compare"]):
             options = ["--backend", "cpu", "--cpu-backend", "litert", "--runs", "1", *more]
             result = tflgpu("run", scale, *options)
@@ -139,15 +137,13 @@ class TestRunning:
         result = tflgpu("run", scale, "--backend", "cpu", "--cpu-backend", "cpu_ref", "--runs", "1")
         assert "ran by their NumPy references" in result.stdout
 
-    def test_the_cpu_side_of_a_device(
-        self, tflgpu: Tflgpu, mystery: Path, scale: Path, require_backend: Any
-    ) -> None:
+    @pytest.mark.needs("litert")
+    def test_the_cpu_side_of_a_device(self, tflgpu: Tflgpu, mystery: Path, scale: Path) -> None:
         options = ["--backend", "cpu_ref", "--device", "1", "--cpu-backend"]
         result = tflgpu("run", scale, *options, "toaster")
         assert result.exit_code == 2
         assert "cpu_backend is one of" in result.stderr
         assert "not 'toaster'" in result.stderr
-        require_backend("litert")
         result = tflgpu("run", mystery, *options, "litert")
         assert result.exit_code == 2
         assert "Mystery" in result.stderr
@@ -189,10 +185,8 @@ class TestRunning:
         assert [r.name for r in caplog.records] == ["tflgpu.delegation"]
 
     @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux")
-    def test_a_name_that_is_no_utf8_is_compared(
-        self, tflgpu: Tflgpu, scale: Path, require_backend: Any
-    ) -> None:
-        require_backend("litert")
+    @pytest.mark.needs("litert")
+    def test_a_name_that_is_no_utf8_is_compared(self, tflgpu: Tflgpu, scale: Path) -> None:
         path = scale.with_name(os.fsdecode(b"m\xff\xe9.tflite"))
         path.write_bytes(scale.read_bytes())
         ran = tflgpu("run", path, *CPU, "--runs", 1, "--compare")
@@ -203,8 +197,8 @@ class TestRunning:
         options = ("--backend", "cpu_ref", "--device", "interpreter", "--precision", "f32_f16")
         assert "interpreter, f32_f16)" in tflgpu("run", scale, "--runs", 1, *options).stdout
 
-    def test_opencl(self, tflgpu: Tflgpu, scale: Path, require_backend: Any) -> None:
-        require_backend("opencl")
+    @pytest.mark.needs("opencl")
+    def test_opencl(self, tflgpu: Tflgpu, scale: Path) -> None:
         result = tflgpu("run", scale, "--backend", "opencl", "--compare", "--runs", 2)
         assert result.exit_code == 0
         assert "1 of 1 operators run on opencl" in result.stdout
@@ -224,10 +218,8 @@ class TestCompare:
 
         return put
 
-    def test_it_is_a_check_of_this_run(
-        self, tflgpu: Tflgpu, scale: Path, tmp_path: Path, require_backend: Any
-    ) -> None:
-        require_backend("litert")
+    @pytest.mark.needs("litert")
+    def test_it_is_a_check_of_this_run(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
         x = save(tmp_path / "x.npy", np.array([[1, 2, 3]], np.float32))
         device = ("--backend", "cpu_ref", "--device", 1)
         ran = tflgpu("run", scale, *device, "-i", x, "--compare", "--runs", 1)
@@ -248,10 +240,8 @@ class TestCompare:
         assert "LiteRT (XNNPACK): ai-edge-litert is not installed" in result.stderr
         assert "agrees with NumPy references" in result.stdout
 
-    def test_differences_are_seen(
-        self, tflgpu: Tflgpu, scale: Path, answers: Any, require_backend: Any
-    ) -> None:
-        require_backend("litert")
+    @pytest.mark.needs("litert")
+    def test_differences_are_seen(self, tflgpu: Tflgpu, scale: Path, answers: Any) -> None:
         answers(np.full((1, 3), 100, np.float32))
         ran = tflgpu("run", scale, *CPU, "--compare")
         assert ran.exit_code == 1
@@ -259,10 +249,10 @@ class TestCompare:
         assert "the CPU DIFFERS from LiteRT (XNNPACK) on 1 sample" in ran.stdout
         assert "`tflgpu check` looks for the operator" in ran.stdout
 
+    @pytest.mark.needs("litert")
     def test_a_step_of_quantized_numbers_is_little(
-        self, tflgpu: Tflgpu, tmp_path: Path, answers: Any, require_backend: Any
+        self, tflgpu: Tflgpu, tmp_path: Path, answers: Any
     ) -> None:
-        require_backend("litert")
         scale = Quantization((0.05,), (0,))
         path = tmp_path / "relu.tflite"
         content = small_spec(
@@ -275,10 +265,8 @@ class TestCompare:
             answers(np.full((1, 8), 100 - steps, np.int8))
             assert tflgpu("run", path, *CPU, "-i", x, "--compare").exit_code == code
 
-    def test_what_is_not_finite_differs(
-        self, tflgpu: Tflgpu, scale: Path, answers: Any, require_backend: Any
-    ) -> None:
-        require_backend("litert")
+    @pytest.mark.needs("litert")
+    def test_what_is_not_finite_differs(self, tflgpu: Tflgpu, scale: Path, answers: Any) -> None:
         answers(np.full((1, 3), np.nan, np.float32))
         ran = tflgpu("run", scale, *CPU, "--compare")
         assert ran.exit_code == 1

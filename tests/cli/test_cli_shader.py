@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tflgpu.profiles import every
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 
 from tests.cli.cli_helpers import Tflgpu
+from tests.running import raising
 from tests.small_models import small_spec
 
 LANGUAGES = {"opencl": "__kernel", "vulkan": "OpEntryPoint", "wgpu": "@compute"}
@@ -28,10 +28,7 @@ def test_the_list_names_every_dispatch(tflgpu: Tflgpu, scale: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", LANGUAGES)
-def test_a_backend_prints_its_own_language(
-    tflgpu: Tflgpu, scale: Path, backend: str, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_a_backend_prints_its_own_language(tflgpu: Tflgpu, scale: Path, backend: str) -> None:
     ran = tflgpu("shader", scale, "--node", 0, "--backend", backend)
     assert ran.exit_code == 0
     assert ran.stdout.startswith("// #0 MUL: mul, ")
@@ -58,10 +55,8 @@ def test_a_kernel_in_another_language(tflgpu: Tflgpu, scale: Path, language: str
 
 @pytest.mark.parametrize(("backend", "language"), [("opencl", "opencl-c"), ("wgpu", "wgsl")])
 def test_what_a_device_runs_is_what_its_generator_makes(
-    tflgpu: Tflgpu, scale: Path, backend: str, language: str,
-    require_backend: Callable[[str], Any],
+    tflgpu: Tflgpu, scale: Path, backend: str, language: str
 ) -> None:  # fmt: skip
-    require_backend(backend)
     asked = ("shader", scale, "--node", 0, "--backend", backend)
     assert tflgpu(*asked).stdout == tflgpu(*asked, "--language", language).stdout
 
@@ -205,10 +200,7 @@ def test_inspect_as_another_delegate(tflgpu: Tflgpu, squeezed: Path) -> None:
 def test_inspect_as_a_device(
     tflgpu: Tflgpu, squeezed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def opened(*_: object) -> None:
-        raise AssertionError("a device was opened")
-
-    monkeypatch.setattr(Registry, "open_device", opened)
+    monkeypatch.setattr(Registry, "open_device", raising(AssertionError("a device was opened")))
     found = json.loads(tflgpu("inspect", squeezed, "--as", "mali-g715", "--json").stdout)
     assert found["judged_by"] == "opencl (Arm Mali-G715, by its profile, f32)"
     assert found["totals"] == {"device": 4}

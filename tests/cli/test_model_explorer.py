@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,10 +102,8 @@ def times(browser: Browser, columns: int) -> list[list[str]]:
     return [row[2:] for row in rows if len(row) == 2 + columns and row[1] in OPERATORS]
 
 
-def test_times_are_shown_by_a_browser(
-    digits: Path, tmp_path: Path, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_times_are_shown_by_a_browser(digits: Path, tmp_path: Path) -> None:
     chromium()
     with (
         tflgpu.GpuDelegate(backend="opencl") as delegate,

@@ -27,7 +27,7 @@ from tflgpu.plugins.registry import Registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run
+from tests.running import first_results
 from tests.small_models import small_model, tensor_of
 
 GPU = DeviceInfo("toy", 0, "Toy GPU", is_gpu=True, driver="toy 9.1")
@@ -126,8 +126,7 @@ WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 def run(model: bytes, delegate: Any) -> tuple[Any, Any]:
     """The result for X, and the report."""
     with tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter:
-        allocate_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: X})
-        y = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        y = first_results(interpreter, {interpreter.get_input_details()[0]["index"]: X})[0]
         return y, interpreter.report
 
 

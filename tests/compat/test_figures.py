@@ -37,7 +37,7 @@ from tflgpu.plugins.registry import registry
 from tflgpu.runtime import timing
 from tflgpu.runtime.timing import time_model
 
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, raising, set_and_run
 from tests.small_models import small_model, tensor_of
 
 OPS = builtin_ops()
@@ -196,10 +196,7 @@ class TestTimeModel:
     def test_what_cannot_be_measured_has_round_figures(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        def fail(*_: Any, **__: Any) -> Machine:
-            raise DeviceError("out of toys")
-
-        monkeypatch.setattr(timing, "measure_machine", fail)
+        monkeypatch.setattr(timing, "measure_machine", raising(DeviceError("out of toys")))
         found = self.model(MeasuredTimes(tmp_path))
         assert (found.device, found.host) == (ROUND_FIGURES.device, ROUND_FIGURES.host)
         assert not found.measured
@@ -311,18 +308,14 @@ class TestInADelegate:
     def test_nobody_is_measured_where_everything_goes(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(*_: Any) -> TimeModel:
-            raise AssertionError
-
-        monkeypatch.setattr(timing, "time_model", fail)
+        monkeypatch.setattr(timing, "time_model", raising(AssertionError))
         _, report = run(small(), partitioning="all")
         assert report.fully_delegated
         assert (report.measured, report.estimates) == (False, ROUND_FIGURES.note)
 
     def test_a_quantized_model_that_stays_runs_as_the_file_has_it(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch, litert: Any
     ) -> None:
-        litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
         monkeypatch.setattr(timing, "time_model", lambda *_: SLOW)
         y, report = run(small(quantized=True), partitioning="gain", cpu_backend="litert")
         oracle = litert.Interpreter(model_content=small(quantized=True))
@@ -332,8 +325,7 @@ class TestInADelegate:
         # Two operators, and none that rounds: those are of the device's view of the model.
         assert report.seconds == report.cpu_seconds == pytest.approx(2e-6)
 
-    def test_inside_of_litert_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    def test_inside_of_litert_too(self, monkeypatch: pytest.MonkeyPatch, litert: Any) -> None:
         for model, wanted in ((SLOW, 0), (FAST, 2)):
             monkeypatch.setattr(timing, "time_model", lambda *_, made=model: made)
             options = {"backend": "cpu_ref", "device": 1, "partitioning": "gain"}
@@ -389,8 +381,8 @@ def test_a_device_that_computes_right_gets_a_time(interpreter: Any) -> None:
     assert 0 < measure(interpreter) < 60
 
 
-def test_opencl_gets_a_time(require_backend: Any) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_opencl_gets_a_time() -> None:
     device: Any = registry().open_device("opencl", 0, DelegateOptions())
     assert 0 < measure(device) < 60
     device.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -145,8 +145,7 @@ def repeated(device: Any) -> Plan:
 
 
 @pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
-def test_compiled_once(backend: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_compiled_once(backend: str) -> None:
     device: Any = registry().open_device(backend, 0, DelegateOptions())
     assert isinstance(device, Device)
     before = device.compiled
@@ -161,8 +160,8 @@ def test_compiled_once(backend: str, require_backend: Callable[[str], Any]) -> N
     device.close()
 
 
-def test_printed_once(require_backend: Callable[[str], Any]) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_printed_once() -> None:
     from tflgpu_opencl.device import OpenCLDevice
     from tflgpu_opencl.dialect import OpenCLDialect
 
@@ -325,11 +324,9 @@ def test_a_device_that_refuses_a_probe_cannot(interpreted: Any) -> None:
     assert not computes_in_half(interpreted)
 
 
-def test_what_nvidia_does_not_list_is_tried_and_not_believed_elsewhere(
-    require_backend: Callable[[str], Any],
-) -> None:
+@pytest.mark.needs("opencl")
+def test_what_nvidia_does_not_list_is_tried_and_not_believed_elsewhere() -> None:
     """The way that only NVIDIA's driver takes, on another that refuses `half`."""
-    require_backend("opencl")
     from tflgpu_opencl.device import OpenCLDevice
 
     device = OpenCLDevice(0)

@@ -94,12 +94,9 @@ class Wrapped:
         self.inner.close()
 
 
-class FreshOutputs(Wrapped):
-    """Outputs are other arrays after every run."""
-
-    @property
-    def outputs(self) -> Sequence[Array]:
-        return [np.array(a) for a in self.inner.outputs]
+def spoilt(base: type = Wrapped, **changes: Any) -> Any:
+    """A class of which some methods or attributes are others."""
+    return type(base.__name__, (base,), changes)
 
 
 class Consumed(Wrapped):
@@ -120,13 +117,6 @@ class Backwards(Wrapped):
         self.inner._bound.reverse()
 
 
-class Unclosed(Wrapped):
-    """Goes on after close."""
-
-    def close(self) -> None:
-        pass
-
-
 class ClosedOnce(Wrapped):
     """Closing twice is an error of its own."""
 
@@ -145,20 +135,6 @@ class Forgiving(Wrapped):
     def run(self) -> None:
         if not self.inner._failure:
             self.inner.run()
-
-
-class Milliseconds(Wrapped):
-    """Times in another unit."""
-
-    def profile(self) -> Sequence[DispatchTime]:
-        return [DispatchTime(t.label, t.kernel, t.seconds * 1000) for t in self.inner.profile()]
-
-
-class AtOnce(Wrapped):
-    """Dispatches that begin together, though each reads what the one before wrote."""
-
-    def profile(self) -> Sequence[DispatchTime]:
-        return [attrs.evolve(t, start=0.0) for t in self.inner.profile()]
 
 
 class Late(Wrapped):
@@ -257,12 +233,6 @@ class Stuck(Wrapped):
         self.begun = False
 
 
-class Miscounting(Wrapped):
-    """Counts the kernels that it compiled."""
-
-    dispatches = 1
-
-
 _SHARED: dict[tuple[Any, ...], Wrapped] = {}
 
 
@@ -274,20 +244,47 @@ def one_for_all(inner: CpuRefRecording, plan: Plan, guarded: bool) -> Recording:
 
 #: What is spoilt, which cases have to say so, and what they say.
 SPOILT: dict[str, tuple[Callable[[Any, Plan, bool], Recording], Sequence[str], str]] = {
-    "fresh outputs": (FreshOutputs, ["arrays_stay"], "host arrays moved between runs"),
+    "fresh outputs": (
+        spoilt(outputs=property(lambda self: [np.array(a) for a in self.inner.outputs])),
+        ["arrays_stay"],
+        "host arrays moved between runs",
+    ),
     "consumed inputs": (Consumed, ["arrays_stay"], "an input after a run: element"),
     "any order": (
-        Backwards, ["chain/*", "dispatches_in_order", "arena_in_turns"], "element 0 is .*nan",
+        Backwards,
+        ["chain/*", "dispatches_in_order", "arena_in_turns"],
+        "element 0 is .*nan",
     ),
-    "runs after close": (Unclosed, ["a_run_after_close"], "running a closed .* raised nothing"),
+    "runs after close": (
+        spoilt(close=lambda self: None),
+        ["a_run_after_close"],
+        "running a closed .* raised nothing",
+    ),
     "closes once": (ClosedOnce, ["recording_closes_twice"], "no such handle"),
     "forgets failures": (
-        Forgiving, ["guard_bands/output/*", "guard_bands/arena/*"],
+        Forgiving,
+        ["guard_bands/output/*", "guard_bands/arena/*"],
         "running a recording that failed raised nothing",
     ),
-    "milliseconds": (Milliseconds, ["profile"], "by the device's timers"),
-    "starts at once": (AtOnce, ["profile"], "step 1 begins before what it reads"),
-    "counts kernels": (Miscounting, ["dispatch_count"], "of 4 dispatches says that it has 1"),
+    "milliseconds": (
+        spoilt(
+            profile=lambda self: [
+                attrs.evolve(t, seconds=t.seconds * 1000) for t in self.inner.profile()
+            ]
+        ),
+        ["profile"],
+        "by the device's timers",
+    ),
+    "starts at once": (
+        spoilt(profile=lambda self: [attrs.evolve(t, start=0.0) for t in self.inner.profile()]),
+        ["profile"],
+        "step 1 begins before what it reads",
+    ),
+    "counts kernels": (
+        spoilt(dispatches=1),
+        ["dispatch_count"],
+        "of 4 dispatches says that it has 1",
+    ),
     "no run to profile": (Late, ["profile"], "profile 0: its output: element"),
     "zero between bands": (Zeroed, ["guard_bands/not_written"], "an unwritten region is"),
     "leaking": (Leaking, ["loads_take_no_memory"], "every 40 loads took"),
@@ -295,12 +292,14 @@ SPOILT: dict[str, tuple[Callable[[Any, Plan, bool], Recording], Sequence[str], s
     "one thread": (OneThread, ["threads"], "thread 0 of 4: RuntimeError: another thread"),
     "swallows signals": (Swallowing, ["interrupted_runs"], "interrupted .* to no effect"),
     "translates signals": (
-        Translating, ["interrupted_runs"], "raised OSError.* not what the signal's handler raised",
+        Translating,
+        ["interrupted_runs"],
+        "raised OSError.* not what the signal's handler raised",
     ),
     "resumes": (Resuming, ["interrupted_runs"], "the output of a run after .* interrupted"),
     "stuck": (Stuck, ["interrupted_runs"], "RuntimeError.*in flight.* which is no DeviceError"),
     "one for all": (one_for_all, ["recordings_apart", "another_device"], "share memory"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SPOILT)
@@ -405,13 +404,6 @@ class Counting(CpuRefDevice):
         return use
 
 
-class HalfCounting(Counting):
-    """Forgets every other byte."""
-
-    def counted(self, use: MemoryUse) -> MemoryUse:
-        return MemoryUse(use.arena // 2, use.weights // 2, use.staging // 2, use.buffers // 2)
-
-
 class NeverLess(Counting):
     """Does not notice that something was given back."""
 
@@ -422,27 +414,21 @@ class NeverLess(Counting):
         return attrs.evolve(use, arena=self.most)
 
 
-class SmallPrint(Counting):
-    """Promises that a plan takes nothing."""
-
-    def footprint(self, plan: Plan) -> MemoryUse:
-        return MemoryUse()
-
-
-class Generous(Counting):
-    """Has a limit that it does not keep."""
-
-    def limit_memory(self, nbytes: int | None) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (HalfCounting, "makes MemoryUse"),
+        (
+            spoilt(
+                Counting,
+                counted=lambda self, use: MemoryUse(
+                    use.arena // 2, use.weights // 2, use.staging // 2, use.buffers // 2
+                ),
+            ),
+            "makes MemoryUse",
+        ),
         (NeverLess, "after a recording was closed there is"),
-        (SmallPrint, "an arena of .* bytes"),
-        (Generous, "over the limit raised nothing"),
+        (spoilt(Counting, footprint=lambda self, plan: MemoryUse()), "an arena of .* bytes"),
+        (spoilt(Counting, limit_memory=lambda self, nbytes: None), "over the limit raised nothing"),
     ],
 )
 def test_whoever_miscounts_memory_is_noticed(kind: type[Counting], message: str) -> None:
@@ -484,6 +470,7 @@ def test_the_wrapper_itself_keeps_every_promise() -> None:
         registry(), "cpu_ref", 1, Spoilt(Wrapped), opener=lambda: Spoilt(Wrapped)
     )
     for check in device_checks():
-        outcome = check.run(target)
-        assert outcome is None or isinstance(outcome, NotApplicable), check.id
+        if not check.id.startswith("0/submit/interrupted"):  # test_submit_meta.py asks it
+            outcome = check.run(target)
+            assert outcome is None or isinstance(outcome, NotApplicable), check.id
     target.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.conformance.contract import device_checks
 from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable
 from tflgpu.contract.device import Device
@@ -15,14 +16,12 @@ from tflgpu.plugins.registry import registry
 
 
 def opencl(cache: Path, **options: bool) -> Device:
-    from tflgpu.cache.disk_cache import DiskCache
     from tflgpu_opencl.device import OpenCLDevice
 
     return OpenCLDevice(0, cache=DiskCache(cache), **options)
 
 
 def vulkan(cache: Path, **options: bool) -> Device:
-    from tflgpu.cache.disk_cache import DiskCache
     from tflgpu_vulkan.device import VulkanDevice
 
     return VulkanDevice(0, cache=DiskCache(cache), **options)
@@ -51,8 +50,15 @@ def target(
     opened.close()
 
 
+#: Runs of half a second until a signal comes, which no way of moving data makes shorter: of one
+#: way each.
+SIGNALS = {"0/submit/interrupted_run": "opencl", "0/submit/interrupted_wait": "vulkan"}
+
+
 @pytest.mark.parametrize("check", device_checks(), ids=lambda check: check.id)
 def test_contract(check: Check, target: DeviceUnderTest) -> None:
+    if SIGNALS.get(check.id, target.backend) != target.backend:
+        pytest.skip(f"asked of {SIGNALS[check.id]}")
     outcome = check.run(target)
     if isinstance(outcome, NotApplicable):
         pytest.skip(outcome.reason)

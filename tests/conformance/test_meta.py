@@ -415,11 +415,9 @@ def test_a_wrong_operation_is_caught(
             check.run(target)
 
 
-def test_a_printer_with_fmax_is_caught(
-    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.needs("opencl")
+def test_a_printer_with_fmax_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mistake of 8c6e0f6, in a real compiler."""
-    require_backend("opencl")
     from tflgpu_opencl import prelude
 
     text = "float float_at_least1(float x, float limit) { return fmax(x, limit); }"

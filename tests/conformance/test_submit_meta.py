@@ -21,7 +21,7 @@ from tflgpu.errors import DeviceError, StateError, TflgpuError
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.plugins.registry import registry
 
-from tests.conformance.test_contract_meta import Spoilt, Wrapped
+from tests.conformance.test_contract_meta import Spoilt, Wrapped, spoilt
 
 
 class Threaded(Wrapped):
@@ -94,20 +94,6 @@ class Begun:
         return True
 
 
-class NotBegun(Wrapped):
-    """Says that it is over and has done nothing."""
-
-    def submit(self) -> Any:
-        return FINISHED
-
-
-class Nothing(Wrapped):
-    """Submits what nobody can wait for."""
-
-    def submit(self) -> Any:
-        self.run()
-
-
 class _Once(Begun):
     asked = False
 
@@ -118,71 +104,9 @@ class _Once(Begun):
         return super().wait(timeout)
 
 
-class OneWait(Threaded):
-    """Can be waited for once."""
-
-    def begun(self) -> Any:
-        return _Once(self)
-
-
-class _NeverDone(Begun):
-    def done(self) -> Any:
-        return False
-
-
-class NeverDone(Threaded):
-    """Is never done."""
-
-    def begun(self) -> Any:
-        return _NeverDone(self)
-
-
 class _Silent(Begun):
     def wait(self, timeout: float | None = None) -> Any:
         super().wait(timeout)
-
-
-class Silent(Threaded):
-    """Does not say whether the run is over."""
-
-    def begun(self) -> Any:
-        return _Silent(self)
-
-
-class _Hasty(Begun):
-    def wait(self, timeout: float | None = None) -> Any:
-        return True
-
-
-class Hasty(Threaded):
-    """Does not wait."""
-
-    def begun(self) -> Any:
-        return _Hasty(self)
-
-
-class _Hopeful(Begun):
-    def done(self) -> bool:
-        return True
-
-
-class Hopeful(Threaded):
-    """Says that it is done, and is not."""
-
-    def begun(self) -> Any:
-        return _Hopeful(self)
-
-
-class _Patient(Begun):
-    def wait(self, timeout: float | None = None) -> Any:
-        return super().wait(None)
-
-
-class Patient(Threaded):
-    """Waits for the end, whatever it is asked for."""
-
-    def begun(self) -> Any:
-        return _Patient(self)
 
 
 class _Mute(Begun):
@@ -191,13 +115,6 @@ class _Mute(Begun):
             return super().wait(timeout)
         except DeviceError:
             return True
-
-
-class Mute(Threaded):
-    """Keeps failures to itself."""
-
-    def begun(self) -> Any:
-        return _Mute(self)
 
 
 class Hanging(Threaded):
@@ -221,13 +138,13 @@ class Swallows(Wrapped):
 class Deaf(Wrapped):
     """Hears of signals when a run is over, as where a driver waits in one call.
 
-    Every run takes half a second, however busy the machine is: the check tells what comes late from
+    Every run takes 0.3 seconds, however busy the machine is: the check tells what comes late from
     what comes soon by the time of earlier runs.
     """
 
     def run(self) -> None:
         came: list[int] = []
-        over = time.monotonic() + 0.5
+        over = time.monotonic() + 0.3
         handler: Any = signal.signal(signal.SIGALRM, lambda number, _: came.append(number))
         try:
             self.inner.run()
@@ -251,30 +168,56 @@ class _Broken(Begun):
             raise
 
 
-class Broken(Threaded):
-    """A wait that is interrupted ends the run for good."""
-
-    def begun(self) -> Any:
-        return _Broken(self)
+def begun_as(kind: type[Begun] = Begun, **changes: Any) -> type[Threaded]:
+    """A device of such runs, of which some methods are others."""
+    made = spoilt(kind, **changes)
+    return spoilt(Threaded, begun=lambda recording: made(recording))  # noqa: PLW0108 (a method)
 
 
 #: What is spoilt, which checks have to say so, and what they say.
 SPOILT: dict[str, tuple[type[Wrapped], Sequence[str], str]] = {
-    "not begun": (NotBegun, ["outputs", "several_in_flight", "timeout"], "element 0 is"),
-    "nothing to wait for": (Nothing, ["outputs", "in_turn"], "submit gave a NoneType"),
-    "one wait": (OneWait, ["outputs", "in_turn"], "waited for already"),
-    "never done": (NeverDone, ["in_turn", "several_in_flight"], "in flight after|done gave False"),
-    "silent": (Silent, ["in_turn", "timeout"], "gave None"),
-    "hasty": (Hasty, ["timeout"], "done gave False after wait|what it left: element"),
-    "hopeful": (Hopeful, ["interrupted_wait"], "that had just begun was said to be over"),
-    "patient": (Patient, ["interrupted_wait"], "took as long as the run"),
-    "failures kept": (Mute, ["a_failure"], "raised nothing"),
-    "closes over a run": (Hanging, ["a_closed_recording"], ("goes on|went on writing|raised "
-                                                           "nothing")),
+    "not begun": (
+        spoilt(submit=lambda self: FINISHED),
+        ["outputs", "several_in_flight", "timeout"],
+        "element 0 is",
+    ),
+    "nothing to wait for": (
+        spoilt(submit=lambda self: self.run()),
+        ["outputs", "in_turn"],
+        "submit gave a NoneType",
+    ),
+    "one wait": (begun_as(_Once), ["outputs", "in_turn"], "waited for already"),
+    "never done": (
+        begun_as(done=lambda self: False),
+        ["in_turn", "several_in_flight"],
+        "in flight after|done gave False",
+    ),
+    "silent": (begun_as(_Silent), ["in_turn", "timeout"], "gave None"),
+    "hasty": (
+        begun_as(wait=lambda self, timeout=None: True),
+        ["timeout"],
+        "done gave False after wait|what it left: element",
+    ),
+    "hopeful": (
+        begun_as(done=lambda self: True),
+        ["interrupted_wait"],
+        "that had just begun was said to be over",
+    ),
+    "patient": (
+        begun_as(wait=lambda self, timeout=None: Begun.wait(self)),
+        ["interrupted_wait"],
+        "took as long as the run",
+    ),
+    "failures kept": (begun_as(_Mute), ["a_failure"], "raised nothing"),
+    "closes over a run": (
+        Hanging,
+        ["a_closed_recording"],
+        "goes on|went on writing|raised nothing",
+    ),
     "swallows signals": (Swallows, ["interrupted_run", "interrupted_wait"], "raised .* was lost"),
     "deaf": (Deaf, ["interrupted_run", "interrupted_wait"], "heard of only at the end"),
-    "broken by a signal": (Broken, ["interrupted_wait"], "a signal came"),
-}  # fmt: skip
+    "broken by a signal": (begun_as(_Broken), ["interrupted_wait"], "a signal came"),
+}
 
 
 def target_of(kind: type[Wrapped]) -> DeviceUnderTest:
@@ -404,26 +347,12 @@ class Recycles(Good):
         return found
 
 
-class Endless(Good):
-    """Allocates whatever it is asked for."""
-
-    def allocate(self, nbytes: int) -> Any:
-        return super().allocate(min(max(nbytes, 0), 1 << 24))
-
-
 class Words(Kept):
     """Writes whole words."""
 
     def write(self, data: Any) -> None:
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         self.inner.write(np.pad(flat, (0, min(-len(flat) % 4, self.nbytes - len(flat)))))
-
-
-class Ignored(Wrapped):
-    """Agrees to be bound, and is not."""
-
-    def bind(self, inputs: Any = None, outputs: Any = None) -> Any:
-        return None
 
 
 class Copies(Binding):
@@ -443,24 +372,6 @@ class Copies(Binding):
     def submit(self) -> Any:
         self.run()
         return FINISHED
-
-
-class Counts(Binding):
-    """Says that it copies what is bound."""
-
-    copies = (4, 0)
-
-
-class CountsTwice(Binding):
-    """Has the bytes of something else."""
-
-    copies = (2 * 4 * 259, 0)
-
-
-class CountsBound(Binding):
-    """Says the same whatever is bound."""
-
-    copies = (4 * 259, 4 * 259)
 
 
 class Believes(Binding):
@@ -500,13 +411,6 @@ class Bears(Binding):
             return None
 
 
-class Wavers(Binding):
-    """Answers no and gives no reason."""
-
-    def bind(self, inputs: Any = None, outputs: Any = None) -> Any:
-        return super().bind(inputs, outputs) and Unsupported("")
-
-
 class Lends(Binding):
     """Lends a bound output."""
 
@@ -517,48 +421,12 @@ class Lends(Binding):
         pass
 
 
-class Open(Kept):
-    """Goes on when it is closed."""
-
-    def close(self) -> None:
-        pass
-
-
-class OpenExport(Kept):
-    """Is exported when it is closed."""
-
-    def export(self) -> Any:
-        return self.inner.region.bytes
-
-
-class OpenRead(Kept):
-    """Is read when its device is closed."""
-
-    def read(self, into: Any) -> None:
-        into[...] = 0
-
-
 class Frees(Kept):
     """Is freed under the recordings that are bound to it."""
 
     def close(self) -> None:
         self.inner.region.bytes[:] = 255
         super().close()
-
-
-class ExportsCopies(Kept):
-    """Exports what is in it."""
-
-    def export(self) -> Any:
-        found = super().export()
-        return np.array(found)
-
-
-class ExportsNothing(Kept):
-    """Has no reason why it is not exported."""
-
-    def export(self) -> Any:
-        return Unsupported("")
 
 
 class ImportsCopies(Good):
@@ -587,48 +455,83 @@ class LeavesOpen(Good):
         self._device._closed = False
 
 
-def recordings(kind: type) -> type[Good]:
-    return type(kind.__name__, (Good,), {"recording": kind})
+def recordings(kind: type = Binding, **changes: Any) -> type[Good]:
+    """A device with such recordings, of which some methods are others."""
+    return spoilt(Good, recording=spoilt(kind, **changes))
 
 
-def buffers(kind: type) -> type[Good]:
-    return type(kind.__name__, (Good,), {"buffer": kind})
+def buffers(kind: type = Kept, **changes: Any) -> type[Good]:
+    """A device with such buffers, of which some methods are others."""
+    return spoilt(Good, buffer=spoilt(kind, **changes))
 
 
 #: What is spoilt, which checks have to say so, and what they say.
 BUFFERS_SPOILT: dict[str, tuple[type[Good], Sequence[str], str]] = {
     "dirty": (Dirty, ["contents"], "a new buffer: element"),
     "recycles": (Recycles, ["contents"], "a new buffer, after another was closed: element"),
-    "endless": (Endless, ["sizes"], "raised nothing"),
+    "endless": (
+        spoilt(Good, allocate=lambda self, n: Good.allocate(self, min(max(n, 0), 1 << 24))),
+        ["sizes"],
+        "raised nothing",
+    ),
     "words": (buffers(Words), ["contents"], "a write of five bytes: element [567]"),
     "ignored": (
-        recordings(Ignored),
+        recordings(bind=lambda self, inputs=None, outputs=None: None),
         ["bound", "bound_in_part", "between_recordings", "imported_host_memory", "exported"],
         "element",
     ),
     "copies": (recordings(Copies), ["bound"], "the array of an output that is bound: element"),
-    "counts": (recordings(Counts), ["bound"], (r"a run says that it copies 4 of 1036 bytes to the "
-                                              r"dev")),
-    "counts twice": (recordings(CountsTwice), ["bound"], r"a run says that it copies 2072 of 1036"),
-    "counts what is bound": (recordings(CountsBound), ["bound"], (r"copies 1036 of 1036 bytes to "
-                                                                 r"the d")),
+    "counts": (
+        recordings(copies=(4, 0)),
+        ["bound"],
+        r"a run says that it copies 4 of 1036 bytes to the dev",
+    ),
+    "counts twice": (
+        recordings(copies=(2 * 4 * 259, 0)),
+        ["bound"],
+        r"a run says that it copies 2072 of 1036",
+    ),
+    "counts what is bound": (
+        recordings(copies=(4 * 259, 4 * 259)),
+        ["bound"],
+        r"copies 1036 of 1036 bytes to the d",
+    ),
     "believes": (recordings(Believes), ["exported"], "raised nothing"),
     "forgets closed": (recordings(ForgetsClosed), ["closed"], "another buffer is closed"),
     "for ever": (recordings(ForEver), ["bound"], "element"),
     "bears all": (recordings(Bears), ["refusals", "another_device"], "raised nothing"),
-    "no reason": (recordings(Wavers), ["guard_bands"], "no reason is given"),
+    "no reason": (
+        recordings(bind=lambda self, *bound: Binding.bind(self, *bound) and Unsupported("")),
+        ["guard_bands"],
+        "no reason is given",
+    ),
     "lends": (recordings(Lends), ["lent_outputs"], "bound to a buffer was lent"),
-    "open": (buffers(Open), ["closed"], "raised nothing"),
-    "open for export": (buffers(OpenExport), ["closed"], "raised nothing"),
-    "open for reading": (buffers(OpenRead), ["closed", "a_closed_device"], ("raised "
-                                                                           "nothing|element")),
+    "open": (buffers(close=lambda self: None), ["closed"], "raised nothing"),
+    "open for export": (
+        buffers(export=lambda self: self.inner.region.bytes),
+        ["closed"],
+        "raised nothing",
+    ),
+    "open for reading": (
+        buffers(read=lambda self, into: into.fill(0)),
+        ["closed", "a_closed_device"],
+        "raised nothing|element",
+    ),
     "frees": (buffers(Frees), ["closed"], "element"),
-    "exports copies": (buffers(ExportsCopies), ["exported"], "element"),
-    "exports nothing": (buffers(ExportsNothing), ["exported"], "no reason is given"),
+    "exports copies": (
+        buffers(export=lambda self: np.array(Kept.export(self))),
+        ["exported"],
+        "element",
+    ),
+    "exports nothing": (
+        buffers(export=lambda self: Unsupported("")),
+        ["exported"],
+        "no reason is given",
+    ),
     "imports copies": (ImportsCopies, ["imported_host_memory"], "host memory after a run"),
     "imports all": (ImportsAll, ["imported_host_memory"], "importing a text gave"),
     "device open": (LeavesOpen, ["a_closed_device"], "raised nothing"),
-}  # fmt: skip
+}
 
 
 def target_of_buffers(kind: Callable[[], Any]) -> DeviceUnderTest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import set_and_run
+from tests.running import results, set_and_run
 from tests.small_models import small_model, tensor_of
 
 RNG = np.random.default_rng(0)
@@ -146,18 +145,14 @@ def test_by_litert(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
-def test_by_a_device(backend: str, name: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_by_a_device(backend: str, name: str) -> None:
     options, x, _ = CASES[name]
     device = 1 if backend == "cpu_ref" else 0
     check(name, run(converted(model(), **options), x, backend=backend, device=device))
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
-def test_on_the_device_and_without_a_copy(
-    backend: str, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_on_the_device_and_without_a_copy(backend: str) -> None:
     content = converted(model(), inputs={"x": FromBytes(MEAN, SCALE)}, outputs={"y": ToClasses()})
     with (
         tflgpu.GpuDelegate(backend=backend, device=1 if backend == "cpu_ref" else 0) as delegate,
@@ -196,10 +191,7 @@ OF_QUANTIZED: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("name", OF_QUANTIZED)
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
 @pytest.mark.parametrize("dtype", [DType.I8, DType.U8, DType.I16], ids=lambda d: d.value)
-def test_of_quantized_tensors_as_by_litert(
-    backend: str, name: str, dtype: DType, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_of_quantized_tensors_as_by_litert(backend: str, name: str, dtype: DType) -> None:
     options, x = OF_QUANTIZED[name]
     content = converted(quantized_model(dtype), **options)
     want = run(content, x)
@@ -239,8 +231,7 @@ def test_open_dimensions_stay_open() -> None:
         one.resize_tensor_input(given["index"], (3, 5), strict=True)
         one.allocate_tensors()
         x = bytes_of(3, 5)
-        set_and_run(one, {given["index"]: x})
-        found = one.get_tensor(one.get_output_details()[0]["index"])
+        found = results(one, {given["index"]: x})[0]
         np.testing.assert_array_equal(found, np.maximum(x.astype(int) - 2, 0))
 
 

@@ -14,9 +14,11 @@ from tflgpu.kernels.registry import KernelRegistry, builtin_rules
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr
-from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.ops.base import NoAttrs
+
+from tests.running import raising
 
 SITE = Site(DeviceCaps(), Precision.F32)
 
@@ -27,12 +29,14 @@ def node(op: str, attributes: object = NoAttrs()) -> Node:
     return graph.add_node(op, attributes, [x], [y])
 
 
-def build(low: Lowering) -> None:
-    raise AssertionError("choosing a rule must not build kernels")
-
-
 def rule(name: str, rank: int = 0, refusal: str | None = None, op: str = "X") -> KernelRule:
-    return KernelRule(op, name, build, lambda node, site: refusal, rank)
+    return KernelRule(
+        op,
+        name,
+        raising(AssertionError("choosing a rule must not build kernels")),
+        lambda node, site: refusal,
+        rank,
+    )
 
 
 def identity(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:

@@ -46,6 +46,7 @@ ROOMS = (
     "hosts",
     "interpreter",
     "compiled_model",
+    "language_models",
     "sdk",
     "conformance",
     "demo",

@@ -82,7 +82,9 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "brings the same chains into one form",
     ),
     "passes/merge_padding.py": (frozenset({"PAD", "PADV2"}), "moves these into filters"),
-    "passes/merge_transposes.py": (frozenset({"TRANSPOSE"}), "makes one of two"),
+    "passes/read_rows.py": (frozenset({"ATTENTION"}), "is about its operands"),
+    "passes/merge_moves.py": (
+        frozenset({"TRANSPOSE", "RESHAPE"}), "makes these of what they do together"),
     "passes/remove_noops.py": (
         frozenset({"RESHAPE", "TRANSPOSE"}), "makes these of whatever does the same"),
     "passes/sink_reshapes.py": (frozenset({"RESHAPE"}), "moves it"),

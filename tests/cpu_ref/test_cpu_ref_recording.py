@@ -11,6 +11,8 @@ from tflgpu.conformance.plans import biased
 from tflgpu.errors import DeviceError
 from tflgpu_cpu_ref.device import CpuRefDevice
 
+from tests.running import raising
+
 _BYTES = 4 * 9
 
 
@@ -24,13 +26,10 @@ def device() -> Iterator[CpuRefDevice]:
 def test_buffers_of_a_binding_that_failed_are_freed(
     device: CpuRefDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
-        raise DeviceError("the driver binds nothing")
-
     before, recording = device.memory, device.load(biased(9))
     old, new = device.allocate(_BYTES), device.allocate(_BYTES)
     recording.bind({0: old})
-    monkeypatch.setattr(recording, "_rebind", fail)
+    monkeypatch.setattr(recording, "_rebind", raising(DeviceError("the driver binds nothing")))
     with pytest.raises(DeviceError, match="binds nothing"):
         recording.bind({0: new})
     with pytest.raises(DeviceError, match="earlier run"):

@@ -86,8 +86,7 @@ def draw(dtype: DType, arg: Arg, rng: np.random.Generator, *, scaled: bool) -> A
 def stored(data: Array, dtype: DType) -> Array:
     """Contents of a constant as a file has them."""
     if dtype is DType.BF16:
-        bits: Array = (np.asarray(data, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-        return bits
+        return (np.asarray(data, np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return np.asarray(data).astype(dtype.unpacked.numpy)
 
 

@@ -57,8 +57,7 @@ class Fact:
                 self._kept["model"] = read_model(self.content)
             except TflgpuError:
                 self._kept["model"] = None
-        found: ModelFile | None = self._kept["model"]
-        return found
+        return self._kept["model"]
 
     @property
     def ops(self) -> frozenset[str]:
@@ -171,8 +170,7 @@ class Fact:
         if "spread" not in self._kept:
             found = self.ask("spread")
             self._kept["spread"] = found if isinstance(found, Spread) else None
-        known: Spread | None = self._kept["spread"]
-        return known
+        return self._kept["spread"]
 
     @property
     def moved(self) -> list[list[Array]] | None:
@@ -269,8 +267,7 @@ class Fact:
         """What another set of LiteRT's kernels makes of it."""
         if kernels not in self._kept:
             self._kept[kernels] = self.ask(kernels)
-        found: Outcome = self._kept[kernels]
-        return found
+        return self._kept[kernels]
 
 
 def _small(a: Array, b: Array, limit: float) -> tuple[Array, Array]:

@@ -130,8 +130,7 @@ def opencl(patch: pytest.MonkeyPatch, plan: Plan) -> None:
 
     def error() -> Exception:
         record = cl._cl._ErrorRecord(msg=PLANTED, code=code(), routine=PLANTED)
-        made: Exception = cl.RuntimeError(record)
-        return made
+        return cl.RuntimeError(record)
 
     def wrap(name: str, found: Any) -> Any:
         is_call = name.startswith("enqueue_") or name in _CLASSES

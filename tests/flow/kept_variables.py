@@ -16,7 +16,7 @@ from tests.flow.flow_models import (
     initializer,
     model,
 )
-from tests.running import set_and_run
+from tests.running import results
 
 ONCE: Op = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
 X = np.array([1, 2], np.float32)
@@ -24,9 +24,7 @@ ADDING = model(accumulator(ONCE), initializer([10, 20]))
 
 
 def step(interpreter: Any, *given: Any) -> Array:
-    set_and_run(interpreter, given)
-    found: Array = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-    return found
+    return results(interpreter, given)[0]
 
 
 def litert(content: bytes) -> Any:

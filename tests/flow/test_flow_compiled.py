@@ -47,7 +47,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, first_results, set_and_run
 from tests.watched_device import WatchedDevice
 
 WHILE = ("WHILE", "i x", "io xo", loop(1, 2))
@@ -503,8 +503,7 @@ def test_what_is_handed_on_is_what_it_was(rounds: int, handed_on: str, backend: 
     with Interpreter(
         model_content=turning(rounds, handed_on), experimental_delegates=delegates
     ) as interpreter:
-        allocate_and_run(interpreter, given)
-        found = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+        found = first_results(interpreter, given)
     x, y = given[1:]
     for _ in range(rounds):
         x, y = (x + y if handed_on == "s" else y), x

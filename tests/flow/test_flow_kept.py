@@ -90,9 +90,8 @@ TOKENS = [
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl"])
 def test_a_cache_stays_on_the_device(
-    backend: str, device: WatchedDevice, opened: Callable[..., Any], require_backend: Any
+    backend: str, device: WatchedDevice, opened: Callable[..., Any]
 ) -> None:
-    require_backend(backend)
     mine = opened(CACHED, backend=backend, device=1 if backend == "cpu_ref" else 0)
     theirs = litert(CACHED)
     report = mine.report

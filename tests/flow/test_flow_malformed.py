@@ -48,7 +48,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, first_results, raising, set_and_run
 
 WHILE = ("WHILE", "i x", "io xo", loop(1, 2))
 MAIN = subgraph([*STATE, tensor("io", (), I32), tensor("xo")], [WHILE], "i x", "io xo")
@@ -344,7 +344,7 @@ ENDLESS = {
 }
 
 
-#: Runs a loop without end until Ctrl-C, and then one that ends.
+#: Runs each loop without end until Ctrl-C, and then one that ends.
 CHILD = """
 import signal
 import sys
@@ -352,44 +352,46 @@ import numpy as np
 import tflgpu
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a parent may have switched off
-made = {"experimental_delegates": [tflgpu.GpuDelegate(backend="cpu_ref")]} if sys.argv[2] else {}
-with tflgpu.Interpreter(sys.argv[1], **made) as interpreter:
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(0, np.int32(0))
-    interpreter.set_tensor(1, np.float32([0, 1] if "branch" in sys.argv[1] else [0, 0]))
-    try:
-        print("running", flush=True)
-        interpreter.invoke()
-    except KeyboardInterrupt:
-        interpreter.set_tensor(0, np.int32(9))
-        interpreter.set_tensor(1, np.float32([99, 99]))
-        interpreter.invoke()
-        print(interpreter.get_tensor(3).tolist(), flush=True)
+made = {"experimental_delegates": [tflgpu.GpuDelegate(backend="cpu_ref")]} if sys.argv[1] else {}
+for path in sys.argv[2:]:
+    with tflgpu.Interpreter(path, **made) as interpreter:
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, np.int32(0))
+        interpreter.set_tensor(1, np.float32([0, 1] if "branch" in path else [0, 0]))
+        try:
+            print("running", flush=True)
+            interpreter.invoke()
+        except KeyboardInterrupt:
+            interpreter.set_tensor(0, np.int32(9))
+            interpreter.set_tensor(1, np.float32([99, 99]))
+            interpreter.invoke()
+            print(interpreter.get_tensor(3).tolist(), flush=True)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
 @pytest.mark.parametrize("side", ["litert", "device"])
-@pytest.mark.parametrize("name", ENDLESS)
-def test_ctrl_c_ends_a_loop_without_end(name: str, side: str, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_loop_without_end(side: str, tmp_path: Path) -> None:
     """In a process of its own, which would not end by itself."""
-    path = tmp_path / f"{name}.tflite"
-    path.write_bytes(ENDLESS[name])
+    paths = [tmp_path / f"{name}.tflite" for name in ENDLESS]
+    for path, content in zip(paths, ENDLESS.values(), strict=True):
+        path.write_bytes(content)
     device = "cpu_ref" if side == "device" else ""
     environ = {**os.environ, "TFLGPU_CPU_BACKEND": "cpu_ref" if device else "litert"}
     with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path), device], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", CHILD, device, *map(str, paths)], stdout=subprocess.PIPE, text=True,
         env=environ,
     ) as child:  # fmt: skip
         try:
             assert child.stdout is not None
-            assert child.stdout.readline() == "running\n"
-            time.sleep(0.5)  # most likely it is in the loop; before it Ctrl-C is as good
-            child.send_signal(signal.SIGINT)
-            said, _ = child.communicate(timeout=60)
+            for path in paths:
+                assert child.stdout.readline() == "running\n", path.stem
+                time.sleep(0.3)  # most likely it is in the loop; before it Ctrl-C is as good
+                child.send_signal(signal.SIGINT)
+                assert child.stdout.readline() == "[99.0, 99.0]\n", path.stem
+            child.communicate(timeout=60)
         finally:
             child.kill()
-    assert said == "[99.0, 99.0]\n"
 
 
 def test_a_long_loop_ends(by_numpy: list[GpuDelegate]) -> None:
@@ -452,15 +454,12 @@ def test_a_loop_that_grows_until_memory_ends() -> None:
 def test_memory_that_runs_out_is_said(
     by_numpy: list[GpuDelegate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none_left(*_: Any) -> None:
-        raise MemoryError
-
     content = model(MAIN, _below(50.0), _doubling(False))
     with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
         interpreter.allocate_tensors()
         interpreter.set_tensor(1, np.array([1, 3], np.float32))
         with monkeypatch.context() as patch:
-            patch.setattr(Program, "run_all", none_left)
+            patch.setattr(Program, "run_all", raising(MemoryError))
             with pytest.raises(
                 AllocationError, match="not enough memory for the tensors that this run"
             ):
@@ -548,6 +547,5 @@ def test_a_side_that_does_not_work_out(rows: int, by_numpy: list[GpuDelegate]) -
     given = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
     with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
         interpreter.resize_tensor_input(0, given.shape)
-        allocate_and_run(interpreter, {0: given})
-        found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        found = first_results(interpreter, {0: given})[0]
     np.testing.assert_array_equal(found, np.pad(given, [(0, max(0, 3 - rows)), (0, 0)])[:3])

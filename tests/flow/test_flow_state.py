@@ -39,7 +39,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
-from tests.running import set_and_run
+from tests.running import results, set_and_run
 
 X = np.array([1, 2], np.float32)
 ONCE = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
@@ -64,15 +64,12 @@ TWO_STEPS = model(
 
 
 def call(interpreter: Any, x: Array = X) -> list[float]:
-    set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
-    found: list[float] = interpreter.get_tensor(
-        interpreter.get_output_details()[0]["index"]
-    ).tolist()
-    return found
+    return results(interpreter, {interpreter.get_input_details()[0]["index"]: x})[0].tolist()
 
 
-def test_it_stays_over_allocation_and_resize_as_in_litert(delegates: list[GpuDelegate]) -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+def test_it_stays_over_allocation_and_resize_as_in_litert(
+    delegates: list[GpuDelegate], litert: Any
+) -> None:
     found = []
     for interpreter in (
         Interpreter(model_content=ADDING, experimental_delegates=delegates),
@@ -311,11 +308,9 @@ def test_what_an_interrupt_ends_changes_nothing(
 
 
 @pytest.mark.parametrize("policy", ["raise", "retry", "cpu"])
-def test_a_device_that_fails_in_a_run(
-    policy: str, require_backend: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.needs("cpu_ref")
+def test_a_device_that_fails_in_a_run(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the variable was assigned: nothing is added twice, or lost."""
-    require_backend("cpu_ref")
     compute = ReferenceRecording._compute
     faults = [False, False]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, results
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -80,8 +80,7 @@ def runs(interpreter: Any, feeds: Sequence[Sequence[Array]]) -> Results:
     interpreter.allocate_tensors()
     found = []
     for feed in feeds:
-        set_and_run(interpreter, feed)
-        made = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+        made = results(interpreter, feed)
         found += [(m.dtype, m.shape, m.tolist()) for m in made]
     return found
 
@@ -333,10 +332,10 @@ def test_a_loop_that_fills_a_list_is_one_run(
     assert len(runs) == 1  # of a block of five rounds
 
 
-def test_an_item_outside_the_list(require_backend: Callable[[str], object]) -> None:
+@pytest.mark.needs("cpu_ref")
+def test_an_item_outside_the_list() -> None:
     """With `strict` it is refused, as by LiteRT's SLICE; otherwise the last item is what came
     last."""
-    require_backend("cpu_ref")
     content, xs = _whole(_body(), 7), np.arange(21, dtype=np.float32).reshape(7, 3)
 
     def run(interpreter: Any) -> Any:
@@ -356,8 +355,8 @@ def test_an_item_outside_the_list(require_backend: Callable[[str], object]) -> N
                 np.testing.assert_array_equal(run(ours), xs[[0, 1, 2, 3, 6]] + 1)
 
 
-def test_strict_fills_a_list(require_backend: Callable[[str], object]) -> None:
-    require_backend("cpu_ref")
+@pytest.mark.needs("cpu_ref")
+def test_strict_fills_a_list() -> None:
     xs = np.arange(ROUNDS * 3, dtype=np.float32).reshape(ROUNDS, 3)
     with GpuDelegate(backend="cpu_ref", strict=True) as delegate:
         ours = Interpreter(model_content=_whole(_body()), experimental_delegates=[delegate])

@@ -19,7 +19,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import TensorSpec
 
 from tests.flow.flow_models import BOOL, I32, Op, branch, loop, model, number, subgraph, tensor
-from tests.running import allocate_and_run
+from tests.running import first_results
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -58,8 +58,7 @@ def one(
 
 
 def run(interpreter: Any, feeds: Sequence[Array]) -> list[Array]:
-    allocate_and_run(interpreter, feeds)
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+    return first_results(interpreter, feeds)
 
 
 def theirs(content: bytes, feeds: Sequence[Array]) -> list[Array]:

@@ -28,6 +28,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.guard.guard_models import SHAPE, Ours, chain, large, model, norm, norm_of, small, spoilt
+from tests.running import raising
 from tests.small_models import small_model, tensor_of
 
 NORM = norm()
@@ -60,10 +61,9 @@ class TestRedone:
         ],
     )
     def test_the_node_is_redone_in_f32(
-        self, require_backend: Any, caplog: Any, backend: str, index: int, precision: str,
+        self, caplog: Any, backend: str, index: int, precision: str,
         axis: int, redone: tuple[int, ...],
     ) -> None:  # fmt: skip
-        require_backend(backend)
         content = norm(axis)
         with delegate(precision, backend=backend, device=index) as gpu, Ours(content, gpu) as run:
             if gpu.precision.value != precision:
@@ -315,10 +315,7 @@ class TestFailure:
             assert run.report.accuracy.outcome is AccuracyOutcome.FAILED
 
     def test_a_cpu_that_cannot_run_it_is_said(self, monkeypatch: Any, caplog: Any) -> None:
-        def refuse(self: Workshop) -> None:
-            raise UnsupportedError("no kernel for it")
-
-        monkeypatch.setattr(Workshop, "reference", refuse)
+        monkeypatch.setattr(Workshop, "reference", raising(UnsupportedError("no kernel for it")))
         with delegate() as gpu, Ours(NORM, gpu) as run:
             run(small())
             check = run.report.accuracy
@@ -329,10 +326,9 @@ class TestFailure:
     def test_where_nothing_can_be_blamed_the_results_are_right_all_the_same(
         self, monkeypatch: Any, caplog: Any
     ) -> None:
-        def fail(self: Workshop, compiled: Any) -> None:
-            raise DeviceError("no memory for all of them side by side")
-
-        monkeypatch.setattr(Workshop, "on_device", fail)
+        monkeypatch.setattr(
+            Workshop, "on_device", raising(DeviceError("no memory for all of them side by side"))
+        )
         with delegate() as gpu, Ours(NORM, gpu) as run:
             assert error_of(run(large())) < 1e-5
             assert run.report.precision == "f32"

@@ -11,7 +11,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import set_and_run
+from tests.running import results
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -35,8 +35,7 @@ def plain(model: bytes | str, **options: Any) -> Any:
 
 
 def run(interpreter: Any, *inputs: Array) -> list[Array]:
-    set_and_run(interpreter, inputs)
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+    return results(interpreter, inputs)
 
 
 def chain(

@@ -84,10 +84,8 @@ def _distance(got: Array, expected: Array) -> float:
 def test_a_model_in_litert(
     backend: str,
     name: str,
-    require_backend: Callable[[str], Any],
     model_path: Callable[[str], Path],
 ) -> None:
-    require_backend(backend)
     path = str(model_path(name))
     with (
         tflgpu.GpuDelegate(backend=backend) as delegate,

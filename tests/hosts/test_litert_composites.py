@@ -65,8 +65,8 @@ def feeds() -> list[Any]:
     return [rng.normal(size=s).astype(np.float32) for s in (SHAPE, KEYS, KEYS)]
 
 
-def test_what_it_is_made_of_runs_as_one_kernel(require_backend: Any) -> None:
-    require_backend("cpu_ref")
+@pytest.mark.needs("cpu_ref")
+def test_what_it_is_made_of_runs_as_one_kernel() -> None:
     (expected,) = run(plain(attention()), *feeds())
     with GpuDelegate(backend="cpu_ref", device=1) as delegate:
         interpreter = host(attention(), delegate)
@@ -78,11 +78,11 @@ def test_what_it_is_made_of_runs_as_one_kernel(require_backend: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.needs("cpu_ref")
 def test_litert_does_not_say_in_which_order_a_decomposition_takes_its_operands(
-    monkeypatch: pytest.MonkeyPatch, require_backend: Any
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or the node could be taken: where this fails, look at it again (docs/composites.md)."""
-    require_backend("cpu_ref")
     seen: list[Any] = []
     read = inside.read_context
 

@@ -25,6 +25,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.hosts.host_models import chain, host, litert, plain, run
+from tests.running import raising
 
 pytestmark = pytest.mark.usefixtures("left_out")
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
@@ -90,10 +91,7 @@ def test_an_exception_in_free(
 def test_ctrl_c_in_a_run_is_asked_again(delegate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = host(MODEL, delegate)
 
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(SubsetKernel, "invoke", interrupted)
+    monkeypatch.setattr(SubsetKernel, "invoke", raising(KeyboardInterrupt))
     # A shell lets what it starts in the background ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -114,11 +112,8 @@ def test_ctrl_c_in_a_run_is_asked_again(delegate: Any, monkeypatch: pytest.Monke
 
 
 def test_a_long_message_is_cut(delegate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def long(*_: Any) -> None:
-        raise tflgpu.DeviceError("é" * 5000)
-
     interpreter = host(MODEL, delegate)
-    monkeypatch.setattr(SubsetKernel, "invoke", long)
+    monkeypatch.setattr(SubsetKernel, "invoke", raising(tflgpu.DeviceError("é" * 5000)))
     with pytest.raises(RuntimeError, match="tflgpu: éééé"):
         interpreter.invoke()
 
@@ -199,10 +194,7 @@ def test_new_shapes_that_the_device_refuses(
     interpreter = host(MODEL, delegate)
     run(interpreter, X)
 
-    def refuse(*_: Any) -> None:
-        raise tflgpu.DeviceError("too large")
-
-    monkeypatch.setattr("tflgpu.hosts.subsets.open_whole", refuse)
+    monkeypatch.setattr("tflgpu.hosts.subsets.open_whole", raising(tflgpu.DeviceError("too large")))
     interpreter.resize_tensor_input(0, (3, 5))
     with caplog.at_level(logging.WARNING, "tflgpu"):
         interpreter.allocate_tensors()

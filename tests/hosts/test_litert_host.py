@@ -25,7 +25,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.hosts.host_models import chain, host, plain, run, samples_model
-from tests.running import set_and_run
+from tests.running import raising, set_and_run
 from tests.small_models import small_model, tensor_of
 
 #: The NumPy references take nodes as they are; the NumPy kernels take plans, as a GPU does.
@@ -349,11 +349,10 @@ def test_an_operator_that_is_wrong_by_its_definition(delegate: Any, wrong: int) 
     ops[wrong] = "SOFTMAX"
     model = chain(*ops, fields={"SOFTMAX": {"beta": 2.0}})
 
-    def refuse(*_: Any) -> Any:
-        raise tflgpu.ModelError("takes no operand of this kind")
-
     ops_here = dict(delegate.provider.ops)
-    ops_here["SOFTMAX"] = attrs.evolve(ops_here["SOFTMAX"], infer=refuse)
+    ops_here["SOFTMAX"] = attrs.evolve(
+        ops_here["SOFTMAX"], infer=raising(tflgpu.ModelError("takes no operand of this kind"))
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(delegate.provider), "ops", property(lambda _: ops_here))
         interpreter = host(model, delegate)
@@ -515,9 +514,8 @@ print("well")
 
 @pytest.mark.parametrize("backend", ["opencl", "vulkan"])
 def test_memory_of_a_driver_outlives_the_delegate_and_is_not_a_childs(
-    require_backend: Any, tmp_path: Any, backend: str
+    tmp_path: Any, backend: str
 ) -> None:
-    require_backend(backend)
     path = tmp_path / "model.tflite"
     path.write_bytes(chain("NEG", "EXP", shape=(3, 5000)))
     done = subprocess.run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -132,6 +133,18 @@ def main() -> None:
         time.sleep(0.2)
     result["replaced"] = asked["pid"] != facts["pid"]
     result["after"] = gap(ask("a", 5).result(timeout_s=LONG), 5)
+    # A replica that is killed: what it had is an error that says so, what comes later is answered.
+    asked_late = [ask("a", at) for at in range(5)]
+    time.sleep(0.3)
+    os.kill(asked["pid"], signal.SIGKILL)
+    result["killed"] = [
+        why if (why := refusal(each)) != "nothing" else gap(each.result(timeout_s=LONG), at)
+        for at, each in enumerate(asked_late)
+    ]
+    end = time.monotonic() + LONG
+    while refusal(again := ask("a", 6)) != "nothing" and time.monotonic() < end:
+        time.sleep(0.2)
+    result["after_kill"] = gap(again.result(timeout_s=LONG), 6)
     # A deployment that ends answers what it has begun: this waits for others for a second.
     late = ask("a", 7)
     time.sleep(0.3)

@@ -14,11 +14,14 @@ from tflgpu.compat.judge import Judgement
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.demo import load_digits
 from tflgpu.devices.choose import Choice
+from tflgpu.errors import DeviceLostError
 from tflgpu.integrations import ray as adapter
-from tflgpu.integrations.ray import Predictor, worker_devices
+from tflgpu.integrations.ray import Predictor, worker_options
+from tflgpu_cpu_ref.recording import CpuRefRecording
 
 UUID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
 MADE = "digit"
+RETRY = {"on_error": "retry"}
 
 
 def mapped(predictor: Predictor, **columns: Any) -> dict[str, Any]:
@@ -97,6 +100,23 @@ def test_others_are_computed_beside_it(batch: int, spoiled: tuple[int, ...]) -> 
     assert [n for n in range(7) if not found["why"][n]] == good
 
 
+def test_a_device_that_is_lost_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its rows are computed again."""
+    predictor = predictor_of(batch=4, device=1)
+    left, run = [3], CpuRefRecording._run
+
+    def _run(recording: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise DeviceLostError("it is gone")
+        run(recording)
+
+    monkeypatch.setattr(CpuRefRecording, "_run", _run)
+    found = mapped(predictor, image=load_digits().images[:20, 0])
+    assert left[0] < 0
+    np.testing.assert_allclose(found[MADE], wanted(20), atol=1e-5)
+
+
 class Worker:
     """A worker of Ray's to which GPUs were assigned."""
 
@@ -112,42 +132,42 @@ class Worker:
 
 def test_the_gpu_that_was_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
     Worker(monkeypatch, "1", CUDA_VISIBLE_DEVICES=f"GPU-{UUID}")
-    assert worker_devices({"size": 3}) == {"size": 3, "devices": [f"uuid:{UUID}"]}
+    assert worker_options({"size": 3}) == RETRY | {"size": 3, "devices": [f"uuid:{UUID}"]}
 
 
 def test_a_list_of_the_node_goes_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     Worker(monkeypatch, "2", "0", CUDA_VISIBLE_DEVICES="2,0")
-    assert worker_devices({}, ["a", 7, "c"]) == {"devices": ["c", "a"]}
+    assert worker_options({}, ["a", 7, "c"]) == RETRY | {"devices": ["c", "a"]}
     with pytest.raises(tflgpu.OptionError, match="GPU 2, 0 to this worker, and gpus has 2 devices"):
-        worker_devices({}, ["a", "b"])
+        worker_options({}, ["a", "b"])
     Worker(monkeypatch)
     with pytest.raises(tflgpu.OptionError, match="no GPU to this worker, and gpus has 1 devices"):
-        worker_devices({}, ["a"])
+        worker_options({}, ["a"])
 
 
 @pytest.mark.parametrize(
-    "options", [{"device": 0}, {"devices": [0, 1]}, {"delegates": []}, {"backend": "cpu"}]
+    "options", [{"device": 0}, {"devices": [0, 1], "on_error": "cpu"}, {"backend": "cpu"}]
 )
 def test_what_is_named_stays(monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
     Worker(monkeypatch, "0", CUDA_VISIBLE_DEVICES="0")
-    assert worker_devices(options, ["a"]) == options
+    assert worker_options(options, ["a"]) == RETRY | options
 
 
 def test_a_variable_that_names_the_device_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     Worker(monkeypatch, "0", CUDA_VISIBLE_DEVICES="0", TFLGPU_DEVICE=f"uuid:{UUID}")
-    assert worker_devices({"batch": 2}) == {"batch": 2}
+    assert worker_options({"batch": 2}) == RETRY | {"batch": 2}
 
 
 def test_no_other_gpu_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     Worker(monkeypatch, "0", HIP_VISIBLE_DEVICES="0")
     with pytest.raises(tflgpu.DeviceError, match="HIP_VISIBLE_DEVICES=0 assigns a GPU"):
-        worker_devices({})
+        worker_options({})
     Worker(monkeypatch, "0")
     with pytest.raises(tflgpu.DeviceError, match="GPU 0 to this worker, and no environment"):
-        worker_devices({})
+        worker_options({})
     Worker(monkeypatch, "0", CUDA_VISIBLE_DEVICES="-1")
     with pytest.raises(tflgpu.DeviceError, match="no environment variable says which"):
-        worker_devices({})
+        worker_options({})
 
 
 @pytest.mark.parametrize("is_gpu", [False, True])
@@ -156,17 +176,17 @@ def test_a_worker_without_a_gpu_takes_none(monkeypatch: pytest.MonkeyPatch, is_g
     info = DeviceInfo("toy", 0, "Toy GPU", is_gpu=is_gpu)
     found = SimpleNamespace(choice=Choice(info, (), Judgement()))
     monkeypatch.setattr(adapter, "CompatibilityList", lambda: found)
-    assert worker_devices({"backend": "toy"}) == {"backend": "toy"}
+    assert worker_options({"backend": "toy"}) == RETRY | {"backend": "toy"}
     if not is_gpu:
-        assert worker_devices({}) == {}
+        assert worker_options({}) == RETRY
         return
     with pytest.raises(tflgpu.DeviceError, match=r"no GPU to this worker, .* Toy GPU.*num_gpus=1"):
-        worker_devices({})
+        worker_options({})
 
 
 def test_outside_of_ray_nothing_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
     Worker(monkeypatch, "0", CUDA_VISIBLE_DEVICES="0")
     monkeypatch.delitem(sys.modules, "ray")
-    assert worker_devices({"batch": 2}) == {"batch": 2}
+    assert worker_options({"batch": 2}) == RETRY | {"batch": 2}
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
-    assert worker_devices({"batch": 2}, ["a"]) == {"batch": 2}
+    assert worker_options({"batch": 2}, ["a"]) == RETRY | {"batch": 2}

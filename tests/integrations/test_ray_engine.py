@@ -23,6 +23,10 @@ from tests.integrations import twins
 
 pytest.importorskip("ray.serve", reason='needs pip install "tflgpu[ray]"')
 
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="processes that are left are found in /proc"
+)
+
 FOLDER = Path(__file__).parent
 IDS = list(range(70))
 #: Seconds for a program, and for what it has started to end after it.
@@ -176,6 +180,14 @@ def test_metrics_are_exported(served: Any) -> None:
 def test_a_replica_that_is_not_healthy_is_replaced(served: Any) -> None:
     assert served["replaced"]
     assert served["after"] < 1e-5
+
+
+def test_a_replica_that_is_killed_is_replaced(served: Any) -> None:
+    """What it had is answered right, or is an error of Ray's that says that it died."""
+    assert len(served["killed"]) == 5
+    for found in served["killed"]:
+        assert ("Actor" in found and "died" in found) if isinstance(found, str) else found < 1e-5
+    assert served["after_kill"] < 1e-5
 
 
 def test_a_deployment_that_ends_answers_first(served: Any) -> None:

@@ -45,3 +45,9 @@ def opened() -> Iterator[Open]:
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def one(opened: Open, reference: tflgpu.GpuDelegate) -> tflgpu.Interpreter:
+    """`chain` on the kernel interpreter."""
+    return opened(reference)

@@ -79,8 +79,7 @@ def test_host_memory_in_place(delegate: Any, opened: Open) -> None:
     np.testing.assert_array_equal(y, np.full(SHAPE, models.C * models.C, np.float32))
 
 
-def test_dlpack_and_the_buffer_protocol(reference: Any, opened: Open) -> None:
-    one = opened(reference)
+def test_dlpack_and_the_buffer_protocol(one: Any) -> None:
     y = np.zeros(SHAPE, np.float32)
     one.bind_output(3, Packed(y))
     for source in (Packed(X.copy()), bytearray(X.tobytes()), memoryview(X.copy()), X.tobytes()):
@@ -110,8 +109,7 @@ class Tensor(Older):
         return self._array if self.other is None else self.other
 
 
-def test_dlpack_that_does_not_say_whether_it_may_be_written(reference: Any, opened: Open) -> None:
-    one = opened(reference)
+def test_dlpack_that_does_not_say_whether_it_may_be_written(one: Any) -> None:
     y = np.zeros(SHAPE, np.float32)
     one.bind_input(0, Older(X))
     copied = Tensor(y)
@@ -124,8 +122,8 @@ def test_dlpack_that_does_not_say_whether_it_may_be_written(reference: Any, open
     np.testing.assert_array_equal(y, Y)
 
 
-def test_pyopencl(require_backend: Callable[[str], Any], opened: Open) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_pyopencl(opened: Open) -> None:
     cl = pytest.importorskip("pyopencl")
     cl_array = pytest.importorskip("pyopencl.array")
     with tflgpu.GpuDelegate(backend="opencl") as delegate:
@@ -171,8 +169,8 @@ def test_pyopencl(require_backend: Callable[[str], Any], opened: Open) -> None:
         np.testing.assert_array_equal(result.get(), (X * 2 + models.C) * models.C)
 
 
-def test_wgpu(require_backend: Callable[[str], Any], opened: Open) -> None:
-    require_backend("wgpu")
+@pytest.mark.needs("wgpu")
+def test_wgpu(opened: Open) -> None:
     wgpu = pytest.importorskip("wgpu")
     with tflgpu.GpuDelegate(backend="wgpu") as delegate:
         one = opened(delegate)
@@ -194,8 +192,8 @@ def test_wgpu(require_backend: Callable[[str], Any], opened: Open) -> None:
             one.bind_input(0, y)
 
 
-def test_vulkan_handles(require_backend: Callable[[str], Any], opened: Open) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_vulkan_handles(opened: Open) -> None:
     with tflgpu.GpuDelegate(backend="vulkan") as delegate:
         one = opened(delegate)
         with one.allocate_buffer(0) as x, one.allocate_buffer(3) as y:
@@ -208,8 +206,7 @@ def test_vulkan_handles(require_backend: Callable[[str], Any], opened: Open) -> 
                 one.bind_input(0, y.export())
 
 
-def test_a_cuda_tensor_is_refused_with_the_reason(reference: Any, opened: Open) -> None:
-    one = opened(reference)
+def test_a_cuda_tensor_is_refused_with_the_reason(one: Any) -> None:
 
     class OfCuda(Packed):
         def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
@@ -304,8 +301,7 @@ def test_one_buffer_for_an_input_and_an_output(delegate: Any, opened: Open) -> N
         np.testing.assert_array_equal(other.read(), Y)
 
 
-def test_shapes_are_compared(reference: Any, opened: Open) -> None:
-    one = opened(reference)
+def test_shapes_are_compared(one: Any) -> None:
     with one.allocate_buffer(0) as x:
         turned = x.reshaped((3, 171))
         with pytest.raises(InputError, match=r"float32\[171, 3\].*float32\[3, 171\]"):
@@ -368,9 +364,8 @@ def test_a_shape_that_is_none(shape: Any, delegate: Any, opened: Open) -> None:
         opened(delegate).allocate_buffer(0).reshaped(shape)
 
 
-def test_an_output_s_array_that_becomes_read_only(reference: Any, opened: Open) -> None:
+def test_an_output_s_array_that_becomes_read_only(one: Any) -> None:
     """Nothing is computed, and the interpreter goes on once it is writable again."""
-    one = opened(reference)
     block = np.zeros((SHAPE[0], 6), np.float32)
     y = block[:, ::2]  # apart, though by turns with others
     one.bind_output(3, y)

@@ -3,7 +3,6 @@ and which tensors cannot be."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -65,9 +64,9 @@ def test_a_tensor_that_is_unbound_keeps_its_contents(delegate: Any, opened: Open
         one.unbind()  # nothing is bound, and nothing happens
 
 
-def test_what_is_not_bound_is_counted(require_backend: Callable[[str], Any], opened: Open) -> None:
+@pytest.mark.needs("wgpu")
+def test_what_is_not_bound_is_counted(opened: Open) -> None:
     """Where device and host do not share memory, which WebGPU never does."""
-    require_backend("wgpu")
     with tflgpu.GpuDelegate(backend="wgpu", gpu_invoke_loop_times=2) as delegate:
         one = opened(delegate)
         one.invoke()
@@ -96,8 +95,7 @@ def test_two_models_in_a_row(delegate: Any, opened: Open) -> None:
         assert copies(second) == (0, 0)
 
 
-def test_closed_while_bound(reference: Any, opened: Open) -> None:
-    one = opened(reference)
+def test_closed_while_bound(one: Any) -> None:
     x = one.allocate_buffer(0)
     x.write(X)
     one.bind_input(0, x)
@@ -115,8 +113,7 @@ def test_closed_while_bound(reference: Any, opened: Open) -> None:
     np.testing.assert_array_equal(one.get_tensor(3), (X * 2 + models.C) * models.C)
 
 
-def test_after_a_resize_what_was_bound_must_fit(reference: Any, opened: Open) -> None:
-    one = opened(reference)
+def test_after_a_resize_what_was_bound_must_fit(one: Any) -> None:
     with one.allocate_buffer(0) as x:
         x.write(X)
         one.bind_input(0, x)
@@ -135,8 +132,7 @@ def test_after_a_resize_what_was_bound_must_fit(reference: Any, opened: Open) ->
         np.testing.assert_array_equal(one.get_tensor(3), Y[:2])
 
 
-def test_by_the_original_s_names(reference: Any, opened: Open) -> None:
-    one = opened(reference)
+def test_by_the_original_s_names(one: Any) -> None:
     with one.allocate_buffer(0) as x, one.allocate_buffer(3) as y:
         one.bind_buffer_to_tensor(x, 0)
         one.bind_buffer_to_tensor(y, 3)
@@ -272,11 +268,8 @@ def test_without_a_device(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "litert"])
-def test_devices_that_run_nodes(
-    backend: str, require_backend: Callable[[str], Any], opened: Open
-) -> None:
+def test_devices_that_run_nodes(backend: str, opened: Open) -> None:
     """They have no buffers, and nothing is copied to a device that is the host."""
-    require_backend(backend)
     with tflgpu.GpuDelegate(backend=backend, device=0) as delegate:
         one = opened(delegate)
         with pytest.raises(UnsupportedError, match="no device for a buffer"):
@@ -384,8 +377,7 @@ def test_between_guard_bands(opened: Open) -> None:
             one.bind_input(0, one.allocate_buffer(0))
 
 
-def test_bindings_outlive_a_broken_session(reference: Any, opened: Open) -> None:
-    one = opened(reference)
+def test_bindings_outlive_a_broken_session(one: Any) -> None:
     with one.allocate_buffer(0) as x, one.allocate_buffer(3) as y:
         x.write(X)
         one.bind_input(0, x)
@@ -404,8 +396,7 @@ def test_bindings_outlive_a_broken_session(reference: Any, opened: Open) -> None
         assert copies(one) == (0, 0)
 
 
-def test_a_signature_runs_on_what_is_bound(reference: Any, opened: Open) -> None:
-    one = opened(reference)
+def test_a_signature_runs_on_what_is_bound(one: Any) -> None:
     with one.allocate_buffer("image") as x, one.allocate_buffer("scores") as y:
         one.bind_input("image", x)
         one.bind_output("scores", y)
@@ -415,8 +406,7 @@ def test_a_signature_runs_on_what_is_bound(reference: Any, opened: Open) -> None
         np.testing.assert_array_equal(y.read(), Y)
 
 
-def test_runs_in_flight_read_what_is_bound_and_write_nothing(reference: Any, opened: Open) -> None:
-    one = opened(reference)
+def test_runs_in_flight_read_what_is_bound_and_write_nothing(one: Any) -> None:
     with one.allocate_buffer(0) as x, one.allocate_buffer(3) as y:
         one.bind_input(0, x)
         for scale in (1, 2):

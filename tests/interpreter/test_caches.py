@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.errors import DeviceError, InputError, OptionError
+from tflgpu.errors import DeviceError, DeviceLostError, InputError, OptionError
 from tflgpu.interpreter.bound_runs import BoundRuns
 
 from tests.interpreter import interpreter_models as models
 from tests.interpreter.cache_models import ROOM, VOCABULARY, WIDTH, language_model
+from tests.watched_device import WatchedDevice
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
 TOKENS = np.random.default_rng(3).integers(0, VOCABULARY, 12).astype(np.int32)
@@ -171,3 +172,47 @@ def test_a_cache_that_one_signature_cannot_bind_moves_to_the_host(
         assert model._caches["kv_cache_k_0"].array is not None
         assert_close(found, logits)
         assert_close(decode.read_caches()["kv_cache_k_0"], cache)
+
+
+def test_lanes_and_signatures_share_weights(reference: Any) -> None:
+    with interpreter(reference) as model:
+        decode = model.get_signature_runner("decode", carry=True)
+        decode(**step(TOKENS[0], 0))
+        weights = reference.memory.weights
+        run(model)
+        assert len(model._bound[1]._lanes) == 2
+        assert reference.memory.weights == weights > 0
+
+
+def test_signatures_have_reports(reference: Any) -> None:
+    with interpreter(reference) as model:
+        decode = model.get_signature_runner("decode", carry=True)
+        assert decode.report.fully_delegated
+        assert len(decode.report.operators) == 10
+        assert model.delegation_report("prefill_4").total_nodes == 4
+        assert model.delegation_report("decode").dispatches == decode.report.dispatches
+        with pytest.raises(InputError, match="no signature 'nothing'"):
+            model.delegation_report("nothing")
+
+
+@pytest.mark.parametrize(
+    "error", [DeviceError("no"), DeviceLostError("gone")], ids=["failed", "lost"]
+)
+def test_after_a_run_that_failed(error: DeviceError, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = WatchedDevice(monkeypatch)
+    logits, _ = expected()
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate,
+        interpreter(delegate) as model,
+    ):
+        _, decode = run(model, 5)
+        faults.fails = [error]
+        with pytest.raises(type(error), match=str(error)):
+            decode(**step(TOKENS[9], 9))
+        if not isinstance(error, DeviceLostError):  # the caches are as before the run
+            for at in range(9, 12):
+                assert_close(decode(**step(TOKENS[at], at))["logits"], logits[at - 4])
+        decode.reset_caches()
+        again, _ = run(model)
+        assert_close(again, logits)
+        assert faults.opened == 1 + isinstance(error, DeviceLostError)

@@ -255,6 +255,60 @@ def test_a_run_that_goes_on(delegate: Any) -> None:
     assert last.done()
 
 
+SCRIPT = """
+import numpy as np
+from ai_edge_litert.compiled_model import CompiledModel, HardwareAccelerator, Options, TensorBuffer
+
+options = Options.create()
+options.hardware_accelerators = HardwareAccelerator.CPU
+options.cpu_options.num_threads = 1
+with CompiledModel.from_file(PATH, options=options) as model:
+    key = list(model.get_signature_list())[0]
+    name = model.get_signature_list()[key]["inputs"][0]
+    inputs = model.create_input_buffers(0)
+    outputs = model.create_output_buffers(0)
+    inputs[0].write(np.array([[1.0, 2.0, -3.0]], dtype=np.float32))
+    model.run_by_index(0, inputs, outputs)
+    first = outputs[0].read(3, np.float32)
+    host = TensorBuffer.create_from_host_memory(np.array([[4.0, 5.0, 6.0]], dtype=np.float32))
+    given = model.create_input_buffer_by_name(key, name)
+    given.write(host.read(3, np.float32).reshape(1, 3))
+    made = model.create_output_buffer_by_name(key, "y")
+    model.run_by_name(key, {name: given}, {"y": made})
+    size = int(np.prod(made.get_tensor_details()["shape"]))
+    second = made.read(size, np.float32).reshape(1, 3)
+    bytes_needed = model.get_output_buffer_requirements(0)["buffer_size"]
+    accelerated = model.is_fully_accelerated()
+with open(OPEN_PATH, "rb") as file:
+    model = CompiledModel.from_buffer(file.read(), HardwareAccelerator.CPU)
+with model:
+    model.resize_input_tensor(0, [2, 3])
+    inputs = model.create_input_buffers(0)
+    outputs = model.create_output_buffers(0)
+    inputs[0].write(np.ones((2, 3), np.float32))
+    model.run_by_index(0, inputs, outputs)
+    third = outputs[0].read(6, np.float32)
+host.destroy()
+"""
+
+
+def test_a_script_by_its_import(tmp_path: Path) -> None:
+    path, open_path = tmp_path / "model.tflite", tmp_path / "open.tflite"
+    path.write_bytes(models.static())
+    open_path.write_bytes(models.chain())
+    line = "from ai_edge_litert.compiled_model"
+    found = []
+    for script in (SCRIPT, SCRIPT.replace(line, "from tflgpu.compiled_model")):
+        names: dict[str, Any] = {"PATH": str(path), "OPEN_PATH": str(open_path)}
+        exec(script, names)
+        found.append({n: names[n] for n in ("first", "second", "third", "bytes_needed")})
+        assert names["accelerated"]
+    theirs_found, ours_found = found
+    assert SCRIPT.count("ai_edge_litert") == 1
+    for name, value in theirs_found.items():
+        np.testing.assert_allclose(ours_found[name], value, rtol=1e-6)
+
+
 # Options
 
 

@@ -35,7 +35,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.interpreter import closing_child as child
 from tests.interpreter import interpreter_models as models
-from tests.running import allocate_and_run
+from tests.running import allocate_and_run, raising
 
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
 Y = (X + models.C) * models.C
@@ -401,11 +401,8 @@ def test_threads_may_take_turns() -> None:
 
 
 def test_a_failing_run_leaves_the_interpreter_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Session) -> None:
-        raise DeviceError("the device is gone")
-
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "run", fail)
+        patched.setattr(Session, "run", raising(DeviceError("the device is gone")))
         interpreter = ready()
         with pytest.raises(RuntimeError, match="the device is gone"):
             interpreter.invoke()
@@ -446,8 +443,7 @@ LIMIT = 300
 
 @pytest.mark.timeout(LIMIT + 60)
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan"])
-def test_nothing_waits_for_ever(backend: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_nothing_waits_for_ever(backend: str) -> None:
     pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     done = subprocess.run(
         [sys.executable, "-m", child.__name__, backend], cwd=Path(__file__).parents[2],
@@ -479,11 +475,8 @@ def test_what_is_closed_inside_is_released_at_the_end_of_the_outermost_call() ->
 def test_one_error_keeps_nothing_else_from_being_released() -> None:
     guard, told = RunGuard("this model"), []
 
-    def fails() -> None:
-        raise OSError("first")
-
     with pytest.raises(OSError, match="first"), guard:
-        after_calls(lambda: guard.close(fails))
+        after_calls(lambda: guard.close(raising(OSError("first"))))
         after_calls(lambda: told.append("second"))
     assert told == ["second"]
     assert not guard.closed  # so that it can be closed again

@@ -19,7 +19,7 @@ from tflgpu.ops.detection_postprocess import OP, DetectionPostprocess, pack_opti
 from tflgpu.ops.registry import builtin_ops
 
 from tests.ops.test_reference_vs_litert import single_op_model
-from tests.running import set_and_run
+from tests.running import results
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -65,8 +65,7 @@ def tied(seed: int, classes: int) -> list[Array]:
 
 
 def run(interpreter: Any, arrays: list[Array]) -> list[Array]:
-    set_and_run(interpreter, arrays)
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+    return results(interpreter, arrays)
 
 
 @pytest.mark.parametrize("way", WAYS)

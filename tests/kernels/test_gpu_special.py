@@ -41,7 +41,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.device import CpuRefDevice
 
-from tests.running import allocate_and_run
+from tests.running import allocate_and_run, first_results
 from tests.small_models import small_model
 
 OPS = builtin_ops()
@@ -182,10 +182,8 @@ def test_a_constant_beyond_f16_is_infinite_without_a_word_of_numpys(op: str) -> 
     ("SOFTMAX", {"beta": 1.0}, 1.0), ("SOFTMAX", {"beta": 0.5}, 1.0), ("LOG_SOFTMAX", {}, 0.0),
 ])  # fmt: skip
 def test_what_is_not_finite_is_nan(
-    op: str, fields: dict[str, Any], number: float, backend: str,
-    require_backend: Callable[[str], Any],
+    op: str, fields: dict[str, Any], number: float, backend: str
 ) -> None:  # fmt: skip
-    require_backend(backend)
     given = np.array([[np.nan], [np.inf], [-np.inf], [3e38], [0], [-7]], np.float32)
     model = small_model({"x": given.shape, "y": given.shape}, (f"y = {op}(x)", fields))
     with (
@@ -236,8 +234,7 @@ def results(content: bytes, delegate: Any, x: Any) -> tuple[list[Any], int]:
     with tflgpu.Interpreter(
         model_content=content, experimental_delegates=[delegate] if delegate else []
     ) as one:
-        allocate_and_run(one, {0: x})
-        found = [one.get_tensor(d["index"]) for d in one.get_output_details()]
+        found = first_results(one, {0: x})
         return found, one.report.dispatches
 
 
@@ -355,9 +352,8 @@ def scaled(op: str, factor: float, size: float, before: bool) -> tuple[bytes, tu
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("op", HALVES_FILTERS)
 def test_factors_stay_out_of_weights_that_f16_would_spoil(
-    op: str, before: bool, backend: str, require_backend: Callable[[str], Any]
+    op: str, before: bool, backend: str
 ) -> None:
-    require_backend(backend)
     for factor, size, of_input in SIZES:
         content, shape = scaled(op, factor, size, before)
         x = (np.random.default_rng(4).normal(size=shape) * of_input).astype(np.float32)

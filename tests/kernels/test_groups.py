@@ -24,6 +24,8 @@ from tflgpu.lowering.rule import GroupRule, KernelRule, Maker, Site, Unsupported
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 
+from tests.running import raising
+
 JOINED = GroupRule("DEPTHWISE_CONV_2D", "joined", joinable, build_joined, rank=1)
 RELU6 = 3
 
@@ -182,13 +184,10 @@ def _foreign(node: Node, maker: Maker, site: Site) -> Any:
     return (Node("X", None, [], []), node)
 
 
-def _fails(node: Node, maker: Maker, site: Site) -> Any:
-    raise RuntimeError("no idea")
-
-
 @pytest.mark.parametrize(
     ("match", "says"),
-    [(_some, "not nodes of which"), (_foreign, "it matched"), (_fails, "no idea"),
+    [(_some, "not nodes of which"), (_foreign, "it matched"),
+     (raising(RuntimeError("no idea")), "no idea"),
      (lambda node, maker, site: 3, "it matched 3")],
 )  # fmt: skip
 def test_a_plugin_that_matches_nonsense_is_named_or_spared(match: Any, says: str) -> None:

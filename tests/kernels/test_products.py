@@ -302,8 +302,7 @@ def test_wide_groups_are_tiled_products(caps: DeviceCaps, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
-def test_it_is_right_on_devices(backend: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_it_is_right_on_devices(backend: str) -> None:
     content = _model()
     expected = _run(content, None)
     with tflgpu.GpuDelegate(backend=backend, device=int(backend == "cpu_ref")) as delegate:
@@ -384,10 +383,7 @@ MOST = 8
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
 @pytest.mark.parametrize("which", range(len(SUMS)))
-def test_long_sums_of_few_results(
-    which: int, backend: str, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_long_sums_of_few_results(which: int, backend: str) -> None:
     op, given, matrix, result, fields = SUMS[which]
     rng = np.random.default_rng(which)
     x, w = (rng.uniform(0.5, 1, shape).astype(np.float32) for shape in (given, matrix))

@@ -299,8 +299,6 @@ def kernels_of(op: str, caps: DeviceCaps) -> list[Kernel]:
 
 
 def _layout(value: Any) -> Any:
-    from tflgpu.lowering.layout import Layout, LayoutKind
-
     storage = Scalar.F32 if value.dtype.is_float else Scalar.I32
     return Layout(value.shape, LayoutKind.C4, storage)
 

@@ -85,15 +85,15 @@ def test_signals_and_closing(ran: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["every device", "this API"])
+@pytest.mark.needs("opencl")
 def test_a_child_whose_driver_refuses_uses_what_is_left(
-    where: str, monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
+    where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A delegate that may choose goes on, and says why; one that was told to use an API fails."""
     import tflgpu
     from tflgpu.backend_kit.forks import REMEDY
     from tflgpu.plugins.registry import Registry, registry
 
-    require_backend("opencl")
     monkeypatch.delenv("TFLGPU_BACKEND", raising=False)
     opens = Registry.open_device
 

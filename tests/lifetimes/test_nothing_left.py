@@ -32,7 +32,7 @@ from tflgpu.plugins.registry import registry
 from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, TensorSpec
 
 from tests.lifetimes import child
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, raising, set_and_run
 from tests.small_models import small_model, tensor_of
 
 MODELS = 8
@@ -76,8 +76,7 @@ def living() -> Counter[str]:
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", *COMPILING])
-def test_models_leave_nothing(backend: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_models_leave_nothing(backend: str) -> None:
     index = 1 if backend == "cpu_ref" else 0
     with tflgpu.GpuDelegate(backend=backend, device=index, allow_fallback=False) as delegate:
         use(delegate, 0)
@@ -111,10 +110,9 @@ def _references(delegate: tflgpu.GpuDelegate) -> int:
 
 @pytest.mark.parametrize("backend", COMPILING)
 def test_what_is_compiled_is_forgotten_in_the_end(
-    backend: str, require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device that is open for days must not keep the programs of every model that it ever ran."""
-    require_backend(backend)
     monkeypatch.setattr(kernel_cache, "KEPT", 4)
     with tflgpu.GpuDelegate(backend=backend, allow_fallback=False) as delegate:
         device: Any = delegate.device
@@ -197,8 +195,7 @@ print(json.dumps(taken))
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("host", ["tflgpu", "LiteRT"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_memory_is_flat(backend: str, host: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_memory_is_flat(backend: str, host: str) -> None:
     pytest.importorskip("ai_edge_litert")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, backend, host, str(CYCLES)],
@@ -313,10 +310,7 @@ def _used(delegate: Any) -> Interpreter:
 
 @pytest.mark.parametrize("backend", FREED_BACKENDS)
 @pytest.mark.parametrize("closes", [True, False])
-def test_interpreters_and_devices(
-    backend: str, closes: bool, require_backend: Callable[[str], Any], without_collector: None
-) -> None:
-    require_backend(backend)
+def test_interpreters_and_devices(backend: str, closes: bool, without_collector: None) -> None:
     delegate = GpuDelegate(backend=backend, enable_serialization=False)
     interpreter = _used(delegate)
     assert interpreter.report.fully_delegated
@@ -347,11 +341,10 @@ def _has_run_aside(delegate: Any) -> Interpreter:
 
 @pytest.mark.parametrize("use", [_streams, _has_run_aside])
 @pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.needs("opencl")
 def test_other_ways_to_run(
-    use: Callable[[Any], Interpreter], closes: bool, require_backend: Callable[[str], Any],
-    without_collector: None,
+    use: Callable[[Any], Interpreter], closes: bool, without_collector: None,
 ) -> None:  # fmt: skip
-    require_backend("opencl")
     delegate = GpuDelegate(backend="opencl", enable_serialization=False)
     interpreter = use(delegate)
     kept = [weakref.ref(each) for each in (delegate, interpreter, delegate.device)]
@@ -362,10 +355,8 @@ def test_other_ways_to_run(
     assert [ref() for ref in kept] == [None] * len(kept)
 
 
-def test_starts_from_what_was_kept(
-    require_backend: Callable[[str], Any], tmp_path: Path, without_collector: None
-) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_starts_from_what_was_kept(tmp_path: Path, without_collector: None) -> None:
     for is_kept in (False, True):
         delegate = GpuDelegate(backend="opencl", serialization_dir=str(tmp_path), model_token="it")
         assert any(tmp_path.rglob("*.tflgpu")) is is_kept
@@ -377,10 +368,7 @@ def test_starts_from_what_was_kept(
 
 
 @pytest.mark.parametrize("backend", FREED_BACKENDS[1:])
-def test_kernels_that_were_printed(
-    backend: str, require_backend: Callable[[str], Any], without_collector: None
-) -> None:
-    require_backend(backend)
+def test_kernels_that_were_printed(backend: str, without_collector: None) -> None:
     with GpuDelegate(backend=backend) as delegate:
         kernel = affine(4)
         assert kernel.name in delegate.device.source(kernel)  # type: ignore[attr-defined]
@@ -389,10 +377,8 @@ def test_kernels_that_were_printed(
         assert kept() is None
 
 
-def test_a_closed_device_has_no_context(
-    require_backend: Callable[[str], Any], without_collector: None
-) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_a_closed_device_has_no_context(without_collector: None) -> None:
     with GpuDelegate(backend="opencl", enable_serialization=False) as delegate:
         interpreter = _used(delegate)
         context = weakref.ref(delegate.device.inner._context)
@@ -437,10 +423,7 @@ def ending(error: str) -> Iterator[Callable[[], None]]:
 def failing(text: str) -> Callable[[], None]:
     """A driver that refuses."""
 
-    def fail() -> None:
-        raise DeviceError(text)
-
-    return fail
+    return raising(DeviceError(text))
 
 
 class Once:
@@ -507,10 +490,8 @@ def fail_once(
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("backend", FAILED_BACKENDS)
 def test_the_next_run_works(
-    backend: str, error: str, place: int, after: bool, require_backend: Callable[[str], Any],
-    monkeypatch: pytest.MonkeyPatch,
+    backend: str, error: str, place: int, after: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    require_backend(backend)
     delegate, interpreter = child.opened(backend)
     with delegate, interpreter:
         child.check(interpreter)
@@ -531,11 +512,9 @@ def test_the_next_run_works(
         child.check(interpreter, scale=2.0)
 
 
-def test_a_failure_of_loading_is_told_and_tried_again(
-    monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
-) -> None:
+@pytest.mark.needs("cpu_ref")
+def test_a_failure_of_loading_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that does not load the part again is an error each time, and no end of it."""
-    require_backend("cpu_ref")
     import tflgpu
 
     delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1)
@@ -558,13 +537,11 @@ def test_a_failure_of_loading_is_told_and_tried_again(
 @pytest.mark.parametrize("error", ["driver", "ctrl-c"])
 @pytest.mark.parametrize("backend", FAILED_BACKENDS)
 def test_preparing_works_after_it_failed(
-    backend: str, error: str, place: int, after: bool, require_backend: Callable[[str], Any],
-    monkeypatch: pytest.MonkeyPatch,
+    backend: str, error: str, place: int, after: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """At first, and again where it takes the place of a run that failed."""
     import tflgpu
 
-    require_backend(backend)
     with tflgpu.GpuDelegate(backend=backend, allow_fallback=False) as delegate:
         interpreter = tflgpu.Interpreter(
             model_content=child.model(), experimental_delegates=[delegate]

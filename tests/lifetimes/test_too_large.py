@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -63,12 +62,10 @@ def _limit(delegate: tflgpu.GpuDelegate, monkeypatch: pytest.MonkeyPatch, most: 
 @pytest.mark.parametrize("fallback", [False, True], ids=["alone", "fallback"])
 @pytest.mark.parametrize("asked", [False, True], ids=["any", "asked for"])
 def test_a_plan_that_is_too_large(
-    what: str, backend: str, fallback: bool, asked: bool, require_backend: Callable[[str], Any],
-    monkeypatch: pytest.MonkeyPatch,
+    what: str, backend: str, fallback: bool, asked: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """An error that says what would help; where the device was the delegate's own choice, the CPU,
     with the same as the reason."""
-    require_backend(backend)
     index = 1 if backend == "cpu_ref" else 0
     delegate = tflgpu.GpuDelegate(backend=backend, device=index, allow_fallback=fallback)
     opened = delegate.provider.opened
@@ -107,12 +104,9 @@ def _several_at_a_time() -> bytes:
 
 
 @pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu", "cpu_ref"])
-def test_an_arena_of_tensors_that_fit(
-    backend: str, require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_arena_of_tensors_that_fit(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tensor fits into a buffer, and all that are alive at a time do not: there are several
     arenas, and the right result."""
-    require_backend(backend)
     model, x = _several_at_a_time(), np.random.default_rng(0).random((1, 1024), np.float32)
 
     def run(delegates: list[tflgpu.GpuDelegate]) -> Any:

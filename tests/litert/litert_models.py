@@ -14,7 +14,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run
+from tests.running import first_results
 from tests.small_models import small_model, tensor_of
 
 #: Devices on which a model's supported parts run, as options of a delegate.
@@ -115,8 +115,7 @@ def run(model: bytes, inputs: Sequence[Any], delegate: Any = None, **arguments: 
     with tflgpu.Interpreter(
         model_content=model, experimental_delegates=delegates, **arguments
     ) as interpreter:
-        allocate_and_run(interpreter, inputs)
-        outputs = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+        outputs = first_results(interpreter, inputs)
         return outputs, interpreter.report
 
 
@@ -124,5 +123,4 @@ def litert(model: bytes, inputs: Sequence[Any], resolver: str = "AUTO") -> list[
     """LiteRT's own outputs."""
     kind = LiteRTResolver[resolver]
     interpreter = LiteRT(model_content=model, experimental_op_resolver_type=kind)
-    allocate_and_run(interpreter, inputs)
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+    return first_results(interpreter, inputs)

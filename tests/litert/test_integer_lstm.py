@@ -3,7 +3,6 @@ compute, bit for bit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -163,10 +162,7 @@ def test_the_kernel_of_svdf(option: str) -> None:
 
 @pytest.mark.parametrize("content", ON_DEVICES, ids=["sequence", "step", "svdf"])
 @pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
-def test_on_a_device(
-    backend: str, content: bytes, require_backend: Callable[[str], object]
-) -> None:
-    require_backend(backend)
+def test_on_a_device(backend: str, content: bytes) -> None:
     same_on_a_device(backend, 0, content)
 
 
@@ -385,8 +381,7 @@ def test_weights_of_8_bits(op: str, sample: str, rounding: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
-def test_weights_of_8_bits_on_a_device(backend: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_weights_of_8_bits_on_a_device(backend: str) -> None:
     content, arrays = hybrid("UNIDIRECTIONAL_SEQUENCE_LSTM", "everything")
     wanted = several(litert.Interpreter(model_content=content), arrays)
     with (
@@ -411,9 +406,9 @@ def test_what_litert_gets_wrong_of_them_stays_away_from_it() -> None:
         np.testing.assert_allclose(got[0], want[0], rtol=0, atol=MOST_ROUNDED)
 
 
-def test_a_state_of_whole_numbers_does_not_drift(require_backend: Callable[[str], Any]) -> None:
+@pytest.mark.needs("vulkan")
+def test_a_state_of_whole_numbers_does_not_drift() -> None:
     """After a thousand steps on a device it is what LiteRT has, bit for bit."""
-    require_backend("vulkan")
     rng = np.random.default_rng(1)
     for model in (lstm_recurrent, svdf_recurrent):
         content = model()

@@ -103,10 +103,8 @@ def test_model_runs_wholly_on_the_device(
     model: Model,
     backend: str,
     precision: str,
-    require_backend: Callable[[str], Any],
     model_path: Callable[[str], Path],
 ) -> None:
-    require_backend(backend)
     path = model_path(model.name)
     reference = litert.Interpreter(str(path))
     delegate = tflgpu.GpuDelegate(backend=backend, precision=precision)
@@ -132,10 +130,8 @@ def test_model_runs_wholly_on_the_device(
 def test_f16_costs_what_its_storage_costs(
     model: Model,
     backend: str,
-    require_backend: Callable[[str], Any],
     model_path: Callable[[str], Path],
 ) -> None:
-    require_backend(backend)
     path = model_path(model.name)
     with (
         tflgpu.GpuDelegate(backend=backend, precision="f16") as delegate,
@@ -262,10 +258,8 @@ def _run_special(interpreter: Any, image: Array) -> list[Array]:
 def test_nan_reaches_what_it_reaches_in_litert(
     model: str,
     backend: str,
-    require_backend: Callable[[str], Any],
     model_path: Callable[[str], Path],
 ) -> None:
-    require_backend(backend)
     path = model_path(model)
     reference = litert.Interpreter(str(path))
     reference.allocate_tensors()

@@ -103,8 +103,6 @@ def test_damaged_files_are_compiled_anew(
 def test_an_intact_file_that_the_driver_refuses(
     keeping: Callable[..., Any], cache_files: Callable[[], list[Path]], tmp_path: Path
 ) -> None:
-    from tflgpu.cache.disk_cache import DiskCache
-
     first = keeping()
     check(first)
     cache = DiskCache(tmp_path / "cache")
@@ -116,16 +114,12 @@ def test_an_intact_file_that_the_driver_refuses(
 
 
 def test_a_cache_that_cannot_be_written(keeping: Callable[..., Any], tmp_path: Path) -> None:
-    from tflgpu.cache.disk_cache import DiskCache
-
     (tmp_path / "file").write_text("in the way")
     check(keeping(cache=DiskCache(tmp_path / "file" / "cache")))
 
 
-def test_the_folder_is_the_environment_s(
-    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_the_folder_is_the_environment_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from tflgpu_opencl.device import OpenCLDevice
 
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "mine"))

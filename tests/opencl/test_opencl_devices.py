@@ -13,6 +13,8 @@ cl = pytest.importorskip("pyopencl", reason='pip install "tflgpu[opencl]"')
 from tflgpu_opencl import devices  # noqa: E402
 from tflgpu_opencl.native import native  # noqa: E402
 
+from tests.running import raising  # noqa: E402
+
 CPU, GPU = cl.device_type.CPU, cl.device_type.GPU
 
 
@@ -98,10 +100,11 @@ def test_a_broken_platform_does_not_hide_the_others(monkeypatch: pytest.MonkeyPa
 
 
 def test_no_platform_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> list[Any]:
-        raise cl.LogicError("clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR")
-
-    monkeypatch.setattr(cl, "get_platforms", fail)
+    monkeypatch.setattr(
+        cl,
+        "get_platforms",
+        raising(cl.LogicError("clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR")),
+    )
     probe = devices.find_devices().probe()
     assert not probe.available
     assert "PLATFORM_NOT_FOUND_KHR" in probe.reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +15,8 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @pytest.mark.parametrize("inside", [None, SimpleNamespace(_Program=1, __file__="x")])
-def test_a_version_that_lacks_something(
-    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, inside: Any
-) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_a_version_that_lacks_something(monkeypatch: pytest.MonkeyPatch, inside: Any) -> None:
     import pyopencl
     from tflgpu_opencl import plugin
     from tflgpu_opencl.installed import lacking

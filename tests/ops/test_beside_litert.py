@@ -20,7 +20,7 @@ from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run, set_and_run, side_by_side
+from tests.running import allocate_and_run, first_results, set_and_run, side_by_side
 from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
@@ -86,8 +86,7 @@ def model(op: str, fields: dict[str, Any], made: tuple[int, ...], constants: lis
 
 
 def results(interpreter: Any) -> list[Array]:
-    allocate_and_run(interpreter, {0: X})
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+    return first_results(interpreter, {0: X})
 
 
 @pytest.mark.parametrize("device", [0, 1])
@@ -267,8 +266,7 @@ def _litert(content: bytes, x: Array, kernels: Any, before: float) -> Array:
     (output,) = interpreter.get_output_details()
     interpreter.tensor(output["index"])()[...] = before
     interpreter.invoke()
-    found: Array = interpreter.get_tensor(output["index"])
-    return found
+    return interpreter.get_tensor(output["index"])
 
 
 def _ours(content: bytes, x: Array, device: int | None) -> Array:
@@ -283,8 +281,7 @@ def _ours(content: bytes, x: Array, device: int | None) -> Array:
         )
         stack.enter_context(one).allocate_tensors()
         set_and_run(one, {0: x})
-        found: Array = one.get_tensor(one.get_output_details()[0]["index"])
-        return found
+        return one.get_tensor(one.get_output_details()[0]["index"])
 
 
 @pytest.mark.parametrize(("begin", "stride"), [(0, -1), (2, -3), (-1, -1), (1, -(2**31))])
@@ -486,8 +483,7 @@ def run(interpreter: Any) -> Array:
     interpreter.allocate_tensors()
     (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
     set_and_run(interpreter, {given["index"]: np.arange(20).reshape(5, 4).astype(given["dtype"])})
-    found: Array = interpreter.get_tensor(made["index"])
-    return found
+    return interpreter.get_tensor(made["index"])
 
 
 def by_litert(content: bytes) -> Array | None:
@@ -555,8 +551,7 @@ def _sparse(count: int, rank: int, kind: int) -> bytes:
 def _run(make: Any, content: bytes, feeds: list[Array]) -> Array:
     interpreter = make(model_content=content)
     allocate_and_run(interpreter, feeds)
-    found: Array = interpreter.get_tensor(len(feeds) + 1)
-    return found
+    return interpreter.get_tensor(len(feeds) + 1)
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])

@@ -6,7 +6,6 @@ nobody asked for as the one that was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -176,9 +175,8 @@ def test_constant_indices_are_refused_when_a_model_is_opened(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_device_gives_no_element_that_nobody_asked_for(
-    backend: str, case: str, dtype: DType, require_backend: Callable[[str], Any]
+    backend: str, case: str, dtype: DType
 ) -> None:
-    require_backend(backend)
     content, axis = _model(case, dtype), CASES[case][5]
     nowhere: Any = {DType.F32: np.nan, DType.I32: _I32.min, DType.BOOL: False}[dtype]
     with tflgpu.GpuDelegate(backend=backend, device=int(backend == "cpu_ref")) as delegate:

@@ -168,7 +168,7 @@ def test_options_that_make_no_sense(op: str, options: dict[str, Any], said: str)
         OPS[op].parse(Fields(op, {}, write_map(options)))
 
 
-def test_a_transposed_convolution_whose_shape_is_computed() -> None:
+def test_a_transposed_convolution_whose_shape_is_computed(litert: Any) -> None:
     """The output's height and width are twice those of the input, as exporters write it."""
     weights = np.random.default_rng(0).normal(0, 1, (3, 2, 2, 4)).astype(np.float32)
 
@@ -190,7 +190,6 @@ def test_a_transposed_convolution_whose_shape_is_computed() -> None:
         OperatorSpec("TRANSPOSE_CONV", {"stride_h": 2, "stride_w": 2}, [10, 11, 0], [12]),
     ]
     content = write_model(ModelSpec(tensors, operators, [0], [12]))
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     plain = litert.Interpreter(model_content=content)
     plain.allocate_tensors()
     x = np.random.default_rng(1).normal(0, 1, (1, 3, 5, 4)).astype(np.float32)

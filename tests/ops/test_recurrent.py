@@ -78,11 +78,9 @@ def invoke(interpreter: Any, case: SampleCase, arrays: dict[int, Array]) -> list
 
 @pytest.mark.parametrize("host", [ours, inside_litert], ids=["tflgpu", "litert"])
 @pytest.mark.parametrize("op", STREAMS)
-def test_a_thousand_calls(
-    op: str, host: Callable[[SampleCase, Any], Any], require_backend: Callable[[str], object]
-) -> None:
+@pytest.mark.needs("vulkan")
+def test_a_thousand_calls(op: str, host: Callable[[SampleCase, Any], Any]) -> None:
     """The state of each call comes from the one before, and is reset twice: at once, and late."""
-    require_backend("vulkan")
     sample = next(s for s in OPS[op].samples() if s.id == STREAMS[op])
     case = materialize(OPS[op], sample)
     plain = litert.Interpreter(model_content=single_op_model(case))

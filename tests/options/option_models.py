@@ -13,7 +13,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import set_and_run
+from tests.running import results
 from tests.small_models import small_model, tensor_of
 
 #: The NumPy interpreter of kernels.
@@ -80,6 +80,4 @@ def opened(model: bytes, **options: Any) -> Iterator[Any]:
 
 def run(interpreter: Any, x: Array) -> Array:
     """One invoke of a model of one input and one output."""
-    set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
-    y: Array = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-    return y
+    return results(interpreter, {interpreter.get_input_details()[0]["index"]: x})[0]

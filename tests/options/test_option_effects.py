@@ -27,6 +27,7 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
 from tests.options.option_models import HERE, SHAPE, block, chain, opened, quantized_conv, run
+from tests.running import raising
 
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(SHAPE)
 FOUR = ("ABS", "NEG", "ABS", "NEG")
@@ -81,8 +82,7 @@ def test_a_name_of_nothing_is_warned_of(caplog: pytest.LogCaptureFixture) -> Non
     assert "exclude names 'CONV_2D'" in second
 
 
-def test_inside_of_litert() -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+def test_inside_of_litert(litert: Any) -> None:
     with tflgpu.GpuDelegate(**HERE, exclude=["t2"], memory_limit=10**6) as delegate:
         interpreter = litert.Interpreter(
             model_content=chain(*FOUR), experimental_delegates=[delegate]
@@ -328,10 +328,7 @@ def test_a_part_that_cannot_be_warmed_up_is_closed(monkeypatch: pytest.MonkeyPat
     real = CheckedRecording.close
     monkeypatch.setattr(CheckedRecording, "close", lambda self: closed.append(self) or real(self))
 
-    def fail(self: Any) -> None:
-        raise tflgpu.DeviceError("it caught fire")
-
-    monkeypatch.setattr(CheckedRecording, "run", fail)
+    monkeypatch.setattr(CheckedRecording, "run", raising(tflgpu.DeviceError("it caught fire")))
     with (
         pytest.raises(tflgpu.DeviceError, match="it caught fire"),
         opened(chain("ABS"), inference_preference="balanced"),
@@ -343,10 +340,8 @@ def test_a_part_that_cannot_be_warmed_up_is_closed(monkeypatch: pytest.MonkeyPat
 # What is kept
 
 
-def test_pipelines_are_kept_where_the_options_say(
-    require_backend: Callable[[str], Any], tmp_path: Path
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_pipelines_are_kept_where_the_options_say(tmp_path: Path) -> None:
     kept = {"serialization_dir": tmp_path, "model_token": "digits"}
     with opened(chain("ABS"), backend="vulkan", device=0, **kept) as interpreter:
         np.testing.assert_array_equal(run(interpreter, X), np.abs(X))
@@ -368,20 +363,15 @@ def test_compiled_models_are_kept_where_the_options_say(
     first = result()
     assert len(store.entries(tmp_path / "digits" / "models")) == 1
 
-    def never(*arguments: Any) -> None:
-        raise AssertionError("it compiles")
-
-    monkeypatch.setattr("tflgpu.compiler.compile.compile", never)
+    monkeypatch.setattr("tflgpu.compiler.compile.compile", raising(AssertionError("it compiles")))
     np.testing.assert_array_equal(result(), first)
     with pytest.raises(AssertionError, match="it compiles"):
         result(model_token="others")
 
 
-def test_binaries_are_kept_where_the_options_say(
-    require_backend: Callable[[str], Any], tmp_path: Path
-) -> None:
+@pytest.mark.needs("opencl")
+def test_binaries_are_kept_where_the_options_say(tmp_path: Path) -> None:
     """As far as that shows on PoCL, which keeps its programs itself."""
-    require_backend("opencl")
     options = DelegateOptions(serialization_dir=tmp_path, model_token="digits")
     device: Any = registry().open_device("opencl", 0, options)
     compiler = device.inner._kernels

@@ -63,16 +63,14 @@ FOLDS = {"after": fuse_after_filter.PASS.run, "before": fuse_before_filter.PASS.
 
 @pytest.mark.parametrize("affine", AFFINES)
 @pytest.mark.parametrize("name", FILTERS)
-def test_after_a_filter(name: str, affine: str) -> None:
-    g = Maker()
+def test_after_a_filter(name: str, affine: str, g: Maker) -> None:
     y = AFFINES[affine](g, FILTERS[name](g, g.input(1, 5, 7, 4)))
     after = check(g.done(y), fuse_after_filter.PASS)
     assert len(after.nodes) == 1
     assert after.nodes[0].origins == (0, 1)
 
 
-def test_a_chain_after_a_filter_folds_whole_with_its_activation() -> None:
-    g = Maker()
+def test_a_chain_after_a_filter_folds_whole_with_its_activation(g: Maker) -> None:
     y = g.op("MUL", g.conv(g.input(1, 5, 7, 3), 6), g.random(6))
     y = g.op("RELU", g.op("SUB", y, g.random(6), **RELU))
     after = check(g.done(y), [fuse_after_filter.PASS, fuse_activation.PASS])
@@ -80,8 +78,7 @@ def test_a_chain_after_a_filter_folds_whole_with_its_activation() -> None:
     assert after.nodes[0].attrs.activation is Activation.RELU
 
 
-def test_the_weights_of_others_are_not_touched() -> None:
-    g = Maker()
+def test_the_weights_of_others_are_not_touched(g: Maker) -> None:
     x, weights, bias = g.input(1, 5, 7, 3), g.random(4, 3, 3, 3), g.random(4)
     fields = {"stride_h": 1, "stride_w": 1, "padding": 0}
     first = g.op("CONV_2D", x, weights, bias, **fields)
@@ -120,8 +117,7 @@ NOT_AFTER: dict[str, Callable[[Maker, Value], Value]] = {
 
 
 @pytest.mark.parametrize("name", NOT_AFTER)
-def test_not_after_a_filter(name: str) -> None:
-    g = Maker()
+def test_not_after_a_filter(name: str, g: Maker) -> None:
     graph = g.done(NOT_AFTER[name](g, g.input(1, 5, 7, 4)))
     after = graph.copy()
     assert fuse_after_filter.PASS.run(after, CONTEXT) == 0
@@ -154,8 +150,7 @@ def test_f16_has_what_comes_out_of_folding(
     assert run(graph, context) == expected
 
 
-def test_not_an_output_of_the_graph() -> None:
-    g = Maker()
+def test_not_an_output_of_the_graph(g: Maker) -> None:
     y = g.conv(g.input(1, 5, 7, 4), 6)
     graph = g.done(y, g.op("MUL", y, g.random(6)))
     assert names(check(graph, fuse_after_filter.PASS)) == ["CONV_2D", "MUL"]
@@ -163,8 +158,7 @@ def test_not_an_output_of_the_graph() -> None:
 
 @pytest.mark.parametrize("affine", SCALES)
 @pytest.mark.parametrize("name", [n for n in FILTERS if n != "transpose_conv"])
-def test_a_scale_before_a_filter(name: str, affine: str) -> None:
-    g = Maker()
+def test_a_scale_before_a_filter(name: str, affine: str, g: Maker) -> None:
     y = FILTERS[name](g, AFFINES[affine](g, g.input(1, 5, 7, 4)))
     after = check(g.done(y), fuse_before_filter.PASS)
     assert len(after.nodes) == 1
@@ -173,33 +167,28 @@ def test_a_scale_before_a_filter(name: str, affine: str) -> None:
 
 @pytest.mark.parametrize("affine", [a for a in AFFINES if a not in SCALES])
 @pytest.mark.parametrize("name", ["strided_valid", "multiplier", "fully_connected"])
-def test_a_shift_before_a_filter_that_sees_no_padding(name: str, affine: str) -> None:
-    g = Maker()
+def test_a_shift_before_a_filter_that_sees_no_padding(name: str, affine: str, g: Maker) -> None:
     y = FILTERS[name](g, AFFINES[affine](g, g.input(1, 5, 7, 4)))
     assert len(check(g.done(y), fuse_before_filter.PASS).nodes) == 1
 
 
 @pytest.mark.parametrize("name", ["conv", "grouped", "depthwise"])
-def test_a_shift_before_a_filter_that_sees_padding_stays(name: str) -> None:
-    g = Maker()
+def test_a_shift_before_a_filter_that_sees_padding_stays(name: str, g: Maker) -> None:
     graph = g.done(FILTERS[name](g, AFFINES["add"](g, g.input(1, 5, 7, 4))))
     assert len(check(graph, fuse_before_filter.PASS).nodes) == 2
 
 
-def test_same_padding_that_adds_nothing_is_no_padding() -> None:
-    g = Maker()
+def test_same_padding_that_adds_nothing_is_no_padding(g: Maker) -> None:
     graph = g.done(g.conv(AFFINES["add"](g, g.input(1, 5, 7, 4)), 6, kernel=1))
     assert names(check(graph, fuse_before_filter.PASS)) == ["CONV_2D"]
 
 
-def test_a_grouped_filter_without_padding_takes_a_shift() -> None:
-    g = Maker()
+def test_a_grouped_filter_without_padding_takes_a_shift(g: Maker) -> None:
     graph = g.done(g.conv(AFFINES["sub_from"](g, g.input(1, 5, 7, 6)), 9, groups=3, padding=1))
     assert names(check(graph, fuse_before_filter.PASS)) == ["CONV_2D"]
 
 
-def test_rows_of_several_pixels_before_fully_connected() -> None:
-    g = Maker()
+def test_rows_of_several_pixels_before_fully_connected(g: Maker) -> None:
     scaled = g.op("ADD", g.op("MUL", g.input(2, 3, 5, 4), g.random(4)), g.random(4))
     graph = g.done(g.op("FULLY_CONNECTED", scaled, g.random(6, 20), None))
     assert names(check(graph, fuse_before_filter.PASS)) == ["FULLY_CONNECTED"]
@@ -221,8 +210,7 @@ def test_rows_of_several_pixels_before_fully_connected() -> None:
     ],
     ids=["activation", "two_readers", "per_column", "transpose_conv", "filter"],
 )  # fmt: skip
-def test_not_before_a_filter(make: Callable[[Maker, Value], Value]) -> None:
-    g = Maker()
+def test_not_before_a_filter(make: Callable[[Maker, Value], Value], g: Maker) -> None:
     graph = g.done(make(g, g.input(1, 5, 7, 4)))
     assert names(check(graph, fuse_before_filter.PASS)) == names(graph)
 
@@ -251,8 +239,7 @@ def test_padding_moves_into_a_convolution(
         assert node.origins == (0, 1)
 
 
-def test_paddings_in_a_row_add_up() -> None:
-    g = Maker()
+def test_paddings_in_a_row_add_up(g: Maker) -> None:
     x = g.op("PADV2", g.input(1, 5, 6, 3), g.ints(*BORDER), g.const([0.0]))
     y = g.conv(g.op("PAD", x, g.ints(*BORDER)), 4, padding=1)
     after = check(g.done(y), merge_padding.PASS)
@@ -260,8 +247,7 @@ def test_paddings_in_a_row_add_up() -> None:
     assert after.nodes[0].attrs.pads == Pads(2, 4, 6, 0)
 
 
-def test_padding_with_two_readers_moves_into_both() -> None:
-    g = Maker()
+def test_padding_with_two_readers_moves_into_both(g: Maker) -> None:
     x = g.op("PAD", g.input(1, 5, 6, 4), g.ints(*BORDER))
     after = check(g.done(g.conv(x, 4), g.depthwise(x)), merge_padding.PASS)
     assert names(after) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
@@ -284,8 +270,7 @@ def test_padding_with_two_readers_moves_into_both() -> None:
     ],
     ids=["ones", "mirror", "channels", "batch", "max_pool", "average_pool"],
 )  # fmt: skip
-def test_padding_stays(make: Callable[[Maker, Value], Value]) -> None:
-    g = Maker()
+def test_padding_stays(make: Callable[[Maker, Value], Value], g: Maker) -> None:
     graph = g.done(make(g, g.input(1, 5, 6, 3)))
     assert names(check(graph, merge_padding.PASS)) == names(graph)
 
@@ -310,8 +295,7 @@ ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1", "TANH")
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("name", MAKERS)
-def test_an_activation_moves_into_its_maker(name: str, activation: str) -> None:
-    g = Maker()
+def test_an_activation_moves_into_its_maker(name: str, activation: str, g: Maker) -> None:
     y = g.op(activation, MAKERS[name](g, g.input(1, 5, 7, 4)))
     after = check(g.done(y), fuse_activation.PASS)
     (node,) = after.nodes
@@ -329,16 +313,14 @@ def test_an_activation_moves_into_its_maker(name: str, activation: str) -> None:
     ],
     ids=["activated", "two_readers", "no_activation", "no_fused_form"],
 )
-def test_an_activation_stays(make: Callable[[Maker, Value], Value]) -> None:
-    g = Maker()
+def test_an_activation_stays(make: Callable[[Maker, Value], Value], g: Maker) -> None:
     graph = g.done(make(g, g.input(1, 5, 7, 4)))
     assert names(check(graph, fuse_activation.PASS)) == names(graph)
 
 
-def test_batch_normalization_folds_away_in_one_go() -> None:
+def test_batch_normalization_folds_away_in_one_go(g: Maker) -> None:
     from tflgpu.passes.registry import default_passes
 
-    g = Maker()
     x = g.op("MUL", g.op("SUB", g.input(1, 5, 7, 3), g.const(0.5)), g.const(2.0))
     x = g.conv(x, 6, padding=1, bias=False)
     x = g.op("RELU6", g.op("ADD", g.op("MUL", x, g.random(6)), g.random(6)))
@@ -347,14 +329,12 @@ def test_batch_normalization_folds_away_in_one_go() -> None:
     assert only(after, "CONV_2D").origins == (0, 1, 2, 3, 4, 5)
 
 
-def test_an_image_without_pixels_keeps_the_border_that_gives_it_some() -> None:
-    g = Maker()
+def test_an_image_without_pixels_keeps_the_border_that_gives_it_some(g: Maker) -> None:
     graph = g.done(g.conv(g.op("PAD", g.input(1, 5, 0, 4), g.ints(*BORDER)), 4))
     assert names(check(graph, merge_padding.PASS)) == ["PAD", "CONV_2D"]
 
 
-def test_a_window_that_fits_nowhere_keeps_its_border() -> None:
-    g = Maker()
+def test_a_window_that_fits_nowhere_keeps_its_border(g: Maker) -> None:
     padded = g.op("PAD", g.input(1, 1, 4, 7), g.ints([0, 0], [0, 3], [0, 2], [0, 0]))
     graph = g.done(g.depthwise(padded, padding=1, dilation_h_factor=2, dilation_w_factor=2))
     assert graph.outputs[0].shape == (1, 0, 2, 7)

@@ -14,7 +14,7 @@ from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import (
     fuse_normalization,
     keep_dims,
-    merge_transposes,
+    merge_moves,
     remove_noops,
     sink_transposes,
     unfold_normalization,
@@ -84,8 +84,7 @@ def fused(graph: Graph) -> Graph:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_instance_normalization(keep: bool) -> None:
-    g = Maker()
+def test_instance_normalization(keep: bool, g: Maker) -> None:
     x = g.input(1, 5, 7, 6)
     shape = (1, 1, 1, 6) if keep else (1, 6)
     y = batch_form(g, x, (1, 2), g.random(*shape), g.random(*shape), keep=keep)
@@ -96,8 +95,7 @@ def test_instance_normalization(keep: bool) -> None:
     assert node.input(0) is after.inputs[0]
 
 
-def test_scale_and_shift_may_be_computed() -> None:
-    g = Maker()
+def test_scale_and_shift_may_be_computed(g: Maker) -> None:
     x, style = g.input(1, 5, 7, 6), g.input(1, 1, 1, 6)
     y = batch_form(g, x, (1, 2), g.op("EXP", style), g.op("ABS", style), **RELU)
     after = fused(g.done(y))
@@ -105,30 +103,26 @@ def test_scale_and_shift_may_be_computed() -> None:
     assert only(after, "ADD").attrs.activation is Activation.RELU
 
 
-def test_layer_normalization_with_parameters_along_the_normalized_axis() -> None:
-    g = Maker()
+def test_layer_normalization_with_parameters_along_the_normalized_axis(g: Maker) -> None:
     y = batch_form(g, g.input(2, 5, 37), (2,), g.random(37), g.random(37))
     assert names(fused(g.done(y))) == [NAME, "MUL", "ADD"]
 
 
-def test_layer_normalization_over_a_dimension_of_one_too() -> None:
+def test_layer_normalization_over_a_dimension_of_one_too(g: Maker) -> None:
     """As PyTorch's converter writes it: without gamma, beta 0, axes [0, 2]."""
-    g = Maker()
     after = fused(g.done(batch_form(g, g.input(1, 35, 8), (0, 2), None, g.const(0), keep=False)))
     assert names(after) == [NAME]
     assert after.nodes[0].attrs.axes == (2,)
     assert after.nodes[0].origins == tuple(range(12))
 
 
-def test_an_activation_after_no_scale_and_shift_is_a_node() -> None:
-    g = Maker()
+def test_an_activation_after_no_scale_and_shift_is_a_node(g: Maker) -> None:
     y = batch_form(g, g.input(2, 5, 7), (2,), None, g.const(0), **RELU)
     assert names(fused(g.done(y))) == [NAME, "RELU"]
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_the_centred_form(keep: bool) -> None:
-    g = Maker()
+def test_the_centred_form(keep: bool, g: Maker) -> None:
     y = centred_form(g, g.input(2, 5, 13), (2,), keep)
     y = g.op("ADD", g.op("MUL", y, g.random(13)), g.random(13))
     assert names(fused(g.done(y))) == [NAME, "MUL", "ADD"]
@@ -136,24 +130,21 @@ def test_the_centred_form(keep: bool) -> None:
 
 @pytest.mark.parametrize("divides", [True, False])
 @pytest.mark.parametrize("keep", [True, False])
-def test_the_form_whose_difference_is_made_once(keep: bool, divides: bool) -> None:
-    g = Maker()
+def test_the_form_whose_difference_is_made_once(keep: bool, divides: bool, g: Maker) -> None:
     y = by_hand(g, g.input(2, 5, 7, 3, 4), (1, 2, 4), keep=keep, divides=divides)
     after = fused(g.done(g.op("ADD", g.op("MUL", y, g.random(3, 1)), g.random(3, 1))))
     assert names(after) == [NAME, "MUL", "ADD"]
     assert only(after, NAME).attrs == MeanStddev((1, 2, 4), pytest.approx(1e-3))
 
 
-def test_what_is_normalized_may_be_a_reshape_that_adds_a_dimension() -> None:
+def test_what_is_normalized_may_be_a_reshape_that_adds_a_dimension(g: Maker) -> None:
     """As behind a dense layer of sequences: the reshape stays one value for all that read it."""
-    g = Maker()
     x = g.op("RESHAPE", g.op("ABS", g.input(5, 37)), g.ints(1, 5, 37))
     y = batch_form(g, x, (2,), g.random(37), g.random(37))
     assert names(fused(g.done(y))) == ["ABS", "RESHAPE", NAME, "MUL", "ADD"]
 
 
-def test_statistics_that_others_read_stay_for_them() -> None:
-    g = Maker()
+def test_statistics_that_others_read_stay_for_them(g: Maker) -> None:
     x = g.input(1, 5, 7, 6)
     mean, root, _ = moments(g, x, (1, 2))
     y = g.op("MUL", g.op("SUB", x, mean), root)
@@ -220,25 +211,22 @@ def broadcast_by_gamma(g: Maker, x: Value) -> Value:
         broadcast_by_gamma,
     ],
 )
-def test_look_alikes_stay(make: Callable[[Maker, Value], Value]) -> None:
-    g = Maker()
+def test_look_alikes_stay(make: Callable[[Maker, Value], Value], g: Maker) -> None:
     graph = g.done(make(g, g.input(1, 5, 7, 6)))
     assert NAME not in names(fused(graph))
 
 
-def test_an_infinite_scale_stays() -> None:
+def test_an_infinite_scale_stays(g: Maker) -> None:
     """x * s - mean * s is NaN then, and not what is normalized times infinity."""
-    g = Maker()
     gamma = g.const([1, 2, float("inf"), 1, 1, 1])
     graph = g.done(batch_form(g, g.input(1, 5, 7, 6), (1, 2), gamma, g.const(0)))
     run_passes(graph, PASSES, CONTEXT)
     assert NAME not in names(graph)
 
 
-def test_a_reshape_that_gives_the_rank_stays() -> None:
+def test_a_reshape_that_gives_the_rank_stays(g: Maker) -> None:
     """FULLY_CONNECTED in Keras: rows, reshaped to batch and time, and then a bias of one
     dimension."""
-    g = Maker()
     x = g.input(5, 4)
     rows = g.op("RESHAPE", x, g.ints(1, 5, 4))
     y = g.op("ADD", rows, g.const([1, 2, 3, 4]))
@@ -247,8 +235,7 @@ def test_a_reshape_that_gives_the_rank_stays() -> None:
     assert names(graph).count("RESHAPE") == 1
 
 
-def test_means_elsewhere_do_not_change() -> None:
-    g = Maker()
+def test_means_elsewhere_do_not_change(g: Maker) -> None:
     graph = g.done(g.op("RSQRT", g.op("MEAN", g.op("ABS", g.input(2, 5, 7)), g.ints(2))))
     assert names(check(graph, PASSES)) == names(graph)
 
@@ -277,7 +264,7 @@ def test_every_layer_of_real_models_is_found(
 UNFOLD_RTOL = 2e-6
 UNFOLD = [
     sink_transposes.PASS,
-    merge_transposes.PASS,
+    merge_moves.PASS,
     remove_noops.PASS,
     unfold_normalization.PASS,
 ]
@@ -295,8 +282,7 @@ def as_images(g: Maker, x: Value, *axes: int) -> Value:
     return g.op("TRANSPOSE", y, g.ints(0, 3, 1, 2))
 
 
-def test_layer_normalization_by_keras() -> None:
-    g = Maker()
+def test_layer_normalization_by_keras(g: Maker) -> None:
     x = g.input(2, 5, 7)
     y = g.op("RESHAPE", as_images(g, x, 1), g.ints(2, 5, 7))
     after = check(g.done(y), UNFOLD, UNFOLD_RTOL)
@@ -305,8 +291,7 @@ def test_layer_normalization_by_keras() -> None:
     assert after.nodes[0].origins == (0, 1, 2, 3, 4)
 
 
-def test_transpositions_alone() -> None:
-    g = Maker()
+def test_transpositions_alone(g: Maker) -> None:
     y = normalized(g, g.op("TRANSPOSE", g.input(2, 5, 7), g.ints(2, 0, 1)), 0, 2)
     after = check(g.done(g.op("TRANSPOSE", y, g.ints(1, 2, 0))), UNFOLD, UNFOLD_RTOL)
     assert names(after) == [NAME]
@@ -314,8 +299,7 @@ def test_transpositions_alone() -> None:
 
 
 @pytest.mark.parametrize(("shape", "axes"), [((10, 7), (1,)), ((2, 5, 7, 1), (2, 3))])
-def test_reshapes_alone(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
-    g = Maker()
+def test_reshapes_alone(shape: tuple[int, ...], axes: tuple[int, ...], g: Maker) -> None:
     x = g.input(*shape)
     y = normalized(g, g.op("RESHAPE", x, g.ints(1, 10, 7, 1)), 2)
     after = check(
@@ -325,17 +309,15 @@ def test_reshapes_alone(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     assert after.nodes[0].attrs.axes == axes
 
 
-def test_a_reshape_to_a_third_shape_stays() -> None:
+def test_a_reshape_to_a_third_shape_stays(g: Maker) -> None:
     """The first one is merged with what flattened an image before."""
-    g = Maker()
     y = g.op("RESHAPE", as_images(g, g.input(2, 5, 3, 7), 1), g.ints(2, 15, 7))
     after = check(g.done(y), UNFOLD, UNFOLD_RTOL)
     assert names(after) == [NAME, "RESHAPE"]
     assert after.nodes[0].attrs.axes == (3,)
 
 
-def test_what_does_not_undo_stays() -> None:
-    g = Maker()
+def test_what_does_not_undo_stays(g: Maker) -> None:
     x = g.input(4, 4, 6)
     rows = normalized(g, g.op("RESHAPE", x, g.ints(16, 6)), 0)
     groups = normalized(g, g.op("RESHAPE", x, g.ints(4, 4, 2, 3)), 3)

@@ -50,19 +50,17 @@ def test_two_passes_of_one_name_clash() -> None:
         default_passes([Pass("square", lambda graph, context: 0)])
 
 
-def test_passes_that_do_not_settle_are_named() -> None:
-    g = Maker()
+def test_passes_that_do_not_settle_are_named(g: Maker) -> None:
     graph = g.done(g.op("ABS", g.input(2)))
     with pytest.raises(GraphError, match="restless do not settle"):
         run_passes(graph, [Pass("restless", lambda graph, context: 1)], CONTEXT)
 
 
-def test_a_pass_that_breaks_the_graph_is_named() -> None:
+def test_a_pass_that_breaks_the_graph_is_named(g: Maker) -> None:
     def wreck(graph: Graph, context: PassContext) -> int:
         graph.nodes[0].inputs[0] = graph.nodes[0].outputs[0]
         return 1
 
-    g = Maker()
     graph = g.done(g.op("ABS", g.input(2)))
     with pytest.raises(GraphError, match=r"after wreck: #0 ABS: input 0"):
         run_passes(graph, [Pass("wreck", wreck)], CONTEXT)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.compiler.target import Target
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
@@ -131,11 +132,8 @@ def test_only_for_kernels_in_f32(context: PassContext) -> None:
 
 
 @pytest.mark.parametrize("device", [0, 1], ids=["reference", "kernels"])
-def test_the_phase_of_a_negative_end_is_litert_s(device: int) -> None:
+def test_the_phase_of_a_negative_end_is_litert_s(device: int, litert: object) -> None:
     """-0 of the imaginary part makes it minus half a turn; 0, or a rounding error, plus."""
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
-    from tflgpu.ir.dtypes import DType
-
     shape = (9, 1, 17)
     spec = small_spec(
         {
@@ -165,10 +163,7 @@ def test_the_phase_of_a_negative_end_is_litert_s(device: int) -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
 
 
-def test_sound_stays_on_a_device_and_is_as_litert_hears_it() -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
-    from tflgpu.ir.dtypes import DType
-
+def test_sound_stays_on_a_device_and_is_as_litert_hears_it(litert: object) -> None:
     spec = small_spec(
         {
             "x": (5, 1, 30),

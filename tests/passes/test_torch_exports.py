@@ -11,10 +11,13 @@ import pytest
 import tflgpu
 from tflgpu.devices import targets
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.ops.moves import Moves, composed
 from tflgpu.passes import find_attention
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
+from tflgpu.tflite.spec import TensorSpec
 
 from tests.compiler.test_found_attention import Building
 from tests.running import allocate_and_run, outputs
@@ -79,6 +82,13 @@ def check(
             np.testing.assert_allclose(one, expected, rtol=0, atol=rtol * scale)
 
 
+def dense(b: Building, x: int, units: int) -> int:
+    rng = np.random.default_rng(4)
+    weights = b.const(rng.normal(size=(units, b.shape(x)[-1])))
+    made = (int(np.prod(b.shape(x)[:-1])), units)
+    return b.op("FULLY_CONNECTED", [x, weights, b.const(rng.normal(size=units))], made)
+
+
 def mean(b: Building, x: int, *axes: int) -> int:
     """One that leaves out its axes."""
     shape = [size for axis, size in enumerate(b.shape(x)) if axis not in axes]
@@ -88,12 +98,15 @@ def mean(b: Building, x: int, *axes: int) -> int:
 # Normalization
 
 
-def rms(shape: tuple[int, ...] = (2, 5, 8), *, axis: int = 2, again: int | None = None) -> bytes:
+def rms(
+    shape: tuple[int, ...] = (2, 5, 8), *, axis: int | Sequence[int] = 2, again: int | None = None
+) -> bytes:
     """T5's: the mean leaves out its axis, which comes back behind the epsilon."""
     b = Building()
-    x = b.given(*shape)
-    total = b.with_("ADD", mean(b, b.with_("MUL", x, x), axis), b.const(1e-5))
-    kept = [1 if at == (axis if again is None else again) else s for at, s in enumerate(shape)]
+    x, axes = b.given(*shape), (axis,) if isinstance(axis, int) else axis
+    total = b.with_("ADD", mean(b, b.with_("MUL", x, x), *axes), b.const(1e-5))
+    back = axes if again is None else (again,)
+    kept = [1 if at in back else size for at, size in enumerate(shape)]
     root = b.reshaped(total, *kept)
     y = b.with_("MUL", x, b.op("RSQRT", [root], kept))
     return b.model(b.with_("MUL", y, b.const(np.linspace(0.5, 2, shape[-1]))))
@@ -112,8 +125,47 @@ def layer(shape: tuple[int, ...] = (1, 5, 8)) -> bytes:
     return b.model(b.with_("ADD", y, b.reshaped(shift, *kept)))
 
 
+def static(axes: Sequence[int] = (0, 2), items: int = 1) -> bytes:
+    """A layer normalization of static int8 tensors."""
+    steps = Quantization((0.02,), (3,))
+    b = Building(steps)
+    shape, kept = (items, 5, 8), (items, 5, 1)
+    x = b.given(*shape)
+
+    def number(value: float) -> int:
+        stored = np.full((), round(value / 0.02) + 3, np.int8)
+        return b.add(TensorSpec(f"n{len(b.tensors)}", (), DType.I8, stored, quantization=steps))
+
+    average = mean(b, x, *axes)
+    squares = b.with_("SQUARED_DIFFERENCE", x, b.reshaped(average, *kept))
+    total = b.with_("ADD", mean(b, squares, *axes), number(0.4))
+    root = b.op("RSQRT", [total], b.shape(total))
+    shift = b.with_("SUB", number(0.5), b.with_("MUL", average, root))
+    y = b.with_("MUL", x, b.reshaped(root, *kept))
+    return b.model(b.with_("ADD", y, b.reshaped(shift, *kept)))
+
+
+@pytest.mark.parametrize(("axes", "items"), [((0, 2), 1), ((2,), 3)])
+def test_static_layer_norm(
+    axes: Sequence[int], items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step is rounded as its tensor stores it, and yet one kernel does all between those that
+    read and write whole numbers."""
+    content = static(axes, items)
+    given = [np.random.default_rng(3).integers(-100, 100, (items, 5, 8)).astype(np.int8)]
+    theirs = litert.Interpreter(model_content=content)
+    allocate_and_run(theirs, given)
+    (found,), count = ran(content, given)
+    np.testing.assert_array_equal(found, outputs(theirs)[0])
+    without(monkeypatch, "keep_dims")
+    (plain,), apart = ran(content, given)
+    np.testing.assert_array_equal(plain, outputs(theirs)[0])
+    assert (count, apart) == (2, 10)
+
+
 def test_rms_norm_whose_mean_leaves_out_its_axis(monkeypatch: pytest.MonkeyPatch) -> None:
     check(rms(), 1, "keep_dims", monkeypatch)
+    assert ops(rms((1, 5, 8), axis=(0, 2))) == ["RMS_NORMALIZATION", "MUL"]
 
 
 def test_a_mean_of_another_axis_than_comes_back_stays() -> None:
@@ -322,14 +374,76 @@ def test_products_with_weights_or_more_stay(how: Any) -> None:
     assert "ATTENTION" not in ops(multi_query(**how))
 
 
+def packed(
+    items: int = 1, cut: str = "heads", heads: int = N, depth: int = H, also: bool = False
+) -> bytes:
+    """Queries, keys and values of one layer; ``cut``: the axis that tells them, before heads, or
+    within each head's numbers."""
+    b, apart = Building(), []
+    x = dense(b, b.given(items, T, 8), 3 * heads * depth)
+    shape = (items, T, 3, heads, depth) if cut == "heads" else (items, T, heads, 3, depth)
+    x = b.transposed(
+        b.reshaped(x, *shape), *((2, 0, 3, 1, 4) if cut == "heads" else (3, 0, 2, 1, 4))
+    )
+    for at in range(3):
+        start, size = b.const((at, 0, 0, 0, 0), DType.I32), (1, items, heads, T, depth)
+        one = b.op("SLICE", [x, start, b.const(size, DType.I32)], size)
+        apart.append(b.reshaped(one, items, heads, T, depth))
+    q, k, v = apart
+    scores = b.with_("MUL", b.product(q, k, adj_y=True), b.const(0.25))
+    y = b.transposed(b.product(b.softmax(scores), v), 0, 2, 1, 3)
+    return b.model(y, *([b.op("NEG", [k], b.shape(k))] if also else []))
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"items": 3}, {"cut": "numbers"}, {"heads": 1}, {"items": 2, "heads": 3}]
+)
+def test_packed_queries_keys_and_values_are_read_in_place(
+    how: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = packed(**how)
+    assert not {"SLICE", "TRANSPOSE"} & set(ops(content)[:-1])
+    check(content, 2, "read_rows", monkeypatch, 1e-5)
+
+
+def test_packed_attention_of_several_items() -> None:
+    content = packed()
+    given = np.random.default_rng(1).normal(size=(3, T, 8)).astype(np.float32)
+    (found,), kernels = ran(content, [given], batch=3)
+    assert kernels == 2
+    for item, ours in zip(given, found, strict=True):
+        theirs = litert.Interpreter(model_content=content)
+        allocate_and_run(theirs, [item[None]])
+        np.testing.assert_allclose(ours, outputs(theirs)[0][0], rtol=0, atol=1e-5)
+
+
+def rows_apart(order: Sequence[int], start: Sequence[int], width: int) -> bytes:
+    """Queries that are no whole rows of what they are taken from, or not in order."""
+    b = Building()
+    x = b.transposed(b.op("ABS", [b.given(1, N, T, 2 * H)], (1, N, T, 2 * H)), *order)
+    size = (1, N, T, width)
+    q = b.op("SLICE", [x, b.const(start, DType.I32), b.const(size, DType.I32)], size)
+    k, v = b.given(1, N, S, width), b.given(1, N, S, D)
+    return b.model(b.product(b.softmax(b.product(q, k, adj_y=True)), v))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [packed(also=True), packed(depth=6), rows_apart((0, 1, 2, 3), (0, 0, 0, 4), H)],
+    ids=["read by others", "odd rows", "parts of rows"],
+)
+def test_rows_that_are_not_in_place(content: bytes) -> None:
+    given = drawn(content)
+    theirs = litert.Interpreter(model_content=content)
+    allocate_and_run(theirs, given)
+    found, kernels = ran(content, given)
+    assert "ATTENTION" in ops(content)
+    assert kernels > 2
+    for ours, expected in zip(found, outputs(theirs), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
+
+
 # Dense layers of sequences
-
-
-def dense(b: Building, x: int, units: int) -> int:
-    rng = np.random.default_rng(4)
-    weights = b.const(rng.normal(size=(units, b.shape(x)[-1])))
-    made = (int(np.prod(b.shape(x)[:-1])), units)
-    return b.op("FULLY_CONNECTED", [x, weights, b.const(rng.normal(size=units))], made)
 
 
 def residual(lead: Sequence[int] = (1,), also: str = "") -> bytes:
@@ -375,3 +489,102 @@ def test_what_others_read_too_is_stored(content: bytes) -> None:
     assert kernels > 1
     for ours, expected in zip(found, outputs(theirs), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
+
+
+# Moves
+
+
+def gathered(moves: Moves, data: Array) -> Array:
+    """The elements that moves take of a flat operand, in order."""
+    places = np.full((), moves.offset)
+    for size, stride in zip(moves.sizes, moves.strides, strict=True):
+        places = places[..., None] + np.arange(size) * stride
+    taken: Array = data[places.reshape(-1)]
+    return taken
+
+
+STEPS = [
+    Moves(0, (3, 4, 2), (8, 2, 1)), Moves(0, (4, 2, 3), (2, 1, 8)), Moves(0, (12, 2), (2, 1)),
+    Moves(0, (2, 12), (1, 2)), Moves(0, (4, 3, 2), (6, 2, 1)), Moves(0, (2, 2, 6), (12, 1, 2)),
+    Moves(0, (6, 4), (1, 6)), Moves(0, (24,), (1,)), Moves(0, (8, 3), (3, 1)),
+]  # fmt: skip
+CUTS = [Moves(0, (2, 4), (8, 1), 4), Moves(0, (3,), (8,), 5), Moves(0, (2, 3), (12, 2), 6)]
+
+
+@pytest.mark.parametrize("then", [*STEPS, *CUTS])
+@pytest.mark.parametrize("first", [*STEPS, Moves(0, (12, 2), (4, 1), 3), Moves(0, (24,), (0,))])
+def test_moves_in_a_row_are_one(first: Moves, then: Moves) -> None:
+    data, found = np.arange(60), composed(first, then)
+    expected = gathered(then, gathered(first, data))
+    if found is not None:
+        np.testing.assert_array_equal(gathered(found, data), expected)
+
+
+def test_moves_that_undo_each_other_are_none() -> None:
+    found = composed(Moves(0, (6, 4), (1, 6)), Moves(0, (2, 2, 6), (2, 1, 4)))
+    assert found is not None
+    assert found.is_identity((24,))
+
+
+@pytest.mark.parametrize(
+    "then", [Moves(0, (4,), (-2,), 6), Moves(0, (3, 2), (4, 3)), Moves(0, (0,), (1,))]
+)
+def test_what_is_not_regular_is_not_composed(then: Moves) -> None:
+    assert composed(Moves(0, (2, 2, 3), (3, 6, 1)), then) is None
+
+
+def tokens(h: int = 4, w: int = 4, c: int = 8, order: Sequence[int] = (0, 2, 1)) -> bytes:
+    """Of an image, as a patch embedding makes them: channels first, rows and columns as one axis,
+    channels last."""
+    b = Building()
+    x = b.op("ABS", [b.given(1, h, w, c)], (1, h, w, c))
+    x = b.reshaped(b.transposed(x, 0, 3, 1, 2), 1, c, h * w)
+    x = b.transposed(x, *order)
+    return b.model(b.op("NEG", [x], b.shape(x)))
+
+
+def patches(c: int = 8, *, back: bool = False) -> bytes:
+    """MobileViT's: the four places of a 2 x 2 patch become rows of their own, or pixels again."""
+    b = Building()
+    if back:
+        x = b.op("ABS", [b.given(4, 4, c)], (4, 4, c))
+        x = b.transposed(b.reshaped(x, 1, 4, 4, c), 0, 3, 2, 1)
+        x = b.transposed(b.reshaped(x, c * 2, 2, 2, 2), 0, 2, 1, 3)
+        x = b.transposed(b.reshaped(x, 1, c, 4, 4), 0, 2, 3, 1)
+    else:
+        x = b.op("ABS", [b.given(1, 4, 4, c)], (1, 4, 4, c))
+        x = b.reshaped(b.transposed(x, 0, 3, 1, 2), c * 2, 2, 2, 2)
+        x = b.reshaped(b.transposed(x, 0, 2, 1, 3), 1, c, 4, 4)
+        x = b.reshaped(b.transposed(x, 0, 3, 2, 1), 4, 4, c)
+    return b.model(b.op("NEG", [x], b.shape(x)))
+
+
+def test_tokens_of_an_image_are_reshaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ops(tokens()) == ["ABS", "RESHAPE", "NEG"]
+    check(tokens(), 2, "merge_moves", monkeypatch)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_patches_are_one_move(back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ops(patches(back=back)).count("TRANSPOSE") == 1
+    check(patches(back=back), 2, "merge_moves", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "content", [tokens(3, 5, 7, (1, 0, 2)), patches(3), tokens(order=(2, 1, 0))]
+)
+def test_other_moves_are_as_before(content: bytes) -> None:
+    given = drawn(content)
+    theirs = litert.Interpreter(model_content=content)
+    allocate_and_run(theirs, given)
+    (found,), _ = ran(content, given)
+    np.testing.assert_array_equal(found, outputs(theirs)[0])
+
+
+def test_a_move_that_others_read_stays_for_them() -> None:
+    b = Building()
+    x = b.op("ABS", [b.given(1, 4, 4, 8)], (1, 4, 4, 8))
+    first = b.reshaped(b.transposed(x, 0, 3, 1, 2), 1, 8, 16)
+    last = b.transposed(first, 0, 2, 1)
+    found = ops(b.model(b.op("NEG", [last], (1, 16, 8)), b.op("NEG", [first], (1, 8, 16))))
+    assert found.count("TRANSPOSE") == 1

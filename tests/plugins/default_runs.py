@@ -14,7 +14,7 @@ from tflgpu.runtime import provider
 
 from tests.plugins import third_party_toys as toys
 from tests.plugins.third_party_toys import ERRORS, WANTED, X, with_methods
-from tests.running import set_and_run
+from tests.running import results
 
 VARIABLE = "TFLGPU_DEFAULT_DELEGATE"
 
@@ -37,8 +37,7 @@ def ran(content: bytes | None = None, **arguments: Any) -> Any:
     with tflgpu.Interpreter(model_content=content, **arguments) as opened:
         opened.allocate_tensors()
         for _ in range(2):
-            set_and_run(opened, {0: X})
-            y = opened.get_tensor(opened.get_output_details()[0]["index"])
+            y = results(opened, {0: X})[0]
             np.testing.assert_allclose(y, WANTED, rtol=1e-6)
         return opened.report
 

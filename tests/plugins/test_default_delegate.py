@@ -39,7 +39,7 @@ from tests.plugins.third_party_toys import (
     install,
     with_methods,
 )
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, raising, set_and_run
 
 KINDS = {"nodes": NodeToy, "plans": PlanToy}
 LOAD = {"nodes": "load_nodes", "plans": "load"}
@@ -50,6 +50,12 @@ SOME = ("value", "device")
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def made() -> Any:
+    """A class of devices that counts them."""
+    return counted(PlanToy)
 
 
 # Whether there is one
@@ -63,8 +69,9 @@ def test_a_gpu_is_used_without_being_asked_for(kind: str, monkeypatch: pytest.Mo
     assert any("a GPU" in reason for reason in report.choice)
 
 
-def test_it_is_opened_when_tensors_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counted(PlanToy)
+def test_it_is_opened_when_tensors_are_allocated(
+    monkeypatch: pytest.MonkeyPatch, made: Any
+) -> None:
     install(monkeypatch, toys.hooks(made))
     with tflgpu.Interpreter(model_content=toys.model()) as opened:
         opened.get_input_details()
@@ -89,8 +96,7 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("how", OFF)
-def test_arguments_switch_it_off(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counted(PlanToy)
+def test_arguments_switch_it_off(how: str, monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
     install(monkeypatch, toys.hooks(made))
     arguments, reason = OFF[how]
     assert why(ran(**arguments)) == reason
@@ -112,8 +118,9 @@ def test_other_arguments_do_not(how: dict[str, Any], monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("text", ["0", " off ", "No", "false"])
-def test_the_environment_switches_it_off(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counted(PlanToy)
+def test_the_environment_switches_it_off(
+    text: str, monkeypatch: pytest.MonkeyPatch, made: Any
+) -> None:
     install(monkeypatch, toys.hooks(made))
     monkeypatch.setenv(VARIABLE, text)
     assert VARIABLE in why(ran())
@@ -205,7 +212,7 @@ def test_no_gpu_is_no_reason_to_warn(
 
 @pytest.mark.parametrize("error", SOME)
 def test_a_device_that_does_not_open(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, toys.hooks(toys.raising(ERRORS[error])))
+    install(monkeypatch, toys.hooks(raising(ERRORS[error])))
     assert "toy device 0 (Toy): cannot be opened" in why(ran())
 
 
@@ -214,7 +221,7 @@ def test_a_device_that_does_not_open(error: str, monkeypatch: pytest.MonkeyPatch
 def test_a_device_that_does_not_load(
     kind: str, error: str, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoilt = with_methods(KINDS[kind], **{LOAD[kind]: toys.raising(ERRORS[error])})
+    spoilt = with_methods(KINDS[kind], **{LOAD[kind]: raising(ERRORS[error])})
     install(monkeypatch, toys.hooks(spoilt))
     if named:  # what is asked for by name may not fall back, in a GpuDelegate
         monkeypatch.setenv("TFLGPU_BACKEND", "toy")
@@ -228,7 +235,7 @@ def test_a_plugin_that_breaks_the_compiler(
 ) -> None:
     from tflgpu.passes.base import Pass
 
-    broken = Pass("broken", toys.raising(ValueError("a pass of mine")))
+    broken = Pass("broken", raising(ValueError("a pass of mine")))
     install(monkeypatch, toys.hooks(PlanToy, register_passes=lambda: [broken]))
     with caplog.at_level(logging.WARNING, "tflgpu"):
         assert "a pass of mine" in why(ran())
@@ -240,7 +247,7 @@ def test_a_mistake_of_our_own_is_shown_whole(
 ) -> None:
     install(monkeypatch, toys.hooks(PlanToy))
     monkeypatch.setattr(
-        "tflgpu.compiler.compile.compile", toys.raising(AssertionError("not thought of"))
+        "tflgpu.compiler.compile.compile", raising(AssertionError("not thought of"))
     )
     with caplog.at_level(logging.WARNING, "tflgpu"):
         assert "AssertionError: not thought of" in why(ran())
@@ -251,14 +258,11 @@ def test_a_signal_is_nobodys_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     class Alarm(BaseException):
         pass
 
-    def handler(number: int, frame: Any) -> None:
-        raise Alarm
-
     def load(self: Any, plan: Any, *, guard_bands: bool = False) -> Any:
         signal.raise_signal(signal.SIGINT)
 
     install(monkeypatch, toys.hooks(with_methods(PlanToy, load=load)))
-    before = signal.signal(signal.SIGINT, handler)
+    before = signal.signal(signal.SIGINT, raising(Alarm))
     try:
         with (
             tflgpu.Interpreter(model_content=toys.model()) as opened,
@@ -270,12 +274,9 @@ def test_a_signal_is_nobodys_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_nobody_runs_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone() -> Any:
-        raise DeviceError("gone")
-
     content = toys.model(custom="Mystery")
     said = {}
-    for name, maker in (("gpu", PlanToy), ("none", gone)):
+    for name, maker in (("gpu", PlanToy), ("none", raising(DeviceError("gone")))):
         install(monkeypatch, toys.hooks(maker))
         with (
             tflgpu.Interpreter(model_content=content) as opened,
@@ -426,8 +427,8 @@ def ready() -> Any:
 
 def test_interpreters_share_a_device_until_the_last_is_closed(
     monkeypatch: pytest.MonkeyPatch,
+    made: Any,
 ) -> None:
-    made = counted(PlanToy)
     install(monkeypatch, toys.hooks(made))
     first, second = ready(), ready()
     assert (made.opened, made.closed) == (1, 0)
@@ -443,8 +444,7 @@ def test_interpreters_share_a_device_until_the_last_is_closed(
     assert (made.opened, made.closed) == (2, 2)
 
 
-def test_one_that_is_dropped_lets_go_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counted(PlanToy)
+def test_one_that_is_dropped_lets_go_as_well(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
     install(monkeypatch, toys.hooks(made))
     for _ in range(3):
         ready().invoke()
@@ -452,8 +452,7 @@ def test_one_that_is_dropped_lets_go_as_well(monkeypatch: pytest.MonkeyPatch) ->
     assert made.opened == made.closed > 0
 
 
-def test_a_view_outlives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counted(PlanToy)
+def test_a_view_outlives_it(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
     install(monkeypatch, toys.hooks(made))
     opened = ready()
     opened.invoke()
@@ -463,8 +462,7 @@ def test_a_view_outlives_it(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(view, WANTED, rtol=1e-6)
 
 
-def test_another_environment_is_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counted(PlanToy)
+def test_another_environment_is_another_device(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
     install(monkeypatch, toys.hooks(made))
     with ready():
         monkeypatch.setenv("TFLGPU_DEVICE", "toy")
@@ -472,8 +470,7 @@ def test_another_environment_is_another_device(monkeypatch: pytest.MonkeyPatch) 
             assert made.opened == 2
 
 
-def test_threads_share_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counted(PlanToy)
+def test_threads_share_it_too(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
     install(monkeypatch, toys.hooks(made))
     gate, right = threading.Barrier(4), []
 
@@ -536,8 +533,7 @@ def test_a_child_opens_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 # Model
 
 
-def test_a_model_has_the_same_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counted(PlanToy)
+def test_a_model_has_the_same_default(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
     install(monkeypatch, toys.hooks(made))
     with tflgpu.Model(toys.model()) as model, ready():
         (y,) = model(X)

@@ -49,7 +49,7 @@ from tests.plugins.outside_ops import outside
 from tests.plugins.third_party_toys import WANTED, PlanToy, hooks, install, plugin_of, registry_of
 from tests.plugins.third_party_toys import model as model_facets
 from tests.plugins.third_party_toys import run as run_edits
-from tests.running import allocate_and_run
+from tests.running import allocate_and_run, raising
 from tests.small_models import small_model, tensor_of
 
 
@@ -153,10 +153,6 @@ def test_it_takes_the_operators_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.dispatches == 1
 
 
-def _raises(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
-    raise RuntimeError("no idea")
-
-
 @pytest.mark.parametrize(
     ("read", "attributes", "why"),
     [
@@ -165,7 +161,8 @@ def _raises(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]
         (_read, {"by": 3, "to": 4}, ("ToyTimes of plugin toy-plugin (from toy-package): its "
                                     "attribute 'to' is not understood")),
         (_read, {}, "ToyTimes of plugin toy-plugin (from toy-package): it does not say by what"),
-        (_raises, {"by": 3}, "ToyTimes of plugin toy-plugin (from toy-package): no idea"),
+        (raising(RuntimeError("no idea")), {"by": 3},
+         "ToyTimes of plugin toy-plugin (from toy-package): no idea"),
         (lambda f, o: [1], {"by": 3}, "ToyTimes of plugin toy-plugin (from toy-package): "),
         (lambda f, o: None, {"by": 3}, "ToyTimes of plugin toy-plugin (from toy-package): "),
         (lambda f, o: [Reading(Times(3), (4,))], {"by": 3}, ("ToyTimes of plugin toy-plugin (from "
@@ -334,11 +331,8 @@ def test_no_answer(given: Any) -> None:
 
 
 def test_what_it_raises_has_its_name() -> None:
-    def fail(made: Node) -> Any:
-        raise ValueError("boom")
-
     with pytest.raises(PluginError, match=r"toy-plugin.*integers.attributes raised.*boom"):
-        integer_node(node(), ops_with(toy(fail)), lambda made: None)
+        integer_node(node(), ops_with(toy(raising(ValueError("boom")))), lambda made: None)
 
 
 def test_results_of_another_type() -> None:

@@ -27,6 +27,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.plugins import third_party_toys as toys
 from tests.plugins.third_party_toys import ERRORS, PlanToy, X, install, plugin_of, registry_of, run
+from tests.running import raising
 
 WHO = r"plugin toy-plugin \(from toy-package\)"
 WANTED = np.tanh(np.maximum(X, 0))
@@ -151,7 +152,7 @@ def test_a_pass_that_breaks_the_contract(fault: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_pass_that_raises(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, _pass(toys.raising(ERRORS[error])))
+    install(monkeypatch, _pass(raising(ERRORS[error])))
     with pytest.raises(PluginError, match=f"toy_pass of {WHO}.*it raised"):
         run(backend="cpu_ref")
 
@@ -169,7 +170,7 @@ def test_a_pass_that_does_right(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pass_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, _pass(toys.raising(KeyboardInterrupt())))
+    install(monkeypatch, _pass(raising(KeyboardInterrupt())))
     with pytest.raises(KeyboardInterrupt):
         run(backend="cpu_ref")
 
@@ -253,7 +254,7 @@ BUILDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no kernel": (
         lambda low: low.dispatches.append(Dispatch(None, (1, 1, 1), (), "")), "None"),
 }  # fmt: skip
-BUILDS |= {f"raises {name}": (toys.raising(error), "") for name, error in ERRORS.items()}
+BUILDS |= {f"raises {name}": (raising(error), "") for name, error in ERRORS.items()}
 
 
 @pytest.mark.parametrize("fuses", [True, False])
@@ -332,7 +333,7 @@ EXPRESSIONS: dict[str, Callable[..., Any]] = {
     "scalar": lambda k, attributes, operands: operands[0].lane(0),
     "whole numbers": lambda k, attributes, operands: k.i32(1, 4),
     "several": lambda k, attributes, operands: [operands[0]],
-} | {f"raises {name}": toys.raising(error) for name, error in ERRORS.items()}
+} | {f"raises {name}": raising(error) for name, error in ERRORS.items()}
 
 
 @pytest.mark.parametrize("fault", EXPRESSIONS)
@@ -387,7 +388,7 @@ def test_an_acceptance_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_acceptance_that_raises(
     error: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fails = toys.raising(ERRORS[error])
+    fails = raising(ERRORS[error])
     install(monkeypatch, _rules(KernelRule("RELU", "toy_relu", _nothing, fails, rank=9)))
     y, report = run()
     np.testing.assert_allclose(y, WANTED, rtol=1e-6)
@@ -451,13 +452,13 @@ def test_shapes_that_are_none(fault: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("function", ["parse", "infer"])
 @pytest.mark.parametrize("error", ERRORS)
 def test_reading_an_op_raises(function: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, _op(**{function: toys.raising(ERRORS[error])}))
+    install(monkeypatch, _op(**{function: raising(ERRORS[error])}))
     with pytest.raises(PluginError, match=f"{WHO}: op ToyTwice: {function} raised"):
         _run_twice(backend="cpu_ref")
 
 
 def test_a_refusal_of_an_op_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, _op(infer=toys.raising(ModelError("it takes two operands"))))
+    install(monkeypatch, _op(infer=raising(ModelError("it takes two operands"))))
     with pytest.raises(ModelError, match=f"{WHO}.*it takes two operands"):
         _run_twice(backend="cpu_ref")
 
@@ -477,7 +478,7 @@ REFERENCES: dict[str, Callable[[Any, Any], Any]] = {
     "one number": lambda a, arrays: [np.float32(2)],
     "type": lambda a, arrays: [arrays[0].astype(np.float64)],
     "writes into its operand": _write,
-} | {f"raises {name}": toys.raising(e) for name, e in ERRORS.items()}
+} | {f"raises {name}": raising(e) for name, e in ERRORS.items()}
 
 
 @pytest.mark.parametrize("fault", REFERENCES)
@@ -502,7 +503,7 @@ def test_limits_that_are_none(reason: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert re.search(f"{WHO}: op ToyTwice: device.limits gave", refusal.reason)
 
 
-@pytest.mark.parametrize("samples", [toys.raising(KeyError("x")), lambda: None, lambda: ["s"]])
+@pytest.mark.parametrize("samples", [raising(KeyError("x")), lambda: None, lambda: ["s"]])
 def test_samples_that_are_none_fail_alone(samples: Any) -> None:
     found = registry_of(_op(samples=samples))
     checks = op_checks([found.ops()["ToyTwice"], found.ops()["RELU"]])

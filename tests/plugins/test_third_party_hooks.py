@@ -63,6 +63,7 @@ from tests.plugins.third_party_toys import (
     plugin_of,
     registry_of,
 )
+from tests.running import raising
 
 
 def _op(**changes: Any) -> OpDef:
@@ -177,7 +178,7 @@ def test_is_listed_and_the_rest_goes_on(fault: str) -> None:
 @pytest.mark.parametrize("hook", REGISTER)
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_registration_that_raises(hook: str, error: str) -> None:
-    fails = toys.raising(ERRORS[error])
+    fails = raising(ERRORS[error])
     function = (lambda backend: fails()) if REGISTER[hook] else (lambda: fails(None))
     found = registry_of(hooks(NodeToy, **{hook: function}), broken=True)
     assert type(ERRORS[error]).__name__ in found.failures[0].error
@@ -222,7 +223,7 @@ def _devices() -> Any:
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_import_that_raises(error: str, entries: list[Any]) -> None:
     dist = SimpleNamespace(name="toy-package")
-    entries.append(SimpleNamespace(name="toy", dist=dist, load=toys.raising(ERRORS[error])))
+    entries.append(SimpleNamespace(name="toy", dist=dist, load=raising(ERRORS[error])))
     found = _devices()
     (failure,) = found["failed_plugins"]
     assert failure["distribution"] == "toy-package"
@@ -231,13 +232,13 @@ def test_an_import_that_raises(error: str, entries: list[Any]) -> None:
 
 
 def test_an_import_is_interrupted(entries: list[Any]) -> None:
-    entries.append(SimpleNamespace(name="toy", dist=None, load=toys.raising(KeyboardInterrupt())))
+    entries.append(SimpleNamespace(name="toy", dist=None, load=raising(KeyboardInterrupt())))
     with pytest.raises(KeyboardInterrupt):
         plugins.registry()
 
 
 def test_a_failure_is_warned_of_once(entries: list[Any], caplog: pytest.LogCaptureFixture) -> None:
-    entries.append(SimpleNamespace(name="toy", dist=None, load=toys.raising(ImportError("no.so"))))
+    entries.append(SimpleNamespace(name="toy", dist=None, load=raising(ImportError("no.so"))))
     for _ in range(2):
         plugins.registry()
     (record,) = caplog.records
@@ -304,7 +305,7 @@ def test_a_veto_that_is_none(answer: Any) -> None:
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_what_is_asked_later_raises(error: str, caplog: pytest.LogCaptureFixture) -> None:
-    fails = toys.raising(ERRORS[error])
+    fails = raising(ERRORS[error])
     found = registry_of(
         hooks(
             NodeToy, node_support=lambda node: fails(), plan_ready=lambda plan: fails(),

@@ -32,6 +32,7 @@ from tests.plugins.third_party_toys import (
     with_methods,
     with_recording,
 )
+from tests.running import raising
 from tests.small_models import small_spec
 
 LOAD = {"nodes": "load_nodes", "plans": "load"}
@@ -64,13 +65,13 @@ def test_running_raises(kind: str, error: str, at: int, monkeypatch: pytest.Monk
 
 def test_an_interrupt_goes_through(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for changes in (
-        {LOAD[kind]: toys.raising(KeyboardInterrupt())},
-        {"recording": with_methods(KINDS[kind].recording, run=toys.raising(KeyboardInterrupt()))},
+        {LOAD[kind]: raising(KeyboardInterrupt())},
+        {"recording": with_methods(KINDS[kind].recording, run=raising(KeyboardInterrupt()))},
     ):
         install(monkeypatch, toys.hooks(device(kind, **changes)))
         with pytest.raises(KeyboardInterrupt):
             run()
-    install(monkeypatch, toys.hooks(toys.raising(KeyboardInterrupt())))
+    install(monkeypatch, toys.hooks(raising(KeyboardInterrupt())))
     with pytest.raises(KeyboardInterrupt):
         run()
 
@@ -149,11 +150,11 @@ SUBMITS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nothing": (_submits(None), "submit gave None, which is no Pending: it has no done, wait"),
     "a number": (_submits(3), "submit gave 3, which is no Pending"),
     "done: text": (_submits(_Waits(done="yes")), "done gave 'yes', neither True nor False"),
-    "done: raises": (_submits(_Waits(done=toys.raising(KeyError("x")))), "done raised KeyError"),
+    "done: raises": (_submits(_Waits(done=raising(KeyError("x")))), "done raised KeyError"),
     "wait: None": (_submits(_Waits(wait=None)), "wait gave None, neither True nor False"),
     "wait: False": (_submits(_Waits(wait=False)), "wait without a timeout gave False"),
     "wait: raises": (
-        _submits(_Waits(wait=toys.raising(OSError(5, "lost")))),
+        _submits(_Waits(wait=raising(OSError(5, "lost")))),
         "wait raised OSError",
     ),
     **{name: (_submits_and(action), match) for name, (action, match) in RUNS.items()},
@@ -234,7 +235,7 @@ def test_buffers_that_are_none(fault: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_buffers_that_raise(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails = toys.raising(ERRORS[error])
+    fails = raising(ERRORS[error])
     made = _buffer(write=fails, read=fails, export=fails, close=fails)
     methods = {"allocate": lambda self, nbytes: made, "import_buffer": fails}
     install(monkeypatch, toys.hooks(device("plans", **methods)))
@@ -321,7 +322,7 @@ def test_times_that_are_none(kind: str, fault: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_closing_raises(kind: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails = toys.raising(ERRORS[error])
+    fails = raising(ERRORS[error])
     install(monkeypatch, toys.hooks(with_recording(kind, close=fails)))
     with pytest.raises(DeviceError, match=f"{WHO}"):
         run()
@@ -351,7 +352,7 @@ LENT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a list": (lambda a: a.tolist(), "is a list"),
     "read-only": (lambda a: toys.read_only([a.copy()])[0], "cannot be written"),
     "strided": (lambda a: np.zeros((*a.shape, 2), a.dtype)[..., 0], "not packed row-major"),
-} | {f"raises {n}": (toys.raising(e), "(lend raised|lend: |lost)") for n, e in ERRORS.items()}
+} | {f"raises {n}": (raising(e), "(lend raised|lend: |lost)") for n, e in ERRORS.items()}
 SIDE = 300  # what is smaller is copied
 
 
@@ -463,7 +464,7 @@ def test_an_alignment_that_is_none(alignment: Any, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_opening_raises(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, toys.hooks(toys.raising(ERRORS[error])))
+    install(monkeypatch, toys.hooks(raising(ERRORS[error])))
     with pytest.raises(DeviceError, match=WHO):
         tflgpu.GpuDelegate(backend="toy")
 
@@ -475,7 +476,7 @@ def test_an_attribute_that_raises(name: str, error: str, monkeypatch: pytest.Mon
         load = source = allocate = import_buffer = close = lambda self: None
         caps, alignment, info = DeviceCaps(), 64, INFO
 
-    setattr(Broken, name, property(toys.raising(ERRORS[error])))
+    setattr(Broken, name, property(raising(ERRORS[error])))
     install(monkeypatch, toys.hooks(Broken))
     with pytest.raises(DeviceError, match=WHO):
         tflgpu.GpuDelegate(backend="toy")
@@ -496,7 +497,7 @@ def test_an_answer_that_is_no_reason(answer: Any, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_question_that_raises(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails = toys.raising(ERRORS[error])
+    fails = raising(ERRORS[error])
     install(monkeypatch, toys.hooks(device("nodes", supports=fails)))
     _, report = run()
     assert [r.op for r in report.refusals] == ["RELU", "TANH"]
@@ -512,7 +513,7 @@ def test_a_question_that_raises(error: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_loading_raises(
     kind: str, error: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = device(kind, **{LOAD[kind]: toys.raising(ERRORS[error])})
+    made = device(kind, **{LOAD[kind]: raising(ERRORS[error])})
     install(monkeypatch, toys.hooks(made))
     on_cpu(caplog, WHO)
     for options in ({"backend": "toy"}, {"allow_fallback": False}):
@@ -589,7 +590,7 @@ def test_arrays_that_raise(
     kind: str, name: str, error: str, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    fails = property(toys.raising(ERRORS[error]), lambda self, value: None)
+    fails = property(raising(ERRORS[error]), lambda self, value: None)
     install(monkeypatch, toys.hooks(with_recording(kind, **{name: fails})))
     on_cpu(caplog, WHO)
 

@@ -189,15 +189,6 @@ def with_methods(base: type, **changes: Any) -> type:
     return type(base.__name__, (base,), dict(changes))
 
 
-def raising(error: BaseException) -> Callable[..., Any]:
-    """A function that raises."""
-
-    def fail(*args: Any, **kwargs: Any) -> Any:
-        raise error
-
-    return fail
-
-
 #: Whatever code may raise.
 ERRORS: Mapping[str, BaseException] = {
     "key": KeyError("x"),

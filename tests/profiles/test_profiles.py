@@ -25,6 +25,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import raising
 from tests.small_models import small_model, tensor_of
 
 SMALL = DeviceCaps(max_bindings=64, max_buffer_bytes=1 << 27)
@@ -179,10 +180,7 @@ class TestCheck:
         assert refused.refusals[0].reason == "quantized models are not allowed"
 
     def test_no_device_is_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def opened(*_: object) -> None:
-            raise AssertionError("a device was opened")
-
-        monkeypatch.setattr(Registry, "open_device", opened)
+        monkeypatch.setattr(Registry, "open_device", raising(AssertionError("a device was opened")))
         for name in ("adreno-740", "litert-gpu"):
             assert tflgpu.profiles.report(packing(2), name).fully_delegated
 

@@ -4,7 +4,7 @@ steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Union
 
 import attrs
@@ -16,7 +16,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run, side_by_side
+from tests.running import allocate_and_run, first_results, side_by_side
 from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
@@ -259,8 +259,7 @@ def _product(case: int) -> bytes:
 
 
 def _run(interpreter: Any, *data: Array) -> Array:
-    allocate_and_run(interpreter, data)
-    return np.array(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+    return np.array(first_results(interpreter, data)[0])
 
 
 def _check(content: bytes, device: int, *data: Array) -> None:
@@ -571,10 +570,7 @@ def run(
 
 @pytest.mark.parametrize("dtype", [DType.I8, DType.U8], ids=["i8", "u8"])
 @pytest.mark.parametrize(("backend", "index"), [("cpu_ref", 0), ("cpu_ref", 1), ("vulkan", 0)])
-def test_as_the_reference_kernels(
-    backend: str, index: int, dtype: DType, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_as_the_reference_kernels(backend: str, index: int, dtype: DType) -> None:
     cases = SCALES_CASES + (ONLY_U8 if dtype is DType.U8 else ())
     writing = Writing(dtype, np.random.default_rng(2))
     for case in cases:

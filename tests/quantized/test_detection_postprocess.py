@@ -132,9 +132,8 @@ def test_shapes_that_do_not_fit(shapes: tuple[tuple[int, ...], ...]) -> None:
         builtin_ops()[OP].infer(PLAIN, operands)
 
 
-def test_on_the_tensors_of_a_real_detector(model_path: Callable[[str], Path]) -> None:
+def test_on_the_tensors_of_a_real_detector(model_path: Callable[[str], Path], litert: Any) -> None:
     """LiteRT's own boxes and scores, quantized with many ties, give LiteRT's detections."""
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     path = model_path("ssd_mobilenet_v1_coco_quant")
     theirs = litert.Interpreter(str(path), experimental_preserve_all_tensors=True)
     theirs.allocate_tensors()

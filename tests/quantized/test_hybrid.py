@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -112,8 +112,7 @@ def draw(rng: np.random.Generator, models: Sequence[Hybrid]) -> list[Array]:
 
 
 @pytest.mark.parametrize(("backend", "index"), DEVICES, ids=[f"{b}{i}" for b, i in DEVICES])
-def test_as_litert(backend: str, index: int, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_as_litert(backend: str, index: int) -> None:
     rng = np.random.default_rng(3)
     # Conformance has the kernels on every device; these two take long to compile.
     cases = CASES[2:3] if backend in {"opencl", "wgpu"} else CASES

@@ -209,14 +209,10 @@ RUNS = MODELS if os.environ.get("TFLGPU_TEST_EVERYTHING") else MODELS[1:]
 
 
 @pytest.mark.parametrize(("name", "integers", "most"), RUNS, ids=[m[0] for m in RUNS])
+@pytest.mark.needs("opencl")
 def test_a_real_model(
-    name: str,
-    integers: int,
-    most: int,
-    model_path: Callable[[str], Path],
-    require_backend: Callable[[str], Any],
+    name: str, integers: int, most: int, model_path: Callable[[str], Path]
 ) -> None:
-    require_backend("opencl")
     content = model_path(name).read_bytes()
     rng = np.random.default_rng(4)
     with tflgpu.GpuDelegate(

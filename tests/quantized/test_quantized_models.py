@@ -195,11 +195,9 @@ def test_no_further_from_litert_than_its_own_engines_are(
 @pytest.mark.parametrize(
     "model", [m for m in MODELS if m.name in QUICK or EVERYTHING], ids=lambda m: m.name
 )
-def test_photographs_in_both_hosts(
-    model: Model, require_backend: Callable[[str], Any], model_path: Callable[[str], Path]
-) -> None:
+@pytest.mark.needs("opencl")
+def test_photographs_in_both_hosts(model: Model, model_path: Callable[[str], Path]) -> None:
     """No further from LiteRT's reference kernels than 1.5 times its XNNPACK kernels are."""
-    require_backend("opencl")
     content = model.content(model_path(model.name))
     kernels = litert.OpResolverType.BUILTIN_REF
     plain = litert.Interpreter(model_content=content, experimental_op_resolver_type=kernels)

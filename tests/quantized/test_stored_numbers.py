@@ -3,7 +3,7 @@ bit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.quantized.quantized_cases import CASES as SINGLE
 from tests.quantized.quantized_cases import Built, Case, build
-from tests.running import allocate_and_run, side_by_side
+from tests.running import allocate_and_run, first_results, side_by_side
 from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
@@ -59,8 +59,7 @@ MODELS: dict[str, tuple[list[TensorSpec], OperatorSpec, list[int]]] = {
 
 
 def run(interpreter: Any) -> list[Any]:
-    allocate_and_run(interpreter, {0: X})
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+    return first_results(interpreter, {0: X})
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -406,10 +405,7 @@ def test_on_the_cpu(case: Case, dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d.value))
 @pytest.mark.parametrize("case", SINGLE, ids=lambda c: c.id)
 @pytest.mark.parametrize("backend", ["vulkan"])  # PoCL takes three times as long to compile them
-def test_on_a_device(
-    case: Case, dtype: DType, backend: str, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_on_a_device(case: Case, dtype: DType, backend: str) -> None:
     built = build(case, dtype, seed=1)
     with tflgpu.GpuDelegate(backend=backend) as delegate:
         interpreter = tflgpu.Interpreter(

@@ -16,7 +16,7 @@ from tflgpu.errors import DeviceError, InputError, NotAllocatedError, OptionErro
 from tflgpu.runtime.reference import ReferenceRecording
 
 from tests.recovery import recovery_models as models
-from tests.running import set_and_run
+from tests.running import raising, set_and_run
 
 BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
 ROWS = 70  # 280 KiB: results that are lent where a device can
@@ -50,10 +50,8 @@ def ready(delegate: Any, content: bytes | None = None, most: int = 3) -> Any:
 
 
 @pytest.mark.parametrize("wait", ["active", "passive"])
-def test_no_thread_is_needed_however_runs_are_waited_for(
-    wait: str, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_no_thread_is_needed_however_runs_are_waited_for(wait: str) -> None:
     with (
         tflgpu.GpuDelegate(backend="vulkan", wait_type=wait) as made,
         ready(made) as interpreter,
@@ -99,11 +97,9 @@ def test_a_tensor_that_is_two_outputs_is_two_results() -> None:
             np.testing.assert_array_equal(got, wanted)
 
 
-def test_they_are_in_flight_together(
-    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.needs("vulkan")
+def test_they_are_in_flight_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device comes to no end before three runs were submitted."""
-    require_backend("vulkan")
     from tflgpu_vulkan.recording import VulkanRecording
 
     is_over, go_on = VulkanRecording._is_over, threading.Event()
@@ -130,9 +126,49 @@ def test_awaiting(delegate: Any) -> None:
             np.testing.assert_array_equal(found, expected(number(n)))
 
 
-@pytest.mark.parametrize("way", ["cpu", "divided"])
-def test_where_the_cpu_takes_part(way: str, require_backend: Callable[[str], Any]) -> None:
+def test_a_coroutine_leaves_the_waiting_to_the_driver(
+    monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
+) -> None:
+    """It does not ask again and again, others go on meanwhile, and ending the wait ends no run."""
     require_backend("vulkan")
+    from tflgpu_vulkan.recording import VulkanRecording
+
+    go_on, asked, sleep = threading.Event(), [], VulkanRecording._sleep
+
+    def wait_and_sleep(recording: Any) -> None:
+        assert go_on.wait(60)
+        sleep(recording)
+
+    def ask(_: Any) -> bool:
+        asked.append(1)
+        return go_on.is_set()
+
+    async def main(interpreter: Any) -> Any:
+        runs = [interpreter.invoke_async({0: number(n)}) for n in range(2)]
+        waiting = [asyncio.ensure_future(run) for run in runs]
+        await asyncio.sleep(0)
+        assert asked
+        for _ in range(100):
+            await asyncio.sleep(0)
+            assert not any(run.done() for run in runs)
+        count = len(asked)
+        await asyncio.sleep(0.05)
+        assert len(asked) == count
+        waiting[0].cancel()
+        await asyncio.wait(waiting[:1])
+        go_on.set()
+        return runs[0].results()[0], (await waiting[1])[0]
+
+    monkeypatch.setattr(VulkanRecording, "_is_over", ask)
+    monkeypatch.setattr(VulkanRecording, "_sleep", wait_and_sleep)
+    with tflgpu.GpuDelegate(backend="vulkan") as delegate, ready(delegate) as interpreter:
+        for n, found in enumerate(asyncio.run(main(interpreter))):
+            np.testing.assert_array_equal(found, expected(number(n)))
+
+
+@pytest.mark.parametrize("way", ["cpu", "divided"])
+@pytest.mark.needs("vulkan")
+def test_where_the_cpu_takes_part(way: str) -> None:
     if way == "cpu":
         with ready(None) as interpreter:
             runs = [interpreter.invoke_async({0: number(n)}) for n in range(5)]
@@ -200,11 +236,9 @@ def test_other_shapes(delegate: Any) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "cpu", "retry"])
-def test_a_run_fails(
-    on_error: str, require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.needs("vulkan")
+def test_a_run_fails(on_error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that failed says so, or is made again; the others have their results."""
-    require_backend("vulkan")
     from tflgpu_vulkan.recording import VulkanRecording
 
     end, fails = VulkanRecording._end, {3}
@@ -244,15 +278,12 @@ def test_closing_gives_results_to_who_has_the_runs(delegate: Any) -> None:
 
 
 def test_an_error_of_a_plugin_s_is_told_and_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(recording: Any) -> None:
-        raise AttributeError("oops")
-
     with tflgpu.Interpreter(
         model_content=models.large(ROWS), experimental_delegates=[], cpu_backend="cpu_ref"
     ) as interpreter:
         interpreter.allocate_tensors()
         with monkeypatch.context() as patch:
-            patch.setattr(ReferenceRecording, "_compute", fails)
+            patch.setattr(ReferenceRecording, "_compute", raising(AttributeError("oops")))
             run = interpreter.invoke_async({0: number(1)})
             for _ in range(2):
                 with pytest.raises(AttributeError, match="oops"):

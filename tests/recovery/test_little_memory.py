@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,7 @@ SCRIPT = Path(__file__).with_name("little_memory.py")
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's /proc")
 @pytest.mark.parametrize(("backend", "mib", "when"), CASES)
-def test_a_driver_is_not_asked(
-    backend: str, mib: int, when: str, require_backend: Callable[[str], Any], tmp_path: Path
-) -> None:
-    require_backend(backend)
+def test_a_driver_is_not_asked(backend: str, mib: int, when: str, tmp_path: Path) -> None:
     # Nothing compiled is at hand, so that a driver would compile.
     cold = {"TFLGPU_CACHE_DIR": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path),
             "TFLGPU_DEFAULT_DELEGATE": "1"}  # fmt: skip
@@ -53,10 +49,10 @@ def test_room(monkeypatch: pytest.MonkeyPatch) -> None:
         room.check_room("x", 1001)
 
 
+@pytest.mark.needs("opencl")
 def test_a_buffer_in_memory_of_the_process_is_asked_for_too(
-    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    require_backend("opencl")
     with tflgpu.GpuDelegate(backend="opencl") as delegate:
         device: Any = delegate.device
         if device.caps.is_gpu:

@@ -26,7 +26,7 @@ from tflgpu.runtime.opened_device import OpenedDevice
 
 from tests.recovery import recovery_models as models
 from tests.recovery.recovery_models import step
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, raising, set_and_run
 from tests.small_models import small_model
 from tests.watched_device import WatchedDevice
 
@@ -218,18 +218,13 @@ def test_the_default_delegate(
 
 
 @pytest.mark.parametrize("way", ["given", "default"])
-def test_reading_results_fails(
-    way: str, monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
-) -> None:
+@pytest.mark.needs("wgpu")
+def test_reading_results_fails(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large result was lent, and is asked for again: the device is to fetch it once more and
     fails. The run is made again where its inputs are still there. (Drivers of the other APIs that
     compute on a CPU have results in host memory, where nothing is to be fetched.)"""
-    require_backend("wgpu")
     monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
     monkeypatch.setenv("TFLGPU_BACKEND", "wgpu")
-
-    def gone(*_: Any) -> None:
-        raise DeviceError("gone")
 
     x = np.random.default_rng(1).normal(size=(300, 1024)).astype(np.float32)
     given = [tflgpu.GpuDelegate(backend="wgpu")] if way == "given" else None
@@ -248,7 +243,7 @@ def test_reading_results_fails(
             first = results()
             first[...] = 0
             with monkeypatch.context() as patched:
-                patched.setattr(OutputSets, "settle", gone)
+                patched.setattr(OutputSets, "settle", raising(DeviceError("gone")))
                 if change:
                     interpreter.set_tensor(0, x + 1)
                 if way == "given":
@@ -264,12 +259,10 @@ def test_reading_results_fails(
 
 
 @pytest.mark.parametrize("way", ["set", "bound"])
-def test_results_of_other_inputs_are_never_given(
-    way: str, monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
-) -> None:
+@pytest.mark.needs("wgpu")
+def test_results_of_other_inputs_are_never_given(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs were set since, or changed where they are bound: the run cannot be made again, so its
     results are lost."""
-    require_backend("wgpu")
     x = np.ones((300, 1024), np.float32)
     with tflgpu.GpuDelegate(backend="wgpu", on_error="cpu") as delegate:
         interpreter = tflgpu.Interpreter(
@@ -289,11 +282,7 @@ def test_results_of_other_inputs_are_never_given(
             else:
                 interpreter.set_tensor(0, x * 5)
             with monkeypatch.context() as patched:
-
-                def gone(*_: Any) -> None:
-                    raise DeviceError("gone")
-
-                patched.setattr(OutputSets, "settle", gone)
+                patched.setattr(OutputSets, "settle", raising(DeviceError("gone")))
                 with pytest.raises(DeviceError, match="gone"):
                     interpreter.get_tensor(2)
             with pytest.raises(StateError, match="no results"):
@@ -324,11 +313,10 @@ def model() -> bytes:
 
 @pytest.mark.parametrize("lost", [False, True], ids=["failed", "lost"])
 @pytest.mark.parametrize("on_error", [None, "cpu", "retry"])
+@pytest.mark.needs("litert")
 def test_a_run_fails(
-    on_error: str | None, lost: bool, monkeypatch: pytest.MonkeyPatch,
-    require_backend: Callable[[str], Any],
+    on_error: str | None, lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    require_backend("litert")
     from ai_edge_litert.interpreter import Interpreter
     from tflgpu_cpu_ref.device import CpuRefDevice
     from tflgpu_cpu_ref.recording import CpuRefRecording
@@ -370,10 +358,8 @@ def test_a_run_fails(
         assert counts["opened"] == (2 if lost and on_error != "cpu" else 1)
 
 
-def test_a_lost_device_is_opened_anew_as_often_as_it_takes(
-    monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend("litert")
+@pytest.mark.needs("litert")
+def test_a_lost_device_is_opened_anew_as_often_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     from ai_edge_litert.interpreter import Interpreter
 
     faults = WatchedDevice(monkeypatch)
@@ -504,10 +490,7 @@ def compiled(delegate: tflgpu.GpuDelegate) -> None:
 
 @pytest.mark.parametrize("wait", ["passive", "active"])
 @pytest.mark.parametrize("backend", RECORDINGS)
-def test_a_run_that_takes_too_long(
-    backend: str, wait: str, hangs: Any, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_a_run_that_takes_too_long(backend: str, wait: str, hangs: Any) -> None:
     with tflgpu.GpuDelegate(backend=backend) as plain:
         compiled(plain)
     stuck = hangs(backend)
@@ -536,10 +519,8 @@ def test_a_run_that_takes_too_long(
 
 
 @pytest.mark.parametrize("on_error", ["cpu", "retry"])
-def test_another_try_or_the_cpu(
-    on_error: str, hangs: Any, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_another_try_or_the_cpu(on_error: str, hangs: Any) -> None:
     stuck = hangs("vulkan")
     with (
         tflgpu.GpuDelegate(backend="vulkan", run_timeout=SECONDS, on_error=on_error) as delegate,

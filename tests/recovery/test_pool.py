@@ -31,8 +31,7 @@ def check(found: Any, n: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["vulkan", "opencl", "wgpu"])
-def test_many_threads(backend: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_many_threads(backend: str) -> None:
     with tflgpu.Pool(MODEL, devices=[0], backend=backend, size=3) as pool:
         answered = []
 
@@ -179,10 +178,9 @@ def test_mistakes() -> None:
 
 @pytest.mark.parametrize("backend", ["vulkan", "opencl"])
 def test_as_many_runs_are_in_flight_as_there_are_copies(
-    backend: str, require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits is answered by one thread, which begins the next before it waits for the last."""
-    require_backend(backend)
     begin, finish, seen = Model._begin, Model._finish, []
     # What is submitted late would find nobody at work, and another thread would answer it.
     submitted = threading.Event()

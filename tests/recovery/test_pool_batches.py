@@ -23,6 +23,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import raising
 from tests.small_models import small_model, tensor_of
 
 TABLE = np.arange(20, dtype=np.float32).reshape(5, 4) + 1
@@ -119,8 +120,7 @@ def test_after_the_deadline_what_has_come(
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "vulkan"])
-def test_many_callers(backend: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_many_callers(backend: str) -> None:
     with pool_of(backend=backend, batch=8, size=2, deadline=0.002) as pool:
 
         def call(caller: int) -> None:
@@ -200,7 +200,6 @@ def test_in_the_order_in_which_they_came(monkeypatch: pytest.MonkeyPatch) -> Non
             pool(image(99), timeout=0.01)
         assert futures[2].cancel()
         go_on.set()
-        wait(futures, 30)
         for n, future in enumerate(futures):
             if n != 2:
                 check(future.result(30), n)
@@ -249,9 +248,9 @@ def test_closing_does_not_wait_for_the_deadline() -> None:
         waiting.result(30)
 
 
-def test_several_devices_share(require_backend: Callable[[str], Any]) -> None:
+@pytest.mark.needs("vulkan")
+def test_several_devices_share() -> None:
     """Each of two devices has a batch while the other one is at work."""
-    require_backend("vulkan")
     used, together, both = set(), Model._together, threading.Barrier(2)
 
     def spy(self: Model, parts: Sequence[Any], placed: Sequence[bool]) -> Any:
@@ -351,14 +350,10 @@ class Interrupted(BaseException):
     """What a signal's handler raises here."""
 
 
-def interrupt(*_: Any) -> None:
-    raise Interrupted
-
-
 @pytest.fixture
 def interrupt_main() -> Iterator[Callable[[], None]]:
     """Lets a signal's handler raise in the main thread."""
-    before = signal.signal(signal.SIGUSR1, interrupt)
+    before = signal.signal(signal.SIGUSR1, raising(Interrupted))
     main = threading.get_ident()
     yield lambda: signal.pthread_kill(main, signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, before)

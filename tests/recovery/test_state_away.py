@@ -245,10 +245,8 @@ def test_a_device_that_nobody_asked_for_has_no_state_of_its_own(
         assert not device.fails
 
 
-def test_a_thousand_calls_are_as_litert_computes_them(
-    streaming: Callable[..., Any], require_backend: Callable[[str], object]
-) -> None:
-    require_backend("opencl")
+@pytest.mark.needs("opencl")
+def test_a_thousand_calls_are_as_litert_computes_them(streaming: Callable[..., Any]) -> None:
     interpreter = streaming(0, backend="opencl", device=0)
     other = LiteRT(model_content=models.keeps_state(), experimental_preserve_all_tensors=True)
     other.allocate_tensors()

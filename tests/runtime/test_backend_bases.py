@@ -18,7 +18,7 @@ from tflgpu.backend_kit.kept_kernels import KeptKernels
 from tflgpu.backend_kit.listing import Listing, vendor_named
 from tflgpu.backend_kit.pools import MemoryPool
 from tflgpu.cache.disk_cache import DiskCache
-from tflgpu.conformance.plans import affine
+from tflgpu.conformance.plans import add, affine, dispatch
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.contract.memory_use import Use
 from tflgpu.errors import DeviceError
@@ -125,7 +125,6 @@ def test_counted_goes_with_its_last_user() -> None:
 
 def test_constants_are_no_hazard() -> None:
     from tflgpu.compiler.plan import ConstRef, InputRef, OutputRef
-    from tflgpu.conformance.plans import add, dispatch
 
     refs = [InputRef(0), ConstRef(0), OutputRef(0)]
     found = access_of(dispatch(add(8), 8, refs), [(1, 0, 32), (2, 0, 32), (3, 0, 32)])

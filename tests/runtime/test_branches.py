@@ -15,22 +15,25 @@ def swish(net: Net, x: Value) -> Value:
     return net.op("MUL", [x, net.op("LOGISTIC", [x], x.shape)], x.shape)
 
 
+@pytest.fixture
+def net() -> Net:
+    return Net()
+
+
 def ops(net: Net, *outputs: Value, caps: DeviceCaps | None = None) -> list[str]:
     """What each kernel computes."""
     plan = net.plan(*outputs, caps=caps)
     return [d.label.replace("#new ", "") for d in plan.dispatches]
 
 
-def test_swish_joins_a_convolution(device: Device) -> None:
-    net = Net()
+def test_swish_joins_a_convolution(device: Device, net: Net) -> None:
     y = swish(net, net.conv(net.input(1, 3, 5, 6), 7))
     assert ops(net, y) == ["CONV_2D + LOGISTIC + MUL"]
     assert net.plan(y).arena_bytes == 0
     _run(device, net, net.plan(y))
 
 
-def test_one_after_another_and_longer_branches(device: Device) -> None:
-    net = Net()
+def test_one_after_another_and_longer_branches(device: Device, net: Net) -> None:
     x = swish(net, net.conv(net.input(1, 3, 5, 6), 7))
     skip = net.input(*x.shape)
     long = net.op("TANH", [net.op("SUB", [skip, net.op("EXP", [x], x.shape)], x.shape)], x.shape)
@@ -39,9 +42,8 @@ def test_one_after_another_and_longer_branches(device: Device) -> None:
     _run(device, net, net.plan(y))
 
 
-def test_two_branches_meet(device: Device) -> None:
+def test_two_branches_meet(device: Device, net: Net) -> None:
     """Neither operand of the last node is the value that both begin with."""
-    net = Net()
     x = net.conv(net.input(1, 3, 5, 6), 7)
     left = net.op("RELU", [x], x.shape)
     right = net.op("NEG", [net.op("EXP", [x], x.shape)], x.shape)
@@ -50,8 +52,7 @@ def test_two_branches_meet(device: Device) -> None:
     _run(device, net, net.plan(y))
 
 
-def test_branches_within_branches(device: Device) -> None:
-    net = Net()
+def test_branches_within_branches(device: Device, net: Net) -> None:
     x = net.conv(net.input(1, 3, 5, 6), 7)
     inner = swish(net, net.op("TANH", [x], x.shape))
     y = net.op("ADD", [inner, x], x.shape)
@@ -60,8 +61,7 @@ def test_branches_within_branches(device: Device) -> None:
 
 
 @pytest.mark.parametrize("kept", ["output", "reader", "reader of a branch"])
-def test_what_others_read_stays(device: Device, kept: str) -> None:
-    net = Net()
+def test_what_others_read_stays(device: Device, kept: str, net: Net) -> None:
     x = net.conv(net.input(1, 3, 5, 6), 7)
     gate = net.op("LOGISTIC", [x], x.shape)
     y = net.op("MUL", [x, gate], x.shape)
@@ -74,9 +74,8 @@ def test_what_others_read_stays(device: Device, kept: str) -> None:
     _run(device, net, net.plan(y, other))
 
 
-def test_a_branch_that_grows_stays_apart(device: Device) -> None:
+def test_a_branch_that_grows_stays_apart(device: Device, net: Net) -> None:
     """The gate is broadcast: what meets in the end is larger than what the branches begin with."""
-    net = Net()
     x = net.conv(net.input(1, 1, 1, 6), 7)
     wide = net.op("ADD", [net.op("EXP", [x], x.shape), net.input(1, 3, 5, 7)], (1, 3, 5, 7))
     y = net.op("MUL", [x, wide], (1, 3, 5, 7))
@@ -85,10 +84,9 @@ def test_a_branch_that_grows_stays_apart(device: Device) -> None:
 
 
 def test_a_cut_falls_where_no_value_is_needed_behind_it(
-    device: Device, monkeypatch: pytest.MonkeyPatch
+    device: Device, monkeypatch: pytest.MonkeyPatch, net: Net
 ) -> None:
     """A kernel that is too much is cut in front of a branch or behind it, never within."""
-    net = Net()
     x = net.op("NEG", [net.conv(net.input(1, 3, 5, 6), 7)], (1, 3, 5, 7))
     y = net.op("ABS", [swish(net, swish(net, x))], x.shape)
     whole = "CONV_2D + NEG + LOGISTIC + MUL + LOGISTIC + MUL + ABS"

@@ -217,10 +217,7 @@ def _outputs(content: bytes, delegates: Any) -> tuple[list[Any], Any]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("graph", ["chain", "diamonds", "ADD_N"])
-def test_it_runs_on_the_device_and_is_right(
-    backend: str, graph: str, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_it_runs_on_the_device_and_is_right(backend: str, graph: str) -> None:
     content = GRAPHS[graph]()
     expected, _ = _outputs(content, None)
     device = 1 if backend == "cpu_ref" else 0

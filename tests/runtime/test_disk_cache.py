@@ -18,6 +18,8 @@ import pytest
 from tflgpu.cache import disk_cache
 from tflgpu.cache.disk_cache import DiskCache
 
+from tests.running import raising
+
 CONTENT = bytes(range(256)) * 3
 POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has other access rules")
 AS_ROOT = pytest.mark.skipif(
@@ -136,11 +138,10 @@ class TestEntries:
     ) -> None:
         cache.store("key", CONTENT)
 
-        def lacking(path: str, most: int) -> bytes:
-            raise OSError(error, os.strerror(error))
-
         with monkeypatch.context() as patch:
-            patch.setattr(disk_cache.whole_file, "content", lacking)
+            patch.setattr(
+                disk_cache.whole_file, "content", raising(OSError(error, os.strerror(error)))
+            )
             assert cache.load("key") is None
         assert cache.load("key") == CONTENT
 

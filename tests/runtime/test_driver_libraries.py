@@ -122,10 +122,8 @@ def test_what_cannot_be_kept_apart_is_not_loaded(
     ],
 )
 def test_drivers_are_found_where_the_loaders_find_them(
-    backend: str, environment: Mapping[str, str], libraries: Path,
-    require_backend: Callable[[str], Any],
+    backend: str, environment: Mapping[str, str], libraries: Path
 ) -> None:  # fmt: skip
-    require_backend(backend)
     folder = libraries / "share/vulkan/icd.d"
     folder.mkdir(parents=True, exist_ok=True)
     text = (libraries / "driver.json").read_text(encoding="utf-8")
@@ -185,10 +183,7 @@ TENSORFLOW = "import tensorflow\nassert tensorflow.constant([1.0]).numpy() == 1\
     ],
     ids=["first", "later"],
 )
-def test_tensorflow_may_be_in_the_process(
-    program: str, backend: str, tmp_path: Path, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_tensorflow_may_be_in_the_process(program: str, backend: str, tmp_path: Path) -> None:
     nothing_kept = {"TFLGPU_CACHE_DIR": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / "pocl"),
                     "MESA_SHADER_CACHE_DISABLE": "1"}  # fmt: skip
     run(f"backend = {backend!r}\n" + program, nothing_kept)

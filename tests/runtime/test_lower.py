@@ -59,6 +59,11 @@ class Net:
         return [env[v.id] for v in self.graph.outputs]
 
 
+@pytest.fixture
+def net() -> Net:
+    return Net()
+
+
 def _run(device: Device, net: Net, plan: Plan) -> None:
     rng = np.random.default_rng(3)
     arrays = [rng.uniform(-1, 1, v.shape).astype(np.float32) for v in net.graph.inputs]
@@ -71,8 +76,7 @@ def _run(device: Device, net: Net, plan: Plan) -> None:
     recording.close()
 
 
-def test_a_chain_joins_the_store_of_its_producer(device: Device) -> None:
-    net = Net()
+def test_a_chain_joins_the_store_of_its_producer(device: Device, net: Net) -> None:
     x = net.input(1, 3, 5, 6)
     y = net.conv(x, 7)
     z = net.op(
@@ -89,8 +93,7 @@ def x_like(net: Net, value: Value) -> Value:
     return net.input(*value.shape)
 
 
-def test_fused_and_unfused_agree(device: Device) -> None:
-    net = Net()
+def test_fused_and_unfused_agree(device: Device, net: Net) -> None:
     x = net.input(2, 3, 4, 5)
     a, b = net.conv(x, 9), net.conv(x, 9)
     total = net.op("TANH", [net.op("ADD", [a, b], a.shape)], a.shape)
@@ -100,8 +103,7 @@ def test_fused_and_unfused_agree(device: Device) -> None:
     _run(device, net, apart)
 
 
-def test_a_value_with_two_readers_is_not_swallowed(device: Device) -> None:
-    net = Net()
+def test_a_value_with_two_readers_is_not_swallowed(device: Device, net: Net) -> None:
     x = net.input(1, 2, 3, 4)
     y = net.conv(x, 8)
     plan = net.plan(net.op("RELU", [y], y.shape), net.op("NEG", [y], y.shape))
@@ -109,8 +111,7 @@ def test_a_value_with_two_readers_is_not_swallowed(device: Device) -> None:
     _run(device, net, plan)
 
 
-def test_an_output_in_the_middle_of_a_chain_is_kept(device: Device) -> None:
-    net = Net()
+def test_an_output_in_the_middle_of_a_chain_is_kept(device: Device, net: Net) -> None:
     x = net.input(1, 2, 3, 4)
     y = net.conv(x, 8)
     plan = net.plan(y, net.op("RELU", [y], y.shape))
@@ -118,8 +119,7 @@ def test_an_output_in_the_middle_of_a_chain_is_kept(device: Device) -> None:
     _run(device, net, plan)
 
 
-def test_broadcast_operands_join_but_a_growing_result_does_not(device: Device) -> None:
-    net = Net()
+def test_broadcast_operands_join_but_a_growing_result_does_not(device: Device, net: Net) -> None:
     x = net.input(2, 3, 5, 6)
     vector = net.input(6)
     grown = net.input(4, 2, 3, 5, 6)
@@ -132,9 +132,8 @@ def test_broadcast_operands_join_but_a_growing_result_does_not(device: Device) -
 
 @pytest.mark.parametrize(("channels", "dispatches"), [(8, 2), (6, 3)])
 def test_a_reshape_is_free_where_the_bytes_agree(
-    device: Device, channels: int, dispatches: int
+    device: Device, channels: int, dispatches: int, net: Net
 ) -> None:
-    net = Net()
     x = net.input(1, 2, 3, 4)
     y = net.conv(x, channels)
     flat = net.op("RESHAPE", [y], (1, 1, 3, 2 * channels), new_shape=(1, 1, 3, 2 * channels))
@@ -143,8 +142,7 @@ def test_a_reshape_is_free_where_the_bytes_agree(
     _run(device, net, plan)
 
 
-def test_a_reshape_into_an_output_lands_in_the_output(device: Device) -> None:
-    net = Net()
+def test_a_reshape_into_an_output_lands_in_the_output(device: Device, net: Net) -> None:
     x = net.input(1, 2, 3, 4)
     y = net.conv(x, 5)
     plan = net.plan(net.op("RESHAPE", [y], (30,), new_shape=(30,)))
@@ -153,16 +151,14 @@ def test_a_reshape_into_an_output_lands_in_the_output(device: Device) -> None:
     _run(device, net, plan)
 
 
-def test_a_reshape_from_input_to_output_is_a_copy(device: Device) -> None:
-    net = Net()
+def test_a_reshape_from_input_to_output_is_a_copy(device: Device, net: Net) -> None:
     x = net.input(2, 3)
     plan = net.plan(net.op("RESHAPE", [x], (3, 2), new_shape=(3, 2)))
     assert len(plan.dispatches) == 1
     _run(device, net, plan)
 
 
-def test_chains_stop_where_a_kernel_would_bind_too_much(device: Device) -> None:
-    net = Net()
+def test_chains_stop_where_a_kernel_would_bind_too_much(device: Device, net: Net) -> None:
     x = net.input(1, 2, 3, 4)
     y = net.conv(x, 4)
     for _ in range(12):

@@ -22,7 +22,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run, set_and_run
+from tests.running import first_results, results, set_and_run
 from tests.small_models import small_model, tensor_of
 
 DEVICES = {"cpu_ref": 1, "opencl": 0, "vulkan": 0, "wgpu": 0}
@@ -34,8 +34,7 @@ WIDE = 67
 @pytest.fixture(params=DEVICES)
 def backend(request: pytest.FixtureRequest, require_backend: Callable[[str], Any]) -> str:
     require_backend(request.param)
-    name: str = request.param
-    return name
+    return request.param
 
 
 @pytest.fixture
@@ -175,9 +174,9 @@ def test_no_estimate(require_backend: Callable[[str], Any]) -> None:
         tflgpu.estimate(dense(), delegate=delegate, backend="cpu_ref")
 
 
-def test_no_estimate_of_branches(require_backend: Callable[[str], Any]) -> None:
+@pytest.mark.needs("litert")
+def test_no_estimate_of_branches() -> None:
     """LiteRT knows their shapes, so that there is a graph; but a device runs what is in them."""
-    require_backend("litert")
     x, y, c = TensorSpec("x", (2,)), TensorSpec("y", (2,)), TensorSpec("c", (), DType.BOOL)
     one = SubgraphSpec([x, y], [OperatorSpec("NEG", {}, (0,), (1,))], (0,), (1,))
     chosen = {"then_subgraph_index": 1, "else_subgraph_index": 1}
@@ -396,11 +395,9 @@ def test_a_model_runs_in_several_arenas(
         interpreter.allocate_tensors()
         assert interpreter.report.fully_delegated
         for _ in range(2):
-            set_and_run(interpreter, {0: x})
-            y = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+            y = results(interpreter, {0: x})[0]
     with tflgpu.Interpreter(model_content=model) as reference:
-        allocate_and_run(reference, {0: x})
-        want = reference.get_tensor(reference.get_output_details()[0]["index"])
+        want = first_results(reference, {0: x})[0]
     np.testing.assert_allclose(y, want, atol=1e-5)
     (made,) = plans
     if not guard_bands:

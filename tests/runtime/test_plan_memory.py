@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -301,10 +301,7 @@ def test_isinstance_is_not_for_what_may_be_handed_on() -> None:
 
 
 @pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
-def test_a_delegates_device_counts_memory_and_keeps_code(
-    backend: str, require_backend: Callable[[str], object]
-) -> None:
-    require_backend(backend)
+def test_a_delegates_device_counts_memory_and_keeps_code(backend: str) -> None:
     with GpuDelegate(backend=backend, allow_fallback=False) as delegate:
         assert offers(delegate.device, CountsMemory)
         assert offers(delegate.device, KeepsCode)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -27,7 +26,7 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
-from tests.running import set_and_run
+from tests.running import raising, set_and_run
 from tests.small_models import small_model, tensor_of
 
 KERNELS = {"backend": "cpu_ref", "device": 1}
@@ -69,8 +68,7 @@ def three() -> bytes:
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
-def test_the_parts_are_the_run(backend: str, require_backend: Callable[[str], Any]) -> None:
-    require_backend(backend)
+def test_the_parts_are_the_run(backend: str) -> None:
     options = KERNELS if backend == "cpu_ref" else {"backend": backend}
     found = profiled(load_digits().model, **options)
     if found.no_times:
@@ -228,10 +226,7 @@ def test_what_cannot_be_profiled() -> None:
 
 
 def test_a_run_that_fails_is_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self: CpuRefRecording) -> Any:
-        raise DeviceError("the cable is out")
-
-    monkeypatch.setattr(CpuRefRecording, "_profile", failing)
+    monkeypatch.setattr(CpuRefRecording, "_profile", raising(DeviceError("the cable is out")))
     with pytest.raises(DeviceError, match="the cable is out"):
         profiled(three(), **KERNELS)
     with pytest.raises(DeviceError, match="failed while it was profiled"):
@@ -257,10 +252,7 @@ def test_after_a_profile_runs_are_plain_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
-def test_limits_are_measured_once(
-    backend: str, require_backend: Callable[[str], Any], tmp_path: Any, monkeypatch: Any
-) -> None:
-    require_backend(backend)
+def test_limits_are_measured_once(backend: str, tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(limits, "_LARGEST", 4 << 20)
     with tflgpu.GpuDelegate(backend=backend) as delegate:
         device: Any = delegate.device

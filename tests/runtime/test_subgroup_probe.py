@@ -15,6 +15,8 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.language.subgroup import LARGEST
 from tflgpu_cpu_ref.device import CAPS, CpuRefDevice
 
+from tests.running import raising
+
 
 class Subgroups:
     """The interpreter's device with subgroups of its own: ``moved(mask, i)`` says whose value an
@@ -93,10 +95,7 @@ def test_one_wrong_result_counts() -> None:
 def test_a_device_that_fails_has_none(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "tflgpu")
 
-    def moved(mask: int, i: Array, one_axis: bool) -> Array:
-        raise error
-
-    assert probe_shuffle(Subgroups(moved), 32) == 0
+    assert probe_shuffle(Subgroups(raising(error)), 32) == 0
     assert str(error) in caplog.text
 
 

@@ -1,6 +1,6 @@
 """Damaged files of saved models: each is made anew with the right results, or read with them.
 
-    python tests/saved/damage.py --count 5000 --seed 1
+    python -m tests.saved.damage --count 5000 --seed 1
 
 Each case starts a small model from a folder whose file was damaged: bytes flipped, cut, doubled,
 spliced or swapped at random. A start from it must give the bits that the model gives, and leave a
@@ -128,8 +128,7 @@ def start(model: bytes, delegate: GpuDelegate) -> bytes:
         interpreter.allocate_tensors()
         interpreter.set_tensor(0, np.linspace(-1, 1, 35, dtype=np.float32).reshape(7, 5))
         interpreter.invoke()
-        found: bytes = interpreter.get_tensor(4).tobytes()
-        return found
+        return interpreter.get_tensor(4).tobytes()
 
 
 def run(

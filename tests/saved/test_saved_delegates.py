@@ -57,11 +57,9 @@ def assert_same(mine: Any, theirs: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
 def test_nothing_is_printed_again(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    require_backend: Callable[[str], Any],
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """The file has the code of kernels, and their statements are not even read."""
-    require_backend(backend)
     model, path = convolved(), tmp_path / "m.tflgpu"
     with tflgpu.GpuDelegate(backend=backend) as delegate:
         delegate.save(model, path)
@@ -73,12 +71,10 @@ def test_nothing_is_printed_again(
 
 @pytest.mark.parametrize("backend", ["vulkan", "wgpu"])
 def test_guard_bands_have_code_of_their_own(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    require_backend: Callable[[str], Any],
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """It is printed from the kernels' statements, which a file has: compiling again might give
     others in a later release."""
-    require_backend(backend)
     model, path = convolved(), tmp_path / "m.tflgpu"
     with tflgpu.GpuDelegate(backend=backend) as delegate:
         delegate.save(model, path)
@@ -151,9 +147,8 @@ def test_a_folder_keeps_nothing_from_one_release_to_the_next(
 
 
 def test_litert_s_interpreter_uses_a_folder_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, litert: Any
 ) -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter")
 
     def started() -> bytes:
         delegate = tflgpu.GpuDelegate(**REF)
@@ -164,8 +159,7 @@ def test_litert_s_interpreter_uses_a_folder_too(
         )
         allocate_and_run(interpreter, {0: np.full((1, 7, 5, 3), 0.5, np.float32)})
         assert delegate.reports[-1].fully_delegated
-        found: bytes = interpreter.get_tensor(6).tobytes()
-        return found
+        return interpreter.get_tensor(6).tobytes()
 
     compiled = started()
     assert len(entries(tmp_path / "models")) == 1
@@ -180,10 +174,8 @@ def never(*_: Any) -> Any:
 @pytest.mark.parametrize(("backend", "device"), DEVICES)
 @pytest.mark.parametrize("precision", ["f32", "f32_f16"])
 def test_the_same_bits_and_report(
-    backend: str, device: int, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    require_backend: Callable[[str], Any],
+    backend: str, device: int, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    require_backend(backend)
     options: dict[str, Any] = {"backend": backend, "device": device, "precision": precision}
     model, path = convolved(), tmp_path / "m.tflgpu"
     with tflgpu.GpuDelegate(**options) as delegate:
@@ -206,10 +198,9 @@ def test_the_same_bits_and_report(
 )
 def test_real_models(
     backend: str, device: int, name: str, tmp_path: Path, model_path: Callable[[str], Path],
-    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """With variables, quantized, and with parts on the CPU."""
-    require_backend(backend)
     model, path = model_path(name), tmp_path / "m.tflgpu"
     with tflgpu.GpuDelegate(backend=backend, device=device) as delegate:
         delegate.save(model, path)

@@ -28,7 +28,7 @@ from tflgpu.saved.start import Start
 from tflgpu.saved.store import entries
 from tflgpu.tflite import build as building
 
-from tests.running import set_and_run
+from tests.running import raising, set_and_run
 from tests.saved.saved_models import convolved
 from tests.saved.test_saved_delegates import REF, assert_same, never, run
 from tests.small_models import small_model, tensor_of
@@ -89,9 +89,8 @@ def mixed_model() -> bytes:
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
 def test_the_second_start_builds_nothing(
     backend: str, device: Device, folder: Path, compiled: list[str],
-    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    require_backend(backend)
     which = {} if backend == "cpu_ref" else {"backend": backend, "device": 0}
     with device(**which) as delegate:
         first = run(convolved(), delegate)
@@ -161,8 +160,7 @@ def test_other_shapes_are_kept_beside(device: Device, folder: Path) -> None:
             assert interpreter.get_output_details()[0]["shape"].tolist() == [rows, 5]
             assert interpreter.get_input_details()[0]["shape"].tolist() == [rows, 5]
             set_and_run(interpreter, {0: np.arange(5 * rows, dtype=np.float32).reshape(rows, 5)})
-            found: bytes = interpreter.get_tensor(3).tobytes()
-            return found
+            return interpreter.get_tensor(3).tobytes()
 
     with device() as delegate:
         first = [result(delegate, rows) for rows in (3, 2, 7)]
@@ -251,12 +249,9 @@ def test_a_part_that_cannot_be_loaded_goes_to_the_cpu(
     with device() as delegate:
         first = run(model, delegate)
 
-    def lost(*_: Any, **__: Any) -> None:
-        raise DeviceError("no more memory")
-
     with device() as delegate:
         assert delegate.device is not None
-        monkeypatch.setattr(type(delegate.device), "load", lost)
+        monkeypatch.setattr(type(delegate.device), "load", raising(DeviceError("no more memory")))
         outputs, report = run(model, delegate)
     np.testing.assert_allclose(outputs[0], first[0][0], rtol=1e-5)
     assert report.delegated_nodes == 0
@@ -422,10 +417,7 @@ UNUSED = (
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan"])
-def test_it_imports_no_compiler(
-    backend: str, device: Device, tmp_path: Path, require_backend: Callable[[str], Any]
-) -> None:
-    require_backend(backend)
+def test_it_imports_no_compiler(backend: str, device: Device, tmp_path: Path) -> None:
     which: dict[str, Any] = {} if backend == "cpu_ref" else {"backend": backend, "device": 0}
     with device(**which) as delegate:
         run(convolved(), delegate)

@@ -25,6 +25,7 @@ from tflgpu.saved import store
 from tflgpu.saved.model import SUFFIX
 from tflgpu.saved.store import entries, fault, open_or_compile, prune
 
+from tests.running import raising
 from tests.saved.saved_models import FACTS, convolved, graph_of, target_of
 
 POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has other access rules")
@@ -162,10 +163,7 @@ def test_where_nothing_can_be_written_it_is_compiled(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    def full(*_: Any, **__: Any) -> None:
-        raise SavedModelError("no space left on device")
-
-    monkeypatch.setattr(store, "write_saved", full)
+    monkeypatch.setattr(store, "write_saved", raising(SavedModelError("no space left on device")))
     caplog.set_level(logging.WARNING)
     assert isinstance(opened(folder), Compiled)
     assert entries(folder) == []
@@ -333,12 +331,9 @@ def test_what_cannot_be_read_now_stays(
     opened(folder)
     before = only(folder).read_bytes()
 
-    def lacking(path: Path) -> memoryview:
-        raise OSError(error, os.strerror(error))
-
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(store, "drop", lambda path: pytest.fail("it was dropped"))
-        patch.setattr(whole_file, "mapped", lacking)
+        patch.setattr(whole_file, "mapped", raising(OSError(error, os.strerror(error))))
         opened(folder)
     assert "dropped" not in caplog.text
     assert only(folder).read_bytes() == before
@@ -357,10 +352,7 @@ def test_what_cannot_be_kept_is_said(
 ) -> None:
     """A folder is only there because somebody asked for it."""
 
-    def refuse(*given: object) -> None:
-        raise SavedModelError("a plugin has no sources")
-
-    monkeypatch.setattr(store, "key_of", refuse)
+    monkeypatch.setattr(store, "key_of", raising(SavedModelError("a plugin has no sources")))
     compiled = open_or_compile(graph_of(convolved()), target_of(), lambda: FACTS, tmp_path)
     assert compiled.plans
     assert "this model is not kept compiled: a plugin has no sources" in caplog.text

@@ -14,7 +14,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run
+from tests.running import first_results
 from tests.shapes.shape_models import const as constant
 from tests.shapes.shape_models import net
 
@@ -188,8 +188,7 @@ def upsampling(padding: int, told: tuple[int, ...], taps: int = 3) -> bytes:
 
 def ran(interpreter: Any, x: Array) -> Array:
     interpreter.resize_tensor_input(interpreter.get_input_details()[0]["index"], list(x.shape))
-    allocate_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
-    return np.array(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+    return np.array(first_results(interpreter, {interpreter.get_input_details()[0]["index"]: x})[0])
 
 
 @pytest.mark.parametrize("backend", [None, "cpu_ref"])

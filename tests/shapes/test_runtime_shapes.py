@@ -131,9 +131,8 @@ RUN = [n for n in DYNAMIC if n not in ("an op that nobody defines", "contents of
 @pytest.mark.parametrize("name", RUN)
 @pytest.mark.parametrize("preserve", [False, True])
 def test_shapes_that_follow_from_contents(
-    name: str, preserve: bool, delegates: list[GpuDelegate] | None
+    name: str, preserve: bool, delegates: list[GpuDelegate] | None, litert: Any
 ) -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     if preserve and delegates and delegates[0].options.backend != "cpu_ref":
         pytest.skip("once with a device is enough")
     asked = [(2, 3), (3, 2), (2, 3)]
@@ -175,10 +174,7 @@ def test_an_op_that_nobody_defines_is_refused(delegates: list[GpuDelegate] | Non
 
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])
-def test_allow_fallback_off_refuses_them_too(
-    backend: str, require_backend: Callable[[str], object]
-) -> None:
-    require_backend(backend)
+def test_allow_fallback_off_refuses_them_too(backend: str) -> None:
     with GpuDelegate(backend=backend, allow_fallback=False) as delegate:
         for name in DYNAMIC:
             interpreter = Interpreter(
@@ -511,9 +507,8 @@ def counted(op: str) -> bytes:
 
 @pytest.mark.parametrize("op", COUNTED)
 def test_operands_computed_from_shapes_follow_a_resize(
-    op: str, delegates: list[GpuDelegate] | None
+    op: str, delegates: list[GpuDelegate] | None, litert: Any
 ) -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     content = counted(op)
     for shape in ((1, 3, 2, 4), (2, 6, 4, 4)):
 

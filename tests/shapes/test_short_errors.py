@@ -24,7 +24,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run, set_and_run
+from tests.running import first_results, results
 from tests.small_models import small_model, tensor_of
 
 MANY = 5000
@@ -205,8 +205,9 @@ def run(content: bytes) -> Array:
         interpreter.allocate_tensors()
         details = interpreter.get_input_details()[0]
         ramp = np.arange(6).reshape(2, 3) * 7 + 1
-        set_and_run(interpreter, {details["index"]: ramp.astype(details["dtype"])})
-        return np.asarray(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+        return np.asarray(
+            results(interpreter, {details["index"]: ramp.astype(details["dtype"])})[0]
+        )
 
 
 RANGES = {I8: (-128, 127), U8: (0, 255), I16: (-(2**15), 2**15 - 1), DType.I4: (-8, 7)}
@@ -279,9 +280,8 @@ def test_a_scale_that_f32_cannot_count_with_is_refused(op: str, scale: float) ->
     ],
     ids=["right", "scale", "zero point", "scale 0", "none"],
 )
-def test_a_bias_counts_as_it_is_stored(op: str, bias: Quantization | None) -> None:
+def test_a_bias_counts_as_it_is_stored(op: str, bias: Quantization | None, litert: Any) -> None:
     """LiteRT's kernels add it to sums of products, whatever the file says of its scale."""
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     conv = op == "CONV_2D"
     weights = np.array([[1, 2, 3], [4, 5, 6]], np.int8)
     scales = Quantization((0.05, 0.05), (0, 0))
@@ -298,11 +298,10 @@ def test_a_bias_counts_as_it_is_stored(op: str, bias: Quantization | None) -> No
     operator = OperatorSpec(op, fields, (0, 1, 2), (3,), version=3 if conv else 5)
     content = write_model(ModelSpec(tensors, [operator], (0,), (3,)))
     x = (np.arange(12) * 7 + 1).astype(np.int8).reshape(tensors[0].shape)
-    found = []
     kernels = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     theirs = litert.Interpreter(model_content=content, experimental_op_resolver_type=kernels)
-    for interpreter in (Interpreter(model_content=content), theirs):
-        allocate_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
-        found.append(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
-    ours, want = (y.astype(int) for y in found)
+    ours, want = (
+        first_results(interpreter, [x])[0].astype(int)
+        for interpreter in (Interpreter(model_content=content), theirs)
+    )
     assert np.abs(ours - want).max() <= 1

@@ -22,7 +22,7 @@ from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import set_and_run
+from tests.running import results
 from tests.shapes.sizes_child import (
     Measured,
     beginnings,
@@ -297,17 +297,13 @@ def test_what_is_large_in_the_options_only_is_cheap(name: str) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl"])
 @pytest.mark.parametrize("name", [n for n in CHEAP if n not in ("a long RANGE", "radius")])
-def test_devices_compute_the_same_where_options_are_large(
-    name: str, backend: str, require_backend: Callable[[str], object]
-) -> None:
-    require_backend(backend)
+def test_devices_compute_the_same_where_options_are_large(name: str, backend: str) -> None:
     for got, want in zip(run(CHEAP[name](), backend), run(CHEAP[name](), None), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["AVERAGE_POOL_2D", "MAX_POOL_2D", "dilated", "dilated by depth"])
-def test_litert_computes_the_same_where_options_are_large(name: str) -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+def test_litert_computes_the_same_where_options_are_large(name: str, litert: Any) -> None:
     # What LiteRT's own kernels do within seconds.
     side = {"filter_height": 53, "filter_width": 101}
     content = one(name, [X], 4, {**WINDOW, **side}) if "POOL" in name else CHEAP[name]()
@@ -315,8 +311,7 @@ def test_litert_computes_the_same_where_options_are_large(name: str) -> None:
     theirs = litert.Interpreter(model_content=content, experimental_op_resolver_type=kernels)
     theirs.allocate_tensors()
     details = theirs.get_input_details()
-    set_and_run(theirs, {details[0]["index"]: np.ones(details[0]["shape"], np.float32)})
-    want = theirs.get_tensor(theirs.get_output_details()[0]["index"])
+    want = results(theirs, {details[0]["index"]: np.ones(details[0]["shape"], np.float32)})[0]
     (got,) = run(content, None)
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
@@ -371,10 +366,8 @@ def test_a_resize_to_nothing_is_what_litert_makes_of_it() -> None:
     assert y.shape == (0, 3)
 
 
-def test_no_pass_makes_arrays_of_as_many_channels_as_an_input_is_given(
-    require_backend: Callable[[str], object],
-) -> None:
+@pytest.mark.needs("opencl")
+def test_no_pass_makes_arrays_of_as_many_channels_as_an_input_is_given() -> None:
     """Up to the limit; running it takes what its tensors take, which the caller has asked for."""
-    require_backend("opencl")
     said = check(measured(prepare, scaled(), [1, 2**28], patience=120))
     assert said == f"[1, {2**28}]"

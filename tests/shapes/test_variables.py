@@ -157,8 +157,7 @@ def test_a_state_that_is_no_variable(name: str, allocate: Callable[[ModelSpec], 
         allocate(MALFORMED[name])
 
 
-def test_a_variable_that_is_written_before_it_is_read_is_a_plain_result() -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter")
+def test_a_variable_that_is_written_before_it_is_read_is_a_plain_result(litert: Any) -> None:
     spec = ModelSpec(
         [TensorSpec("x", (2, 3)), state("v"), TensorSpec("y", (2, 3))],
         [OperatorSpec("RELU", {}, (0,), (1,)), OperatorSpec("ADD", {}, (1, 0), (2,))],
@@ -219,10 +218,9 @@ def runs(interpreter: Any) -> list[Array]:
 
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.I8])
-def test_a_state_that_is_made_of_a_constant_is_made_once(dtype: DType) -> None:
+def test_a_state_that_is_made_of_a_constant_is_made_once(dtype: DType, litert: Any) -> None:
     # LiteRT runs DEQUANTIZE of a constant once; every later run goes on from what the last one
     # left.
-    litert = pytest.importorskip("ai_edge_litert.interpreter")
     content = made_once(0, dtype)
     expected = runs(litert.Interpreter(model_content=content))
     assert not np.allclose(expected[0], expected[1], atol=1e-2)
@@ -244,13 +242,12 @@ def test_a_state_that_is_made_of_a_constant_is_made_once(dtype: DType) -> None:
         (made_once(0, twice=True), "others read it too"),
     ],
 )
-def test_a_state_that_begins_otherwise_is_refused(content: bytes, match: str) -> None:
+def test_a_state_that_begins_otherwise_is_refused(content: bytes, match: str, litert: Any) -> None:
     with (
         Interpreter(model_content=content) as interpreter,
         pytest.raises(UnsupportedError, match=match),
     ):
         interpreter.allocate_tensors()
-    litert = pytest.importorskip("ai_edge_litert.interpreter")
     with GpuDelegate(backend="cpu_ref", device=1) as delegate:
         hosted = litert.Interpreter(model_content=content, experimental_delegates=[delegate])
         hosted.allocate_tensors()
@@ -285,8 +282,7 @@ def test_types_without_arrays_at_the_edge(name: str, allocate: Callable[[ModelSp
     ],
     ids=["lstm", "state is input", "states are outputs", "basic", "unused", "shape of it"],
 )
-def test_variables_that_work_give_what_litert_gives(spec: ModelSpec) -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+def test_variables_that_work_give_what_litert_gives(spec: ModelSpec, litert: Any) -> None:
 
     def run(make: Callable[..., Any]) -> list[Array]:
         interpreter = make(model_content=write_model(spec))
@@ -327,10 +323,7 @@ def begun(*, read: bool = False, shown: bool = False) -> ModelSpec:
 
 
 @pytest.mark.parametrize("backend", ["", "cpu_ref", "opencl"])
-def test_states_that_operators_make_anew(
-    backend: str, require_backend: Callable[[str], object]
-) -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+def test_states_that_operators_make_anew(backend: str, litert: Any) -> None:
     content = write_model(begun())
 
     def run(interpreter: Any) -> list[Array]:
@@ -353,7 +346,6 @@ def test_states_that_operators_make_anew(
             ) as ours:
                 np.testing.assert_allclose(run(ours), wanted, rtol=1e-5, atol=1e-6)
         return
-    require_backend(backend)
     device = int(backend == "cpu_ref")  # its kernels
     for left in ((), ("RELU",), (SEQUENCE,)):
         with (
@@ -374,8 +366,7 @@ def test_what_begins_a_state_is_gone_after_it(
         allocate(begun(read=how == "read", shown=how == "shown"))
 
 
-def test_in_litert_it_is_no_output_of_the_model() -> None:
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+def test_in_litert_it_is_no_output_of_the_model(litert: Any) -> None:
     content = write_model(begun(read=True))
     with GpuDelegate(backend="cpu_ref", device=1, partitioning="all") as delegate:
         litert.Interpreter(model_content=content, experimental_delegates=[delegate])
@@ -408,9 +399,10 @@ def shared_state() -> bytes:
 
 
 @pytest.mark.parametrize("device", [0, 1])
-def test_each_operator_with_a_state_sees_what_the_one_before_made_of_it(device: int) -> None:
+def test_each_operator_with_a_state_sees_what_the_one_before_made_of_it(
+    device: int, litert: Any
+) -> None:
     """What a device makes of a state counts when the run is over, which would be too late."""
-    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     content = shared_state()
 
     def runs(interpreter: Any) -> Array:

@@ -12,6 +12,7 @@ import pytest
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, TensorSpec
+from tflgpu.ir.quant import Quantization
 from tflgpu.ir.verify import verify
 from tflgpu.ops.base import Contents, Fields, FileForm, NoAttrs, OpDef, Operand, no_attrs
 from tflgpu.ops.registry import builtin_ops
@@ -156,8 +157,6 @@ def test_shape_arithmetic_folds() -> None:
 
 def test_the_shape_of_a_quantized_tensor_folds() -> None:
     """Its scale does not matter; that of what is computed from contents does."""
-    from tflgpu.ir.quant import Quantization
-
     spec = resizable()
     tensors = list(spec.tensors)
     for i in (0, 4):
@@ -354,8 +353,6 @@ def test_sparse_constants_become_dense() -> None:
 
 
 def test_quantized_constants_are_not_folded() -> None:
-    from tflgpu.ir.quant import Quantization
-
     quant = Quantization((0.5,), (3,))
     spec = ModelSpec(
         [Tensor("a", (2,), DType.I8, [1, 2], quant), Tensor("b", (2,), DType.I8,

@@ -63,8 +63,7 @@ def run(interpreter: Any, *inputs: Array | None) -> Array:
         if value is not None:
             interpreter.set_tensor(detail["index"], value)
     interpreter.invoke()
-    found: Array = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-    return found
+    return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
 
 def assert_same(

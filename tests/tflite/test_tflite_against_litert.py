@@ -20,7 +20,7 @@ from tflgpu.tflite.result_types import settled_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run
+from tests.running import allocate_and_run, first_results
 from tests.small_models import small_model, small_spec, tensor_of
 from tests.tflite import samples
 
@@ -38,8 +38,7 @@ def open_litert(model: bytes | Path) -> Any:
 
 def run(model: bytes, *inputs: np.ndarray) -> list[np.ndarray]:
     interpreter = open_litert(model)
-    allocate_and_run(interpreter, inputs)
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+    return first_results(interpreter, inputs)
 
 
 def assert_agrees(model: ModelFile, interpreter: Any) -> None:

@@ -29,7 +29,7 @@ from tflgpu.tflite.schema import layout
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run
+from tests.running import allocate_and_run, raising
 from tests.small_models import small_model, tensor_of
 from tests.tflite import fuzz, samples
 
@@ -349,14 +349,11 @@ def test_cases_are_made_from_seed_and_number_alone() -> None:
 
 
 def test_the_fuzzer_sees_a_crash_and_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(_: bytes) -> None:
-        raise IndexError("out of range")
-
     def hang(_: bytes) -> None:
         while True:
             pass
 
-    monkeypatch.setattr(fuzz, "read_model", crash)
+    monkeypatch.setattr(fuzz, "read_model", raising(IndexError("out of range")))
     assert "IndexError" in fuzz.run(1, 0, fuzz.bases()).failures[0]
     if hasattr(fuzz.signal, "setitimer"):
         monkeypatch.setattr(fuzz, "read_model", hang)

@@ -14,6 +14,8 @@ from tflgpu.errors import UnsupportedError
 from tflgpu.tools import copy_times as module
 from tflgpu.tools.copy_times import copy_times
 
+from tests.running import raising
+
 DIGITS = Path(__file__).parents[2] / "core/tflgpu/demo/digits.tflite"
 
 
@@ -84,10 +86,9 @@ def test_what_is_less_than_the_noise_is_not_told(fake: Any) -> None:
 
 
 def test_what_cannot_be_bound_is_said(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: object, index: int) -> None:
-        raise UnsupportedError("there is no device")
-
-    monkeypatch.setattr(FakeRuns, "allocate_buffer", refused)
+    monkeypatch.setattr(
+        FakeRuns, "allocate_buffer", raising(UnsupportedError("there is no device"))
+    )
     found = copy_times(fake(1e-4), INPUTS, (8, 8))
     assert (found.upload, found.reason) == (None, "there is no device")
 

@@ -14,6 +14,8 @@ from tflgpu.tools import turns
 from tflgpu.tools.contestants import Contestant
 from tflgpu.tools.turns import Racer, Settings, race
 
+from tests.running import raising
+
 SETS = [{0: np.float32(n)} for n in range(3)]
 
 
@@ -123,10 +125,7 @@ def test_who_fails_is_out(clock: Clock, run: int) -> None:
 
 
 def test_other_errors_have_their_types(clock: Clock) -> None:
-    def refuse(path: Path, batch: int) -> Fake:
-        raise KeyError("x")
-
-    racer = Racer(Contestant("a", "f32", refuse))
+    racer = Racer(Contestant("a", "f32", raising(KeyError("x"))))
     race([racer], Path("x"), Settings(), SETS, lambda what, share: None)
     assert racer.failure == "KeyError: 'x'"
 

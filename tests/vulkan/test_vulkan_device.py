@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from tflgpu.backend_kit import heaps
 from tflgpu.compiler.plan import ConstRef, OutputRef, Ref
 from tflgpu.conformance.node_checks import run_kernel
 from tflgpu.conformance.plans import affine, chain, chain_expected, dispatch, io, plan
@@ -45,8 +46,6 @@ def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
 def test_constants_larger_than_a_piece_of_the_upload(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tflgpu.backend_kit import heaps
-
     monkeypatch.setattr(heaps, "PIECE", 1000)
     constants = [whole(1999, 1), whole(3, 2), whole(0), whole(507, 3)]
     refs: list[list[Ref]] = [[ConstRef(i), OutputRef(i)] for i in range(4)]
@@ -111,8 +110,6 @@ def test_what_vulkan_guarantees(open_device: Callable[..., Any]) -> None:
 
 
 def test_a_buffer_larger_than_a_piece(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tflgpu.backend_kit import heaps
-
     monkeypatch.setattr(heaps, "PIECE", 1000)
     x = np.random.default_rng(0).standard_normal(4099).astype(np.float32)
     buffer = device.allocate(x.nbytes)
@@ -205,10 +202,8 @@ def turned_on(target: Target) -> list[str]:
 
 
 @pytest.mark.parametrize("lacking", [None, *MEMBERS])
-def test_a_device_is_opened_with_what_kernels_use(
-    require_backend: Callable[[str], Any], lacking: str | None
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_a_device_is_opened_with_what_kernels_use(lacking: str | None) -> None:
     target = ALL if lacking is None else attrs.evolve(ALL, **{lacking: False})
     wanted = set().union(*(names for name, names in MEMBERS.items() if name != lacking))
     assert sorted(turned_on(target)) == sorted(wanted)
@@ -233,10 +228,8 @@ class Query:
 
 
 @pytest.mark.parametrize("lacking", [None, *MEMBERS])
-def test_a_feature_takes_all_of_its_members(
-    require_backend: Callable[[str], Any], lacking: str | None
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_a_feature_takes_all_of_its_members(lacking: str | None) -> None:
     from tflgpu_vulkan.features import _target
 
     every = set().union(*MEMBERS.values())
@@ -286,10 +279,8 @@ class Answer:
     (Answer(16, 4), 0, 4), (Answer(1), 0, 1),
     (Answer(32, operations=0x0F), NVIDIA, 0), (Answer(32, stages=0x10), NVIDIA, 0),
 ])  # fmt: skip
-def test_what_a_driver_allows(
-    require_backend: Callable[[str], Any], query: Any, vendor: int, widest: int
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_what_a_driver_allows(query: Any, vendor: int, widest: int) -> None:
     from tflgpu_vulkan.features import _widest_shuffle
 
     assert _widest_shuffle(query, vendor) == widest
@@ -370,13 +361,12 @@ DOES_NOT = attrs.evolve(KEEPS, keeps_special=frozenset())
 
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize("scalar", [Scalar.F32, Scalar.F16], ids=lambda s: s.value)
+@pytest.mark.needs("vulkan")
 def test_special_numbers_without_a_promise(
     scalar: Scalar,
     width: int,
-    require_backend: Callable[[str], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    require_backend("vulkan")
     from tflgpu_vulkan import features
     from tflgpu_vulkan.plugin import tflgpu_open_device
 

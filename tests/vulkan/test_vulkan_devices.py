@@ -47,18 +47,18 @@ def test_without_the_loader_the_reason_names_it() -> None:
     assert "loader" in said
 
 
-def test_without_a_driver_there_is_a_reason(require_backend: Callable[[str], Any]) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_without_a_driver_there_is_a_reason() -> None:
     none = os.devnull + ".json"
     said = probe_with("", VK_ICD_FILENAMES=none, VK_DRIVER_FILES=none)
     assert said.startswith("False ")
     assert "VK_ERROR_INCOMPATIBLE_DRIVER" in said or "no Vulkan driver" in said
 
 
+@pytest.mark.needs("vulkan")
 def test_gpus_come_first_and_unusable_devices_have_a_reason(
-    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    require_backend("vulkan")
     import attrs
     from tflgpu_vulkan import devices
 
@@ -111,8 +111,8 @@ device.close()
 """
 
 
-def test_the_validation_layer_s_errors_are_raised(require_backend: Callable[[str], Any]) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_the_validation_layer_s_errors_are_raised() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WRONG_USE],
         capture_output=True, text=True, check=False,

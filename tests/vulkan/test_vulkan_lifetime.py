@@ -12,6 +12,8 @@ from tflgpu.compiler.plan import InputRef, OutputRef
 from tflgpu.conformance.plans import affine, biased, chain, chain_expected, dispatch, io, plan
 from tflgpu.errors import CompileError, DeviceError, StateError
 
+from tests.running import raising
+
 
 def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng(seed).integers(-50, 50, count).astype(np.float32)
@@ -34,12 +36,11 @@ def test_arrays_outlive_their_recording_and_their_device(device: Any) -> None:
 
 
 def test_failed_loading_leaves_nothing_behind(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **options: Any) -> Any:
-        raise CompileError("the driver takes nothing today")
-
     context = device._context
     before = context._users
-    monkeypatch.setattr(device._kernels, "get", refuse)
+    monkeypatch.setattr(
+        device._kernels, "get", raising(CompileError("the driver takes nothing today"))
+    )
     fine = dispatch(affine(4), 4, [InputRef(0), OutputRef(0)])
     made = plan([fine], [io("x", (4,))], [io("y", (4,))], constants=[whole(99)], arena=4096)
     for _ in range(3):
@@ -90,9 +91,6 @@ def test_an_interrupted_copy_frees_what_the_device_is_done_with(
 
     seen: list[str] = []
 
-    def interrupt(*args: Any) -> None:
-        raise KeyboardInterrupt
-
     def noted(owner: Any, name: str) -> None:
         kept = getattr(owner, name)
 
@@ -104,7 +102,7 @@ def test_an_interrupted_copy_frees_what_the_device_is_done_with(
 
     device = open_device(share_memory=False)
     buffer = device.allocate(1 << 20)
-    monkeypatch.setattr(context.Context, "finish", interrupt)
+    monkeypatch.setattr(context.Context, "finish", raising(KeyboardInterrupt))
     noted(context.Context, "wait_idle")
     noted(heaps.Commands, "release")
     with pytest.raises(KeyboardInterrupt):
@@ -121,8 +119,8 @@ def _fails(*args: Any) -> None:
     raise DeviceError("the device does not copy")
 
 
-def test_what_is_dropped_is_released(require_backend: Callable[[str], Any]) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_what_is_dropped_is_released() -> None:
     from tflgpu_vulkan.device import VulkanDevice
 
     device = VulkanDevice(0)
@@ -234,11 +232,10 @@ def test_what_could_not_be_recorded_is_released_once(
         released.append(self)
         release(self)
 
-    def fail(*_: Any) -> None:
-        raise DeviceError("no commands")
-
     monkeypatch.setattr(Commands, "release", counted)
-    monkeypatch.setattr("tflgpu.backend_kit.pooled_recording.output_sets", fail)
+    monkeypatch.setattr(
+        "tflgpu.backend_kit.pooled_recording.output_sets", raising(DeviceError("no commands"))
+    )
     with pytest.raises(DeviceError, match="no commands"):
         device.load(chain(9, device.alignment))
     gc.collect()

@@ -125,10 +125,8 @@ def test_a_cache_that_cannot_be_written(open_device: Callable[..., Any], tmp_pat
     check(open_device(cache=DiskCache(tmp_path / "file" / "cache")))
 
 
-def test_the_folder_is_the_environment_s(
-    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_the_folder_is_the_environment_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from tflgpu_vulkan.device import VulkanDevice
 
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "mine"))

@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu import GpuDelegate, Interpreter
-from tflgpu.conformance.plans import biased, chain, chain_expected
+from tflgpu.backend_kit.run_commands import Between
+from tflgpu.conformance.plans import affine, biased, chain, chain_expected, dispatch, io, plan
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.interpreter.invocation import Invocation
 from tflgpu.tflite.write import write_model
 
-from tests.running import set_and_run
+from tests.running import raising, set_and_run
 from tests.small_models import small_spec
 
 
@@ -66,8 +67,8 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield taken
 
 
-def test_recordings_take_turns(require_backend: Any, used: list[int]) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_recordings_take_turns(used: list[int]) -> None:
     from tflgpu_vulkan.device import VulkanDevice
 
     device = VulkanDevice()
@@ -93,10 +94,8 @@ def test_recordings_take_turns(require_backend: Any, used: list[int]) -> None:
     assert {0, 1, 2} <= set(used)  # closing waits for all
 
 
-def test_runs_in_flight_use_several(
-    require_backend: Any, used: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_runs_in_flight_use_several(used: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     from tflgpu.demo import __path__ as where
 
     with (
@@ -120,10 +119,8 @@ def test_runs_in_flight_use_several(
 
 
 @pytest.mark.parametrize("said", ["0", "many", "-1", "1.5"])
-def test_nonsense_is_refused(
-    said: str, require_backend: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    require_backend("vulkan")
+@pytest.mark.needs("vulkan")
+def test_nonsense_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tflgpu_vulkan.context import QUEUES
     from tflgpu_vulkan.device import VulkanDevice
 
@@ -154,13 +151,12 @@ def family(flags: int, count: int, bits: int = 64) -> SimpleNamespace:
         ([family(_TRANSFER, 2)], None),
     ],
 )
+@pytest.mark.needs("vulkan")
 def test_the_family_of_queues(
     families: list[SimpleNamespace],
     wanted: tuple[int, int, int] | None,
-    require_backend: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    require_backend("vulkan")
     from tflgpu_vulkan import features
 
     monkeypatch.setattr(features, "listed", lambda *_: families)
@@ -172,9 +168,7 @@ def test_the_family_of_queues(
 
 
 def test_a_chain_is_recorded_with_its_barriers(open_device: Any, monkeypatch: Any) -> None:
-    from tflgpu.backend_kit.run_commands import Between
     from tflgpu.compiler.plan import InputRef, OutputRef
-    from tflgpu.conformance.plans import affine, chain, dispatch, io, plan
     from tflgpu_vulkan.record import Writer
 
     counted: list[Any] = []
@@ -198,8 +192,6 @@ def test_a_chain_is_recorded_with_its_barriers(open_device: Any, monkeypatch: An
 def test_bound_buffers_are_read_behind_a_barrier(open_device: Any, monkeypatch: Any) -> None:
     """Waiting for a run makes what it wrote available; reading it on another queue takes a barrier
     there (Vulkan, "Memory Dependencies")."""
-    from tflgpu.backend_kit.run_commands import Between
-    from tflgpu.conformance.plans import chain
     from tflgpu_vulkan.record import Writer
 
     seen: list[Any] = []
@@ -226,10 +218,9 @@ def test_bound_buffers_are_read_behind_a_barrier(open_device: Any, monkeypatch: 
     assert seen.count(Between.SUBMISSIONS) == 1
 
 
-def test_what_a_barrier_orders(require_backend: Any) -> None:
+@pytest.mark.needs("vulkan")
+def test_what_a_barrier_orders() -> None:
     """Drivers that run on a CPU do without; those of GPUs do what the masks say."""
-    require_backend("vulkan")
-    from tflgpu.backend_kit.run_commands import Between
     from tflgpu_vulkan.api import vk
     from tflgpu_vulkan.barriers import _ENDS
 
@@ -430,10 +421,7 @@ def test_results_are_the_caller_s_own(interpreter: Interpreter) -> None:
 def test_results_are_not_copied(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     invoke(interpreter, 3)
 
-    def refuse(*_: Any) -> None:
-        raise AssertionError("a copy")
-
-    monkeypatch.setattr("tflgpu.interpreter.subgraph.copy", refuse)
+    monkeypatch.setattr("tflgpu.interpreter.subgraph.copy", raising(AssertionError("a copy")))
     assert (interpreter.get_tensor(1) == 3).all()
 
 

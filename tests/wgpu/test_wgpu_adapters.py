@@ -17,6 +17,8 @@ with contextlib.suppress(Exception):
     importlib.import_module("wgpu.backends.wgpu_native")
 from tflgpu_wgpu import adapters  # noqa: E402
 
+from tests.running import raising  # noqa: E402
+
 NVIDIA, AMD, MESA = 0x10DE, 0x1002, 0x10005
 
 
@@ -85,10 +87,9 @@ def test_no_adapter_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_library_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> list[Any]:
-        raise RuntimeError("the instance is broken")
-
-    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", fail)
+    monkeypatch.setattr(
+        wgpu.gpu, "enumerate_adapters_sync", raising(RuntimeError("the instance is broken"))
+    )
     probe = adapters.find_adapters().probe()
     assert not probe.available
     assert "the instance is broken" in probe.reason

@@ -23,6 +23,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.plugins.registry import registry
+from tflgpu_wgpu.dialect import WgslDialect
 
 from tests.lifetimes import child
 
@@ -46,8 +47,8 @@ class TestRuns:
         times = recording.profile()
         assert len(times) in (0, 1500)
 
-    def test_a_later_time_that_is_smaller(self, require_backend: Callable[[str], Any]) -> None:
-        require_backend("wgpu")
+    @pytest.mark.needs("wgpu")
+    def test_a_later_time_that_is_smaller(self) -> None:
         from tflgpu_wgpu.native import Launch
         from tflgpu_wgpu.timers import Timers
 
@@ -130,8 +131,6 @@ class TestCompiling:
         assert "undeclared_thing" in log.split("--- log\n")[1]
 
     def test_source_is_what_is_compiled(self, open_device: Callable[..., Any]) -> None:
-        from tflgpu_wgpu.dialect import WgslDialect
-
         seen: list[str] = []
 
         class Spy:
@@ -152,8 +151,8 @@ def _seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def test_idle_is_when_all_is_done(require_backend: Callable[[str], Any]) -> None:
-    require_backend("wgpu")
+@pytest.mark.needs("wgpu")
+def test_idle_is_when_all_is_done() -> None:
     from tflgpu_wgpu.native import wait_idle
 
     device = registry().open_device("wgpu", 0, tflgpu.DelegateOptions())
@@ -227,10 +226,8 @@ def exchange(mask: int) -> Kernel:
     (INTEL, {"subgroup_min_size": 8}, 8), (AMD, {"stackgroup_min_size": 32}, 32),
     (AMD, {"subgroup_min_size": 64}, 32), (INTEL, {}, 0),
 ])  # fmt: skip
-def test_what_an_adapter_allows(
-    require_backend: Callable[[str], Any], vendor: int, least: dict[str, int], widest: int
-) -> None:
-    require_backend("wgpu")
+@pytest.mark.needs("wgpu")
+def test_what_an_adapter_allows(vendor: int, least: dict[str, int], widest: int) -> None:
     from tflgpu_wgpu.adapters import widest_shuffle
 
     info = {"vendor_id": vendor, **least}
@@ -271,8 +268,6 @@ def test_the_probe_s_kernels_are_not_counted(device: Any) -> None:
 
 
 def test_a_dialect_of_the_caller_s_is_not_probed(open_device: Callable[..., Any]) -> None:
-    from tflgpu_wgpu.dialect import WgslDialect
-
     assert open_device(dialect=WgslDialect()).caps.subgroup_shuffle == 0
 
 
@@ -314,8 +309,8 @@ with GpuDelegate(backend="wgpu") as delegate:  # which a child cannot use
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_child_collects_none_of_it(require_backend: Callable[[str], Any]) -> None:
-    require_backend("wgpu")
+@pytest.mark.needs("wgpu")
+def test_a_child_collects_none_of_it() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
     )

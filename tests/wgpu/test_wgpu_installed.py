@@ -27,8 +27,8 @@ def _installed(monkeypatch: pytest.MonkeyPatch, lib: Any, **inside: Any) -> None
     monkeypatch.setattr(importlib, "import_module", import_module)
 
 
-def test_what_is_installed_here_lacks_nothing(require_backend: Any) -> None:
-    require_backend("wgpu")
+@pytest.mark.needs("wgpu")
+def test_what_is_installed_here_lacks_nothing() -> None:
     from tflgpu_wgpu.installed import lacking
 
     assert lacking() == ""

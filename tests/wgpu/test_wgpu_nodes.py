@@ -113,8 +113,6 @@ def test_small_integers_lie_in_words(runner: Any, scalar: Scalar, width: int, ac
 
 
 def test_f16_without_the_feature_is_refused() -> None:
-    from tflgpu_wgpu.dialect import WgslDialect
-
     k = Builder("halves", (4, 1, 1))
     src, dst = (k.buffer(n, Scalar.F16, 4, a) for n, a in (("src", "read"), ("dst", "write")))
     k.store(dst, k.global_id(0), k.load(src, k.global_id(0)))
@@ -151,8 +149,6 @@ def test_operations_on_constants_never_fail_to_compile(runner: Any, scalar: Scal
 
 def test_remainders_of_negative_numbers_avoid_the_operator() -> None:
     """Vulkan leaves what `%` becomes undefined for them; ids and sizes keep the operator."""
-    from tflgpu_wgpu.dialect import WgslDialect
-
     k = Builder("remainders", (4, 1, 1))
     src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
     i = k.let(k.global_id(0), "i")
@@ -166,8 +162,6 @@ def test_remainders_of_negative_numbers_avoid_the_operator() -> None:
 
 def test_comparisons_among_arguments_are_no_template_list() -> None:
     """``select(a, b < c, d > e)`` would read as ``b<c, d>(e)``."""
-    from tflgpu_wgpu.dialect import WgslDialect
-
     k = Builder("chosen", (1, 1, 1))
     src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
     x, y = k.let(k.load(src, 0), "x"), k.let(k.load(src, 1), "y")

@@ -59,6 +59,15 @@ class Marker:
         with device_errors(self._what):
             return bool(self._event.command_execution_status <= _COMPLETE)
 
+    def sleep(self) -> None:
+        """Wait until the device has come to it.
+
+        Raises:
+            DeviceError: it failed before.
+        """
+        with device_errors(self._what):
+            self._event.wait()
+
     def finish(self) -> None:
         """Where the device has come to it: hear whether anything went wrong.
 

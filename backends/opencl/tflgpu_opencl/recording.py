@@ -129,6 +129,10 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
     def _watch(self) -> None:
         self._marker = Marker(self._queue, "running")
 
+    def _sleep(self) -> None:
+        if self._marker is not None:
+            self._marker.sleep()
+
     def _is_over(self) -> bool:
         return self._marker is None or self._marker.is_over()
 

@@ -98,6 +98,10 @@ class Context(Counted):
         """Whether `finish` would not wait: it is done, or the device failed."""
         return bool(lib.vkGetFenceStatus(self.handle, fence[0]) != vk.VK_NOT_READY)
 
+    def sleep(self, fence: Any) -> None:
+        """Wait as `finish` does; what went wrong is told there."""
+        self._wait(self.handle, fence)
+
     def _wait(self, handle: Any, fence: Any) -> int:
         status = lib.vkGetFenceStatus
         only = fence[0]

@@ -86,6 +86,9 @@ class VulkanRecording(PooledRecording[Block]):
         commands = self._outputs.for_run().commands
         self._context.start(commands, self._commands.fence, "running", self._commands.queue)
 
+    def _sleep(self) -> None:
+        self._context.sleep(self._commands.fence)
+
     def _is_over(self) -> bool:
         return self._context.is_over(self._commands.fence)
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.backend_kit.output_sets import NoRoomError, OutputSets, S
-from tflgpu.backend_kit.waiting import wait_until
+from tflgpu.backend_kit.waiting import manner, wait_until
 from tflgpu.compiler.plan import PlannedDispatch
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime
@@ -70,6 +70,11 @@ class BaseRecording(Holder, ABC, Generic[S]):
     def _watch(self) -> None:
         """Between `_begin` and `_end`, where `_is_over` will be asked: see to it that the device
         starts, and that it can be."""
+
+    def _sleep(self) -> None:
+        """Return when `_is_over` is true. Where a driver can wait, a subclass lets it: no signal is
+        to be let through."""
+        wait_until(self._is_over)
 
     def _is_over(self) -> bool:
         """Whether `_end` would return at once. Asks the device."""
@@ -261,13 +266,14 @@ class BaseRecording(Holder, ABC, Generic[S]):
         """Whether a submission is over; asks the device and does not wait."""
         if submission.end is not None or self._closed:
             return True
-        with self._lock:
-            if submission is not self._in_flight:
-                return True
-            try:
-                return self._is_over()
-            except DeviceError:
-                return True  # which `wait` tells
+        if not self._lock.acquire(blocking=False):
+            return False  # another thread waits for it
+        try:
+            return submission is not self._in_flight or self._is_over()
+        except DeviceError:
+            return True  # which `wait` tells
+        finally:
+            self._lock.release()
 
     def _wait_for(self, submission: Submission, timeout: float | None) -> bool:
         """Wait for a submission; False after ``timeout`` seconds."""
@@ -284,7 +290,9 @@ class BaseRecording(Holder, ABC, Generic[S]):
     def _collect(self, submission: Submission, timeout: float | None = None) -> bool:
         """Wait for the run in flight, and take its outputs. False where it took longer."""
         try:
-            if not wait_until(self._is_over, math.inf if timeout is None else timeout):
+            if manner.by_driver and timeout is None:
+                self._sleep()
+            elif not wait_until(self._is_over, math.inf if timeout is None else timeout):
                 return False
             # From here on an interruption leaves the outputs half written.
             self._in_flight, submission.end = None, "the run was interrupted at its end"

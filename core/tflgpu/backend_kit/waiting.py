@@ -27,9 +27,11 @@ class Manner(threading.local):
     Attributes:
         asleep: Whether it leaves the interpreter lock to others, who have more use for it than for
             hearing of the end at once: it asks seldom, or has the driver wait.
+        by_driver: Whether it has the driver wait for a run that was submitted. No signal comes
+            meanwhile, so that it is for threads other than the main one.
     """
 
-    asleep = False
+    asleep = by_driver = False
 
 
 manner = Manner()

@@ -19,6 +19,7 @@ from tflgpu.plugins.registry import registry
 COMMANDS = {
     "devices": "List devices, what is missing, and which one is used.",
     "run": "Run a model: outputs, time, and what ran where.",
+    "generate": "Answer a prompt by a language model.",
     "profile": "Show where the time of a run goes: kernels, copies, CPU.",
     "inspect": "Show a model's operators, and where each would run.",
     "benchmark": "Time models: latency or throughput, starts, memory, energy.",

@@ -126,6 +126,12 @@ def say(message: str) -> None:
         out().print(_harmless(message), soft_wrap=True)
 
 
+def piece(text: str) -> None:
+    """A part of a result, at once and without a line's end."""
+    with _written():
+        sys.stdout.write(_harmless(text))
+
+
 def plain(text: str) -> None:
     """Text for a compiler or a pager: no colours, no folds."""
     with _written():

@@ -43,7 +43,7 @@ from tflgpu.plugins.registry import registry
 from tflgpu.profiles.report import judged as by_profile
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
-from tflgpu.tflite.model_file import ModelFile
+from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
 from tflgpu.tflite.read import read_model
 from tflgpu.tools.metadata import metadata
 from tflgpu.tools.metadata_values import ModelMetadata
@@ -57,6 +57,10 @@ def inspect(
     device: Device = None,
     numerics: Numerics = None,
     profile: ProfileName = None,
+    signature: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="What this signature runs.  [default: the main part]"),
+    ] = None,
     only: Annotated[
         str | None,
         typer.Option(metavar="PLACE", help="List these only: device, folded, cpu, host, nowhere."),
@@ -73,13 +77,17 @@ def inspect(
         raise OptionError("--as is for a device that is not here; leave out --backend and --device")
     place = None if only is None else place_of(only)
     file = read_model(str(model))
+    number = 0 if signature is None else _subgraph_of(file, signature)
+    if number and (memory or profile is not None):
+        raise OptionError("--signature is for devices that are here; leave out --as and --memory")
+    main = file.subgraphs[number]
     if memory:
         if profile is not None:
             raise OptionError("--memory is for devices that are here; leave out --as")
         show_memory(model, backend, device, numerics, as_json=as_json)
         return
     judged = (
-        _by_device(file, backend, device, numerics)
+        _by_device(file, number, backend, device, numerics)
         if profile is None
         else _by_profile(file, profile, numerics)
     )
@@ -89,7 +97,7 @@ def inspect(
     if profile is not None and report.backend == profile.strip().lower():  # another delegate's
         on = f"the rules of {report.device}"
     meta = metadata(str(model))
-    rows = _rows(file, judged)
+    rows = _rows(main, judged)
     totals = {k: n for k in PLACES if (n := sum(r.where == k for r in rows))}
     counted = ", ".join(f"{n} {k}" for k, n in totals.items()) or "none"
     judged_by = f"{len(rows)} operators judged by {on}: {counted}"
@@ -102,8 +110,8 @@ def inspect(
                 "description": file.description,
                 "metadata": None if meta is None else _metadata_json(meta),
                 "subgraphs": len(file.subgraphs),
-                "inputs": [_tensor_json(file, i) for i in file.main.inputs],
-                "outputs": [_tensor_json(file, i) for i in file.main.outputs],
+                "inputs": [_tensor_json(main, i) for i in main.inputs],
+                "outputs": [_tensor_json(main, i) for i in main.outputs],
                 "signatures": [_signature_json(s) for s in file.signatures],
                 "judged_by": on,
                 "note": note,
@@ -113,7 +121,7 @@ def inspect(
             }
         )
         return
-    _show_tensors(file, model, judged.shapes, meta)
+    _show_tensors(file, number, model, judged.shapes, meta)
     show_rows(rows)
     # A stand-in for a device is not chosen by options, and its times are of no real device.
     for line in () if profile is not None or note else notes(report):
@@ -144,13 +152,21 @@ class _Judged:
     shapes: Shapes = attrs.field(factory=dict)
 
 
+def _subgraph_of(file: ModelFile, key: str) -> int:
+    found = [s.subgraph for s in file.signatures if s.key == key]
+    if not found:
+        known = ", ".join(s.key for s in file.signatures) or "none"
+        raise OptionError(f"--signature {key}: the model has {known}")
+    return found[-1]
+
+
 def _by_device(
-    file: ModelFile, backend: str | None, device: str | None, numerics: str | None
+    file: ModelFile, number: int, backend: str | None, device: str | None, numerics: str | None
 ) -> _Judged:
     # Whether LiteRT, say, runs ops without a definition here: the shapes behind them are known
     # then.
     cpu = CpuSide(registry(), DelegateOptions())
-    graph = build_graph(file, 0, registry().ops(), foreign=cpu.infer)
+    graph = build_graph(file, number, registry().ops(), foreign=cpu.infer)
     cpu.close()
     delegate, note = judge(
         backend, index_or_name(device), numerics_of("--numerics", numerics or "float")
@@ -194,8 +210,8 @@ def _elsewhere(compiled: Compiled) -> dict[int, tuple[str, str]]:
     return found
 
 
-def _rows(file: ModelFile, judged: _Judged) -> Sequence[Row]:
-    tensors, report = file.main.tensors, judged.report
+def _rows(main: SubgraphInfo, judged: _Judged) -> Sequence[Row]:
+    tensors, report = main.tensors, judged.report
     in_floats = {left.node: left.reason for left in report.in_floats}
     known = {row.node: row for row in report.operators}
 
@@ -203,7 +219,7 @@ def _rows(file: ModelFile, judged: _Judged) -> Sequence[Row]:
         return tuple("-" if i < 0 else brief(tensors[i], judged.shapes) for i in indices)
 
     rows = []
-    for o in file.main.operators:
+    for o in main.operators:
         # Operators on constants have no row in a report.
         found = known.get(o.index) or OperatorReport(o.index, o.name, place=Place.FOLDED)
         left = in_floats.get(o.index, "")
@@ -228,8 +244,8 @@ def _rows(file: ModelFile, judged: _Judged) -> Sequence[Row]:
     return rows
 
 
-def _tensor_json(file: ModelFile, index: int) -> dict[str, Any]:
-    info = file.main.tensors[index]
+def _tensor_json(main: SubgraphInfo, index: int) -> dict[str, Any]:
+    info = main.tensors[index]
     quant = info.quantization
     return {
         "index": index,
@@ -276,11 +292,14 @@ def _numbers(values: Sequence[float]) -> str:
     return " ".join(f"{value:g}" for value in values)
 
 
-def _show_tensors(file: ModelFile, model: Path, shapes: Shapes, meta: ModelMetadata | None) -> None:
+def _show_tensors(
+    file: ModelFile, number: int, model: Path, shapes: Shapes, meta: ModelMetadata | None
+) -> None:
+    main = file.subgraphs[number]
     table = console.table(str(model), "", "tensor", "name", "type", "quantization")
-    for kind, indices in (("input", file.main.inputs), ("output", file.main.outputs)):
+    for kind, indices in (("input", main.inputs), ("output", main.outputs)):
         for index in indices:
-            info, seen = file.main.tensors[index], _tensor_json(file, index)
+            info, seen = main.tensors[index], _tensor_json(main, index)
             scale = ""
             if len(seen["scale"]) == 1:
                 scale = f"scale {seen['scale'][0]:.6g}, zero point {seen['zero_point'][0]}"
@@ -298,4 +317,5 @@ def _show_tensors(file: ModelFile, model: Path, shapes: Shapes, meta: ModelMetad
     for line in _metadata_lines(meta):
         console.say(line)
     if len(file.subgraphs) > 1:
-        console.say(f"{len(file.subgraphs)} subgraphs; the first is shown")
+        shown = f"number {number}" if number else "the first"
+        console.say(f"{len(file.subgraphs)} subgraphs; {shown} is shown")

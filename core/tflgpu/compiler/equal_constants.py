@@ -37,10 +37,10 @@ def key_of(numbers: Numbers) -> Key:
     """A key that equal constants share, and that few others have. Those that are made of what a
     file stores are equal where that is."""
     if isinstance(numbers, Weights):
-        stored = numbers.contents
-        assert isinstance(stored, StoredReals)
-        _, sample, _ = key_of(stored.numbers)
-        how = (stored.shape, stored.quantization, numbers.taps, numbers.dtype.str)
+        _, sample, _ = key_of(_stored(numbers))
+        reals = numbers.contents
+        scale = reals.quantization if isinstance(reals, StoredReals) else None
+        how = (reals.shape, scale, numbers.taps, numbers.dtype.str)
         return numbers.nbytes, hashlib.sha256(sample + repr(how).encode()).digest(), False
     data = flat(numbers)
     if data.nbytes <= _SMALL:

@@ -32,7 +32,7 @@ class Predictor:
         )
 
     Columns that have the names of inputs are replaced by columns that have the names of outputs;
-    all others stay. The actor uses the GPU that Ray has assigned to it (`worker_devices`). Two
+    all others stay. The actor uses the GPU that Ray has assigned to it (`worker_options`). Two
     copies of the model share it, and Ray hands on several batches at once, so that one is uploaded
     while another is computed.
     """
@@ -52,7 +52,7 @@ class Predictor:
             model: Path of a `.tflite` file that the actor can read, or what is in it.
             batch: Rows that a run computes at once, as `tflgpu.Model` takes it; any number of rows
                 may come, and the last run is filled up.
-            gpus: As `worker_devices` takes them.
+            gpus: As `worker_options` takes them.
             errors: A column to add, with the reason for a row that does not fit the model, and ""
                 for others. That row's outputs are NaN (zero in columns of whole numbers), and the
                 others are computed. Without it such a row is an error, which names it.
@@ -60,10 +60,10 @@ class Predictor:
 
         Raises:
             ModelError, OptionError, DeviceError, UnsupportedError: as `tflgpu.Pool` and
-                `worker_devices`.
+                `worker_options`.
         """
         self._rows, self._errors = batch, errors
-        options = worker_devices(options, gpus)
+        options = worker_options(options, gpus)
         self._pool = Pool(model, batch=batch, sizes=[batch], deadline=0, **options)
         self._inputs, self._outputs = self._pool.input_names, self._pool.outputs
 
@@ -132,15 +132,16 @@ class Predictor:
             return [_blank(each) for each in self._outputs]
 
 
-def worker_devices(
+def worker_options(
     options: Mapping[str, Any], gpus: Sequence[int | str] | None = None
 ) -> dict[str, Any]:
     """Arguments for `tflgpu.Pool` with the GPUs that Ray has assigned to this worker, which it says
-    by `CUDA_VISIBLE_DEVICES`: Vulkan, OpenCL and WebGPU know them by their UUIDs.
+    by `CUDA_VISIBLE_DEVICES`: Vulkan, OpenCL and WebGPU know them by their UUIDs. A run that fails
+    is made again, once, on a device that is opened anew, unless ``on_error`` says otherwise.
 
     Args:
-        options: Arguments as they are; they stay where they name a device or the CPU, or where
-            TFLGPU_DEVICE names a device.
+        options: Arguments as they are; their device stays where they name one or the CPU, or where
+            TFLGPU_DEVICE names one.
         gpus: The devices of a node, as the option ``device`` takes them, in the order of Ray's
             numbers of GPUs: for other GPUs than NVIDIA's, and for software devices.
 
@@ -149,10 +150,10 @@ def worker_devices(
             used that may be another worker's.
         OptionError: ``gpus`` has no device of a number.
     """
-    found = dict(options)
+    found = {"on_error": "retry", **options}
     # A worker of Ray's has imported it.
     engine = sys.modules.get("ray")
-    named = {"device", "devices", "delegates"} & set(options) or options.get("backend") == "cpu"
+    named = {"device", "devices"} & set(options) or options.get("backend") == "cpu"
     if named or os.environ.get("TFLGPU_DEVICE", "").strip():
         return found
     if engine is None or not engine.is_initialized():

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from tflgpu.errors import BusyError, DeviceError, InputError, StateError, TflgpuError
-from tflgpu.integrations.ray import worker_devices
+from tflgpu.integrations.ray import worker_options
 from tflgpu.interpreter.callers import Pool
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
@@ -73,19 +73,19 @@ class TfliteServer:
             models: Paths of `.tflite` files, or what is in them, by name.
             max_models: Models that are open at a time; the one that was not used for longest gives
                 way to another.
-            gpus: As `tflgpu.integrations.ray.worker_devices` takes them.
+            gpus: As `tflgpu.integrations.ray.worker_options` takes them.
             options: Of `tflgpu.Pool`, such as ``batch``, ``deadline`` and ``size``.
 
         Raises:
             ModelError, OptionError, DeviceError, UnsupportedError: as `tflgpu.Pool` and
-                `tflgpu.integrations.ray.worker_devices`.
+                `tflgpu.integrations.ray.worker_options`.
         """
         self._models = dict(models)
         self._failure: DeviceError | None = None
         self._open: weakref.WeakSet[ServedModel] = weakref.WeakSet()
         self._failed = Counter("tflgpu_errors", "Requests that failed.", ("model", "error"))
         self._seconds = Histogram("tflgpu_seconds", "Of a request.", _SECONDS, ("model",))
-        pool_options = worker_devices(options, gpus)
+        pool_options = worker_options(options, gpus)
 
         async def load(name: str) -> ServedModel:
             model = await asyncio.to_thread(Pool, self._models[name], **pool_options)

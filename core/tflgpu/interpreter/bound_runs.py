@@ -78,8 +78,8 @@ class BoundRuns:
         Raises:
             As `Subgraph.allocate`.
         """
+        self.subgraph.allocate()
         if not self._lanes:
-            self.subgraph.allocate()
             self._lanes.append(_Lane(self.subgraph))
         return self.subgraph
 
@@ -152,6 +152,24 @@ class BoundRuns:
             return True
 
         return pending, wait
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a run has left a session of no use."""
+        return any(map(_is_broken, self._lanes))
+
+    def forget(self) -> None:
+        """Let go of all tensors, and of all sessions but one that is broken: that is opened anew
+        next, on a device opened anew where it is lost."""
+        kept = [lane for lane in self._lanes if _is_broken(lane)][:1]
+        for lane in self._lanes:
+            lane.subgraph.bound.clear()
+            if lane not in kept:
+                lane.subgraph.release()
+        for lane in kept:
+            self.subgraph = lane.subgraph
+            lane.buffers, lane.hosts = {}, {}
+        self._lanes, self._on_host = kept, {}
 
     def close(self) -> None:
         """Close all lanes; the next run opens others."""
@@ -250,6 +268,11 @@ class BoundRuns:
                 return self._lanes[-1]
         self._lanes.append(self._lanes.pop(0))
         return self._lanes[-1]
+
+
+def _is_broken(lane: _Lane) -> bool:
+    session = lane.subgraph.session
+    return session is not None and session.is_broken
 
 
 def _bind(subgraph: Subgraph, session: Session, changes: Mapping[Port, Buffer | None]) -> None:

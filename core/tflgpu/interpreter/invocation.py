@@ -34,10 +34,6 @@ from tflgpu.ir.dtypes import Array
 
 T = TypeVar("T")
 
-#: Seconds between two questions of a coroutine whether a run is over; at first it only lets others
-#: have their turn.
-_TURNS, _NAP = 50, 5e-4
-
 
 class Invocation:
     """A run that `Interpreter.invoke_async` began. Any thread may ask it."""
@@ -100,11 +96,21 @@ class Invocation:
     async def _awaited(self) -> list[Array]:
         import asyncio  # slow to import, and few wait like this
 
-        turns = 0
-        while not self.done():
-            await asyncio.sleep(0 if turns < _TURNS else _NAP)
-            turns += 1
+        run = self._run
+        if run is not None and not self.done():
+            # Of a run that is cancelled here nothing but this wait ends.
+            await asyncio.wait([asyncio.wrap_future(self._lane.over(self, run))])
         return self.results()
+
+    def _sleep(self) -> None:
+        """Wait in a thread that no signal comes to. What the run ended in is told later."""
+        from tflgpu.backend_kit.waiting import manner  # not every start needs it
+
+        manner.asleep = manner.by_driver = True
+        try:
+            self._lane.collect(self)
+        finally:
+            manner.asleep = manner.by_driver = False
 
 
 class _Run:
@@ -112,6 +118,11 @@ class _Run:
 
     def __init__(self, pending: Pending | None, future: Future[None] | None) -> None:
         self._pending, self._future = pending, future
+
+    @property
+    def future(self) -> Future[None] | None:
+        """Of the thread that makes the run; None where it goes on by itself."""
+        return self._future
 
     def done(self) -> bool:
         if self._future is not None:
@@ -136,32 +147,44 @@ class _Run:
 class RunLane:
     """The model once more, with at most one run in flight."""
 
-    def __init__(self, subgraph: Subgraph) -> None:
+    def __init__(self, subgraph: Subgraph, workers: ThreadPoolExecutor) -> None:
         self.subgraph = subgraph
+        self._workers = workers
         self.flight: Invocation | None = None
         self.guard = RunGuard("this run")
         self.after: Callable[[Subgraph], None] = lambda _: None
 
-    def begin(self, work: Callable[[Callable[[], None]], object]) -> Invocation:
-        """Submit a run on what the inputs hold; ``work`` does elsewhere what cannot be
-        submitted."""
+    def begin(self) -> Invocation:
+        """Submit a run on what the inputs hold; a worker makes what cannot be submitted."""
         flight = Invocation(self)
         pending = self.subgraph.begin()
         if pending is not None:
             flight._run = _Run(pending, None)  # noqa: SLF001
             self.flight = flight
             return flight
-        # Known before it begins: a signal may come before `work` returns.
+        # Known before it begins: a signal may come before `submit` returns.
         future: Future[None] = Future()
         flight._run = _Run(None, future)  # noqa: SLF001
         self.flight = flight
         try:
-            work(partial(self._perform, future))
+            self._workers.submit(self._perform, future)
         except BaseException:
             if future.cancel():
                 self.flight = flight._run = None  # noqa: SLF001
             raise
         return flight
+
+    def over(self, flight: Invocation, run: _Run) -> Future[None]:
+        """What is done, without an error, when a run in flight is over."""
+        found: Future[None] = Future()
+        if run.future is not None:
+            run.future.add_done_callback(lambda _: found.set_result(None))
+            return found
+        try:
+            return self._workers.submit(flight._sleep)  # noqa: SLF001
+        except RuntimeError:  # closed by another thread, which has waited for all runs
+            found.set_result(None)
+            return found
 
     def collect(self, flight: Invocation, timeout: float | None = None) -> bool:
         """See a run to its end and give the invocation what came of it; False where that took
@@ -226,7 +249,7 @@ class Lanes(Holder):
         self._copied = bool(main.variables) and not self._stored
         self._most = 1 if self._stored or self._copied else most
         self._lanes: list[RunLane] = []  # the one whose run is the oldest first
-        self._workers: ThreadPoolExecutor | None = None
+        self._workers = ThreadPoolExecutor(self._most, "tflgpu-invoke")
         self._shapes = main.resized
         self._values: dict[int, Array] = {}  # of inputs, by tensor
         self._edition: object = None
@@ -243,7 +266,7 @@ class Lanes(Holder):
             if self._copied:
                 for index, state in self._main.variables.items():
                     np.copyto(subgraph.variables[index], state)
-            flight = lane.begin(self._work)
+            flight = lane.begin()
         self._lanes.remove(lane)
         self._lanes.append(lane)
         return flight
@@ -267,8 +290,7 @@ class Lanes(Holder):
         while self._lanes:
             self._lanes[-1].subgraph.release()
             self._lanes.pop()
-        if self._workers is not None:
-            self._workers.shutdown(wait=False)  # one of them may be what closes
+        self._workers.shutdown(wait=False)  # one of them may be what closes
 
     def after_fork(self) -> None:
         """The runs are the parent's."""
@@ -304,7 +326,7 @@ class Lanes(Holder):
             if flight is None or (flight.done() and lane.collect(flight)):
                 return lane
         if len(self._lanes) < self._most:
-            lane = RunLane(make())
+            lane = RunLane(make(), self._workers)
             if self._copied:
                 lane.after = partial(_keep_state, self._main)
             self._lanes.append(lane)
@@ -314,8 +336,3 @@ class Lanes(Holder):
         if flight is not None:
             lane.collect(flight)
         return lane
-
-    def _work(self, action: Callable[[], None]) -> None:
-        if self._workers is None:
-            self._workers = ThreadPoolExecutor(self._most, "tflgpu-invoke")
-        self._workers.submit(action)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tflgpu.backend_kit.run_guard import RunGuard
+from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import InputError, OptionError
 from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import array_of
@@ -68,10 +69,11 @@ class SignatureRunner:
         self._key = signature.key
         self._inputs = dict(sorted(signature.inputs.items()))
         self._outputs = dict(sorted(signature.outputs.items()))
-        self._own = subgraph
+        self._own: Subgraph = subgraph
         self._busy = busy
         self._carried = _pairs(signature, subgraph, carry)
         self._caches: dict[str, TensorMemory] = interpreter._caches  # noqa: SLF001
+        self._every: dict[int, BoundRuns] = interpreter._bound  # noqa: SLF001
         self._runs: BoundRuns | None = None
         if self._carried:
             self._runs = interpreter._bound_runs(signature.subgraph)  # noqa: SLF001
@@ -129,15 +131,38 @@ class SignatureRunner:
             return {} if self._runs is None else {n: self._cache(n).read() for n in self._carried}
 
     def reset_caches(self) -> None:
-        """Set the caches to zero.
+        """Set the caches to zero. After a run that failed, all of the interpreter begin anew in
+        other memory, on a device opened anew where it is lost.
 
         Raises:
             StateError, DeviceError, UnsupportedError: as `read_caches`.
         """
         with self._busy:
+            broken = [runs for runs in self._every.values() if runs.is_broken]
+            if broken:
+                for runs in self._every.values():
+                    runs.forget()
+                for runs in broken:  # before others are opened on a device that is lost
+                    runs.ready()
+                while self._caches:
+                    self._caches.popitem()[1].close()
             for name in self._carried:
                 cache = self._cache(name)
                 cache.write(np.zeros(cache.shape, cache.dtype))
+
+    @property
+    def report(self) -> DelegationReport:
+        """Which operators of the signature run where, and why; it is allocated where it was not.
+
+        Raises:
+            StateError: the interpreter is closed or in use.
+            UnsupportedError, DeviceError: as a call.
+        """
+        with self._busy:
+            if self._runs is not None:
+                return self._runs.ready().report
+            self._own.allocate()
+            return self._own.report
 
     @property
     def copied(self) -> Copied:
@@ -234,6 +259,17 @@ class SignatureMethods:
                 )
             (signature_key,) = keys
         return SignatureRunner(self, signature_key, carry=carry)
+
+    def delegation_report(self, signature_key: str) -> DelegationReport:
+        """Which operators of a signature run where, and why, as `report` says it of the main
+        subgraph; it is allocated where it was not.
+
+        Raises:
+            InputError: there is no signature of that key.
+            StateError: closed or in use.
+            UnsupportedError, DeviceError: as `allocate_tensors`.
+        """
+        return SignatureRunner(self, signature_key).report
 
     def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, RunGuard]:
         """For a runner: a signature, its subgraph, and what keeps other threads out."""

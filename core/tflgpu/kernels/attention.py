@@ -37,6 +37,7 @@ _ROWS = 8  # queries of a workgroup
 _FEW_GROUPS = 64  # of which a device is not full: fewer queries each
 _DEEPEST = 1024  # numbers of a value that invocations hold sums of
 _F32X4 = F32.with_width(4)
+_RESULT = 3
 
 
 @attrs.frozen
@@ -115,12 +116,26 @@ class _Kernel:
         self._finish()
         self.low.dispatch_groups(k, (shape.groups, sizes.items * sizes.key_heads, 1))
 
-    def _key_row(self, token: Expr) -> Expr:
+    def _key_row(self, operand: int, token: Expr) -> Expr:
         """Where a key or value of a token lies."""
         sizes = self.sizes
-        if self.attrs.heads_first:
-            return (self.item * sizes.key_heads + self.head) * sizes.keys + token
-        return (self.item * sizes.keys + token) * sizes.key_heads + self.head
+        return self.row_of(operand, self.item, self.head, token, sizes.key_heads, sizes.keys)
+
+    def row_of(
+        self, operand: int, item: Expr, head: Expr, token: Expr, heads: int, tokens: int
+    ) -> Expr:
+        """The row of an operand, or of what is of the shape of queries."""
+        rows = self.attrs.rows[operand] if operand < 3 else None
+        first = self.attrs.heads_first
+        if rows is not None:
+            places = (item, head, token) if first else (item, token, head)
+            found = self.k.i32(rows.first)
+            for place, step in zip(places, rows.steps, strict=True):
+                found = found + place * step
+            return found
+        if first:
+            return (item * heads + head) * tokens + token
+        return (item * tokens + token) * heads + head
 
     def _f32(self, view: ReadView, row: Expr, slice_: Expr) -> Expr:
         return self.k.let(self.k.cast(view.load(row, slice_), Scalar.F32), "x")
@@ -128,12 +143,12 @@ class _Kernel:
     def _score(self, quad: Expr) -> None:
         """Scores of four keys for each query, and what they are of all so far."""
         k, last = self.k, self.sizes.keys - 1
-        places = [k.let(self._key_row(k.min(quad * 4 + j, last)), "at") for j in range(4)]
+        places = [k.let(self._key_row(1, k.min(quad * 4 + j, last)), "at") for j in range(4)]
         products = [[k.var(k.f32(0.0), "product") for _ in range(4)] for _ in self.rows]
         with k.loop(0, self.keys.slices, 1, name="h") as h:
             keys = [self._f32(self.keys, place, h) for place in places]
             for row, sums in zip(self.rows, products, strict=True):
-                query = self._f32(self.query, row.place, h)
+                query = self._f32(self.query, row.query, h)
                 for key, total in zip(keys, sums, strict=True):
                     k.add_to(total, k.dot(query, key))
         seen = [row.seen(k.vec(sums), quad) for row, sums in zip(self.rows, products, strict=True)]
@@ -183,7 +198,7 @@ class _Kernel:
         safe = k.let(k.min(slice_, self.values.slices - 1), "safe")
         for j in range(4):
             token = k.let(quad * 4 + j, "token")
-            row = k.let(self._key_row(k.min(token, sizes.keys - 1)), "at")
+            row = k.let(self._key_row(2, k.min(token, sizes.keys - 1)), "at")
             value = self._f32(self.values, row, safe)
             # There may be no such token: not a number times a share of 0 would be one.
             there = sizes.keys % 4 == 0 or j < sizes.keys % 4
@@ -232,12 +247,10 @@ class _Row:
         shared = sizes.heads // sizes.key_heads
         self.head = k.let(kernel.head * shared + index // sizes.queries, "query_head")
         self.token = k.let(index % sizes.queries, "query_token")
-        item, heads, queries = kernel.item, sizes.heads, sizes.queries
-        if kernel.attrs.heads_first:
-            place = (item * heads + self.head) * queries + self.token
-        else:
-            place = (item * queries + self.token) * heads + self.head
-        self.place = k.let(place, "place")
+        where = (kernel.item, self.head, self.token, sizes.heads, sizes.queries)
+        self.place = k.let(kernel.row_of(_RESULT, *where), "place")
+        same = kernel.attrs.rows[0] is None
+        self.query = self.place if same else k.let(kernel.row_of(0, *where), "query")
         self._mask_row = None if kernel.mask is None else self._row_of(kernel.mask)
 
     def start(self, slices: int) -> None:

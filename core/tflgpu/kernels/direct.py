@@ -91,11 +91,7 @@ def _write(
     for j in range(block.columns):
         column = column0 + j
         with k.if_(column < problem.slices):
-            offset = k.let(k.load(bias, column), "b")
+            end = problem.end(k, bias, column)
             for i in range(block.rows):
                 with k.if_(row0 + i < problem.pixels):
-                    out.store(
-                        k.let(row0 + i, "at"),
-                        problem.first + column,
-                        problem.finish(k, sums[i][j] + offset),
-                    )
+                    out.store(k.let(row0 + i, "at"), problem.first + column, end(sums[i][j]))

@@ -23,6 +23,7 @@ from tflgpu.ir.stored_reals import Contents
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.tiles import Tile
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.language.variables import Variable
@@ -61,6 +62,16 @@ class MatrixProduct:
     gather: Gather
     finish: Finish
     first: int
+    has_scales: bool
+
+    def end(self, k: Builder, bias: KernelBuffer, column: Expr) -> Callable[[Expr], Expr]:
+        """What becomes of sums of an output slice: they are scaled, where weights are whole
+        numbers, added to the bias, and finished."""
+        offset = k.let(k.load(bias, column), "b")
+        if not self.has_scales:
+            return lambda total: self.finish(k, total + offset)
+        scale = k.let(k.load(bias, column + self.slices), "scale")
+        return lambda total: self.finish(k, total * scale + offset)
 
 
 @attrs.frozen
@@ -71,10 +82,11 @@ class Problem:
     channels: int
     depth: int  # q slices
     weights: Weights = attrs.field(eq=False)  # pack_weights
-    bias: Array = attrs.field(eq=False)  # pack_bias
+    bias: Array = attrs.field(eq=False)  # pack_bias; scales behind it, where there are any
     gather: Gather
     finish: Finish
     first: int = 0  # slice of the output that its results start at
+    has_scales: bool = False
 
     @property
     def slices(self) -> int:
@@ -85,8 +97,25 @@ class Problem:
     def product(self) -> MatrixProduct:
         """It without its operands."""
         return MatrixProduct(
-            self.pixels, self.slices, self.depth, self.gather, self.finish, self.first
+            self.pixels,
+            self.slices,
+            self.depth,
+            self.gather,
+            self.finish,
+            self.first,
+            self.has_scales,
         )
+
+    def on_device(self, caps: DeviceCaps) -> Problem:
+        """It with the weights in the form that a device has them: a file's 8-bit ones stay so on
+        one that stores bytes. Loads expand them to the whole numbers that they are, and the sum
+        of a channel is scaled once, at its end."""
+        found = self.weights.whole_numbers if caps.int8_storage else None
+        if found is None:
+            return self
+        numbers, scales = found
+        bias = np.concatenate([self.bias, pack_bias(scales, self.channels)])
+        return attrs.evolve(self, weights=numbers, bias=bias, has_scales=True)
 
     @property
     def ends_finite(self) -> bool:
@@ -142,13 +171,11 @@ def _write(
         for j in range(tile.block_cols):
             column = k.let(k.group_id(0) * tile.slices + lane.x + j * tile.cols, "column")
             with k.if_(column < problem.slices):
-                offset = k.let(k.load(bias, column), "b")
+                end = problem.end(k, bias, column)
                 for i in range(tile.block_rows):
                     row = k.let(k.group_id(1) * tile.pixels + lane.y + i * tile.rows, "row")
                     with k.if_(row < problem.pixels):
-                        out.store(
-                            row, problem.first + column, problem.finish(k, sums[i][j] + offset)
-                        )
+                        out.store(row, problem.first + column, end(sums[i][j]))
 
 
 class _Lane:

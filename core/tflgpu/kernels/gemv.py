@@ -60,6 +60,6 @@ def _write(
     rooms = [at.shared(F32x4) for _ in sums]
     at.combine(rooms, sums, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
     with k.if_(at.lane.eq(0) & (column < problem.slices)):
-        offset = k.let(k.load(bias, column), "b")
+        end = problem.end(k, bias, column)
         for row in range(rows):
-            out.store(k.i32(row), problem.first + column, problem.finish(k, sums[row] + offset))
+            out.store(k.i32(row), problem.first + column, end(sums[row]))

@@ -65,7 +65,7 @@ def build_matrix_gemm(
     k = low.kernel(name, (tile.threads, 1, 1))
     src = low.read(k, 0)
     weights = [
-        low.weights(k, part, f"weights{i}", scalar=Scalar.F16)
+        low.weights(k, part, f"weights{i}", scalar=None if problem.has_scales else Scalar.F16)
         for i, part in enumerate(operands.weights)
     ]
     bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
@@ -111,12 +111,13 @@ def _write(
         column = k.let(k.group_id(0) * tile.slices + item % tile.slices, "column")
         valid = (row < problem.pixels) & (column < problem.slices)
         with k.if_(valid if inside is None else valid & inside):
-            total = k.load(bias, column)
             at = k.let(item // tile.slices * tile.out_pitch + item % tile.slices, "at")
-            for team in range(tile.split):
+            total = k.load_shared(result, at)
+            for team in range(1, tile.split):
                 offset = team * tile.pixels * tile.out_pitch
                 total = total + k.load_shared(result, at + offset)
-            out.store(row, problem.first + column, problem.finish(k, k.let(total, "total")))
+            end = problem.end(k, bias, column)
+            out.store(row, problem.first + column, end(k.let(total, "total")))
 
 
 def split_operands(low: Lowering, problem: Problem) -> Operands:
@@ -132,7 +133,8 @@ def parts_of_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -
 
 
 def _split_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -> tuple[Weights, ...]:
-    if precision.weight_storage(weights, caps) is Scalar.F16:
+    is_whole = caps.int8_storage and weights.whole_numbers is not None
+    if is_whole or precision.weight_storage(weights, caps) is not Scalar.F32:
         return (weights,)
     whole, high = weights.as_type(np.dtype(np.float32)), weights.as_type(np.dtype(np.float16))
     rest = ((whole - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
@@ -214,7 +216,7 @@ class _Stage:
                 column = k.min(column, self.problem.slices - 1)
             at = k.let(row * self.problem.slices + column, "wat")
             for regs, weights in zip(self._b_regs, self._weights, strict=True):
-                weight = k.load(weights, at)
+                weight = k.load(weights, at, Scalar.F16)
                 if inside is not None:
                     weight = k.select(inside, weight, k.const(0.0, weight.type))
                 k.set(regs[i], weight)

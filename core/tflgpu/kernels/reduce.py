@@ -155,7 +155,8 @@ def _rows(op: str, reduction: Reduction) -> Callable[[Node], RowReduction | None
         if node.input(1).contents is None or not shape or not node.input(0).dtype.is_float:
             return None
         axes = reduced_axes(op, integers(node.const(1)), len(shape))
-        if tuple(axes) != (len(shape) - 1,) or not node.attrs.keep_dims:
+        along = [axis for axis in axes if shape[axis] != 1]
+        if along != [len(shape) - 1] or not node.attrs.keep_dims:
             return None
         scale = 1.0 / shape[-1] if reduction.mean else None
         return RowReduction(reduction.merge, reduction.identity, scale)

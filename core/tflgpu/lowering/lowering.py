@@ -16,7 +16,7 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
-from tflgpu.ir.stored_reals import Contents, StoredReals
+from tflgpu.ir.stored_reals import Contents
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Kernel, KernelBuffer
@@ -227,8 +227,9 @@ class Lowering:
             raise KernelError(f"{self.node.label}: {weights.size} weights in vectors of {width}")
         buffer = k.buffer(name, scalar, width, "read")
         stored = attrs.evolve(weights, dtype=scalar.numpy)
-        is_large = isinstance(weights.contents, StoredReals)  # and is written when it is uploaded
-        self._bindings[id(k)].append(Constant(stored if is_large else stored.array()))
+        # What is large, and as a file has it, is written when it is uploaded.
+        later = isinstance(data, Weights) and data.is_from_file
+        self._bindings[id(k)].append(Constant(stored if later else stored.array()))
         return buffer
 
     def body(self, k: Builder, write: Callable[..., None], *args: Any) -> None:

@@ -41,7 +41,9 @@ class Precision(enum.Enum):
         return Scalar.F32
 
     def weight_storage(self, weights: Weights, caps: DeviceCaps) -> Scalar:
-        """The type in which a buffer of weights is stored."""
+        """The type in which a buffer of weights is stored; whole numbers stay so."""
+        if weights.contents.dtype == Scalar.I8.numpy:
+            return Scalar.I8
         if self is Precision.F16:
             return Scalar.F16 if weights.suits_f16 else Scalar.F32
         from tflgpu.lowering.tuning import tuning_of  # who only names a precision needs no figures

@@ -68,6 +68,26 @@ class Weights:
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
+    def whole_numbers(self) -> tuple[Weights, Array] | None:
+        """The 8-bit numbers that a file has for these, and the scale of each output, by which a
+        sum may be multiplied at its end; None where these are no such products."""
+        stored = self.contents
+        if not isinstance(stored, StoredReals) or stored.numbers.dtype != np.int8:
+            return None
+        quantization = stored.quantization
+        if quantization is None or any(quantization.zero_point):
+            return None
+        if quantization.per_axis and quantization.axis:
+            return None
+        scales = np.broadcast_to(np.array(quantization.scale, np.float32), stored.shape[:1])
+        return Weights(stored.numbers, self.taps, stored.numbers.dtype), scales
+
+    @property
+    def is_from_file(self) -> bool:
+        """Whether the numbers are those of a file."""
+        return isinstance(self.contents, StoredReals) or self.contents.dtype == np.int8
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the buffer."""
         return self.size * self.dtype.itemsize

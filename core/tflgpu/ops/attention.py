@@ -25,6 +25,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import at_least_f32, present
@@ -57,6 +58,35 @@ _CAPS = ("logit_cap", "softcap")
 
 
 @attrs.frozen
+class Rows:
+    """An operand whose rows of channels lie in a larger tensor, as queries, keys and values do that
+    one layer made.
+
+    Attributes:
+        shape: The operand's.
+        first: Its first row in the tensor.
+        steps: Rows from one neighbour to the next along each of its first three axes.
+    """
+
+    shape: Shape
+    first: int
+    steps: tuple[int, int, int]
+
+    @property
+    def last(self) -> int:
+        """Its last row in the tensor."""
+        return self.first + sum((n - 1) * s for n, s in zip(self.shape, self.steps, strict=False))
+
+    def take(self, tensor: Array) -> Array:
+        """The operand."""
+        places = sum(
+            step * index for step, index in zip(self.steps, np.indices(self.shape[:3]), strict=True)
+        )
+        taken: Array = tensor.reshape(-1, tensor.shape[-1])[places + self.first]
+        return taken
+
+
+@attrs.frozen
 class Attention:
     """How the operands lie, and what is done to the scores.
 
@@ -67,6 +97,7 @@ class Attention:
         tokens_last: Whether the tokens of the values are their last axis.
         causal: Whether query t sees no key after t.
         fill: What scores become where a boolean mask is False.
+        rows: Where queries, keys and values lie in the node's operands; None = they are these.
     """
 
     scale: float
@@ -75,6 +106,12 @@ class Attention:
     tokens_last: bool = False
     causal: bool = False
     fill: float = _FILLS[0]
+    rows: tuple[Rows | None, Rows | None, Rows | None] = (None, None, None)
+
+    def shapes(self, *operands: Shape) -> tuple[Shape, ...]:
+        """Those of queries, keys and values, by the shapes of the node's operands."""
+        pairs = zip(operands, self.rows, strict=True)
+        return tuple(shape if rows is None else rows.shape for shape, rows in pairs)
 
 
 @attrs.frozen
@@ -92,6 +129,7 @@ class AttentionSizes:
     @classmethod
     def of(cls, attributes: Attention, q: Shape, k: Shape, v: Shape) -> AttentionSizes:
         """The sizes; which of them fit together is another question."""
+        q, k, v = attributes.shapes(q, k, v)
         head, token = (1, 2) if attributes.heads_first else (2, 1)
         return cls(
             q[0], q[token], k[token], q[head], k[head], q[3], v[2 if attributes.tokens_last else 3]
@@ -102,7 +140,7 @@ class AttentionSizes:
         """The shape that a mask is broadcast to."""
         return (self.items, self.heads, self.queries, self.keys)
 
-    def shapes(self, attributes: Attention) -> tuple[Shape, Shape, Shape, Shape]:
+    def operands(self, attributes: Attention) -> tuple[Shape, Shape, Shape, Shape]:
         """Those of the query, the keys, the values and the result."""
         first = attributes.heads_first
         tokens, keys = (self.queries, self.heads), (self.keys, self.key_heads)
@@ -125,20 +163,37 @@ class AttentionSizes:
 def _infer(attributes: Attention, operands: Operands) -> list[TensorSpec]:
     if len(operands) not in (3, 4) or any(o is None for o in operands[:3]):
         raise ModelError(f"{NAME} takes a query, keys, values and a mask, got {len(operands)}")
-    q, k, v = (o for o in operands[:3] if o is not None)
-    for operand in (q, k, v):
+    given = [o for o in operands[:3] if o is not None]
+    for operand, rows in zip(given, attributes.rows, strict=True):
         check_dtype(NAME, operand.dtype, FLOATS)
-        if operand.dtype is not q.dtype or operand.rank != 4:
-            raise ModelError(f"{NAME}: operands {q.spec}, {k.spec} and {v.spec}; all are of rank 4")
-    sizes = AttentionSizes.of(attributes, q.shape, k.shape, v.shape)
-    fits = k.shape[0] == sizes.items and k.shape[3] == sizes.depth
-    if not fits or v.shape != sizes.values(attributes) or not _divides(sizes):
-        raise ModelError(f"{NAME}: {q.spec}, {k.spec} and {v.spec} do not fit together")
+        if operand.dtype is not given[0].dtype or (operand.rank != 4 and rows is None):
+            said = ", ".join(str(o.spec) for o in given)
+            raise ModelError(f"{NAME}: operands {said}; all are of rank 4")
+        if rows is not None and not _holds(operand.shape, rows):
+            raise ModelError(f"{NAME}: {operand.spec} has no rows {rows}")
+    q, k, v = attributes.shapes(*(o.shape for o in given))
+    sizes = AttentionSizes.of(attributes, *(o.shape for o in given))
+    fits = k[0] == sizes.items and k[3] == sizes.depth
+    if not fits or v != sizes.values(attributes) or not _divides(sizes):
+        said = ", ".join(map(listed, (q, k, v)))
+        raise ModelError(f"{NAME}: {said} do not fit together")
     mask = operands[3] if len(operands) == 4 else None
     if mask is not None:
-        check_dtype(NAME, mask.dtype, frozenset({q.dtype, DType.BOOL}))
+        check_dtype(NAME, mask.dtype, frozenset({given[0].dtype, DType.BOOL}))
         _check_mask(mask.shape, sizes)
-    return [TensorSpec((*q.shape[:3], sizes.width), q.dtype)]
+    return [TensorSpec((*q[:3], sizes.width), given[0].dtype)]
+
+
+def _holds(shape: Shape, rows: Rows) -> bool:
+    """Whether a tensor has such rows."""
+    least = rows.first + sum(
+        min(0, step) * (n - 1) for n, step in zip(rows.shape, rows.steps, strict=False)
+    )
+    return (
+        len(rows.shape) == 4
+        and shape[-1:] == rows.shape[3:]
+        and 0 <= least <= rows.last < math.prod(shape[:-1])
+    )
 
 
 def _divides(sizes: AttentionSizes) -> bool:
@@ -159,8 +214,12 @@ def _heads_first(array: Array, attributes: Attention) -> Array:
 
 def _reference(attributes: Attention, arrays: Arrays) -> list[Array]:
     given = present(arrays[0])
-    q, k = (_heads_first(present(a), attributes) for a in arrays[:2])
-    v = at_least_f32(present(arrays[2]))
+    taken = [
+        present(a) if rows is None else rows.take(present(a))
+        for a, rows in zip(arrays[:3], attributes.rows, strict=True)
+    ]
+    q, k = (_heads_first(a, attributes) for a in taken[:2])
+    v = at_least_f32(taken[2])
     if attributes.tokens_last:
         v = v.swapaxes(2, 3)
     elif not attributes.heads_first:
@@ -265,15 +324,18 @@ def _sample(
     d: int = 0,
     mask: tuple[int, ...] | None = None,
     mask_type: DType = DType.F32,
+    *,
+    packed: bool = False,
     **more: Any,
 ) -> Sample:
     attributes = Attention(0.5, **more)
-    sizes = AttentionSizes(b, t, s, n, kv, h, d or h)
-    if attributes.heads_first:
-        q, k = (b, n, t, h), (b, kv, s, h)
-    else:
-        q, k = (b, t, n, h), (b, s, kv, h)
-    args = [Arg(q), Arg(k), Arg(sizes.values(attributes))]
+    shapes = AttentionSizes(b, t, s, n, kv, h, d or h).operands(attributes)[:3]
+    if packed:  # as one layer makes all three
+        steps = (t * 3 * n, 1, 3 * n) if attributes.heads_first else (t * 3 * n, 3 * n, 1)
+        q, k, v = (Rows(shape, at * n, steps) for at, shape in enumerate(shapes))
+        attributes = attrs.evolve(attributes, rows=(q, k, v))
+        shapes = ((b, t, 3, n, h),) * 3
+    args = [Arg(shape) for shape in shapes]
     if mask is not None:
         args.append(Arg(mask, mask_type, -3, 1))
     return Sample.of(id, attributes, *args, accumulates=h + s)
@@ -287,6 +349,8 @@ def _samples() -> list[Sample]:
                 mask=(1, 1, 1, 37), mask_type=DType.BOOL),
         _sample("causal", 1, 9, 9, 1, 1, 4, heads_first=True, causal=True),
         _sample("long", 1, 2, 300, 1, 1, 12, mask=(300,)),
+        _sample("packed", 2, 5, 5, 3, 3, 6, packed=True),
+        _sample("packed_heads_first", 2, 7, 7, 2, 2, 8, packed=True, heads_first=True),
     ]  # fmt: skip
 
 
@@ -313,6 +377,8 @@ def _work(node: Node) -> Work:
 def _batch(node: Node, items: Items) -> Batched | str:
     """Items lie along the first axis, which is the composite's own; a mask may be the same for
     all."""
+    if any(node.attrs.rows):
+        return "its operands lie in one another"
     mask = node.optional_input(3)
     if mask is not None and 3 not in items.operands:
         if len(mask.shape) == 4 and mask.shape[0] != 1:

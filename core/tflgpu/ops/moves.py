@@ -93,6 +93,42 @@ def reordered(operand: int, shape: Shape, axes: Sequence[int]) -> Moves:
     return Moves(operand, tuple(shape[a] for a in axes), tuple(steps[a] for a in axes))
 
 
+def composed(first: Moves, then: Moves) -> Moves | None:
+    """What ``then`` makes of the result of ``first``, of the operand of that; None where it is not
+    regular."""
+    first, then = merged(first), merged(then)
+    if 0 in (*first.sizes, *then.sizes) or any(stride <= 0 for stride in then.strides):
+        return None
+    lengths, steps = first.sizes or (1,), first.strides or (1,)
+    apart = strides_of(lengths)
+    rest, reached = then.offset, []  # how far along each axis of the result in between
+    for each in apart:
+        at, rest = divmod(rest, each)
+        reached.append(at)
+    offset = first.offset + sum(at * step for at, step in zip(reached, steps, strict=True))
+    found: list[tuple[int, int]] = []
+    for count, stride in zip(then.sizes, then.strides, strict=True):
+        pieces: list[tuple[int, int]] = []
+        size, far = count, stride
+        while size > 1:
+            axis = next((a for a, each in enumerate(apart) if each <= far), None)
+            if axis is None:
+                return None
+            step, rest = divmod(far, apart[axis])
+            fit = -(-lengths[axis] // step)
+            taken = min(size, fit)
+            if rest or taken == 1 or size % taken or (taken < size and lengths[axis] % step):
+                return None
+            pieces.append((taken, step * steps[axis]))
+            reached[axis] += step * (taken - 1)
+            size, far = size // taken, far * taken
+        found += pieces[::-1]
+    if any(at >= length for at, length in zip(reached, lengths, strict=True)):
+        return None
+    sizes, strides = tuple(size for size, _ in found), tuple(stride for _, stride in found)
+    return merged(Moves(first.operand, sizes, strides, offset))
+
+
 def whole(node: Node) -> Moves:
     """`Movement.moves` of an op that reads operand 0 in order, and gives it another shape."""
     shape = node.input(0).shape

@@ -386,7 +386,7 @@ class _Matching:
     ) -> _Found:
         """The node of these operands; its masks are still to come."""
         heads = 1 if attributes.heads_first else 2
-        whole = sizes.shapes(attributes)
+        whole = sizes.operands(attributes)
         q, k = (
             self._reader.in_rows(form, shape)
             for form, shape in zip(forms[:2], whole[:2], strict=True)

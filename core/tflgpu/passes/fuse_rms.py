@@ -68,11 +68,12 @@ def _root(
 
 
 def _over_channels(mean: Node) -> bool:
-    """Whether a MEAN is over the last axis, and keeps it."""
-    data, rank = mean.input(1).data, len(mean.input(0).shape)
+    """Whether a MEAN is over the last axis, and perhaps others of size 1, and keeps them."""
+    data, shape = mean.input(1).data, mean.input(0).shape
     if data is None or not isinstance(mean.attrs, Reduce) or not mean.attrs.keep_dims:
         return False
-    return reduced_axes(mean.op, integers(data), rank) == (rank - 1,)
+    axes, last = reduced_axes(mean.op, integers(data), len(shape)), len(shape) - 1
+    return last in axes and all(axis == last or shape[axis] == 1 for axis in axes)
 
 
 PASS = Pass("fuse_rms", run, phase=10)

@@ -22,7 +22,6 @@ from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.affine import is_plain
 from tflgpu.ops.base import NoAttrs
 from tflgpu.ops.facets import Reordered
-from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.transpose import order_of
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
@@ -33,8 +32,6 @@ Perm = tuple[int, ...]
 def run(graph: Graph, context: PassContext) -> int:
     """Move every TRANSPOSE that it pays to move."""
     rewriter = Rewriter(graph)
-    for node in rewriter.nodes("TRANSPOSE"):
-        _merge_through_reshape(rewriter, node)
     order = _Order(rewriter)
     for node in rewriter.nodes("TRANSPOSE"):
         perm = order_of(node)
@@ -44,48 +41,6 @@ def run(graph: Graph, context: PassContext) -> int:
         if region is not None and region.pays(rewriter):
             _move(rewriter, region)
     return rewriter.edits
-
-
-# TRANSPOSE -> RESHAPE that only adds or drops dimensions of 1 -> TRANSPOSE
-
-
-def _reshaped_source(rewriter: Rewriter, value: Value) -> Node | None:
-    """The TRANSPOSE behind a RESHAPE that makes ``value`` and only adds or drops 1s."""
-    reshape = rewriter.producer(value, "RESHAPE")
-    if reshape is None or _sizes(value.shape) != _sizes(reshape.input(0).shape):
-        return None
-    first = rewriter.producer(reshape.input(0), "TRANSPOSE")
-    return first if first is not None and order_of(first) is not None else None
-
-
-def _merge_through_reshape(rewriter: Rewriter, last: Node) -> None:
-    first = _reshaped_source(rewriter, last.input(0))
-    outer = order_of(last)
-    inner = None if first is None else order_of(first)
-    if first is None or inner is None or outer is None:
-        return
-    x, middle = first.input(0), last.input(0)
-    kept = [axis for axis in range(len(x.shape)) if x.shape[axis] != 1]
-    # Dimensions of 1 in front, so that channels stay channels.
-    ones = len(middle.shape) - len(kept)
-    flat = (1,) * ones + tuple(x.shape[axis] for axis in kept)
-    # Where the dimensions of `middle` that are not 1 are in `flat`; the others are in front, in
-    # order.
-    moved = iter([ones + kept.index(axis) for axis in inner if axis in kept])
-    place = {axis: next(moved) for axis, size in enumerate(middle.shape) if size != 1}
-    in_front = iter(range(ones))
-    order = [place[axis] if axis in place else next(in_front) for axis in outer]
-    reshape = rewriter.producer(middle)
-    chain = [first, reshape] if reshape is not None else [first]
-    only = rewriter.sole_use(middle) is last and rewriter.sole_use(first.outputs[0]) is reshape
-    origins = merged_origins(*chain, last) if only else last.origins
-    source = rewriter.value(flat, x.dtype, middle.name + "/source")
-    source.quant = x.quant
-    rewriter.insert("RESHAPE", ReshapeAttrs(flat), [x], [source], before=last, origins=origins)
-    rewriter.set_input(last, 0, source)
-    rewriter.set_input(last, 1, rewriter.const(np.array(order, np.int32), "perm"))
-    last.origins = origins
-    rewriter.count()
 
 
 def _sizes(shape: Shape) -> Shape:

@@ -34,7 +34,7 @@ def open_source(source: Source) -> memoryview:
             raise ModelError("the memory given is not contiguous; pass bytes(...) of it")
         data = view.cast("B").toreadonly()
     elif isinstance(source, (str, os.PathLike)):
-        data = _map(os.fsdecode(source))
+        data = map_file(os.fsdecode(source))
     else:
         raise ModelError(f"a model is a path or bytes, not {type(source).__name__}")
     if not data:
@@ -94,7 +94,12 @@ def check_unchanged(data: memoryview, same: Callable[[], bool] | None) -> None:
         )
 
 
-def _map(path: str) -> memoryview:
+def map_file(path: str) -> memoryview:
+    """The bytes of a file, mapped as long as they are in use.
+
+    Raises:
+        ModelError: there is no such file, or it cannot be mapped.
+    """
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):

@@ -1,0 +1,141 @@
+"""8-bit weights stay 8 bits wide on the device: every kernel of a product, on the interpreter,
+which refuses races and accesses out of bounds. The expected values are NumPy's, in f64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+import pytest
+from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.target import Target
+from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.contract.device import Device
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph
+from tflgpu.ir.quant import Quantization
+from tflgpu.ir.stored_reals import StoredReals
+from tflgpu.kernels.conv import conv_problem
+from tflgpu.kernels.direct import OutputBlock, build_direct
+from tflgpu.kernels.gemm import Problem, build_gemm
+from tflgpu.kernels.gemv import build_gemv
+from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
+from tflgpu.kernels.matrix_tiles import TILES as MATRIX_TILES
+from tflgpu.kernels.tiles import TILES
+from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.rule import KernelRule
+from tflgpu.ops.base import Activation, Padding
+from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
+
+Build = Callable[[Lowering, Problem], None]
+
+
+def _matrix(low: Lowering, problem: Problem) -> None:
+    tile = min(MATRIX_TILES, key=lambda t: t.shared_bytes(2, 1))
+    build_matrix_gemm(low, problem, split_operands(low, problem), tile, "conv")
+
+
+SPLIT = next(tile for tile in TILES if tile.split > 1 and tile.shared_bytes <= 16384)
+BUILDS: dict[str, Build] = {
+    "blocked": lambda low, problem: build_gemm(low, problem, TILES[0], "conv"),
+    "split": lambda low, problem: build_gemm(low, problem, SPLIT, "conv"),
+    "few rows": lambda low, problem: build_gemv(low, problem, "conv"),
+    "direct": lambda low, problem: build_direct(low, problem, "conv", OutputBlock(4, 2)),
+    "one column": lambda low, problem: build_direct(low, problem, "conv", OutputBlock(3, 1)),
+    "matrix": _matrix,
+}
+#: Height and width, channels in, channels out, taps a side.
+SHAPES = ((7, 5, 13, 3), (2, 16, 36, 1), (3, 6, 5, 2))
+
+
+def _scales(kind: str, outer: int) -> Quantization:
+    if kind == "one scale":
+        return Quantization((0.01,), (0,))
+    rng = np.random.default_rng(4)
+    return Quantization(tuple(map(float, rng.uniform(1e-3, 1e-1, outer))), (0,) * outer)
+
+
+def _run(
+    device: Device,
+    build: Build,
+    shape: tuple[int, int, int, int],
+    reals: StoredReals,
+    precision: Precision,
+    *,
+    int8_storage: bool = True,
+) -> tuple[list[np.dtype[np.generic]], Array, Array]:
+    """Types of the constants, the result, and the expected one."""
+    side, inner, outer, taps = shape
+    rng = np.random.default_rng(7)
+    x = rng.uniform(-1, 1, (1, side, side, inner)).astype(np.float16).astype(np.float32)
+    bias = rng.uniform(-1, 1, outer).astype(np.float32)
+    attributes = WindowAttrs(1, 1, Padding.SAME, Activation.RELU, 1, 1)
+    padded = pad_image(x, place("CONV_2D", attributes, x.shape, (taps, taps))).astype(np.float64)
+    window, weights = place("CONV_2D", attributes, x.shape, (taps, taps)), reals.whole()
+    total = sum(
+        np.einsum("nhwc,oc->nhwo", tap_view(padded, window, i, j), weights[:, i, j].astype("d"))
+        for i in range(taps)
+        for j in range(taps)
+    )
+    graph = Graph()
+    source, result = graph.add_value(x.shape, DType.F32), graph.add_value(total.shape, DType.F32)
+    graph.inputs, graph.outputs = [source], [result]
+    inputs = [source, graph.add_const(reals), graph.add_const(bias)]
+    graph.add_node("CONV_2D", attributes, inputs, [result])
+
+    def write(low: Lowering) -> None:
+        build(low, conv_problem(low).on_device(low.caps))
+
+    rule = KernelRule("CONV_2D", "test", write, rank=1000)
+    caps = attrs.evolve(
+        device.caps, is_gpu=True, compute_units=4, cache_bytes=1 << 30, int8_storage=int8_storage
+    )
+    target = Target.plain(caps, precision, rules=[rule], alignment=device.alignment)
+    plan = plan_of(graph.nodes, graph.inputs, graph.outputs, target)
+    recording = device.load(plan, guard_bands=True)
+    recording.inputs[0][...] = x
+    recording.run()
+    found = np.array(recording.outputs[0])
+    recording.close()
+    return [c.dtype for c in plan.constants], found, np.maximum(bias + total, 0)
+
+
+@pytest.mark.parametrize("kind", ["one scale", "a scale a row"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [(n, s) for n in BUILDS for s in SHAPES if n != "few rows" or s[0] < 4],
+    ids=str,
+)
+def test_a_product_of_whole_numbers_is_scaled_at_its_end(
+    device: Device, name: str, shape: tuple[int, int, int, int], kind: str
+) -> None:
+    _, inner, outer, taps = shape
+    numbers = np.random.default_rng(1).integers(-128, 128, (outer, taps, taps, inner))
+    reals = StoredReals(numbers.astype(np.int8), _scales(kind, outer))
+    precision = Precision.F16 if name == "matrix" else Precision.F32
+    types, found, expected = _run(device, BUILDS[name], shape, reals, precision)
+    assert types == [np.dtype(np.int8), np.dtype(np.float32)]
+    half = precision is Precision.F16
+    Tolerance.accumulate(taps * taps * inner, half=half).check(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("reals", "int8_storage"),
+    [
+        (StoredReals(np.full((8, 1, 1, 4), 3, np.int8), Quantization((0.1,), (1,))), True),
+        (StoredReals(np.full((8, 1, 1, 4), 3, np.uint8), Quantization((0.1,), (0,))), True),
+        (StoredReals(np.full((8, 1, 1, 4), 3, np.int8), Quantization((0.1,) * 4, (0,) * 4, 3)), 1),
+        (StoredReals(np.full((8, 1, 1, 4), 3, np.int8), Quantization((0.1,), (0,))), False),
+        (StoredReals(np.full((8, 1, 1, 4), 3, np.float16)), True),
+    ],
+    ids=["a zero point", "u8", "a scale an input", "no bytes on the device", "f16"],
+)
+def test_other_weights_are_real_numbers(
+    device: Device, reals: StoredReals, int8_storage: bool
+) -> None:
+    types, found, expected = _run(
+        device, BUILDS["direct"], (3, 4, 8, 1), reals, Precision.F32, int8_storage=int8_storage
+    )
+    assert np.dtype(np.int8) not in types
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
