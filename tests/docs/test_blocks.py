@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import shutil
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from tflgpu.cli.app import make_app
 from tflgpu.errors import UnsupportedError
 from tflgpu.ops.groups import Composed, FileForm, Reading
 
-from tests.docs.pages import ROOT, Page, put_model
+from tests.docs.pages import ROOT, Page, put_language_model, put_model
 from tests.docs.test_pages import PATHS, PROGRAMS
 from tests.docs.test_pages import (
     test_what_is_saved_is_there_for_the_next_program as saved_test,
@@ -107,12 +108,15 @@ def test_the_commands_of_a_page(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "cache"))
     for line in commands(path):
-        name, *given = re.sub(r"\b(opencl|vulkan)\b", "cpu_ref --device 1", line).split()
+        name, *given = shlex.split(re.sub(r"\b(opencl|vulkan)\b", "cpu_ref --device 1", line))
         assert name == "tflgpu", line
         if given[0] == "benchmark":
             pytest.importorskip("ai_edge_litert")
             given += ["--duration", "0.01", "--warm-up", "0.01", "--no-starts"]
             given = [word.replace("--all", "--backend=cpu_ref") for word in given]
+        if given[0] == "generate":
+            put_language_model(tmp_path)
+            given += ["--backend", "cpu_ref"]
         # The demo's operators all run on every device.
         assert not make_app()(given, standalone_mode=False), line
     made = {p.name for p in tmp_path.iterdir()}
