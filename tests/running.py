@@ -21,6 +21,12 @@ def raising(error: BaseException | type[BaseException]) -> Callable[..., Any]:
     return fail
 
 
+def allocated(interpreter: Any) -> Any:
+    """An interpreter, ours or LiteRT's, with its tensors."""
+    interpreter.allocate_tensors()
+    return interpreter
+
+
 def set_and_run(interpreter: Any, inputs: Mapping[int, Any] | Sequence[Any]) -> None:
     """Sets inputs, by index or one for each input of the interpreter in its order, and runs."""
     if not isinstance(inputs, Mapping):

@@ -18,7 +18,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.runtime.reference import ReferenceRecording
 
 from tests.cli.cli_helpers import Hooks, Tflgpu
-from tests.running import raising
+from tests.running import raising, set_and_run
 
 INFO = DeviceInfo("toy", 0, "a toy")
 
@@ -34,8 +34,7 @@ def answers(interpreter: Any, images: Any) -> np.ndarray:
     result = interpreter.get_output_details()[0]["index"]
     found = []
     for image in images:
-        interpreter.set_tensor(source, image)
-        interpreter.invoke()
+        set_and_run(interpreter, {source: image})
         found.append(interpreter.get_tensor(result)[0])
     return np.array(found)
 

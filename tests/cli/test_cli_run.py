@@ -20,6 +20,7 @@ from tflgpu.tflite.write import write_model
 from tflgpu.tools.runs import random_input
 
 from tests.cli.cli_helpers import Tflgpu
+from tests.running import allocated
 from tests.small_models import small_spec, tensor_of
 
 CPU = ("--backend", "cpu", "--runs", "1")
@@ -116,8 +117,7 @@ class TestRunning:
         for variable in ("TFLGPU_BACKEND", "TFLGPU_DEVICE"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
-        with Interpreter(str(scale)) as interpreter:
-            interpreter.allocate_tensors()
+        with allocated(Interpreter(str(scale))) as interpreter:
             expected = interpreter.report.summary
         assert expected in tflgpu("run", scale, "--runs", 1).stdout
         monkeypatch.setenv("TFLGPU_BACKEND", "opencl")

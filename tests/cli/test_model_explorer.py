@@ -18,6 +18,7 @@ import tflgpu
 from tflgpu.tools.profile_json import to_node_data
 
 from tests.cli.browser import Browser, chromium
+from tests.running import allocated
 
 pytestmark = pytest.mark.usefixtures("known_limits")
 pytest.importorskip("model_explorer", reason="needs ai-edge-model-explorer")
@@ -107,9 +108,10 @@ def test_times_are_shown_by_a_browser(digits: Path, tmp_path: Path) -> None:
     chromium()
     with (
         tflgpu.GpuDelegate(backend="opencl") as delegate,
-        tflgpu.Interpreter(str(digits), experimental_delegates=[delegate]) as interpreter,
+        allocated(
+            tflgpu.Interpreter(str(digits), experimental_delegates=[delegate])
+        ) as interpreter,
     ):
-        interpreter.allocate_tensors()
         made = to_node_data(interpreter.profile(1))
     data = tmp_path / "times.json"
     data.write_text(json.dumps(made))

@@ -37,7 +37,7 @@ from tflgpu.plugins.registry import registry
 from tflgpu.runtime import timing
 from tflgpu.runtime.timing import time_model
 
-from tests.running import allocate_and_run, raising, set_and_run
+from tests.running import allocate_and_run, allocated, raising, set_and_run
 from tests.small_models import small_model, tensor_of
 
 OPS = builtin_ops()
@@ -265,9 +265,10 @@ def small(quantized: bool = False) -> bytes:
 def run(model: bytes, **options: Any) -> tuple[Any, Any]:
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1, **options) as delegate,
-        tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter,
+        allocated(
+            tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate])
+        ) as interpreter,
     ):
-        interpreter.allocate_tensors()
         detail = interpreter.get_input_details()[0]
         x = np.arange(-3, 3).reshape(2, 3).astype(detail["dtype"])
         set_and_run(interpreter, {detail["index"]: x})
@@ -330,10 +331,9 @@ class TestInADelegate:
             monkeypatch.setattr(timing, "time_model", lambda *_, made=model: made)
             options = {"backend": "cpu_ref", "device": 1, "partitioning": "gain"}
             delegate = tflgpu.GpuDelegate(**options)  # type: ignore[arg-type]
-            interpreter = litert.Interpreter(
-                model_content=small(), experimental_delegates=[delegate]
+            interpreter = allocated(
+                litert.Interpreter(model_content=small(), experimental_delegates=[delegate])
             )
-            interpreter.allocate_tensors()
             report = delegate.reports[-1]
             assert report.delegated_nodes == wanted
             codes = {r.code for r in report.refusals}

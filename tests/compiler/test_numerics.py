@@ -258,7 +258,8 @@ def test_booleans_take_a_byte_an_element(device: Any) -> None:
     data[0] = y.data
     found = []
     for policy in (IntegerStorage.WORDS, IntegerStorage.OWN_WIDTH):
-        compiled = compile_graph(graph, stored_as(device, policy, Numerics.FLOAT))
+        target = attrs.evolve(stored_as(device, policy, Numerics.FLOAT), fuse=False)
+        compiled = compile_graph(graph, target)
         found.append((compiled.plans[0].arena_bytes, load_and_run(device, compiled, [data])))
     (words, wide), (own, narrow) = found
     assert own < words
@@ -369,6 +370,7 @@ def test_what_a_device_keeps_in_16_bits_is_known() -> None:
 
 def test_so_is_what_shares_memory_with_it() -> None:
     target = Target.plain(attrs.evolve(F32_CAPS, cache_bytes=0), Precision.F32_F16)
+    target = attrs.evolve(target, fuse=False)
     (part,) = compile_graph(graph("SQUARE", "RESHAPE", "SQRT"), target).parts
     assert halved_in(part, target) == {1, 2}
 

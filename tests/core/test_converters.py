@@ -26,7 +26,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import results, set_and_run
+from tests.running import allocated, results, set_and_run
 from tests.small_models import small_model, tensor_of
 
 RNG = np.random.default_rng(0)
@@ -156,9 +156,10 @@ def test_on_the_device_and_without_a_copy(backend: str) -> None:
     content = converted(model(), inputs={"x": FromBytes(MEAN, SCALE)}, outputs={"y": ToClasses()})
     with (
         tflgpu.GpuDelegate(backend=backend, device=1 if backend == "cpu_ref" else 0) as delegate,
-        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as one,
+        allocated(
+            tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+        ) as one,
     ):
-        one.allocate_tensors()
         assert one.report.fully_delegated
         with one.allocate_buffer("x") as x, one.allocate_buffer("y") as y:
             assert (x.dtype, y.dtype, y.shape) == (np.uint8, np.uint8, (1, 5, 7))
@@ -205,18 +206,20 @@ def test_buffers_of_floats_at_a_quantized_model() -> None:
     content = converted(quantized_model(), **ends)
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate,
-        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as one,
+        allocated(
+            tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+        ) as one,
+        one.allocate_buffer("image") as x,
+        one.allocate_buffer("scores") as y,
     ):
-        one.allocate_tensors()
-        with one.allocate_buffer("image") as x, one.allocate_buffer("scores") as y:
-            assert (x.dtype, y.dtype) == (np.float32, np.float32)
-            one.bind_input("image", x)
-            one.bind_output("scores", y)
-            x.write(FLOATS)
-            one.invoke()
-            assert one.copied.total == 0
-            rounded = np.round(np.clip(FLOATS, -6.55, 6.2) / np.float32(0.05)) * np.float32(0.05)
-            np.testing.assert_allclose(y.read(), np.maximum(rounded, 0), atol=1e-6)
+        assert (x.dtype, y.dtype) == (np.float32, np.float32)
+        one.bind_input("image", x)
+        one.bind_output("scores", y)
+        x.write(FLOATS)
+        one.invoke()
+        assert one.copied.total == 0
+        rounded = np.round(np.clip(FLOATS, -6.55, 6.2) / np.float32(0.05)) * np.float32(0.05)
+        np.testing.assert_allclose(y.read(), np.maximum(rounded, 0), atol=1e-6)
 
 
 def test_open_dimensions_stay_open() -> None:

@@ -12,7 +12,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import set_and_run
+from tests.running import allocated, set_and_run
 
 
 def _model() -> bytes:
@@ -39,10 +39,9 @@ def test_only_that_node_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None
     delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1)
     caps: Any = attrs.evolve(delegate.caps, shared_bytes=16)
     monkeypatch.setattr(type(delegate.provider.opened), "caps", caps)
-    with tflgpu.Interpreter(
-        model_content=_model(), experimental_delegates=[delegate]
+    with allocated(
+        tflgpu.Interpreter(model_content=_model(), experimental_delegates=[delegate])
     ) as interpreter:
-        interpreter.allocate_tensors()
         report = interpreter.report
         assert [(r.node, r.op) for r in report.refusals] == [(1, "SUM")]
         assert "bytes shared of 16 that the device has" in report.refusals[0].reason

@@ -32,6 +32,7 @@ from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.memory import Memory
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
+from tests.running import allocated
 from tests.small_models import small_model
 
 N = 13
@@ -233,8 +234,9 @@ def test_nothing_runs_on_a_closed_delegate(backend: str, index: int) -> None:
     """Devices that run nodes refuse as those do that run kernels."""
     model = small_model({"x": (1, 3), "y": (1, 3)}, "y = TANH(x)")
     delegate = tflgpu.GpuDelegate(backend=backend, device=index, partitioning="all")
-    with tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate])
+    ) as interpreter:
         interpreter.invoke()
         delegate.close()
         with pytest.raises(StateError, match="closed"):

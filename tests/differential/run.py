@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ class Bench:
     """Both sides of the comparison: a child process each."""
 
     def __init__(self, backend: str, device: int = 0, *, seconds: float = 30.0) -> None:
+        self.backend = backend
         self.litert = Child(["litert"], seconds=20.0)
         self.ours = Child(["ours", backend, str(device)], seconds=seconds)
 
@@ -140,6 +142,7 @@ def run(
     cases: Path | None = None,
     progress: Callable[[Result], None] | None = None,
     deadline: float | None = None,
+    bench: Bench | None = None,
 ) -> Result:
     """Run the mutants with these numbers.
 
@@ -153,6 +156,7 @@ def run(
         cases: a file for one line of JSON a case that is not equal, as they come.
         progress: called now and then.
         deadline: seconds after which no further case is begun.
+        bench: child processes to use instead of new ones, by one worker.
 
     An interrupt (Ctrl-C) or a SIGTERM that the caller turns into one begins no further case either.
     """
@@ -165,8 +169,8 @@ def run(
 
     def work() -> None:
         try:
-            with Bench(backend, device) as bench:
-                recycled = 0
+            with Bench(backend, device) if bench is None else nullcontext(bench) as used:
+                recycled = used.ours.recycled
                 while True:
                     with lock:
                         number = next(queue, None)
@@ -182,11 +186,11 @@ def run(
                             result.unwritten += 1
                             continue
                     begin = time.perf_counter()
-                    verdict = bench.judge(*made)
+                    verdict = used.judge(*made)
                     with lock:
                         result.add(number, recipe, verdict, time.perf_counter() - begin)
-                        result.recycled += bench.ours.recycled - recycled
-                        recycled = bench.ours.recycled
+                        result.recycled += used.ours.recycled - recycled
+                        recycled = used.ours.recycled
                         result.seconds = time.perf_counter() - start
                         if cases is not None and verdict.name != "equal: both run":
                             with cases.open("a") as lines:

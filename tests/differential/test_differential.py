@@ -37,21 +37,20 @@ ROOT = Path(__file__).resolve().parents[2]
 SHORT = {"cpu_ref": 150, "opencl": 25, "vulkan": 25, "wgpu": 25}
 
 
-@pytest.mark.parametrize("backend", SHORT)
-def test_short_run(backend: str) -> None:
-    result = run(backend, range(SHORT[backend]), seed=1, real=False)
-    first = {sign: f"{found[0][1]}: {found[0][2]}" for sign, found in result.findings.items()}
-    assert not first, first
-    # Were nothing run to the end on both sides, then nothing would have been compared.
-    total = sum(result.classes.values())
-    assert result.classes["equal: both run"] > total / 4, result.classes
-
-
 @pytest.fixture(scope="module", params=list(SHORT))
 def bench(request: pytest.FixtureRequest, require_backend: Callable[[str], Any]) -> Iterator[Bench]:
     require_backend(request.param)
     with Bench(request.param) as found:
         yield found
+
+
+def test_short_run(bench: Bench) -> None:
+    result = run(bench.backend, range(SHORT[bench.backend]), seed=1, real=False, bench=bench)
+    first = {sign: f"{found[0][1]}: {found[0][2]}" for sign, found in result.findings.items()}
+    assert not first, first
+    # Were nothing run to the end on both sides, then nothing would have been compared.
+    total = sum(result.classes.values())
+    assert result.classes["equal: both run"] > total / 4, result.classes
 
 
 CORPUS = list(load())

@@ -16,7 +16,7 @@ from tests.flow.flow_models import (
     initializer,
     model,
 )
-from tests.running import results
+from tests.running import allocated, results
 
 ONCE: Op = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
 X = np.array([1, 2], np.float32)
@@ -28,9 +28,7 @@ def step(interpreter: Any, *given: Any) -> Array:
 
 
 def litert(content: bytes) -> Any:
-    made = LiteRT(model_content=content)
-    made.allocate_tensors()
-    return made
+    return allocated(LiteRT(model_content=content))
 
 
 def alike(mine: Any, theirs: Any, count: int, x: Any = X) -> None:

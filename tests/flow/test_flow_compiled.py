@@ -47,7 +47,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
-from tests.running import allocate_and_run, first_results, set_and_run
+from tests.running import allocate_and_run, allocated, first_results, set_and_run
 from tests.watched_device import WatchedDevice
 
 WHILE = ("WHILE", "i x", "io xo", loop(1, 2))
@@ -76,9 +76,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 
 def ready(content: bytes, delegates: list[GpuDelegate]) -> Interpreter:
-    interpreter = Interpreter(model_content=content, experimental_delegates=delegates)
-    interpreter.allocate_tensors()
-    return interpreter
+    return allocated(Interpreter(model_content=content, experimental_delegates=delegates))
 
 
 def test_a_hundred_rounds_are_a_few_runs(by_numpy: list[GpuDelegate], runs: Counter[str]) -> None:
@@ -407,8 +405,9 @@ def test_a_round_that_fails_is_begun_anew(
 ) -> None:
     content, ones = floats(1e4), np.ones(2, np.float32)
     ((expected, _), _) = outputs(LiteRT, content, [[ones, ones, True]])
-    with Interpreter(model_content=content, experimental_delegates=kernels) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=content, experimental_delegates=kernels)
+    ) as interpreter:
         for details, value in zip(interpreter.get_input_details(), (ones, ones, True), strict=True):
             interpreter.set_tensor(details["index"], np.asarray(value))
         for fails in (12, 2, 7):

@@ -37,7 +37,7 @@ from tests.flow.flow_models import (
     variable,
 )
 from tests.flow.kept_variables import ADDING, ONCE, X, alike, litert, of_variables, step
-from tests.running import set_and_run
+from tests.running import allocated, set_and_run
 from tests.watched_device import WatchedDevice
 
 STEPS, SIZE = 7, 5
@@ -327,8 +327,7 @@ def test_a_device_that_nobody_asked_for_keeps_none(
     monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
     monkeypatch.setenv("TFLGPU_BACKEND", "cpu_ref")
     monkeypatch.setenv("TFLGPU_DEVICE", "1")
-    with Interpreter(model_content=ADDING) as mine:
-        mine.allocate_tensors()
+    with allocated(Interpreter(model_content=ADDING)) as mine:
         assert all("nobody asked" in reason for reason in of_variables(mine).values())
         theirs = litert(ADDING)
         alike(mine, theirs, QUIET + 2)

@@ -48,7 +48,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
-from tests.running import allocate_and_run, first_results, raising, set_and_run
+from tests.running import allocate_and_run, allocated, first_results, raising, set_and_run
 
 WHILE = ("WHILE", "i x", "io xo", loop(1, 2))
 MAIN = subgraph([*STATE, tensor("io", (), I32), tensor("xo")], [WHILE], "i x", "io xo")
@@ -298,8 +298,9 @@ def test_spoilt_models_run_or_are_refused(name: str, by_numpy: list[GpuDelegate]
         except ModelError:
             continue  # the writer will not
         try:
-            interpreter = Interpreter(model_content=content, experimental_delegates=by_numpy)
-            interpreter.allocate_tensors()
+            interpreter = allocated(
+                Interpreter(model_content=content, experimental_delegates=by_numpy)
+            )
             if "WHILE" not in str([o.name for o in spec.operators]):
                 interpreter.invoke()
         except TflgpuError as error:
@@ -455,8 +456,9 @@ def test_memory_that_runs_out_is_said(
     by_numpy: list[GpuDelegate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = model(MAIN, _below(50.0), _doubling(False))
-    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=content, experimental_delegates=by_numpy)
+    ) as interpreter:
         interpreter.set_tensor(1, np.array([1, 3], np.float32))
         with monkeypatch.context() as patch:
             patch.setattr(Program, "run_all", raising(MemoryError))
@@ -475,10 +477,12 @@ def test_results_that_an_operator_does_not_make(by_numpy: list[GpuDelegate]) -> 
          tensor("z", (2,), DType.I16)],
         [("TILE", "x n", "y z")], "x n", "y z",
     )  # fmt: skip
-    with Interpreter(model_content=model(main), experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
-        with pytest.raises(AllocationError, match="makes 1 tensors, but the file gives it 2"):
-            interpreter.invoke()
+    interpreter = allocated(Interpreter(model_content=model(main), experimental_delegates=by_numpy))
+    with (
+        interpreter,
+        pytest.raises(AllocationError, match="makes 1 tensors, but the file gives it 2"),
+    ):
+        interpreter.invoke()
 
 
 def test_a_body_that_shrinks_to_nothing(by_numpy: list[GpuDelegate]) -> None:

@@ -39,7 +39,7 @@ from tests.flow.flow_models import (
     up_to,
     variable,
 )
-from tests.running import results, set_and_run
+from tests.running import allocated, results, set_and_run
 
 X = np.array([1, 2], np.float32)
 ONCE = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
@@ -88,8 +88,9 @@ def test_it_stays_over_allocation_and_resize_as_in_litert(
 
 
 def test_a_reset_brings_back_what_a_model_begins_with(by_numpy: list[GpuDelegate]) -> None:
-    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=ADDING, experimental_delegates=by_numpy)
+    ) as interpreter:
         assert [call(interpreter), call(interpreter)] == [[11, 22], [12, 24]]
         interpreter.reset_all_variables()
         assert [call(interpreter), call(interpreter)] == [[11, 22], [12, 24]]
@@ -107,8 +108,9 @@ def test_interpreters_have_a_state_each(by_numpy: list[GpuDelegate]) -> None:
 def test_what_a_variable_held_is_copied_only_where_it_is_an_output(
     by_numpy: list[GpuDelegate],
 ) -> None:
-    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=ADDING, experimental_delegates=by_numpy)
+    ) as interpreter:
         call(interpreter)
         session = interpreter._main.session
         assert session is not None
@@ -127,8 +129,9 @@ def test_an_output_stays_when_the_variable_changes(by_numpy: list[GpuDelegate]) 
         "x", "old",
     )  # fmt: skip
     content = model(whole, initializer([10, 20]))
-    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=content, experimental_delegates=by_numpy)
+    ) as interpreter:
         assert call(interpreter) == [10, 20]
         interpreter.tensor(2)()[...] = 99
         assert call(interpreter) == [1, 2]
@@ -147,8 +150,9 @@ def test_a_variable_has_the_shape_that_it_was_last_given(by_numpy: list[GpuDeleg
         "x", "new",
     )  # fmt: skip
     content = model(grown, initializer([10, 20]))
-    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=content, experimental_delegates=by_numpy)
+    ) as interpreter:
         assert call(interpreter) == [10, 20, 1, 2]
         assert call(interpreter) == [10, 20, 1, 2, 1, 2]
         assert list(interpreter.get_output_details()[0]["shape"]) == [6]
@@ -194,8 +198,9 @@ def test_a_run_that_fails_changes_nothing(by_numpy: list[GpuDelegate]) -> None:
         "x n", "y",
     )  # fmt: skip
     content = model(whole, initializer([10, 20]))
-    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=content, experimental_delegates=by_numpy)
+    ) as interpreter:
         interpreter.set_tensor(1, np.array([2], np.int32))
         assert call(interpreter) == [11, 22]
         interpreter.set_tensor(1, np.array([3], np.int32))
@@ -215,8 +220,9 @@ def test_what_only_a_run_tells_is_not_there_before_it(by_numpy: list[GpuDelegate
         "c x", "y",
     )  # fmt: skip
     content = model(chosen, twice, same)
-    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=content, experimental_delegates=by_numpy)
+    ) as interpreter:
         assert list(interpreter.get_output_details()[0]["shape"]) == [2]  # as the file has it
         with pytest.raises(ValueError, match="before invoke"):
             interpreter.get_tensor(2)
@@ -250,15 +256,13 @@ def test_state_tensors_of_operators_stay_over_other_shapes(by_numpy: list[GpuDel
     )
     plain = write_model(ModelSpec(whole.tensors, [svdf], [names.index("m")], [names.index("y")]))
     xs = [rng.standard_normal(6).astype(np.float32) for _ in range(3)]
-    with Interpreter(
-        model_content=plain, experimental_delegates=by_numpy, cpu_backend="litert"
+    with allocated(
+        Interpreter(model_content=plain, experimental_delegates=by_numpy, cpu_backend="litert")
     ) as interpreter:
-        interpreter.allocate_tensors()
         wanted = [call(interpreter, x.reshape(2, 3)) for x in xs]
-    with Interpreter(
-        model_content=content, experimental_delegates=by_numpy, cpu_backend="litert"
+    with allocated(
+        Interpreter(model_content=content, experimental_delegates=by_numpy, cpu_backend="litert")
     ) as interpreter:
-        interpreter.allocate_tensors()
         interpreter.set_tensor(1, np.array([2, 3], np.int32))
         found = [call(interpreter, xs[0])]
         interpreter.set_tensor(1, np.array([-1, 3], np.int32))  # the same, compiled anew
@@ -272,8 +276,9 @@ def test_state_tensors_of_operators_stay_over_other_shapes(by_numpy: list[GpuDel
 
 def test_nothing_is_bound(by_numpy: list[GpuDelegate]) -> None:
     """What is between the pieces has no place of the caller's; that is said."""
-    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=ADDING, experimental_delegates=by_numpy)
+    ) as interpreter:
         for bind, index in ((interpreter.bind_input, 0), (interpreter.bind_output, 3)):
             with pytest.raises(UnsupportedError, match="cannot be bound"):
                 bind(index, np.zeros(2, np.float32))
@@ -284,8 +289,9 @@ def test_what_an_interrupt_ends_changes_nothing(
     by_numpy: list[GpuDelegate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither variables nor which subgraphs were called."""
-    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=ADDING, experimental_delegates=by_numpy)
+    ) as interpreter:
         assign = VariableStore.assign
 
         def interrupted(self: VariableStore, *args: Any) -> None:
@@ -321,9 +327,10 @@ def test_a_device_that_fails_in_a_run(policy: str, monkeypatch: pytest.MonkeyPat
 
     with (
         GpuDelegate(backend="cpu_ref", on_error=policy) as delegate,
-        Interpreter(model_content=TWO_STEPS, experimental_delegates=[delegate]) as interpreter,
+        allocated(
+            Interpreter(model_content=TWO_STEPS, experimental_delegates=[delegate])
+        ) as interpreter,
     ):
-        interpreter.allocate_tensors()
         monkeypatch.setattr(ReferenceRecording, "_compute", failing)
         assert call(interpreter) == [11, 22]
         faults[:] = [False, True]  # after the first assignment
@@ -340,10 +347,9 @@ def test_runs_in_flight_follow_each_other(backend: str) -> None:
     name, _, device = backend.partition(":")
     delegates = [] if name == "none" else [GpuDelegate(backend=name, device=int(device or 0))]
     feeds = [X * n for n in range(1, 7)]
-    with Interpreter(
-        model_content=ADDING, experimental_delegates=delegates, max_in_flight=3
+    with allocated(
+        Interpreter(model_content=ADDING, experimental_delegates=delegates, max_in_flight=3)
     ) as interpreter:
-        interpreter.allocate_tensors()
         source, result = (
             d["index"]
             for d in (*interpreter.get_input_details(), *interpreter.get_output_details()[:1])
@@ -369,8 +375,9 @@ def test_runs_in_flight_follow_each_other(backend: str) -> None:
 
 
 def test_its_tensors_cannot_be_bound(by_numpy: list[GpuDelegate]) -> None:
-    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=ADDING, experimental_delegates=by_numpy)
+    ) as interpreter:
         (source,) = interpreter.get_input_details()
         with pytest.raises(UnsupportedError, match="control flow, resource variables"):
             interpreter.bind_input(0, X.copy())

@@ -19,7 +19,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import TensorSpec
 
 from tests.flow.flow_models import BOOL, I32, Op, branch, loop, model, number, subgraph, tensor
-from tests.running import first_results
+from tests.running import allocated, first_results
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -259,8 +259,7 @@ def test_what_set_tensor_refuses(value: Array, message: str) -> None:
 
 
 def test_what_was_set_is_kept_and_given_back_as_copies() -> None:
-    mine = Interpreter(model_content=COPY, experimental_delegates=[])
-    mine.allocate_tensors()
+    mine = allocated(Interpreter(model_content=COPY, experimental_delegates=[]))
     assert mine.get_tensor(0).tolist() == [b"", b""]  # LiteRT crashes here
     value = texts([b"a", b"b"])
     for text in (b"c", "d"):  # the second goes the way of what was set before

@@ -98,7 +98,7 @@ class TestRedone:
         factor = np.full((1, 1, 7), 1 + 2.0**-10, np.float32)
         content = model(
             [SHAPE, (1, 1, 7), SHAPE, SHAPE, SHAPE],
-            [("MUL", (0, 1), 2), ("SUB", (2, 0), 3), ("NEG", (2,), 4)], (3, 4),
+            [("MUL", (0, 1), 2), ("SUB", (2, 0), 3), ("L2_NORMALIZATION", (2,), 4)], (3, 4),
             constants={1: factor},
         )  # fmt: skip
         x = np.linspace(700, 701, 35, dtype=np.float32).reshape(SHAPE)

@@ -25,7 +25,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.hosts.host_models import chain, host, litert, plain, run
-from tests.running import raising
+from tests.running import allocated, raising
 
 pytestmark = pytest.mark.usefixtures("left_out")
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
@@ -336,8 +336,9 @@ def test_delegates_are_released_with_their_interpreters() -> None:
     delegate = tflgpu.GpuDelegate(backend="cpu_ref")
     gone = weakref.ref(delegate.provider)
     delegates = [delegate]
-    interpreter = litert.Interpreter(model_content=MODEL, experimental_delegates=delegates)
-    interpreter.allocate_tensors()
+    interpreter = allocated(
+        litert.Interpreter(model_content=MODEL, experimental_delegates=delegates)
+    )
     delegates.clear()
     del delegate
     assert gone() is not None

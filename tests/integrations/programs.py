@@ -1,4 +1,4 @@
-"""Programs of docs/integrations.md, each in a process of its own."""
+"""Programs of pages about engines, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 from tests.docs.pages import Page, one_line
 
+INTEGRATIONS = Page("docs/integrations.md")
 
-def run_program(imported: str, folder: Path) -> None:
+
+def run_program(imported: str, folder: Path, page: Page = INTEGRATIONS) -> None:
     """Run the program that imports a module, and compare what it prints with what the page says."""
-    page = Page("docs/integrations.md")
     (number,) = [n for n, text in enumerate(page.programs) if imported in text]
     file = folder / "program.py"
     file.write_text(page.programs[number], encoding="utf-8")

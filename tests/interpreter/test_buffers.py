@@ -22,7 +22,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.interpreter import interpreter_models as models
 from tests.interpreter.buffer_helpers import SHAPE, Open, Packed, X, Y, copies
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, allocated, set_and_run
 from tests.small_models import small_model, small_spec, tensor_of
 
 
@@ -438,8 +438,7 @@ def test_an_input_that_is_an_output_is_bound_once() -> None:
     """A second array took the place of the first, which runs read no more."""
     spec = small_spec({"x": (1, 4), "y": (1, 4)}, "y = ABS(x)", outputs="y x")
     given, taken = np.zeros((1, 4), np.float32), np.zeros((1, 4), np.float32)
-    with tflgpu.Interpreter(model_content=write_model(spec)) as one:
-        one.allocate_tensors()
+    with allocated(tflgpu.Interpreter(model_content=write_model(spec))) as one:
         one.bind_input(0, given)
         with pytest.raises(UnsupportedError, match="is input and output"):
             one.bind_output(0, taken)

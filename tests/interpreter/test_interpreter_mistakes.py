@@ -23,6 +23,7 @@ from tflgpu.errors import (
 from tflgpu.interpreter import Interpreter
 
 from tests.interpreter import interpreter_models as models
+from tests.running import allocated
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -362,8 +363,7 @@ def test_a_key_of_a_signature_that_is_no_text(key: Any) -> None:
 
 @pytest.mark.parametrize("index", [False, 0.0, "x", None])
 def test_an_index_of_invoke_async_that_is_no_number(index: Any) -> None:
-    interpreter = Interpreter(model_content=models.chain(), experimental_delegates=[])
-    interpreter.allocate_tensors()
+    interpreter = allocated(Interpreter(model_content=models.chain(), experimental_delegates=[]))
     with pytest.raises(ArgumentError, match=r"a tensor index, as .* is, is a whole number, not"):
         interpreter.invoke_async({index: X})
 
@@ -411,11 +411,12 @@ def test_arguments_out_of_their_range(
 
 
 def test_a_word_for_no_is_no() -> None:
-    interpreter = Interpreter(
-        model_content=models.chain(),
-        experimental_preserve_all_tensors="no",  # type: ignore[arg-type]
+    interpreter = allocated(
+        Interpreter(
+            model_content=models.chain(),
+            experimental_preserve_all_tensors="no",  # type: ignore[arg-type]
+        )
     )
-    interpreter.allocate_tensors()
     with pytest.raises(InputError, match="not kept"):
         interpreter.get_tensor(2)
 

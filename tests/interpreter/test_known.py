@@ -14,7 +14,7 @@ from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.copies import ResultPool, TensorCache
 
 from tests.interpreter.interpreter_models import chain
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, allocated, set_and_run
 from tests.small_models import small_model
 
 X = np.array([[1, 2, 3]], np.float32)
@@ -41,9 +41,10 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def interpreter(request: pytest.FixtureRequest) -> Any:
     with (
         tflgpu.GpuDelegate(**request.param) as delegate,
-        tflgpu.Interpreter(model_content=chain(), experimental_delegates=[delegate]) as made,
+        allocated(
+            tflgpu.Interpreter(model_content=chain(), experimental_delegates=[delegate])
+        ) as made,
     ):
-        made.allocate_tensors()
         yield made
 
 
@@ -107,10 +108,9 @@ def test_a_failed_run_has_no_results(
 
 def test_a_result_that_was_read_is_not_written_to(delegate: tflgpu.GpuDelegate) -> None:
     x = np.ones((1, 300, 300), np.float32)
-    with tflgpu.Interpreter(
-        model_content=negated(x.shape), experimental_delegates=[delegate]
+    with allocated(
+        tflgpu.Interpreter(model_content=negated(x.shape), experimental_delegates=[delegate])
     ) as one:
-        one.allocate_tensors()
         one.set_tensor(0, x)
         for _ in range(2):
             one.invoke()
@@ -222,8 +222,7 @@ def test_what_is_no_timeout(given: Any) -> None:
 
 
 def test_runs_and_pools_go_by_it() -> None:
-    with tflgpu.Interpreter(MODEL, experimental_delegates=[]) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(tflgpu.Interpreter(MODEL, experimental_delegates=[])) as interpreter:
         run = interpreter.invoke_async({0: IMAGE})
         with pytest.raises(ArgumentError, match="timeout"):
             run.wait("soon")  # type: ignore[arg-type]

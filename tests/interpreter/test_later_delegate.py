@@ -15,6 +15,7 @@ from tflgpu.tflite.write import write_model
 from tests.interpreter import interpreter_models as models
 from tests.interpreter.cache_models import language_model
 from tests.interpreter.test_caches import TOKENS, step
+from tests.running import allocate_and_run, allocated, set_and_run
 
 X = np.array([[1.0, -2.0, 0.5], [0, 3, 7]], np.float32)
 Y = (X + models.C) * models.C
@@ -34,9 +35,7 @@ def test_inputs_and_shapes_stay(
         monkeypatch.setenv("TFLGPU_DEVICE", "0")
     with chain(experimental_delegates=None if is_default else []) as one:
         one.resize_tensor_input(0, X.shape)
-        one.allocate_tensors()
-        one.set_tensor(0, X)
-        one.invoke()
+        allocate_and_run(one, {0: X})
         assert one.report.dispatches == 0
         one.modify_graph_with_delegate(delegate)
         assert one.report.device == delegate.device.info.name
@@ -64,13 +63,11 @@ def test_state_stays(reference: Any) -> None:
         ModelSpec(tensors, [OperatorSpec("RNN", {}, (0, 1, 2, 3, 4), (5,))], (0,), (5,))
     )
     x = np.array([[1.0, -2.0]], np.float32)
-    with tflgpu.Interpreter(model_content=content, experimental_delegates=[]) as one:
-        one.allocate_tensors()
+    with allocated(tflgpu.Interpreter(model_content=content, experimental_delegates=[])) as one:
         for count in (1, 2, 3, 4):
             if count == 3:
                 one.modify_graph_with_delegate(reference)
-            one.set_tensor(0, x)
-            one.invoke()
+            set_and_run(one, {0: x})
             np.testing.assert_array_equal(one.get_tensor(5), x * count)
         assert one.report.fully_delegated
 
@@ -125,9 +122,10 @@ def test_one_that_cannot_take_the_model_changes_nothing() -> None:
     )
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1, allow_fallback=False) as strict,
-        tflgpu.Interpreter(model_content=sum_of_integers, experimental_delegates=[]) as one,
+        allocated(
+            tflgpu.Interpreter(model_content=sum_of_integers, experimental_delegates=[])
+        ) as one,
     ):
-        one.allocate_tensors()
         one.set_tensor(0, np.array([1, 2]))
         with pytest.raises(UnsupportedError, match="ADD"):
             one.modify_graph_with_delegate(strict)

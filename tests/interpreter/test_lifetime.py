@@ -35,16 +35,14 @@ from tflgpu.tflite.write import write_model
 
 from tests.interpreter import closing_child as child
 from tests.interpreter import interpreter_models as models
-from tests.running import allocate_and_run, raising
+from tests.running import allocate_and_run, allocated, raising
 
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
 Y = (X + models.C) * models.C
 
 
 def ready(content: bytes | None = None) -> Interpreter:
-    interpreter = Interpreter(model_content=content or models.chain())
-    interpreter.allocate_tensors()
-    return interpreter
+    return allocated(Interpreter(model_content=content or models.chain()))
 
 
 @pytest.fixture
@@ -132,6 +130,11 @@ def test_a_session_lives_as_long_as_a_view_of_it(closes: list[Session]) -> None:
 # Closing
 
 
+def given_a_delegate(interpreter: Interpreter) -> None:
+    with tflgpu.GpuDelegate(backend="cpu_ref") as delegate:
+        interpreter.modify_graph_with_delegate(delegate)
+
+
 USES: dict[str, Callable[[Interpreter], Any]] = {
     "allocate_tensors": lambda i: i.allocate_tensors(),
     "invoke": lambda i: i.invoke(),
@@ -167,6 +170,7 @@ USES: dict[str, Callable[[Interpreter], Any]] = {
     "allocate_buffer": lambda i: i.allocate_buffer(0),
     "allocate_array": lambda i: i.allocate_array(0),
     "allocate_cuda": lambda i: i.allocate_cuda(0),
+    "modify_graph_with_delegate": given_a_delegate,
     "copied": lambda i: i.copied,
     "reset_copied": lambda i: i.reset_copied(),
     "set_allow_buffer_handle_output": lambda i: i.set_allow_buffer_handle_output(True),
@@ -422,8 +426,7 @@ def test_a_stale_shape_in_the_file_is_told_once(caplog: pytest.LogCaptureFixture
     def told() -> int:
         return sum("inferred anew" in r.getMessage() for r in caplog.records)
 
-    interpreter = tflgpu.Interpreter(model_content=content)
-    interpreter.allocate_tensors()
+    interpreter = allocated(tflgpu.Interpreter(model_content=content))
     assert told() == 1
     for size in ([2, 3], [1, 3], [4, 3], [1, 3]):
         interpreter.resize_tensor_input(0, size)

@@ -26,7 +26,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.interpreter import interpreter_models
 from tests.interpreter import interpreter_models as models
-from tests.running import allocate_and_run
+from tests.running import allocate_and_run, allocated
 from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
@@ -217,8 +217,7 @@ def test_indices_that_are_none(what: str) -> None:
 
 def test_a_held_view_is_noticed_as_in_litert() -> None:
     for module in (tflgpu, litert):
-        interpreter = module.Interpreter(model_content=models.chain())
-        interpreter.allocate_tensors()
+        interpreter = allocated(module.Interpreter(model_content=models.chain()))
         assert interpreter._safe_to_run()
         view = interpreter.tensor(0)()
         assert not interpreter._safe_to_run()
@@ -250,8 +249,7 @@ def test_a_delegate_by_name() -> None:
         with make("tflgpu", options) as delegate:
             assert isinstance(delegate, Delegate)
             assert isinstance(delegate, tflgpu.GpuDelegate)
-            with Interpreter(None, models.chain(), [delegate]) as interpreter:
-                interpreter.allocate_tensors()
+            with allocated(Interpreter(None, models.chain(), [delegate])) as interpreter:
                 assert interpreter.report.backend == "cpu_ref"
 
 
@@ -457,10 +455,8 @@ def delegates(
 def test_it_runs_as_in_litert(name: str, delegates: list[GpuDelegate]) -> None:
     content = write_model(GRAPHS[name])
     rng = np.random.default_rng(5)
-    theirs = litert.Interpreter(model_content=content)
-    theirs.allocate_tensors()
-    with Interpreter(model_content=content, experimental_delegates=delegates) as ours:
-        ours.allocate_tensors()
+    theirs = allocated(litert.Interpreter(model_content=content))
+    with allocated(Interpreter(model_content=content, experimental_delegates=delegates)) as ours:
         for _ in range(2):
             for details in theirs.get_input_details():
                 value = (5 * rng.standard_normal(details["shape"])).astype(details["dtype"])

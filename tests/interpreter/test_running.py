@@ -18,7 +18,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.interpreter import interpreter_models
 from tests.interpreter import interpreter_models as models
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, allocated, set_and_run
 from tests.small_models import small_model, small_spec, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
@@ -124,8 +124,7 @@ def test_a_batch_of_none(options: Any) -> None:
 
 
 def test_resize_to_the_same_shape_keeps_everything(options: Any) -> None:
-    with Interpreter(model_content=models.chain(), **options) as ours:
-        ours.allocate_tensors()
+    with allocated(Interpreter(model_content=models.chain(), **options)) as ours:
         x = values(1, 3)
         ours.set_tensor(0, x)
         ours.resize_tensor_input(0, np.array([1, 3], np.int64))
@@ -152,8 +151,7 @@ def test_values_of_any_kind_are_data(options: Any) -> None:
 
 
 def test_set_tensor_copies_whatever_the_layout(options: Any) -> None:
-    with Interpreter(model_content=models.chain(), **options) as ours:
-        ours.allocate_tensors()
+    with allocated(Interpreter(model_content=models.chain(), **options)) as ours:
         x = values(1, 3)
         wide = np.repeat(x, 2, axis=1)
         for same in (wide[:, ::2], np.asfortranarray(x), x.astype(">f4"), x.tolist()):
@@ -231,8 +229,7 @@ def test_results_of_a_signature_are_copies() -> None:
 
 
 def test_the_report_without_a_delegate() -> None:
-    interpreter = Interpreter(model_content=models.chain())
-    interpreter.allocate_tensors()
+    interpreter = allocated(Interpreter(model_content=models.chain()))
     report = interpreter.report
     assert (report.total_nodes, report.delegated_nodes, report.backend) == (2, 0, "")
     assert [(r.node, r.op) for r in report.refusals] == [(0, "ADD"), (1, "MUL")]
@@ -242,8 +239,9 @@ def test_the_report_without_a_delegate() -> None:
 @pytest.mark.parametrize("device", [0, 1])
 def test_the_report_with_a_delegate(device: int) -> None:
     with GpuDelegate(backend="cpu_ref", device=device) as delegate:
-        interpreter = Interpreter(model_content=models.chain(), experimental_delegates=[delegate])
-        interpreter.allocate_tensors()
+        interpreter = allocated(
+            Interpreter(model_content=models.chain(), experimental_delegates=[delegate])
+        )
         report = interpreter.report
         interpreter.close()
     assert (report.total_nodes, report.delegated_nodes, report.backend) == (2, 2, "cpu_ref")
@@ -386,20 +384,20 @@ def delegate() -> Iterator[tflgpu.GpuDelegate]:
 
 
 def ours(content: bytes, delegate: Any, **arguments: Any) -> Any:
-    made = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate], **arguments)
-    made.allocate_tensors()
-    return made
+    return allocated(
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate], **arguments)
+    )
 
 
 def theirs(content: bytes) -> Any:
-    made = litert.Interpreter(
-        model_content=content,
-        experimental_preserve_all_tensors=True,
-        # XNNPACK leaves results of constants in f16 unwritten, whatever it is told.
-        experimental_op_resolver_type=litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+    return allocated(
+        litert.Interpreter(
+            model_content=content,
+            experimental_preserve_all_tensors=True,
+            # XNNPACK leaves results of constants in f16 unwritten, whatever it is told.
+            experimental_op_resolver_type=litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        )
     )
-    made.allocate_tensors()
-    return made
 
 
 def feed_preserve_all(interpreter: Any, x: Any) -> Any:

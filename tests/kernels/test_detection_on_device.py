@@ -19,7 +19,7 @@ from tflgpu.ops.detection_postprocess import OP, DetectionPostprocess, pack_opti
 from tflgpu.ops.registry import builtin_ops
 
 from tests.ops.test_reference_vs_litert import single_op_model
-from tests.running import results
+from tests.running import allocated, results
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -72,11 +72,9 @@ def run(interpreter: Any, arrays: list[Array]) -> list[Array]:
 def test_detections_are_those_of_litert(way: str) -> None:
     attributes = attrs.evolve(PLAIN, **WAYS[way])
     content = model(attributes)
-    theirs = litert.Interpreter(model_content=content)
-    theirs.allocate_tensors()
+    theirs = allocated(litert.Interpreter(model_content=content))
     delegate = tflgpu.GpuDelegate(backend="vulkan", allow_fallback=False)
-    ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-    ours.allocate_tensors()
+    ours = allocated(tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]))
     # Of several classes of a box, equal ones come in the order that C++'s partial_sort leaves.
     draw = inputs if attributes.max_classes_per_detection > 1 else tied
     for seed in range(4):

@@ -39,7 +39,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run
+from tests.running import allocate_and_run, allocated
 from tests.small_models import small_model, tensor_of
 
 
@@ -275,8 +275,9 @@ def _model() -> bytes:
 
 def _run(content: bytes, delegates: Any) -> Any:
     rng = np.random.default_rng(6)
-    with tflgpu.Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        tflgpu.Interpreter(model_content=content, experimental_delegates=delegates)
+    ) as interpreter:
         for detail in interpreter.get_input_details():
             value = rng.normal(size=detail["shape"]).astype(np.float32)
             interpreter.set_tensor(detail["index"], value)

@@ -14,6 +14,7 @@ import pytest
 from tflgpu.errors import DeviceError
 
 from tests.lifetimes import child
+from tests.running import allocated
 
 CHILD = Path(__file__).with_name("child.py")
 BACKENDS = ("opencl", "vulkan", "wgpu")
@@ -113,9 +114,8 @@ def test_a_child_whose_driver_refuses_uses_what_is_left(
             assert delegate.device is None
         elif delegate.device is not None:
             assert delegate.device.info.backend != "opencl"
-        interpreter = tflgpu.Interpreter(
-            model_content=child.model(), experimental_delegates=[delegate]
+        interpreter = allocated(
+            tflgpu.Interpreter(model_content=child.model(), experimental_delegates=[delegate])
         )
-        interpreter.allocate_tensors()
         child.check(interpreter)
         interpreter.close()

@@ -27,7 +27,7 @@ from tests.litert.integer_lstm_models import (
     svdf,
 )
 from tests.ops.test_reference_vs_litert import single_op_model
-from tests.running import set_and_run
+from tests.running import allocated, set_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -50,10 +50,11 @@ def calls(interpreter: Any, inputs: list[Array]) -> Array:
 
 def expected(content: bytes) -> tuple[list[Array], Array]:
     """Inputs of several runs, and what LiteRT's reference kernels make of them."""
-    plain = litert.Interpreter(
-        model_content=content, experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF
+    plain = allocated(
+        litert.Interpreter(
+            model_content=content, experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF
+        )
     )
-    plain.allocate_tensors()
     given, rng = plain.get_input_details()[0], np.random.default_rng(0)
     inputs = [rng.integers(-128, 128, given["shape"]).astype(given["dtype"]) for _ in range(CALLS)]
     inputs[RESET] = inputs[RESET - 1] = inputs[0]
@@ -285,8 +286,7 @@ def call(interpreter: Any, x: Array) -> Array:
 )
 def test_whole_numbers_with_16_bit_state(model: Any, host: Any, left: tuple[str, ...]) -> None:
     content = model()
-    plain = litert.Interpreter(model_content=content)
-    plain.allocate_tensors()
+    plain = allocated(litert.Interpreter(model_content=content))
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1, exclude=left) as delegate:
         ours = host(model_content=content, experimental_delegates=[delegate])
         ours.allocate_tensors()
@@ -412,11 +412,11 @@ def test_a_state_of_whole_numbers_does_not_drift() -> None:
     rng = np.random.default_rng(1)
     for model in (lstm_recurrent, svdf_recurrent):
         content = model()
-        plain = litert.Interpreter(model_content=content)
-        plain.allocate_tensors()
+        plain = allocated(litert.Interpreter(model_content=content))
         with tflgpu.GpuDelegate(backend="vulkan", allow_fallback=False) as delegate:
-            ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-            ours.allocate_tensors()
+            ours = allocated(
+                tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+            )
             (given,), (made,) = plain.get_input_details(), plain.get_output_details()
             inputs = rng.integers(-128, 128, (1000, *given["shape"])).astype(np.int8)
             for x in inputs:

@@ -17,7 +17,7 @@ from tflgpu.tools.runs import random_input
 from tflgpu_litert.recording import LiteRTRecording
 
 from tests.litert.litert_models import LITERT, i64_in_the_middle, litert, numbers, run
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, allocated, set_and_run
 
 #: 8-bit and 16-bit weights, a state, custom ops, and plain floats.
 MODELS = (
@@ -36,12 +36,10 @@ MODELS = (
 def test_all_on_the_cpu_is_what_litert_gives(name: str, model_path: Callable[[str], Path]) -> None:
     """Not one bit is another: these are the same kernels on the same numbers."""
     path = str(model_path(name))
-    native = LiteRT(path)
-    native.allocate_tensors()
+    native = allocated(LiteRT(path))
     rng = np.random.default_rng(4)
     given = {int(d["index"]): random_input(d, rng) for d in native.get_input_details()}
-    with tflgpu.Interpreter(path) as ours:
-        ours.allocate_tensors()
+    with allocated(tflgpu.Interpreter(path)) as ours:
         for _ in range(2):
             for model in (native, ours):
                 set_and_run(model, given)
@@ -63,11 +61,10 @@ def test_a_state_beside_a_device(
     for side in ("litert", "cpu_ref"):
         with (
             tflgpu.GpuDelegate(options) as without,
-            tflgpu.Interpreter(
-                path, experimental_delegates=[without], cpu_backend=side
+            allocated(
+                tflgpu.Interpreter(path, experimental_delegates=[without], cpu_backend=side)
             ) as interpreter,
         ):
-            interpreter.allocate_tensors()
             (detail,) = interpreter.get_input_details()
             found = results[side] = []
             for seed in range(3):
@@ -83,8 +80,7 @@ def test_nothing_is_left_behind() -> None:
     model, x = i64_in_the_middle(), numbers((1, 5, 7))
     seen: list[weakref.ref[Any]] = []
     for _ in range(20):
-        with tflgpu.Interpreter(model_content=model) as interpreter:
-            interpreter.allocate_tensors()
+        with allocated(tflgpu.Interpreter(model_content=model)) as interpreter:
             (step,) = interpreter._main._memory.session.parts
             inner = step.recording._inner
             assert isinstance(inner, LiteRTRecording)
@@ -117,8 +113,7 @@ def test_threads_with_an_interpreter_each() -> None:
     wrong: list[int] = []
 
     def work(number: int) -> None:
-        with tflgpu.Interpreter(model_content=model, num_threads=2) as interpreter:
-            interpreter.allocate_tensors()
+        with allocated(tflgpu.Interpreter(model_content=model, num_threads=2)) as interpreter:
             for _ in range(50):
                 set_and_run(interpreter, {0: xs[number]})
                 if not np.array_equal(interpreter.get_tensor(6), expected[number]):

@@ -13,6 +13,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from tests.litert.litert_models import LITERT
+from tests.running import allocate_and_run, allocated, set_and_run
 from tests.small_models import small_model, tensor_of
 
 SEEDS = {"seed": 1234, "seed2": 7}
@@ -151,8 +152,7 @@ def test_a_shape_that_comes_at_run_time(name: str) -> None:
     few = np.array(7, np.int32) if name == "MULTINOMIAL" else np.array([2, 3], np.int32)
 
     def ready(seeds: dict[str, int]) -> Any:
-        found = tflgpu.Interpreter(model_content=drawn_late(name, seeds))
-        found.allocate_tensors()
+        found = allocated(tflgpu.Interpreter(model_content=drawn_late(name, seeds)))
         details = {d["name"]: d["index"] for d in found.get_input_details()}
         if "x" in details:
             found.set_tensor(details["x"], np.zeros((3, 5), np.float32))
@@ -162,8 +162,7 @@ def test_a_shape_that_comes_at_run_time(name: str) -> None:
     output, found = interpreter.get_output_details()[0]["index"], []
     with interpreter:
         for count in (few, few, few + 1, few):
-            interpreter.set_tensor(number, count)
-            interpreter.invoke()
+            set_and_run(interpreter, {number: count})
             found.append(interpreter.get_tensor(output))
             rows = (3, int(count)) if name == "MULTINOMIAL" else tuple(count)
             assert found[-1].shape == rows
@@ -184,9 +183,7 @@ def test_without_seeds_two_draw_different_numbers() -> None:
     found = []
     for _ in range(2):
         with tflgpu.Interpreter(model_content=content) as interpreter:
-            interpreter.allocate_tensors()
-            interpreter.set_tensor(0, np.array([500], np.int32))
-            interpreter.invoke()
+            allocate_and_run(interpreter, {0: np.array([500], np.int32)})
             found.append(interpreter.get_tensor(1))
     assert not np.array_equal(*found)
     for numbers in found:

@@ -29,7 +29,7 @@ from tflgpu.tflite.write import model_record, write_model
 from tflgpu_litert.newer import repack
 
 from tests.litert.litert_models import LITERT, between, litert, numbers, run
-from tests.running import set_and_run
+from tests.running import allocated, set_and_run
 from tests.small_models import small_model, small_spec, tensor_of
 
 SHAPE = (2, 3, 5)
@@ -342,10 +342,9 @@ class TestState:
         xs = [numbers((2, 5), seed) for seed in range(3)]
         expected = self.expected(xs)
         delegates = [delegate]
-        with tflgpu.Interpreter(
-            model_content=self.model(), experimental_delegates=delegates
+        with allocated(
+            tflgpu.Interpreter(model_content=self.model(), experimental_delegates=delegates)
         ) as interpreter:
-            interpreter.allocate_tensors()
             for _ in range(2):
                 for x, (wanted, state) in zip(xs, expected, strict=True):
                     set_and_run(interpreter, {0: x})
@@ -357,8 +356,7 @@ class TestState:
     def expected(self, xs: list[Any]) -> list[tuple[Any, Any]]:
         from ai_edge_litert.interpreter import Interpreter
 
-        native = Interpreter(model_content=self.model())
-        native.allocate_tensors()
+        native = allocated(Interpreter(model_content=self.model()))
         found = []
         for x in xs:
             set_and_run(native, {0: x})

@@ -24,7 +24,7 @@ import tflgpu
 from tflgpu.conformance.float64 import float64_outputs
 from tflgpu.ir.dtypes import Array
 
-from tests.running import outputs, set_and_run
+from tests.running import allocated, outputs, set_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
@@ -261,8 +261,7 @@ def test_nan_reaches_what_it_reaches_in_litert(
     model_path: Callable[[str], Path],
 ) -> None:
     path = model_path(model)
-    reference = litert.Interpreter(str(path))
-    reference.allocate_tensors()
+    reference = allocated(litert.Interpreter(str(path)))
     shape = reference.get_input_details()[0]["shape"]
     clean = np.random.default_rng(3).random(shape, np.float32)
     spoilt = np.full(shape, np.nan, np.float32)
@@ -270,9 +269,8 @@ def test_nan_reaches_what_it_reaches_in_litert(
     one_pixel[0, shape[1] // 2, shape[2] // 3] = np.nan
     with (
         tflgpu.GpuDelegate(backend=backend) as delegate,
-        tflgpu.Interpreter(str(path), experimental_delegates=[delegate]) as interpreter,
+        allocated(tflgpu.Interpreter(str(path), experimental_delegates=[delegate])) as interpreter,
     ):
-        interpreter.allocate_tensors()
         before = _run_special(interpreter, clean)
         for image in (spoilt, one_pixel):
             found = _run_special(interpreter, image)

@@ -20,6 +20,8 @@ from tflgpu.conformance.plans import affine, biased, dispatch, io, plan
 from tflgpu.errors import CompileError
 from tflgpu.language.kernel import Kernel
 
+from tests.api_devices import runs_two_bodies
+
 
 def two_bodies() -> Plan:
     """Four dispatches: two kernels of one name, one of them made twice over."""
@@ -32,12 +34,7 @@ def two_bodies() -> Plan:
 
 
 def check(device: Any) -> None:
-    """Run `two_bodies`."""
-    recording = device.load(two_bodies())
-    recording.inputs[0][...] = np.arange(8)
-    recording.run()
-    for output, factor in zip(recording.outputs, (2, 3, 2, 3), strict=True):
-        assert (output == np.arange(8) * factor + 1).all()
+    runs_two_bodies(device, two_bodies())
 
 
 @pytest.fixture

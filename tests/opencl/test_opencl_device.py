@@ -13,6 +13,10 @@ from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef
 from tflgpu.conformance.plans import affine, biased, chain, chain_expected, dispatch, io, plan
 from tflgpu.errors import DeviceError
 
+from tests.api_devices import (  # noqa: F401 (collected here)
+    test_it_says_what_a_run_copies,
+)
+
 
 def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Whole numbers, which small sums and products keep exact."""
@@ -100,18 +104,3 @@ def test_short_runs_of_a_gpu_are_waited_for_in_one_call(
     recording.run()
     assert asked == [False, True, True, False]
     recording.close()
-
-
-def test_it_says_what_a_run_copies(device: Any) -> None:
-    recording = device.load(chain(257, device.alignment))
-    own = 0 if device.in_place else 4 * 257
-    assert recording.copies == (own, own)
-    buffer = device.allocate(4 * 257)
-    recording.bind({0: buffer})
-    assert recording.copies == (0, own)
-    recording.bind({0: None}, {0: buffer})
-    assert recording.copies == (own, 0)
-    recording.bind(outputs={0: None})
-    assert recording.copies == (own, own)
-    recording.close()
-    buffer.close()

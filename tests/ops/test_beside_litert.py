@@ -20,7 +20,7 @@ from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run, first_results, set_and_run, side_by_side
+from tests.running import allocate_and_run, allocated, first_results, set_and_run, side_by_side
 from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
@@ -258,10 +258,11 @@ _LARGEST = np.finfo(np.float32).max
 
 def _litert(content: bytes, x: Array, kernels: Any, before: float) -> Array:
     """LiteRT's result, in memory that has ``before`` in it when the run begins."""
-    interpreter = litert.Interpreter(
-        model_content=content, experimental_op_resolver_type=kernels, num_threads=1
+    interpreter = allocated(
+        litert.Interpreter(
+            model_content=content, experimental_op_resolver_type=kernels, num_threads=1
+        )
     )
-    interpreter.allocate_tensors()
     interpreter.set_tensor(0, x)
     (output,) = interpreter.get_output_details()
     interpreter.tensor(output["index"])()[...] = before
@@ -355,8 +356,7 @@ def test_of_no_elements(op: str, dtype: DType) -> None:
     )
     found = []
     for module in (tflgpu, litert):
-        interpreter = module.Interpreter(model_content=content)
-        interpreter.allocate_tensors()
+        interpreter = allocated(module.Interpreter(model_content=content))
         interpreter.invoke()
         found.append(interpreter.get_tensor(2))
     np.testing.assert_array_equal(*found)

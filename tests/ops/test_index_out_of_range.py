@@ -17,6 +17,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocated
 from tests.small_models import small_model, tensor_of
 
 BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
@@ -97,11 +98,10 @@ def test_a_constant_divisor_with_a_zero_is_an_error(op: str, side: str) -> None:
         content = _divided(op, np.array([2, 3, 5, last], np.int32))
         with (
             tflgpu.GpuDelegate(backend="cpu_ref", device=1, cpu_backend=side) as delegate,
-            tflgpu.Interpreter(
-                model_content=content, experimental_delegates=[delegate]
+            allocated(
+                tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
             ) as interpreter,
         ):
-            interpreter.allocate_tensors()
             assert interpreter.report.delegated_nodes == bool(last)
             if last:
                 wanted = _run(Interpreter(model_content=content), data, None)
@@ -138,9 +138,10 @@ def test_strict_leaves_constants_alone() -> None:
         tflgpu.GpuDelegate(
             backend="cpu_ref", device=1, strict=True, allow_fallback=False
         ) as delegate,
-        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as interpreter,
+        allocated(
+            tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+        ) as interpreter,
     ):
-        interpreter.allocate_tensors()
         assert not interpreter.report.refusals
 
 

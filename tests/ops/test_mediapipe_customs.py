@@ -19,7 +19,7 @@ from tflgpu.ops.sampling import BILINEAR, RESAMPLER, TENSOR
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, allocated, set_and_run
 
 OPS = builtin_ops()
 IMAGE = np.arange(24, dtype=np.float32).reshape(1, 4, 3, 2)
@@ -89,9 +89,10 @@ def run(op: str, options: bytes, *arrays: Any, like: tuple[int, ...] | None = No
     content = write_model(ModelSpec(tensors, [operator], inputs, [len(inputs)]))
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1, allow_fallback=False) as delegate,
-        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+        allocated(
+            tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+        ) as ours,
     ):
-        ours.allocate_tensors()
         for index, array in zip(inputs, operands, strict=True):
             ours.set_tensor(index, array)
         ours.invoke()
@@ -190,8 +191,7 @@ def test_a_transposed_convolution_whose_shape_is_computed(litert: Any) -> None:
         OperatorSpec("TRANSPOSE_CONV", {"stride_h": 2, "stride_w": 2}, [10, 11, 0], [12]),
     ]
     content = write_model(ModelSpec(tensors, operators, [0], [12]))
-    plain = litert.Interpreter(model_content=content)
-    plain.allocate_tensors()
+    plain = allocated(litert.Interpreter(model_content=content))
     x = np.random.default_rng(1).normal(0, 1, (1, 3, 5, 4)).astype(np.float32)
     set_and_run(plain, {0: x})
     with (

@@ -36,7 +36,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec
 from tflgpu.tflite.spec import TensorSpec as FileTensor
 from tflgpu.tflite.write import write_model
 
-from tests.running import set_and_run
+from tests.running import allocated, set_and_run
 
 FAMILIES = (
     "argmax_pool", "concat", "gather", "one_hot", "pad", "reshape", "resize", "scatter", "segments",
@@ -369,10 +369,11 @@ def model(name: str) -> tuple[bytes, list[Any]]:
 
 
 def run(content: bytes, indices: Any, delegates: list[Any], side: str | None = None) -> Any:
-    with tflgpu.Interpreter(
-        model_content=content, experimental_delegates=delegates, cpu_backend=side
+    with allocated(
+        tflgpu.Interpreter(
+            model_content=content, experimental_delegates=delegates, cpu_backend=side
+        )
     ) as interpreter:
-        interpreter.allocate_tensors()
         if interpreter.get_input_details()[0]["index"] == 0:
             interpreter.set_tensor(0, X)
         set_and_run(interpreter, {1: np.asarray(indices, np.int32)})

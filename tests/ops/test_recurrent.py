@@ -17,7 +17,7 @@ from tflgpu.ops.lstm_samples import every_full, every_sequence, full_samples, se
 from tflgpu.ops.registry import builtin_ops
 
 from tests.ops.test_reference_vs_litert import run_litert, single_op_model
-from tests.running import set_and_run
+from tests.running import allocated, set_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -56,19 +56,15 @@ def test_an_option_of_lstm(op: str, sample: Sample) -> None:
 
 
 def ours(case: SampleCase, delegate: Any) -> tflgpu.Interpreter:
-    interpreter = tflgpu.Interpreter(
-        model_content=single_op_model(case), experimental_delegates=[delegate]
+    return allocated(
+        tflgpu.Interpreter(model_content=single_op_model(case), experimental_delegates=[delegate])
     )
-    interpreter.allocate_tensors()
-    return interpreter
 
 
 def inside_litert(case: SampleCase, delegate: Any) -> Any:
-    interpreter = litert.Interpreter(
-        model_content=single_op_model(case), experimental_delegates=[delegate]
+    return allocated(
+        litert.Interpreter(model_content=single_op_model(case), experimental_delegates=[delegate])
     )
-    interpreter.allocate_tensors()
-    return interpreter
 
 
 def invoke(interpreter: Any, case: SampleCase, arrays: dict[int, Array]) -> list[Array]:
@@ -83,8 +79,7 @@ def test_a_thousand_calls(op: str, host: Callable[[SampleCase, Any], Any]) -> No
     """The state of each call comes from the one before, and is reset twice: at once, and late."""
     sample = next(s for s in OPS[op].samples() if s.id == STREAMS[op])
     case = materialize(OPS[op], sample)
-    plain = litert.Interpreter(model_content=single_op_model(case))
-    plain.allocate_tensors()
+    plain = allocated(litert.Interpreter(model_content=single_op_model(case)))
     rng = np.random.default_rng(7)
     tolerance = Tolerance.of(OPS[op].accuracy, sample.accumulates)
     with tflgpu.GpuDelegate(backend="vulkan", allow_fallback=False) as delegate:

@@ -13,7 +13,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import results
+from tests.running import allocated, results
 from tests.small_models import small_model, tensor_of
 
 #: The NumPy interpreter of kernels.
@@ -72,9 +72,10 @@ def opened(model: bytes, **options: Any) -> Iterator[Any]:
     """tflgpu's interpreter with a delegate of these options, allocated."""
     with (
         tflgpu.GpuDelegate(**{**HERE, **options}) as delegate,
-        tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter,
+        allocated(
+            tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate])
+        ) as interpreter,
     ):
-        interpreter.allocate_tensors()
         yield interpreter
 
 

@@ -27,7 +27,7 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
 from tests.options.option_models import HERE, SHAPE, block, chain, opened, quantized_conv, run
-from tests.running import raising
+from tests.running import allocated, raising
 
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(SHAPE)
 FOUR = ("ABS", "NEG", "ABS", "NEG")
@@ -84,10 +84,9 @@ def test_a_name_of_nothing_is_warned_of(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_inside_of_litert(litert: Any) -> None:
     with tflgpu.GpuDelegate(**HERE, exclude=["t2"], memory_limit=10**6) as delegate:
-        interpreter = litert.Interpreter(
-            model_content=chain(*FOUR), experimental_delegates=[delegate]
+        interpreter = allocated(
+            litert.Interpreter(model_content=chain(*FOUR), experimental_delegates=[delegate])
         )
-        interpreter.allocate_tensors()
         np.testing.assert_array_equal(run(interpreter, X), -np.abs(X))
         (refusal,) = delegate.reports[0].refusals
         assert (refusal.node, "exclude" in refusal.reason) == (1, True)

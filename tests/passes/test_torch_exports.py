@@ -11,8 +11,12 @@ import pytest
 import tflgpu
 from tflgpu.devices import targets
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec as OperandSpec
 from tflgpu.ir.quant import Quantization
+from tflgpu.ops.attention import Attention, PackedRows
+from tflgpu.ops.base import Operand
 from tflgpu.ops.moves import Moves, composed
+from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import find_attention
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
@@ -23,6 +27,7 @@ from tests.compiler.test_found_attention import Building
 from tests.running import allocate_and_run, outputs
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+pytestmark = pytest.mark.usefixtures("passes_alone")
 
 
 def drawn(content: bytes) -> list[Array]:
@@ -161,6 +166,17 @@ def test_static_layer_norm(
     (plain,), apart = ran(content, given)
     np.testing.assert_array_equal(plain, outputs(theirs)[0])
     assert (count, apart) == (2, 10)
+
+
+def test_static_layer_norm_of_several_items() -> None:
+    content = static()
+    given = np.random.default_rng(3).integers(-100, 100, (3, 5, 8)).astype(np.int8)
+    (found,), kernels = ran(content, [given], batch=3)
+    assert kernels == 2
+    for item, ours in zip(given, found, strict=True):
+        theirs = litert.Interpreter(model_content=content)
+        allocate_and_run(theirs, [item[None]])
+        np.testing.assert_array_equal(ours, outputs(theirs)[0][0])
 
 
 def test_rms_norm_whose_mean_leaves_out_its_axis(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,6 +431,24 @@ def test_packed_attention_of_several_items() -> None:
         theirs = litert.Interpreter(model_content=content)
         allocate_and_run(theirs, [item[None]])
         np.testing.assert_allclose(ours, outputs(theirs)[0][0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "said"),
+    [
+        (PackedRows((1, 2, 5, 8), 21, (0, 5, 1)), {}, "has no rows"),
+        (PackedRows((1, 2, 5, 8), -1, (0, 5, 1)), {}, "has no rows"),
+        (PackedRows((1, 2, 5, 8), 9, (0, -5, 1)), {}, "has no rows"),
+        (PackedRows((1, 2, 5, 4), 0, (0, 5, 1)), {}, "has no rows"),
+        (PackedRows((1, 2, 5, 8), 20, (0, 5, 1)), {"tokens_last": True}, "last axis"),
+    ],
+)
+def test_rows_that_a_tensor_does_not_have(rows: PackedRows, more: Any, said: str) -> None:
+    attributes = Attention(1.0, heads_first=True, rows=(None, None, rows), **more)
+    operands = [Operand(OperandSpec((1, 2, 5, 8), DType.F32)) for _ in range(2)]
+    values = Operand(OperandSpec((3, 10, 8), DType.F32))
+    with pytest.raises(tflgpu.TflgpuError, match=said):
+        builtin_ops()["ATTENTION"].infer(attributes, [*operands, values])
 
 
 def rows_apart(order: Sequence[int], start: Sequence[int], width: int) -> bytes:

@@ -14,7 +14,7 @@ from tflgpu.runtime import provider
 
 from tests.plugins import third_party_toys as toys
 from tests.plugins.third_party_toys import ERRORS, WANTED, X, with_methods
-from tests.running import results
+from tests.running import allocated, results
 
 VARIABLE = "TFLGPU_DEFAULT_DELEGATE"
 
@@ -34,8 +34,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def ran(content: bytes | None = None, **arguments: Any) -> Any:
     """The report of a model that nobody gave a delegate; what it computes is checked."""
     content = toys.model() if content is None else content
-    with tflgpu.Interpreter(model_content=content, **arguments) as opened:
-        opened.allocate_tensors()
+    with allocated(tflgpu.Interpreter(model_content=content, **arguments)) as opened:
         for _ in range(2):
             y = results(opened, {0: X})[0]
             np.testing.assert_allclose(y, WANTED, rtol=1e-6)

@@ -39,7 +39,7 @@ from tests.plugins.third_party_toys import (
     install,
     with_methods,
 )
-from tests.running import allocate_and_run, raising, set_and_run
+from tests.running import allocate_and_run, allocated, raising, set_and_run
 
 KINDS = {"nodes": NodeToy, "plans": PlanToy}
 LOAD = {"nodes": "load_nodes", "plans": "load"}
@@ -341,8 +341,7 @@ def test_a_run_that_fails_is_run_by_the_cpu(
         assert opened.report.backend == ""
         # Another model is not given the device that failed.
         assert made.opened == 1
-        with tflgpu.Interpreter(model_content=toys.model()) as other:
-            other.allocate_tensors()
+        with allocated(tflgpu.Interpreter(model_content=toys.model())):
             assert made.opened == 2
 
 
@@ -373,8 +372,7 @@ def test_state_counts_a_run_once_that_was_made_twice(monkeypatch: pytest.MonkeyP
         OperatorSpec("Accumulate", {}, (0, 1), (2,)), OperatorSpec("NEG", {}, (2,), (3,)),
     ]  # fmt: skip
     content = write_model(ModelSpec(tensors, operators, (0,), (3,)))
-    with tflgpu.Interpreter(model_content=content) as opened:
-        opened.allocate_tensors()
+    with allocated(tflgpu.Interpreter(model_content=content)) as opened:
         for times in (1, 2, 3, 4):
             set_and_run(opened, {0: X})
             np.testing.assert_allclose(opened.get_tensor(3), -times * X, rtol=1e-6)
@@ -419,8 +417,7 @@ def test_what_does_not_pay_stays_on_the_cpu(
 
 
 def ready() -> Any:
-    opened = tflgpu.Interpreter(model_content=toys.model())
-    opened.allocate_tensors()
+    opened = allocated(tflgpu.Interpreter(model_content=toys.model()))
     opened.set_tensor(0, X)
     return opened
 

@@ -48,7 +48,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.plugins.outside_ops import DROP, FIRST, MIX, OPS, outside
 from tests.plugins.third_party_toys import install, registry_of
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, allocated, set_and_run
 from tests.small_models import small_model, tensor_of
 
 RNG = np.random.default_rng(3)
@@ -117,10 +117,9 @@ def check(content: bytes, monkeypatch: pytest.MonkeyPatch, dispatches: int) -> N
     results = []
     for options in ({}, {"backend": "cpu_ref", "device": 1}):
         delegates = [tflgpu.GpuDelegate(**options)] if options else None
-        with tflgpu.Interpreter(
-            model_content=content, experimental_delegates=delegates
+        with allocated(
+            tflgpu.Interpreter(model_content=content, experimental_delegates=delegates)
         ) as interpreter:
-            interpreter.allocate_tensors()
             (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
             x = np.random.default_rng(1).uniform(-1, 1, given["shape"])
             if given["dtype"] is np.int8:

@@ -20,6 +20,8 @@ from tflgpu.runtime.reference import ReferenceRecording
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocated
+
 #: How errors name whoever is to blame.
 WHO = r"backend toy \(plugin toy-plugin from toy-package\)"
 
@@ -174,9 +176,10 @@ def run(content: bytes | None = None, runs: int = 2, **options: Any) -> tuple[An
     content = model() if content is None else content
     with (
         tflgpu.GpuDelegate(**options) as delegate,
-        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as opened,
+        allocated(
+            tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+        ) as opened,
     ):
-        opened.allocate_tensors()
         opened.set_tensor(opened.get_input_details()[0]["index"], X)
         for _ in range(runs):
             opened.invoke()
@@ -210,6 +213,8 @@ def raising_hook(error: BaseException) -> Callable[[str], Any]:
 
 
 KINDS = {"nodes": NodeToy, "plans": PlanToy}
+#: The method by which each takes its part of a model.
+LOAD = {"nodes": "load_nodes", "plans": "load"}
 
 
 def device(kind: str, **changes: Any) -> Callable[[], Any]:

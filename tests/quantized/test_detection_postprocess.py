@@ -17,7 +17,7 @@ from tflgpu.ops.base import Fields, Operand
 from tflgpu.ops.detection_postprocess import OP, DetectionPostprocess, decode_boxes, pack_options
 from tflgpu.ops.registry import builtin_ops
 
-from tests.running import set_and_run
+from tests.running import allocated, set_and_run
 
 PLAIN = DetectionPostprocess(
     max_detections=4, max_classes_per_detection=1, num_classes=2, nms_score_threshold=0.5,
@@ -135,8 +135,7 @@ def test_shapes_that_do_not_fit(shapes: tuple[tuple[int, ...], ...]) -> None:
 def test_on_the_tensors_of_a_real_detector(model_path: Callable[[str], Path], litert: Any) -> None:
     """LiteRT's own boxes and scores, quantized with many ties, give LiteRT's detections."""
     path = model_path("ssd_mobilenet_v1_coco_quant")
-    theirs = litert.Interpreter(str(path), experimental_preserve_all_tensors=True)
-    theirs.allocate_tensors()
+    theirs = allocated(litert.Interpreter(str(path), experimental_preserve_all_tensors=True))
     from tflgpu.tflite.build import build_graph
     from tflgpu.tflite.read import read_model
 

@@ -274,5 +274,5 @@ def test_rounding_joins_the_kernel_that_makes_the_numbers() -> None:
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
         (plan,) = compiled_on(graph_of(content), delegate.provider).plans
     labels = [d.label for d in plan.dispatches]
-    assert labels == [f"#new DEQUANTIZE + #0 RELU + #0 {SIM}", "#new QUANTIZE"]
+    assert labels == [f"#new DEQUANTIZE + #0 RELU + #0 {SIM} + #new QUANTIZE"]
     assert [io.dtype for io in (*plan.inputs, *plan.outputs)] == [DType.I8, DType.I8]

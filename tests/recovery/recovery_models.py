@@ -9,6 +9,8 @@ import numpy as np
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import set_and_run
+
 _RNG = np.random.default_rng(5)
 UNITS, SIZE = 3, 5
 #: Of the input gate, the forget gate, the cell and the output gate.
@@ -64,6 +66,5 @@ def large(rows: int = 300, outputs: tuple[int, ...] = (2,)) -> bytes:
 
 def step(interpreter: Any, x: Any) -> Any:
     """One run: its result."""
-    interpreter.set_tensor(0, x)
-    interpreter.invoke()
+    set_and_run(interpreter, {0: x})
     return interpreter.get_tensor(1)

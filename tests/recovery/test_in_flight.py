@@ -16,7 +16,7 @@ from tflgpu.errors import DeviceError, InputError, NotAllocatedError, OptionErro
 from tflgpu.runtime.reference import ReferenceRecording
 
 from tests.recovery import recovery_models as models
-from tests.running import raising, set_and_run
+from tests.running import allocated, raising, set_and_run
 
 BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
 ROWS = 70  # 280 KiB: results that are lent where a device can
@@ -41,12 +41,10 @@ def delegate(
 
 
 def ready(delegate: Any, content: bytes | None = None, most: int = 3) -> Any:
-    interpreter = tflgpu.Interpreter(
+    return allocated(tflgpu.Interpreter(
         model_content=models.large(ROWS) if content is None else content,
         experimental_delegates=[] if delegate is None else [delegate], max_in_flight=most,
-    )  # fmt: skip
-    interpreter.allocate_tensors()
-    return interpreter
+    ))  # fmt: skip
 
 
 @pytest.mark.parametrize("wait", ["active", "passive"])
@@ -87,8 +85,9 @@ def test_each_has_inputs_and_results_of_its_own(delegate: Any) -> None:
 def test_a_tensor_that_is_two_outputs_is_two_results() -> None:
     """One would move what follows to the places of others. `invoke` gives both."""
     content = models.large(1, outputs=(2, 0, 2))
-    with tflgpu.Interpreter(model_content=content, experimental_delegates=[]) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[])
+    ) as interpreter:
         x = np.arange(1024, dtype=np.float32).reshape(1, 1024)
         run = interpreter.invoke_async({0: x})
         first, copied, last = run.results()
@@ -278,10 +277,11 @@ def test_closing_gives_results_to_who_has_the_runs(delegate: Any) -> None:
 
 
 def test_an_error_of_a_plugin_s_is_told_and_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tflgpu.Interpreter(
-        model_content=models.large(ROWS), experimental_delegates=[], cpu_backend="cpu_ref"
+    with allocated(
+        tflgpu.Interpreter(
+            model_content=models.large(ROWS), experimental_delegates=[], cpu_backend="cpu_ref"
+        )
     ) as interpreter:
-        interpreter.allocate_tensors()
         with monkeypatch.context() as patch:
             patch.setattr(ReferenceRecording, "_compute", raising(AttributeError("oops")))
             run = interpreter.invoke_async({0: number(1)})

@@ -26,7 +26,7 @@ from tflgpu.runtime.opened_device import OpenedDevice
 
 from tests.recovery import recovery_models as models
 from tests.recovery.recovery_models import step
-from tests.running import allocate_and_run, raising, set_and_run
+from tests.running import allocate_and_run, allocated, raising, set_and_run
 from tests.small_models import small_model
 from tests.watched_device import WatchedDevice
 
@@ -198,8 +198,7 @@ def test_the_default_delegate(
     monkeypatch.setenv("TFLGPU_DEVICE", "1")
     if on_error is not None:
         monkeypatch.setenv("TFLGPU_ON_ERROR", on_error)
-    with tflgpu.Interpreter(model_content=models.keeps_state()) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(tflgpu.Interpreter(model_content=models.keeps_state())) as interpreter:
         assert not refusals(interpreter)
         found = [step(interpreter, INPUTS[0])]
         faults.fails = [DeviceError("first")]
@@ -228,10 +227,9 @@ def test_reading_results_fails(way: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
     x = np.random.default_rng(1).normal(size=(300, 1024)).astype(np.float32)
     given = [tflgpu.GpuDelegate(backend="wgpu")] if way == "given" else None
-    with tflgpu.Interpreter(
-        model_content=models.large(), experimental_delegates=given
+    with allocated(
+        tflgpu.Interpreter(model_content=models.large(), experimental_delegates=given)
     ) as interpreter:
-        interpreter.allocate_tensors()
 
         def results() -> Any:
             set_and_run(interpreter, {0: x})
@@ -338,8 +336,9 @@ def test_a_run_fails(
     monkeypatch.setattr(CpuRefRecording, "_run", failing)
     monkeypatch.setattr(CpuRefDevice, "__init__", counted)
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1, on_error=on_error) as delegate:
-        interpreter = Interpreter(model_content=model(), experimental_delegates=[delegate])
-        interpreter.allocate_tensors()
+        interpreter = allocated(
+            Interpreter(model_content=model(), experimental_delegates=[delegate])
+        )
 
         def result(x: Any) -> Any:
             set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
@@ -481,10 +480,9 @@ def hangs(monkeypatch: pytest.MonkeyPatch) -> Any:
 def compiled(delegate: tflgpu.GpuDelegate) -> None:
     """PoCL compiles a part of a kernel in its first run, which takes longer than these runs may,
     and keeps it on disk."""
-    with tflgpu.Interpreter(
-        model_content=models.keeps_state(), experimental_delegates=[delegate]
+    with allocated(
+        tflgpu.Interpreter(model_content=models.keeps_state(), experimental_delegates=[delegate])
     ) as interpreter:
-        interpreter.allocate_tensors()
         step(interpreter, models.INPUTS[0])
 
 
@@ -524,11 +522,12 @@ def test_another_try_or_the_cpu(on_error: str, hangs: Any) -> None:
     stuck = hangs("vulkan")
     with (
         tflgpu.GpuDelegate(backend="vulkan", run_timeout=SECONDS, on_error=on_error) as delegate,
-        tflgpu.Interpreter(
-            model_content=models.keeps_state(), experimental_delegates=[delegate]
+        allocated(
+            tflgpu.Interpreter(
+                model_content=models.keeps_state(), experimental_delegates=[delegate]
+            )
         ) as interpreter,
     ):
-        interpreter.allocate_tensors()
         found = [step(interpreter, models.INPUTS[0])]
         stuck.append(True)
         if on_error == "retry":

@@ -22,7 +22,7 @@ from tflgpu.tflite.write import write_model
 from tests.flow.flow_models import const, loop, model, number, subgraph, tensor, up_to
 from tests.recovery import recovery_models as models
 from tests.recovery.recovery_models import step
-from tests.running import set_and_run
+from tests.running import allocated, set_and_run
 from tests.watched_device import WatchedDevice
 
 HIDDEN, CELL = 15, 16
@@ -67,8 +67,9 @@ def goes_on(interpreter: Any, done: int = QUIET + 1) -> None:
 
 def state_of(inputs: list[Any]) -> list[Any]:
     """LiteRT's state after these inputs."""
-    other = LiteRT(model_content=models.keeps_state(), experimental_preserve_all_tensors=True)
-    other.allocate_tensors()
+    other = allocated(
+        LiteRT(model_content=models.keeps_state(), experimental_preserve_all_tensors=True)
+    )
     for x in inputs:
         step(other, x)
     return [np.array(other.get_tensor(i)) for i in (HIDDEN, CELL)]
@@ -234,8 +235,7 @@ def test_a_device_that_nobody_asked_for_has_no_state_of_its_own(
     monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
     monkeypatch.setenv("TFLGPU_BACKEND", "cpu_ref")
     monkeypatch.setenv("TFLGPU_DEVICE", "1")
-    with tflgpu.Interpreter(model_content=models.keeps_state()) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(tflgpu.Interpreter(model_content=models.keeps_state())) as interpreter:
         for x in STREAM[: QUIET + 1]:
             step(interpreter, x)
         assert device.moved == (0, 0)
@@ -248,8 +248,9 @@ def test_a_device_that_nobody_asked_for_has_no_state_of_its_own(
 @pytest.mark.needs("opencl")
 def test_a_thousand_calls_are_as_litert_computes_them(streaming: Callable[..., Any]) -> None:
     interpreter = streaming(0, backend="opencl", device=0)
-    other = LiteRT(model_content=models.keeps_state(), experimental_preserve_all_tensors=True)
-    other.allocate_tensors()
+    other = allocated(
+        LiteRT(model_content=models.keeps_state(), experimental_preserve_all_tensors=True)
+    )
     rng = np.random.default_rng(3)
     for x in rng.normal(size=(1000, *models.X.shape)).astype(np.float32):
         found, expected = step(interpreter, x), step(other, x)
@@ -282,11 +283,12 @@ def test_it_is_opened_anew_as_often_as_it_takes(monkeypatch: pytest.MonkeyPatch)
     faults = WatchedDevice(monkeypatch)
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1, partitioning="all") as delegate,
-        tflgpu.Interpreter(
-            model_content=doubled_three_times(), experimental_delegates=[delegate]
+        allocated(
+            tflgpu.Interpreter(
+                model_content=doubled_three_times(), experimental_delegates=[delegate]
+            )
         ) as one,
     ):
-        one.allocate_tensors()
         one.set_tensor(0, np.int32(0))
         one.set_tensor(1, np.ones(2, np.float32))
 
@@ -353,9 +355,10 @@ def test_state_is_what_it_was_where_the_first_run_at_other_shapes_fails(
     faults = WatchedDevice(monkeypatch)
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1, partitioning="all") as delegate,
-        tflgpu.Interpreter(model_content=sliced_state(), experimental_delegates=[delegate]) as one,
+        allocated(
+            tflgpu.Interpreter(model_content=sliced_state(), experimental_delegates=[delegate])
+        ) as one,
     ):
-        one.allocate_tensors()
         steps = np.concatenate(models.INPUTS[:3], axis=1)
 
         def run(*numbers: int) -> Any:
@@ -378,8 +381,9 @@ def test_state_is_what_it_was_where_the_first_run_at_other_shapes_fails(
 def test_runs_in_flight_at_other_shapes_take_no_state_along() -> None:
     steps = np.concatenate(models.INPUTS[:3], axis=1)
     wanted = np.concatenate(models.state_results(*(steps[:, i] for i in (0, 1, 2))))[:, 0]
-    with tflgpu.Interpreter(model_content=sliced_state(), experimental_delegates=[]) as one:
-        one.allocate_tensors()
+    with allocated(
+        tflgpu.Interpreter(model_content=sliced_state(), experimental_delegates=[])
+    ) as one:
 
         def given(step: int, room: int) -> dict[int, Any]:
             x = np.zeros((1, room, models.SIZE), np.float32)

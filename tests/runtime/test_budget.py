@@ -25,6 +25,8 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.running import allocated
+
 pytestmark = pytest.mark.usefixtures("pocl_without_its_optimiser")
 SHAPE = (1, 5, 7, 5)
 BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
@@ -205,8 +207,9 @@ def test_every_kernel_is_within_the_budget(
 
 def _outputs(content: bytes, delegates: Any) -> tuple[list[Any], Any]:
     rng = np.random.default_rng(1)
-    with tflgpu.Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        tflgpu.Interpreter(model_content=content, experimental_delegates=delegates)
+    ) as interpreter:
         for detail in interpreter.get_input_details():
             value = rng.uniform(0.1, 1, detail["shape"]).astype(np.float32)
             interpreter.set_tensor(detail["index"], value)

@@ -22,7 +22,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import first_results, results, set_and_run
+from tests.running import allocated, first_results, results, set_and_run
 from tests.small_models import small_model, tensor_of
 
 DEVICES = {"cpu_ref": 1, "opencl": 0, "vulkan": 0, "wgpu": 0}
@@ -391,8 +391,9 @@ def test_a_model_runs_in_several_arenas(
     plans = loaded_plans(monkeypatch, delegate)
     model = wide_model()
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-    with tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate])
+    ) as interpreter:
         assert interpreter.report.fully_delegated
         for _ in range(2):
             y = results(interpreter, {0: x})[0]

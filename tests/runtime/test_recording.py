@@ -22,7 +22,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
-from tests.running import set_and_run
+from tests.running import allocated, set_and_run
 from tests.small_models import small_model, tensor_of
 
 
@@ -475,8 +475,9 @@ def linear() -> bytes:
 
 def opened(content: bytes, **options: Any) -> tuple[tflgpu.GpuDelegate, tflgpu.Interpreter]:
     delegate = tflgpu.GpuDelegate(**DEVICE, **options)
-    interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-    interpreter.allocate_tensors()
+    interpreter = allocated(
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+    )
     return delegate, interpreter
 
 

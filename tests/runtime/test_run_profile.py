@@ -26,7 +26,7 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
-from tests.running import raising, set_and_run
+from tests.running import allocated, raising, set_and_run
 from tests.small_models import small_model, tensor_of
 
 KERNELS = {"backend": "cpu_ref", "device": 1}
@@ -126,8 +126,9 @@ def test_the_cpu_parts_are_told_with_their_operators() -> None:
 
 
 def test_all_on_the_cpu() -> None:
-    with tflgpu.Interpreter(model_content=three(), experimental_delegates=[]) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        tflgpu.Interpreter(model_content=three(), experimental_delegates=[])
+    ) as interpreter:
         found = interpreter.profile(1)
     assert found.no_times == ""
     assert [part.operators for part in found.parts] == [(0, 1, 2)]
@@ -254,6 +255,7 @@ def test_after_a_profile_runs_are_plain_again(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
 def test_limits_are_measured_once(backend: str, tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(limits, "_LARGEST", 4 << 20)
+    monkeypatch.setattr(limits, "_RUNS", 3)
     with tflgpu.GpuDelegate(backend=backend) as delegate:
         device: Any = delegate.device
         if isinstance(device.load(chain(8, device.alignment)).profile(), Unsupported):

@@ -24,6 +24,7 @@ import tflgpu
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.saved.store import entries, fault
 
+from tests.running import allocate_and_run
 from tests.small_models import small_model, tensor_of
 
 #: A case that takes longer hangs.
@@ -125,9 +126,7 @@ class Damage:
 def start(model: bytes, delegate: GpuDelegate) -> bytes:
     """What a run gives on numbers that are always the same."""
     with tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter:
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, np.linspace(-1, 1, 35, dtype=np.float32).reshape(7, 5))
-        interpreter.invoke()
+        allocate_and_run(interpreter, {0: np.linspace(-1, 1, 35, dtype=np.float32).reshape(7, 5)})
         return interpreter.get_tensor(4).tobytes()
 
 

@@ -26,7 +26,7 @@ from tflgpu.saved.store import entries
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run
+from tests.running import allocate_and_run, allocated
 from tests.saved.saved_models import convolved, graph_of
 
 DEVICES = [("cpu_ref", 1), ("opencl", 0)]
@@ -38,8 +38,7 @@ def run(
 ) -> tuple[list[np.ndarray], DelegationReport]:
     """All outputs of a run on numbers that are always the same, and where it ran."""
     given: Any = {"model_content": model} if isinstance(model, bytes) else {"model_path": model}
-    with tflgpu.Interpreter(**given, experimental_delegates=[delegate]) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(tflgpu.Interpreter(**given, experimental_delegates=[delegate])) as interpreter:
         rng = np.random.default_rng(5)
         for detail in interpreter.get_input_details():
             drawn = 4 * rng.random(detail["shape"]) - 2
@@ -296,11 +295,10 @@ def test_other_options_are_refused(saved: Path, changes: dict[str, Any], says: s
 def test_other_shapes_are_refused(saved: Path) -> None:
     with (
         tflgpu.GpuDelegate(saved=saved, **REF) as delegate,
-        tflgpu.Interpreter(
-            model_content=convolved(), experimental_delegates=[delegate]
+        allocated(
+            tflgpu.Interpreter(model_content=convolved(), experimental_delegates=[delegate])
         ) as interpreter,
     ):
-        interpreter.allocate_tensors()
         interpreter.resize_tensor_input(0, (2, 7, 5, 3))
         with pytest.raises(SavedModelError, match=r"inputs: x: f32\[2,7,5,3\] here"):
             interpreter.allocate_tensors()

@@ -17,9 +17,11 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import ModelError, SavedModelError
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.weights import Weights
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass
 from tflgpu.plugins.sources import Plugin
@@ -264,6 +266,37 @@ def test_a_file_that_is_written_over_is_not_compiled(tmp_path: Path, cut: bool) 
     path.write_bytes(content(1))
     with opened(tmp_path, path) as interpreter:
         assert sums(interpreter, 3) == 6
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_file_that_is_written_over_as_weights_are_uploaded_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """Large weights are read from the file when they are uploaded."""
+    weights = np.ones((300, 300), np.float16)
+    model = small_model(
+        {
+            "x": (1, 300), "h": tensor_of((300, 300), DType.F16, data=weights),
+            "w": (300, 300), "y": (1, 300),
+        },
+        "w = DEQUANTIZE(h)", "y = FULLY_CONNECTED(x, w, -)",
+    )  # fmt: skip
+    path = tmp_path / "model.tflite"
+    path.write_bytes(model)
+    if kept:
+        with opened(tmp_path, path) as interpreter:
+            interpreter.allocate_tensors()
+    read = Weights.array
+
+    def overwritten(self: Weights) -> Array:
+        path.write_bytes(model.replace(weights.tobytes(), (weights * 2).tobytes()))
+        later(path)
+        return read(self)
+
+    with opened(tmp_path, path) as interpreter:
+        monkeypatch.setattr(Weights, "array", overwritten)
+        with pytest.raises(tflgpu.TflgpuError, match=r"model\.tflite: somebody wrote to the file"):
+            interpreter.allocate_tensors()
 
 
 def test_memory_that_is_written_over_is_not_compiled(tmp_path: Path) -> None:

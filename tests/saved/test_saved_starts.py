@@ -28,7 +28,7 @@ from tflgpu.saved.start import Start
 from tflgpu.saved.store import entries
 from tflgpu.tflite import build as building
 
-from tests.running import raising, set_and_run
+from tests.running import allocated, raising, set_and_run
 from tests.saved.saved_models import convolved
 from tests.saved.test_saved_delegates import REF, assert_same, never, run
 from tests.small_models import small_model, tensor_of
@@ -381,10 +381,9 @@ def test_other_graphs_of_the_same_file_are_not_mixed_up(
     model = mixed_model()
 
     def dispatches(delegate: GpuDelegate, **more: Any) -> int:
-        with tflgpu.Interpreter(
-            model_content=model, experimental_delegates=[delegate], **more
+        with allocated(
+            tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate], **more)
         ) as interpreter:
-            interpreter.allocate_tensors()
             return interpreter.report.dispatches
 
     with device() as delegate:

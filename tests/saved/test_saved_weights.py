@@ -10,6 +10,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.lowering.weights import Weights
 
+from tests.running import allocate_and_run
 from tests.saved.saved_models import bytes_of, compiled_small, through_bytes
 from tests.small_models import small_model, tensor_of
 
@@ -84,9 +85,7 @@ def test_two_interpreters_share_them_on_a_device() -> None:
             interpreter = tflgpu.Interpreter(
                 model_content=halves(), experimental_delegates=[delegate]
             )
-            interpreter.allocate_tensors()
-            interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
-            interpreter.invoke()
+            allocate_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
             results.append(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
             weights.append(delegate.memory.weights)
             kept.append(interpreter)

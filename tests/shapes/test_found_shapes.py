@@ -14,7 +14,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import first_results
+from tests.running import allocated, first_results
 from tests.shapes.shape_models import const as constant
 from tests.shapes.shape_models import net
 
@@ -148,10 +148,13 @@ def test_as_litert(name: str, delegates: list[GpuDelegate]) -> None:
 
 def test_nothing_is_there_before_a_run(delegates: list[GpuDelegate]) -> None:
     content = written(unique())
-    with Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
-        interpreter.allocate_tensors()
-        with pytest.raises((ValueError, RuntimeError)):
-            interpreter.get_tensor(3)
+    with (
+        allocated(
+            Interpreter(model_content=content, experimental_delegates=delegates)
+        ) as interpreter,
+        pytest.raises((ValueError, RuntimeError)),
+    ):
+        interpreter.get_tensor(3)
 
 
 def test_boxes_of_version_4_with_a_count_that_comes(delegates: list[GpuDelegate]) -> None:

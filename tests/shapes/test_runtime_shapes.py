@@ -26,7 +26,7 @@ from tflgpu.tflite.schema import BUILTIN_CODES
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run, set_and_run
+from tests.running import allocate_and_run, allocated, set_and_run
 from tests.shapes.shape_models import BACKENDS, I32, const, contents, free, net
 
 WANTED = TensorSpec("n", (2,), I32)
@@ -156,10 +156,9 @@ def test_shapes_that_follow_from_contents(
 
 def test_contents_that_do_not_work_out(delegates: list[GpuDelegate] | None) -> None:
     """What LiteRT says at the same time, with words."""
-    with Interpreter(
-        model_content=dynamic("contents of a sum"), experimental_delegates=delegates
+    with allocated(
+        Interpreter(model_content=dynamic("contents of a sum"), experimental_delegates=delegates)
     ) as interpreter:
-        interpreter.allocate_tensors()
         interpreter.set_tensor(1, np.array([2, 3], np.int32))
         with pytest.raises(RuntimeError, match=r"operator 1 \(BROADCAST_TO\).*\[4, 6\]") as caught:
             interpreter.invoke()
@@ -290,8 +289,9 @@ def model(case: SampleCase, at: int, placeholder: str, *, computed: bool) -> byt
 def run(case: SampleCase, at: int, content: bytes, delegate: GpuDelegate | None) -> list[Array]:
     """The model's outputs, with the contents of operand ``at`` given as an input."""
     delegates = None if delegate is None else [delegate]
-    with Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        Interpreter(model_content=content, experimental_delegates=delegates)
+    ) as interpreter:
         for details in interpreter.get_input_details():
             index = details["index"]
             data = case.arrays.get(index, case.node.input(at).data)

@@ -24,7 +24,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import first_results, results
+from tests.running import allocated, first_results, results
 from tests.small_models import small_model, tensor_of
 
 MANY = 5000
@@ -114,8 +114,7 @@ def _custom_code() -> None:
 
 
 def _tensor_name() -> None:
-    with tflgpu.Interpreter(model_content=_long_name()) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(tflgpu.Interpreter(model_content=_long_name())) as interpreter:
         interpreter.set_tensor(0, np.zeros((3, 3), np.float32))
 
 
@@ -201,8 +200,7 @@ def model(op: str, dtype: DType, given: Quantization | None, made: Quantization 
 
 
 def run(content: bytes) -> Array:
-    with Interpreter(model_content=content) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(Interpreter(model_content=content)) as interpreter:
         details = interpreter.get_input_details()[0]
         ramp = np.arange(6).reshape(2, 3) * 7 + 1
         return np.asarray(

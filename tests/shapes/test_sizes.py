@@ -22,7 +22,7 @@ from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import results
+from tests.running import allocated, results
 from tests.shapes.sizes_child import (
     Measured,
     beginnings,
@@ -308,8 +308,9 @@ def test_litert_computes_the_same_where_options_are_large(name: str, litert: Any
     side = {"filter_height": 53, "filter_width": 101}
     content = one(name, [X], 4, {**WINDOW, **side}) if "POOL" in name else CHEAP[name]()
     kernels = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-    theirs = litert.Interpreter(model_content=content, experimental_op_resolver_type=kernels)
-    theirs.allocate_tensors()
+    theirs = allocated(
+        litert.Interpreter(model_content=content, experimental_op_resolver_type=kernels)
+    )
     details = theirs.get_input_details()
     want = results(theirs, {details[0]["index"]: np.ones(details[0]["shape"], np.float32)})[0]
     (got,) = run(content, None)

@@ -36,6 +36,7 @@ from tflgpu.tflite.spec import ModelSpec
 from tflgpu.tflite.write import model_record, write_model
 
 from tests.differential.seeds import families
+from tests.running import allocated
 from tests.tflite import samples
 
 # What offsets, counts, indices and sizes go wrong at.
@@ -291,8 +292,9 @@ def run_by(backend: str) -> Callable[[bytes], None]:
     delegates = [GpuDelegate(backend=backend)] if backend != "cpu" else []
 
     def run_one(case: bytes) -> None:
-        with Interpreter(model_content=case, experimental_delegates=delegates) as interpreter:
-            interpreter.allocate_tensors()
+        with allocated(
+            Interpreter(model_content=case, experimental_delegates=delegates)
+        ) as interpreter:
             interpreter.invoke()
 
     return run_one

@@ -14,7 +14,7 @@ from tflgpu.errors import UnsupportedError
 from tflgpu.tools import copy_times as module
 from tflgpu.tools.copy_times import copy_times
 
-from tests.running import raising
+from tests.running import allocated, raising, set_and_run
 
 DIGITS = Path(__file__).parents[2] / "core/tflgpu/demo/digits.tflite"
 
@@ -96,17 +96,16 @@ def test_what_cannot_be_bound_is_said(fake: Any, monkeypatch: pytest.MonkeyPatch
 def test_nothing_stays_bound() -> None:
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate,
-        tflgpu.Interpreter(str(DIGITS), experimental_delegates=[delegate]) as interpreter,
+        allocated(
+            tflgpu.Interpreter(str(DIGITS), experimental_delegates=[delegate])
+        ) as interpreter,
     ):
-        interpreter.allocate_tensors()
         (x,), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
         image = np.random.default_rng(1).random(x["shape"], np.float32)
-        interpreter.set_tensor(x["index"], image)
-        interpreter.invoke()
+        set_and_run(interpreter, {x["index"]: image})
         before = interpreter.get_tensor(y["index"])
         found = copy_times(interpreter, {x["index"]: image}, (256, 40))
         for milliseconds in (found.upload, found.download):
             assert milliseconds is None or milliseconds > 0
-        interpreter.set_tensor(x["index"], image)
-        interpreter.invoke()
+        set_and_run(interpreter, {x["index"]: image})
         np.testing.assert_array_equal(interpreter.get_tensor(y["index"]), before)

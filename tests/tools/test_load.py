@@ -11,12 +11,15 @@ import pytest
 import tflgpu
 from tflgpu.tools.load import by_threads, in_flight, one_by_one
 
+from tests.running import allocated
+
 DIGITS = Path(tflgpu.__file__).parent / "demo" / "digits.tflite"
 
 
 def test_so_many_runs_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tflgpu.Interpreter(DIGITS, experimental_delegates=[], max_in_flight=3) as interpreter:
-        interpreter.allocate_tensors()
+    with allocated(
+        tflgpu.Interpreter(DIGITS, experimental_delegates=[], max_in_flight=3)
+    ) as interpreter:
         begin, most, ends = interpreter.invoke_async, [], []
 
         def counted(inputs: dict[int, np.ndarray]) -> object:

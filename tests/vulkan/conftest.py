@@ -10,34 +10,21 @@ from typing import Any
 
 import pytest
 
+from tests.api_devices import devices, moving
+
 
 @pytest.fixture
 def open_device(require_backend: Callable[[str], Any], tmp_path: Path) -> Iterator[Any]:
     """``open_device(**arguments of VulkanDevice)``; closed at the end of the test."""
     require_backend("vulkan")
-    from tflgpu.cache.disk_cache import DiskCache
-    from tflgpu_vulkan.device import VulkanDevice
-
-    opened: list[VulkanDevice] = []
-
-    def make(**arguments: Any) -> VulkanDevice:
-        arguments.setdefault("cache", DiskCache(tmp_path / "cache"))
-        opened.append(VulkanDevice(0, **arguments))
-        return opened[-1]
-
-    yield make
-    for device in opened:
-        device.close()
+    with devices("vulkan", "VulkanDevice", tmp_path / "cache") as open_device:
+        yield open_device
 
 
 @pytest.fixture(params=["in place", "copied"])
 def device(request: pytest.FixtureRequest, open_device: Callable[..., Any]) -> Any:
     """A device, in both ways in which it moves data."""
-    in_place = request.param == "in place"
-    made = open_device(share_memory=in_place)
-    if in_place and not made.in_place:
-        pytest.skip("this device has memory of its own")
-    return made
+    return moving(open_device, request.param)
 
 
 @pytest.fixture(scope="session")

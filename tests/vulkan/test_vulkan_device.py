@@ -35,6 +35,10 @@ from tflgpu.options import DelegateOptions
 from tflgpu_vulkan.spirv.module import module_of, text_of
 from tflgpu_vulkan.spirv.target import Target
 
+from tests.api_devices import (  # noqa: F401 (collected here)
+    test_it_says_what_a_run_copies,
+    test_what_the_probe_does_not_find_the_device_has_not,
+)
 from tests.vulkan.test_spirv import _dispatched
 
 
@@ -119,21 +123,6 @@ def test_a_buffer_larger_than_a_piece(device: Any, monkeypatch: pytest.MonkeyPat
     buffer.write(x)
     buffer.read(found)
     np.testing.assert_array_equal(found, x)
-    buffer.close()
-
-
-def test_it_says_what_a_run_copies(device: Any) -> None:
-    recording = device.load(chain(257, device.alignment))
-    own = 0 if device.in_place else 4 * 257
-    assert recording.copies == (own, own)
-    buffer = device.allocate(4 * 257)
-    recording.bind({0: buffer})
-    assert recording.copies == (0, own)
-    recording.bind({0: None}, {0: buffer})
-    assert recording.copies == (own, 0)
-    recording.bind(outputs={0: None})
-    assert recording.copies == (own, own)
-    recording.close()
     buffer.close()
 
 
@@ -316,17 +305,6 @@ def test_more_than_it_has_is_refused(runner: Any) -> None:
     data = np.zeros(512, np.float32)
     with pytest.raises(KernelError, match=r"kernel exchange: a shuffle.*caps\.subgroup_shuffle"):
         runner.run(exchange(max(1, size)), (2, 1, 1), [data, data])
-
-
-def test_what_the_probe_does_not_find_the_device_has_not(
-    open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    monkeypatch.setattr("tflgpu.backend_kit.subgroup_probe.probe_shuffle", lambda device, widest: 0)
-    opened = open_device()
-    assert opened.caps.subgroup_shuffle == 0
-    with pytest.raises(KernelError, match="a shuffle, which this device does not have"):
-        opened.source(exchange(1))
 
 
 def _kernels(op: OpDef, caps: DeviceCaps) -> list[Kernel]:

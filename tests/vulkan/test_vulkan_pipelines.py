@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan
 from tflgpu.conformance.plans import add, affine, biased, dispatch, io, plan
 from tflgpu.errors import CompileError, DeviceError
+
+from tests.api_devices import runs_two_bodies
 
 
 def two_bodies() -> Plan:
@@ -30,12 +31,7 @@ def two_bodies() -> Plan:
 
 
 def check(device: Any) -> None:
-    """Run `two_bodies`."""
-    recording = device.load(two_bodies())
-    recording.inputs[0][...] = np.arange(8)
-    recording.run()
-    for output, factor in zip(recording.outputs, (2, 3, 2, 3), strict=True):
-        assert (output == np.arange(8) * factor + 1).all()
+    runs_two_bodies(device, two_bodies())
 
 
 def test_equal_modules_are_made_once(open_device: Callable[..., Any]) -> None:

@@ -24,7 +24,7 @@ from tflgpu.errors import DeviceError, StateError
 from tflgpu.interpreter.invocation import Invocation
 from tflgpu.tflite.write import write_model
 
-from tests.running import raising, set_and_run
+from tests.running import allocated, raising, set_and_run
 from tests.small_models import small_spec
 
 
@@ -100,11 +100,12 @@ def test_runs_in_flight_use_several(used: list[int], monkeypatch: pytest.MonkeyP
 
     with (
         tflgpu.GpuDelegate(backend="vulkan") as delegate,
-        tflgpu.Interpreter(
-            f"{where[0]}/digits.tflite", experimental_delegates=[delegate], max_in_flight=3
+        allocated(
+            tflgpu.Interpreter(
+                f"{where[0]}/digits.tflite", experimental_delegates=[delegate], max_in_flight=3
+            )
         ) as interpreter,
     ):
-        interpreter.allocate_tensors()
         (given,) = interpreter.get_input_details()
         image = np.random.default_rng(0).random(given["shape"], np.float32)
         set_and_run(interpreter, {given["index"]: image})
@@ -397,9 +398,10 @@ def interpreter(
     spec = small_spec({"x": shape, "y": shape}, "y = RELU(x)")
     with (
         GpuDelegate(backend="vulkan") as delegate,
-        Interpreter(model_content=write_model(spec), experimental_delegates=[delegate]) as opened,
+        allocated(
+            Interpreter(model_content=write_model(spec), experimental_delegates=[delegate])
+        ) as opened,
     ):
-        opened.allocate_tensors()
         yield opened
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.api_devices import devices
+
 # Kernels that several backends' tests run.
 sys.path.append(str(Path(__file__).parents[1] / "language"))
 
@@ -17,17 +19,8 @@ sys.path.append(str(Path(__file__).parents[1] / "language"))
 def open_device(require_backend: Callable[[str], Any]) -> Iterator[Any]:
     """``open_device(**arguments of WgpuDevice)``; closed at the end of the test."""
     require_backend("wgpu")
-    from tflgpu_wgpu.device import WgpuDevice
-
-    opened: list[WgpuDevice] = []
-
-    def make(**arguments: Any) -> WgpuDevice:
-        opened.append(WgpuDevice(0, **arguments))
-        return opened[-1]
-
-    yield make
-    for device in opened:
-        device.close()
+    with devices("wgpu", "WgpuDevice") as open_device:
+        yield open_device
 
 
 @pytest.fixture

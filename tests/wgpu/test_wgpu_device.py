@@ -25,6 +25,9 @@ from tflgpu.language.types import Scalar
 from tflgpu.plugins.registry import registry
 from tflgpu_wgpu.dialect import WgslDialect
 
+from tests.api_devices import (  # noqa: F401 (collected here)
+    test_what_the_probe_does_not_find_the_device_has_not,
+)
 from tests.lifetimes import child
 
 
@@ -250,17 +253,6 @@ def test_more_than_it_has_is_refused(device: Any) -> None:
         pytest.skip(f"{device.info.name} has as many as the language")
     with pytest.raises(KernelError, match=r"kernel exchange: a shuffle.*caps\.subgroup_shuffle"):
         device.source(exchange(max(1, size)))
-
-
-def test_what_the_probe_does_not_find_the_device_has_not(
-    open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    monkeypatch.setattr("tflgpu.backend_kit.subgroup_probe.probe_shuffle", lambda device, widest: 0)
-    opened = open_device()
-    assert opened.caps.subgroup_shuffle == 0
-    with pytest.raises(KernelError, match="a shuffle, which this device does not have"):
-        opened.source(exchange(1))
 
 
 def test_the_probe_s_kernels_are_not_counted(device: Any) -> None:

@@ -88,7 +88,7 @@ def _check_built(group: Group, low: Lowering) -> None:
                 raise Refused(f"{buffer.name} of kernel {item.kernel.name} is bound to {binding!r}")
             elif buffer.access != "read" and isinstance(binding, Value):
                 written.add(binding.id)
-    for value in (group.result, *group.head.outputs[1:]):
+    for value in group.results:
         if value.id not in written:
             raise Refused(f"no kernel of it writes its result {value}")
     if group.fused and not low.stored_chain:

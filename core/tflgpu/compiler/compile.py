@@ -194,6 +194,7 @@ def _request(
         target.site_of,
         _own_states(nodes),
         lambda node: _moves(node, target, rules),
+        lambda node: target.ops[node.op].movement.keeps_values,
     )
 
 

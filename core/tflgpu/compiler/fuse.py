@@ -49,6 +49,8 @@ class Group:
 
     ``before`` are nodes that the rule makes together with the head. ``cost`` is what the chain in
     the store costs, once; a head that stores several vectors an invocation has it several times.
+    ``inlined`` are the groups that it computes where it loads their results
+    (`tflgpu.compiler.join_reads`).
     """
 
     head: Node
@@ -56,6 +58,7 @@ class Group:
     fused: list[FusedNode] = attrs.Factory(list)
     cost: int = 0
     before: tuple[Node, ...] = ()
+    inlined: list[Group] = attrs.Factory(list)
 
     @property
     def result(self) -> Value:
@@ -63,9 +66,27 @@ class Group:
         return self.fused[-1].node.outputs[0] if self.fused else self.head.outputs[0]
 
     @property
+    def results(self) -> tuple[Value, ...]:
+        """What it leaves behind."""
+        return (self.result, *self.head.outputs[1:])
+
+    @property
+    def own_nodes(self) -> tuple[Node, ...]:
+        """The nodes whose results no other group computes."""
+        return (*self.before, self.head, *(f.node for f in self.fused))
+
+    @property
     def nodes(self) -> tuple[Node, ...]:
         """All nodes it stands for."""
-        return (*self.before, self.head, *(f.node for f in self.fused))
+        return (*(n for group in self.all_inlined for n in group.own_nodes), *self.own_nodes)
+
+    @property
+    def all_inlined(self) -> list[Group]:
+        """The groups that it computes in loads, each once, what others of them read first."""
+        found: dict[int, Group] = {}
+        for group in self.inlined:
+            found |= {id(each): each for each in (*group.all_inlined, group)}
+        return list(found.values())
 
     @property
     def owners(self) -> set[tuple[str, str, str]]:
@@ -75,8 +96,10 @@ class Group:
         return found | {(f.owner, f.node.op, "elementwise") for f in self.fused if f.owner}
 
     def apart(self, rules: Mapping[int, KernelRule]) -> list[Group]:
-        """A group for each node that the rule makes, by rules for single nodes; the chain stays
-        with the head. They run in this order."""
+        """A group for each node that the rule makes, by rules for single nodes, or for each that is
+        computed in loads; the chain stays with the head. They run in this order."""
+        if self.inlined:
+            return [*self.inlined, attrs.evolve(self, inlined=[])]
         alone = [Group(node, rules[id(node)]) for node in self.before]
         return [*alone, Group(self.head, rules[id(self.head)], self.fused, self.cost)]
 

@@ -99,7 +99,7 @@ class _Joining:
         """The group that makes what these make."""
         steps = tuple(step for at in members for step in self._steps[at])
         *before, last = (step.node for step in steps)
-        rule = KernelRule(last.op, "rows", partial(build_rows, steps=steps))
+        rule = KernelRule(last.op, "rows", partial(build_rows, steps=steps), reads_once=True)
         cost = sum(self._groups[at].cost for at in members)
         return Group(last, rule, cost=cost, before=tuple(before))
 

@@ -11,6 +11,7 @@ from tflgpu.compiler.build import build_checked
 from tflgpu.compiler.constants import Constants, Numbers
 from tflgpu.compiler.fuse import Group, group_nodes
 from tflgpu.compiler.join_moves import join_moves
+from tflgpu.compiler.join_reads import JoinReads, inlined_in
 from tflgpu.compiler.join_rows import join_rows
 from tflgpu.compiler.match_groups import match_groups
 from tflgpu.compiler.memory import Usage, assign
@@ -53,7 +54,8 @@ class LoweringInput:
     ``rules`` and ``views`` are by ``id(node)``: the rule chosen for each node, and the nodes
     that only reinterpret their operand row-major. ``states`` are the nodes' variables, each of one
     node: inputs of the plan behind ``inputs``, and with their new contents outputs behind
-    ``outputs``. ``moves`` is what a node does that only moves elements (`Movement.moves`).
+    ``outputs``. ``moves`` is what a node does that only moves elements (`Movement.moves`),
+    ``keeps_values`` as `Movement.keeps_values`.
     """
 
     nodes: Sequence[Node]
@@ -69,6 +71,7 @@ class LoweringInput:
     site_of: Callable[[Node], Site] | None = None
     states: Sequence[Value] = ()
     moves: Callable[[Node], Moves | None] = lambda node: None
+    keeps_values: Callable[[Node], bool] = lambda node: False
 
     def at(self, node: Node) -> Site:
         """Where a node runs: ``site``, in the node's own precision if it has one."""
@@ -101,19 +104,22 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
         KernelError: a generator broke a rule of the language.
     """
     storage = _Storage(part)
-    groups = _groups(part, storage)
-    placed: list[_Placed] = []
     bodies = KernelBodies()
+    groups = _groups(part, storage, bodies)
+    placed: list[_Placed] = []
     index = 0
     waiting = groups[::-1]
     while waiting:
         group = waiting.pop()
         try:
-            made = _dispatches(group, part.at(group.head), storage.layout, bodies)
+            made = _dispatches(group, part.at(group.head), storage, bodies)
         except OverLimit:
-            if not group.before:
+            if not group.before and not group.inlined:
                 raise
             # Too much for one kernel; each of the nodes may have one of its own all the same.
+            waiting += reversed(group.apart(part.rules))
+            continue
+        if made is None and group.inlined:
             waiting += reversed(group.apart(part.rules))
             continue
         if made is None:
@@ -131,9 +137,7 @@ def halved_values(part: LoweringInput) -> frozenset[int]:
     among them.
     """
     storage = _Storage(part)
-    stored = [
-        v for group in _groups(part, storage) for v in (group.result, *group.head.outputs[1:])
-    ]
+    stored = [v for group in _groups(part, storage, KernelBodies()) for v in group.results]
     return frozenset(
         member.id
         for value in stored
@@ -142,7 +146,7 @@ def halved_values(part: LoweringInput) -> frozenset[int]:
     )
 
 
-def _groups(part: LoweringInput, storage: _Storage) -> list[Group]:
+def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> list[Group]:
     """The groups of nodes that run as one kernel each."""
     kernels = [n for n in part.nodes if id(n) not in storage.aliased]
     kept = [storage.root(v) for v in part.outputs] + storage.pinned
@@ -158,11 +162,22 @@ def _groups(part: LoweringInput, storage: _Storage) -> list[Group]:
         groups = join_rows(groups, part.elementwise, kept, part.at)
     found = ((id(group), part.moves(group.head)) for group in groups if not group.before)
     moves = {key: each for key, each in found if each is not None}
-    return join_moves(groups, moves, storage.root, part.outputs, part.at) if moves else groups
+    if moves:
+        groups = join_moves(groups, moves, storage.root, part.outputs, part.at)
+    if not any(group.rule.pointwise for group in groups):
+        return groups
+
+    def launches(group: Group) -> list[Dispatch] | None:
+        try:
+            return _dispatches(group, part.at(group.head), storage, bodies)
+        except KernelError:
+            return None
+
+    return JoinReads(groups, part.keeps_values, storage.root, part.at, launches).join(part.outputs)
 
 
 def _dispatches(
-    group: Group, site: Site, layout_of: Callable[[Value], Layout], bodies: KernelBodies
+    group: Group, site: Site, storage: _Storage, bodies: KernelBodies
 ) -> list[Dispatch] | None:
     """The launches of a group; None where a kernel is over its budget for its chain, which its
     head may store in many places."""
@@ -170,11 +185,12 @@ def _dispatches(
         group.head,
         site.caps,
         site.precision,
-        layout_of,
+        storage.layout,
         group.fused,
         group.before,
         site.integers,
         bodies,
+        inlined_in(group, storage.members),
     )
     if group.owners:
         build_checked(group, low)

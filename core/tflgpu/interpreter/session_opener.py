@@ -207,6 +207,11 @@ class SessionOpener(Holder):
                 self.digest = source.digest
             if found is not None:
                 session, start = found
+                try:
+                    source.check()  # large weights are read from the file as they are uploaded
+                except BaseException:
+                    session.close()
+                    raise
                 _say(warn, start.warnings)
                 return session, KnownTensors(
                     start.shapes, {*start.edge, *info.inputs, *info.outputs}

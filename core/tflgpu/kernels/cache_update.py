@@ -61,4 +61,4 @@ class _Cache:
         return where
 
 
-RULES = (KernelRule(NAME, "move", _build, accepts_moves()),)
+RULES = (KernelRule(NAME, "move", _build, accepts_moves(), pointwise=True),)

@@ -114,7 +114,7 @@ def _accepts_groups(node: Node, site: Site) -> str | None:
 
 
 RULES = (
-    KernelRule(RMS, "team", _rows(_of_square), _floats),
-    KernelRule(LAYER, "team", _rows(_of_gap), _floats),
+    KernelRule(RMS, "team", _rows(_of_square), _floats, reads_once=True),
+    KernelRule(LAYER, "team", _rows(_of_gap), _floats, reads_once=True),
     KernelRule(GROUP, "team", _build_groups, _accepts_groups),
 )

@@ -102,6 +102,8 @@ def _choose(
 def _write(low: Lowering, join: _Join) -> None:
     on_channels = join.axis == len(low.node.outputs[0].shape) - 1
     limit = low.caps.max_bindings - 1
+    if low.place is not None:
+        limit = len(join.parts)  # operands may be computed, too
     for stretch in _stretches(join.parts, 4 if on_channels else 1, limit):
         if on_channels:
             _write_channels(low, join, stretch)
@@ -117,7 +119,10 @@ def _write_rows(low: Lowering, join: _Join, stretch: _Stretch) -> None:
     dims = [*shape[:-1], out.slices]
     dims[axis] = stretch.stop - stretch.start
     count = elements(dims)
-    *index, slice_ = decompose(k, spread(low, k, count), dims)
+    if low.place is None:
+        *index, slice_ = decompose(k, spread(low, k, count), dims)
+    else:
+        slice_, index = low.place[1], decompose(k, low.place[0], shape[:-1])
     index[axis] = row = k.let(index[axis] + stretch.start, "row")
 
     def load(i: int) -> Expr:
@@ -136,24 +141,31 @@ def _write_channels(low: Lowering, join: _Join, stretch: _Stretch) -> None:
     views = [low.read(k, p.operand) for p in parts]
     out = low.write(k)
     count = out.layout.outer * width
-    i = spread(low, k, count)
-    outer = k.let(i // width, "outer")
-    slice_ = k.let(i % width + stretch.start, "slice")
+    if low.place is None:
+        i = spread(low, k, count)
+        outer = k.let(i // width, "outer")
+        slice_ = k.let(i % width + stretch.start, "slice")
+    else:
+        outer, slice_ = low.place
     kind = views[0].vector_type
     if join.keeps_channels and all(p.start % 4 == 0 for p in parts):
         value = _choose(
             k, slice_ * 4, parts, kind, lambda i: views[i].load(outer, slice_ - parts[i].start // 4)
         )
     else:
-        lanes = []
-        for lane in range(4):
-            channel = channel_of(k, slice_, min(lane, out.channels - 1), out.channels)
 
-            def load(i: int, channel: Expr = channel) -> Expr:
+        def chosen(channel: Expr) -> Expr:
+            def load(i: int) -> Expr:
                 return join.lane(views[i], outer, channel - parts[i].start)
 
-            lanes.append(_choose(k, channel, parts, kind.with_width(1), load))
-        value = k.vec(lanes)
+            return _choose(k, channel, parts, kind.with_width(1), load)
+
+        low.took_channel = low.channel is not None
+        if low.channel is not None:
+            value = k.splat(chosen(low.channel), 4)
+        else:
+            lanes = [min(lane, out.channels - 1) for lane in range(4)]
+            value = k.vec([chosen(channel_of(k, slice_, i, out.channels)) for i in lanes])
     out.store(outer, slice_, activate(k, join.activation, value))
     launch(low, k, count)
 
@@ -169,17 +181,11 @@ def _concat(low: Lowering) -> None:
     def row(view: ReadView, index: Sequence[Expr], slice_: Expr) -> Expr:
         return view.load(position(index, view.shape[:-1]), slice_)
 
-    _write(
-        low,
-        _Join(
-            axis,
-            tuple(parts),
-            row,
-            ReadView.load_lane,
-            keeps_channels=True,
-            activation=attributes.activation,
-        ),
-    )
+    def lane(view: ReadView, outer: Expr, channel: Expr) -> Expr:
+        return view.load_lane(outer, channel)
+
+    activation = attributes.activation
+    _write(low, _Join(axis, tuple(parts), row, lane, keeps_channels=True, activation=activation))
 
 
 def _pack(low: Lowering) -> None:
@@ -207,6 +213,6 @@ def _accepts(node: Node, site: Site) -> str | None:
 
 
 RULES = (
-    KernelRule("CONCATENATION", "join", _concat, _accepts),
-    KernelRule("PACK", "join", _pack, _accepts),
+    KernelRule("CONCATENATION", "join", _concat, _accepts, pointwise=True),
+    KernelRule("PACK", "join", _pack, _accepts, pointwise=True),
 )

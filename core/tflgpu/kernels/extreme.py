@@ -133,6 +133,6 @@ def _row(k: Builder, item: Expr, lane: int, channels: int) -> Expr:
 
 
 RULES = tuple(
-    KernelRule(op, "team", _build(op == "ARG_MAX"), takes(NUMBERS, operands=1))
+    KernelRule(op, "team", _build(op == "ARG_MAX"), takes(NUMBERS, operands=1), reads_once=True)
     for op in ("ARG_MAX", "ARG_MIN")
 )

@@ -113,7 +113,7 @@ def _accepts(operand: int, indices_at: int) -> Callable[[Node, Site], str | None
 
 
 RULES = (
-    KernelRule("GATHER", "move", _gather, _accepts(0, 1)),
-    KernelRule("GATHER_ND", "move", _gather_nd, _accepts(0, 1)),
-    KernelRule("EMBEDDING_LOOKUP", "move", _lookup, _accepts(1, 0)),
+    KernelRule("GATHER", "move", _gather, _accepts(0, 1), pointwise=True),
+    KernelRule("GATHER_ND", "move", _gather_nd, _accepts(0, 1), pointwise=True),
+    KernelRule("EMBEDDING_LOOKUP", "move", _lookup, _accepts(1, 0), pointwise=True),
 )

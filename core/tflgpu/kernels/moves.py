@@ -91,9 +91,11 @@ def channel_of(k: Builder, slice_: Expr, lane: int, channels: int) -> Expr:
 
 
 def gather_vector(
-    src: ReadView, shape: Shape, outer: Expr, slice_: Expr, where: IndexMap, *, vector: bool
-) -> Expr:
-    """Four channels of an output of ``shape``, fetched from where ``where`` says.
+    src: ReadView, shape: Shape, outer: Expr, slice_: Expr, where: IndexMap, *, vector: bool,
+    channel: Expr | None = None,
+) -> Expr:  # fmt: skip
+    """Four channels of an output of ``shape``, fetched from where ``where`` says; ``channel`` four
+    times, where that is what is needed.
 
     ``vector`` promises that the four come from four channels in order, the first of which is a
     multiple of 4, and that ``inside`` is the same for all of them.
@@ -108,6 +110,14 @@ def gather_vector(
     def chosen(found: ElementSource, value: Expr) -> Expr:
         return value if found.inside is None else k.select(found.inside, value, found.fill)
 
+    def lane_at(channel: Expr) -> Expr:
+        found = source(channel)
+        at = position(found.index[:-1], src.shape[:-1])
+        last = found.index[-1] if src.shape else 0
+        return k.let(chosen(found, src.load_lane(at, last)), "lane")
+
+    if channel is not None:
+        return k.splat(lane_at(channel), 4)
     if vector:
         found = source(slice_ * 4)
         at = position(found.index[:-1], src.shape[:-1])
@@ -118,10 +128,7 @@ def gather_vector(
         if lane >= channels:
             lanes.append(k.const(0, src.vector_type.with_width(1)))
             continue
-        found = source(channel_of(k, slice_, lane, channels))
-        at = position(found.index[:-1], src.shape[:-1])
-        last = found.index[-1] if src.shape else 0
-        lanes.append(k.let(chosen(found, src.load_lane(at, last)), "lane"))
+        lanes.append(lane_at(channel_of(k, slice_, lane, channels)))
     return k.vec(lanes)
 
 
@@ -137,11 +144,15 @@ def move(
 
     ``prepare`` is called once in the new kernel and may bind further operands.
     """
+    if not low.makes(output):
+        return
     k = low.kernel(low.node.op.lower(), (WORKGROUP, 1, 1))
     src = low.read(k, operand)
     where = prepare(k)
     out = low.write(k, output)
     outer, slice_ = each_vector(low, k, out)
-    value = gather_vector(src, low.node.outputs[output].shape, outer, slice_, where, vector=vector)
+    shape, channel = low.node.outputs[output].shape, low.channel
+    low.took_channel = channel is not None
+    value = gather_vector(src, shape, outer, slice_, where, vector=vector, channel=channel)
     out.store(outer, slice_, value)
     launch(low, k, out.vectors)

@@ -208,4 +208,4 @@ def _accepts(node: Node, site: Site) -> str | None:
     return _floats(node, site)
 
 
-RULES = (KernelRule(NAME, "team", _build, _accepts),)
+RULES = (KernelRule(NAME, "team", _build, _accepts, reads_once=True),)

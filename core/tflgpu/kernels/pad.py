@@ -74,7 +74,7 @@ def _mirror(low: Lowering) -> None:
 
 
 RULES = (
-    KernelRule("PAD", "move", _pad, accepts_moves(0)),
-    KernelRule("PADV2", "move", _pad, accepts_moves(0, 2)),
-    KernelRule("MIRROR_PAD", "move", _mirror, accepts_moves(0)),
+    KernelRule("PAD", "move", _pad, accepts_moves(0), pointwise=True),
+    KernelRule("PADV2", "move", _pad, accepts_moves(0, 2), pointwise=True),
+    KernelRule("MIRROR_PAD", "move", _mirror, accepts_moves(0), pointwise=True),
 )

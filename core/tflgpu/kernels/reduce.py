@@ -166,7 +166,9 @@ def _rows(op: str, reduction: Reduction) -> Callable[[Node], RowReduction | None
 
 def _rule(op: str, reduction: Reduction, types: frozenset[DType] = NUMBERS) -> KernelRule:
     accepts = takes(types, operands=1)
-    return KernelRule(op, "team", _build(reduction), accepts, rows=_rows(op, reduction))
+    return KernelRule(
+        op, "team", _build(reduction), accepts, reads_once=True, rows=_rows(op, reduction)
+    )
 
 
 RULES = (

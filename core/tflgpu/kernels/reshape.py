@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tflgpu.kernels.moves import WORKGROUP, accepts_moves, channel_of
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector, launch
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 
@@ -12,9 +12,9 @@ def _copy(low: Lowering) -> None:
     k = low.kernel(low.node.op.lower(), (WORKGROUP, 1, 1))
     src = low.read(k, 0)
     out = low.write(k)
-    i = spread(low, k, out.vectors)
-    outer, slice_ = k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
+    outer, slice_ = each_vector(low, k, out)
     if src.channels % 4 == 0 and out.channels % 4 == 0:
+        i = k.let(outer * out.slices + slice_, "vector")
         value = src.load(i // src.slices, i % src.slices)
     elif src.channels == out.channels:
         value = src.load(outer, slice_)
@@ -35,5 +35,6 @@ def _copy(low: Lowering) -> None:
 
 
 RULES = tuple(
-    KernelRule(op, "copy", _copy, accepts_moves(0)) for op in ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
+    KernelRule(op, "copy", _copy, accepts_moves(0), pointwise=True)
+    for op in ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 )

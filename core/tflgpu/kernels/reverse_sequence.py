@@ -49,4 +49,4 @@ def _accepts(node: Node, site: Site) -> str | None:
     return movable(node, node.input(0), *node.outputs)
 
 
-RULES = (KernelRule("REVERSE_SEQUENCE", "move", _reverse, _accepts),)
+RULES = (KernelRule("REVERSE_SEQUENCE", "move", _reverse, _accepts, pointwise=True),)

@@ -110,6 +110,6 @@ def _accepts_gated(node: Node, site: Site) -> str | None:
 
 
 RULES = (
-    KernelRule(ROTARY, "pairs", _rotary, _accepts_rotary),
-    KernelRule(GATED, "elements", _gated, _accepts_gated),
+    KernelRule(ROTARY, "pairs", _rotary, _accepts_rotary, reads_once=True),
+    KernelRule(GATED, "elements", _gated, _accepts_gated, reads_once=True),
 )

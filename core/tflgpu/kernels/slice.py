@@ -44,6 +44,6 @@ def _strided(low: Lowering) -> None:
 
 
 RULES = (
-    KernelRule("SLICE", "move", _slice, accepts_moves(0)),
-    KernelRule("STRIDED_SLICE", "move", _strided, accepts_moves(0)),
+    KernelRule("SLICE", "move", _slice, accepts_moves(0), pointwise=True),
+    KernelRule("STRIDED_SLICE", "move", _strided, accepts_moves(0), pointwise=True),
 )

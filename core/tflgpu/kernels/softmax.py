@@ -115,7 +115,7 @@ def _l2(low: Lowering) -> None:
 
 
 RULES = (
-    KernelRule("SOFTMAX", "team", _softmax, takes(FLOATS)),
-    KernelRule("LOG_SOFTMAX", "team", _log_softmax, takes(FLOATS)),
-    KernelRule("L2_NORMALIZATION", "team", _l2, takes(FLOATS)),
+    KernelRule("SOFTMAX", "team", _softmax, takes(FLOATS), reads_once=True),
+    KernelRule("LOG_SOFTMAX", "team", _log_softmax, takes(FLOATS), reads_once=True),
+    KernelRule("L2_NORMALIZATION", "team", _l2, takes(FLOATS), reads_once=True),
 )

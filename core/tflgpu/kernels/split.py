@@ -62,7 +62,7 @@ def _pick(axis: int, at: int) -> Callable[[Builder], IndexMap]:
 
 
 RULES = (
-    KernelRule("SPLIT", "move", _split, accepts_moves(1)),
-    KernelRule("SPLIT_V", "move", _split_v, accepts_moves(0)),
-    KernelRule("UNPACK", "move", _unpack, accepts_moves(0)),
+    KernelRule("SPLIT", "move", _split, accepts_moves(1), pointwise=True),
+    KernelRule("SPLIT_V", "move", _split_v, accepts_moves(0), pointwise=True),
+    KernelRule("UNPACK", "move", _unpack, accepts_moves(0), pointwise=True),
 )

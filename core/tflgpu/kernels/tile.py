@@ -51,8 +51,8 @@ def _reverse(low: Lowering) -> None:
 
 
 RULES = (
-    KernelRule("TILE", "move", _repeat(0), accepts_moves(0)),
-    KernelRule("BROADCAST_TO", "move", _repeat(0), accepts_moves(0)),
-    KernelRule("REVERSE_V2", "move", _reverse, accepts_moves(0)),
-    KernelRule("FILL", "move", _repeat(1), accepts_moves(1)),
+    KernelRule("TILE", "move", _repeat(0), accepts_moves(0), pointwise=True),
+    KernelRule("BROADCAST_TO", "move", _repeat(0), accepts_moves(0), pointwise=True),
+    KernelRule("REVERSE_V2", "move", _reverse, accepts_moves(0), pointwise=True),
+    KernelRule("FILL", "move", _repeat(1), accepts_moves(1), pointwise=True),
 )

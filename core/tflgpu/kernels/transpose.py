@@ -27,4 +27,4 @@ def _transpose(low: Lowering) -> None:
     move(low, prepare, vector=rank > 0 and perm[-1] == rank - 1)
 
 
-RULES = (KernelRule("TRANSPOSE", "move", _transpose, accepts_moves(0)),)
+RULES = (KernelRule("TRANSPOSE", "move", _transpose, accepts_moves(0), pointwise=True),)

@@ -52,4 +52,4 @@ def _accepts(node: Node, site: Site) -> str | None:
     return movable(node)
 
 
-RULES = (KernelRule("DYNAMIC_UPDATE_SLICE", "move", _update, _accepts),)
+RULES = (KernelRule("DYNAMIC_UPDATE_SLICE", "move", _update, _accepts, pointwise=True),)

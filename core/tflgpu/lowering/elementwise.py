@@ -20,7 +20,8 @@ def elementwise_kernel(expr: ElementwiseExpr) -> Callable[[Lowering], None]:
         operands = [low.read(k, i) for i, value in enumerate(low.node.inputs) if value is not None]
         out = low.write(k)
         outer, slice_ = each_vector(low, k, out)
-        values = [k.let(load_broadcast(v, outer, slice_, out.shape), "x") for v in operands]
+        place, low.took_channel = (outer, slice_, out.shape, low.channel), low.channel is not None
+        values = [k.let(load_broadcast(v, *place), "x") for v in operands]
         out.store(outer, slice_, expr(k, low.attrs, values))
         launch(low, k, out.vectors)
 
@@ -30,4 +31,6 @@ def elementwise_kernel(expr: ElementwiseExpr) -> Callable[[Lowering], None]:
 def as_kernel_rule(rule: ElementwiseRule) -> KernelRule:
     """The stand-alone form of an elementwise rule."""
     build = elementwise_kernel(rule.expr)
-    return KernelRule(rule.op, "elementwise", build, rule.accepts, rank=-1, owner=rule.owner)
+    return KernelRule(
+        rule.op, "elementwise", build, rule.accepts, rank=-1, pointwise=True, owner=rule.owner
+    )

@@ -16,6 +16,8 @@ def spread(low: Lowering, k: Builder, count: int) -> Expr:
 def each_vector(low: Lowering, k: Builder, out: WriteView) -> tuple[Expr, Expr]:
     """Position along the outer axes, as one number, and slice of a vector of an output: another for
     each invocation; dispatch with `launch` and `WriteView.vectors`."""
+    if low.place is not None:
+        return low.place
     i = spread(low, k, out.vectors)
     return k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
 

@@ -7,8 +7,8 @@ A backend-neutral generator is a function ``build(low: Lowering) -> None`` regis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Union
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Union
 
 import attrs
 import numpy as np
@@ -83,8 +83,26 @@ class FusedNode:
     place: VectorPlace | None = None
 
 
+class Reading(Protocol):
+    """A tensor that kernels compute in the place of loads."""
+
+    def view(self, reader: Lowering, k: Builder, value: Value) -> ReadView:
+        """It as ``value`` in a kernel of the reader's."""
+
+
+#: By the ids of values.
+NONE_INLINED: Mapping[int, Reading] = {}
+
+
 class Lowering:
     """The workplace of one node's kernel generator."""
+
+    #: Position and slice of the one vector that is made, and its one channel that is needed, where
+    #: another kernel computes the node in a load (`tflgpu.lowering.inlined`).
+    place: tuple[Expr, Expr] | None = None
+    channel: Expr | None = None
+    #: Whether all lanes of what is made are that channel.
+    took_channel = False
 
     def __init__(
         self,
@@ -96,6 +114,7 @@ class Lowering:
         before: Sequence[Node] = (),
         integers: IntegerStorage = IntegerStorage.WORDS,
         bodies: KernelBodies | None = None,
+        inlined: Mapping[int, Reading] = NONE_INLINED,
     ) -> None:
         self.node = node
         #: All nodes that the generator makes, ``node`` last: one, but for a `GroupRule`.
@@ -108,8 +127,13 @@ class Lowering:
         self.dispatches: list[Dispatch] = []
         self._layout_of = layout_of
         self._fused = tuple(fused)
-        self._bindings: dict[int, list[Binding]] = {}
+        #: Of the buffers of kernels that are not dispatched yet, by the id of the builder.
+        self.bindings: dict[int, list[Binding]] = {}
         self._bodies = bodies or KernelBodies()
+        #: Tensors that are computed where they are read, by the ids of values.
+        self.inlined = inlined
+        #: By the id of the builder and that of the value: what such loads read.
+        self.views: dict[tuple[int, int], ReadView] = {}
         #: By the id of its builder: a kernel whose body is written, and the builder's size then.
         self._written: dict[int, tuple[Kernel, int]] = {}
         self._temps = 0
@@ -137,6 +161,10 @@ class Lowering:
         """Where output 0 finally goes: the last fused node's output."""
         return self._fused[-1].node.outputs[0] if self._fused else self.node.outputs[0]
 
+    def makes(self, output: int) -> bool:
+        """Whether an output is made."""
+        return True
+
     # Kernels
 
     def kernel(self, name: str, workgroup: Size3) -> Builder:
@@ -151,7 +179,7 @@ class Lowering:
                 f"kernel {name}: workgroup {workgroup}, which is not three positive whole numbers"
             )
         k = Builder(name, workgroup)
-        self._bindings[id(k)] = []
+        self.bindings[id(k)] = []
         return k
 
     def read(self, k: Builder, index: int) -> ReadView:
@@ -162,6 +190,8 @@ class Lowering:
         """Any tensor that exists before this node runs; constants are uploaded."""
         if value.contents is not None:
             return self._read_const(k, value.contents, name)
+        if value.id in self.inlined:
+            return self.inlined[value.id].view(self, k, value)
         layout = self._layout_of(value)
         buffer = self._bind(k, name, layout, "read", value)
         return ReadView(k, buffer, layout, self.compute_of(value))
@@ -229,7 +259,7 @@ class Lowering:
         stored = attrs.evolve(weights, dtype=scalar.numpy)
         # What is large, and as a file has it, is written when it is uploaded.
         later = isinstance(data, Weights) and data.is_from_file
-        self._bindings[id(k)].append(Constant(stored if later else stored.array()))
+        self.bindings[id(k)].append(Constant(stored if later else stored.array()))
         return buffer
 
     def body(self, k: Builder, write: Callable[..., None], *args: Any) -> None:
@@ -251,12 +281,12 @@ class Lowering:
         Raises:
             KernelError: it was launched before, or is another lowering's; or as `Builder.build`.
         """
-        if id(k) not in self._bindings:
+        if id(k) not in self.bindings:
             raise KernelError(
                 f"{self.node.label}: kernel {k.name} is launched twice, or was not begun by "
                 "`Lowering.kernel`; each launch has a kernel of its own"
             )
-        bindings = tuple(self._bindings.pop(id(k)))
+        bindings = tuple(self.bindings.pop(id(k)))
         if any(g < 1 for g in groups):
             raise KernelError(f"{self.node.label}: {groups} workgroups")
         written = self._written.pop(id(k)) if id(k) in self._written else None
@@ -274,7 +304,7 @@ class Lowering:
     ) -> KernelBuffer:
         width = 4 if layout.is_vector else 1
         buffer = k.buffer(name, layout.storage, width, access)
-        self._bindings[id(k)].append(binding)
+        self.bindings[id(k)].append(binding)
         return buffer
 
     def _read_const(self, k: Builder, contents: Contents, name: str) -> ReadView:
@@ -313,11 +343,14 @@ class Lowering:
         # Only what it needs is in the closure: bodies that were written with equal ones are the
         # same.
         expr, attributes, out = fused.expr, node.attrs, node.outputs[0].shape
+        channel = self.channel
         assert expr is not None
 
         def link(k: Builder, chain: Sequence[Expr], outer: Expr, slice_: Expr) -> Expr:
             operands = [
-                chain[each] if isinstance(each, int) else load_broadcast(each, outer, slice_, out)
+                chain[each]
+                if isinstance(each, int)
+                else load_broadcast(each, outer, slice_, out, channel)
                 for each in sources
             ]
             return expr(k, attributes, operands)

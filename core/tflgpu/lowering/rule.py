@@ -98,6 +98,12 @@ class KernelRule:
             per element, so that elementwise nodes may join its store.
         keeps_state: Whether ``build`` writes the new contents of the node's variables
             (`Lowering.new_state`). Nodes with variables go to no other rule.
+        pointwise: Whether ``build`` makes each vector of a result by itself, at the place that
+            `each_vector` gives, in one kernel a result, and reads operands by their views only:
+            then a kernel that reads the result can do so in its loads
+            (`tflgpu.compiler.join_reads`).
+        reads_once: Whether ``build`` reads operands by their views only, and each element once, or
+            a few times: then they can be computed in its loads. So it is of a pointwise rule.
         rows: What a node makes of each row, where that is all that it does, so that one kernel may
             go on with it (`tflgpu.compiler.join_rows`); None where it is not.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
@@ -110,6 +116,8 @@ class KernelRule:
     rank: int = 0
     fuses: bool = True
     keeps_state: bool = False
+    pointwise: bool = False
+    reads_once: bool = attrs.Factory(lambda self: self.pointwise, takes_self=True)
     rows: Callable[[Node], RowReduction | None] = lambda node: None
     owner: str = attrs.field(default="", eq=False)
 

@@ -117,18 +117,7 @@ class WriteView(View):
     def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
         """Write channels ``4*slice_ ..`` at row-major position ``outer``."""
         k, layout = self.k, self.stored or self.layout
-        at = make.wrap(0 if self.layout.slices == 1 else slice_, I32)
-        value = k.cast(value, self.compute)
-        chain: list[Expr] = []
-        if self.links:
-            k.marks.add("chain")
-        for link in self.links:
-            chain.append(k.let(value, "linked"))
-            if isinstance(link, VectorPlace):
-                value = chain[-1]
-                outer, at = link.of(k, outer, at)
-            else:
-                value = link(k, chain, outer, at)
+        outer, at, value = self.linked(outer, slice_, value)
         if layout.slices == 1:
             at = make.wrap(0, I32)
         if layout.is_vector:
@@ -146,6 +135,22 @@ class WriteView(View):
             else:
                 with k.if_(channel < layout.channels):
                     k.store_lane(self.buffer, index, self._as_stored(value.lane(lane)))
+
+    def linked(self, outer: Expr, slice_: Operand, value: Expr) -> tuple[Expr, Expr, Expr]:
+        """What the fused chain makes of a vector, and where that goes: position and slice."""
+        k, at = self.k, make.wrap(0 if self.layout.slices == 1 else slice_, I32)
+        value = k.cast(value, self.compute)
+        chain: list[Expr] = []
+        if self.links:
+            k.marks.add("chain")
+        for link in self.links:
+            chain.append(k.let(value, "linked"))
+            if isinstance(link, VectorPlace):
+                value = chain[-1]
+                outer, at = link.of(k, outer, at)
+            else:
+                value = link(k, chain, outer, at)
+        return outer, at, value
 
     def _as_stored(self, value: Expr) -> Expr:
         # An f16 buffer takes f32 as it is (the store rounds); nothing else converts in a store.
@@ -197,10 +202,15 @@ def broadcast_outer(k: Builder, outer: Expr, out: Shape, operand: Shape) -> Expr
     return k.let(position, "bcast")
 
 
-def load_broadcast(view: ReadView, outer: Expr, slice_: Expr, out: Shape) -> Expr:
-    """An operand's four channels for a position of the output, broadcast as NumPy does."""
+def load_broadcast(
+    view: ReadView, outer: Expr, slice_: Expr, out: Shape, channel: Expr | None = None
+) -> Expr:
+    """An operand's four channels for a position of the output, broadcast as NumPy does; the one
+    ``channel`` four times, where only that is needed."""
     k = view.k
     position = broadcast_outer(k, outer, out, view.shape)
+    if channel is not None:
+        return k.splat(view.load_lane(position, 0 if view.channels == 1 else channel), 4)
     if view.channels == 1 and (out[-1] if out else 1) > 1:
         return k.splat(view.load_lane(position, 0), 4)
     return view.load(position, slice_)

@@ -58,7 +58,7 @@ _CAPS = ("logit_cap", "softcap")
 
 
 @attrs.frozen
-class Rows:
+class PackedRows:
     """An operand whose rows of channels lie in a larger tensor, as queries, keys and values do that
     one layer made.
 
@@ -106,7 +106,7 @@ class Attention:
     tokens_last: bool = False
     causal: bool = False
     fill: float = _FILLS[0]
-    rows: tuple[Rows | None, Rows | None, Rows | None] = (None, None, None)
+    rows: tuple[PackedRows | None, PackedRows | None, PackedRows | None] = (None, None, None)
 
     def shapes(self, *operands: Shape) -> tuple[Shape, ...]:
         """Those of queries, keys and values, by the shapes of the node's operands."""
@@ -171,6 +171,8 @@ def _infer(attributes: Attention, operands: Operands) -> list[TensorSpec]:
             raise ModelError(f"{NAME}: operands {said}; all are of rank 4")
         if rows is not None and not _holds(operand.shape, rows):
             raise ModelError(f"{NAME}: {operand.spec} has no rows {rows}")
+    if attributes.tokens_last and attributes.rows[2] is not None:
+        raise ModelError(f"{NAME}: rows of values whose tokens are the last axis")
     q, k, v = attributes.shapes(*(o.shape for o in given))
     sizes = AttentionSizes.of(attributes, *(o.shape for o in given))
     fits = k[0] == sizes.items and k[3] == sizes.depth
@@ -184,16 +186,10 @@ def _infer(attributes: Attention, operands: Operands) -> list[TensorSpec]:
     return [TensorSpec((*q[:3], sizes.width), given[0].dtype)]
 
 
-def _holds(shape: Shape, rows: Rows) -> bool:
+def _holds(shape: Shape, rows: PackedRows) -> bool:
     """Whether a tensor has such rows."""
-    least = rows.first + sum(
-        min(0, step) * (n - 1) for n, step in zip(rows.shape, rows.steps, strict=False)
-    )
-    return (
-        len(rows.shape) == 4
-        and shape[-1:] == rows.shape[3:]
-        and 0 <= least <= rows.last < math.prod(shape[:-1])
-    )
+    fits = len(rows.shape) == 4 and shape[-1:] == rows.shape[3:]
+    return fits and min(rows.first, *rows.steps) >= 0 and rows.last < math.prod(shape[:-1])
 
 
 def _divides(sizes: AttentionSizes) -> bool:
@@ -259,6 +255,8 @@ def _which(operands: Sequence[Operand]) -> tuple[int, ...]:
 def _readings(
     fields: Fields, operands: Operands, scales: Sequence[float], *, transposed: bool
 ) -> list[Reading]:
+    if len(operands) == 5 and operands[4] is None:
+        operands = operands[:4]  # how much of a cache is in use, of which nothing is made
     given = there(operands, 3, 5)
     which = _which(given)
     if given[0].rank != 4:
@@ -332,7 +330,7 @@ def _sample(
     shapes = AttentionSizes(b, t, s, n, kv, h, d or h).operands(attributes)[:3]
     if packed:  # as one layer makes all three
         steps = (t * 3 * n, 1, 3 * n) if attributes.heads_first else (t * 3 * n, 3 * n, 1)
-        q, k, v = (Rows(shape, at * n, steps) for at, shape in enumerate(shapes))
+        q, k, v = (PackedRows(shape, at * n, steps) for at, shape in enumerate(shapes))
         attributes = attrs.evolve(attributes, rows=(q, k, v))
         shapes = ((b, t, 3, n, h),) * 3
     args = [Arg(shape) for shape in shapes]
@@ -389,11 +387,11 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 
 _ATTRIBUTES = frozenset({"scale", *_CAPS})
+#: How caches lie, and whether the operators before are their updates.
+_OF_CACHES = frozenset({"k_ts_idx", "v_ts_idx", "from_cache_update", "is_causal"})
 _COMPOSED = (
     Composed(("odml.scaled_dot_product_attention",), _read, _ATTRIBUTES, _draw),
-    Composed(
-        ("odml.sdpa_transposed",), _read_transposed, _ATTRIBUTES | {"k_ts_idx", "v_ts_idx"}, _draw
-    ),
+    Composed(("odml.sdpa_transposed",), _read_transposed, _ATTRIBUTES | _OF_CACHES, _draw),
 )
 
 OPS = (

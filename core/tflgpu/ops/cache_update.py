@@ -116,6 +116,11 @@ def _reference(attributes: CacheUpdate, arrays: Arrays) -> list[Array]:
 
 
 def _read(fields: Fields, operands: Operands) -> list[Reading]:
+    ring, which = fields.flag("is_ring_buffer"), tuple(range(7))
+    if len(operands) == 7 and operands[2] is None and not ring:
+        # Nothing is made of the numbers; an operand that has as many stands in their place.
+        which = (0, 1, 5, 3, 4, 5, 6)
+        operands = [operands[i] for i in which]
     there(operands, 7, 7)
     given = [
         fields.get(name)
@@ -127,9 +132,9 @@ def _read(fields: Fields, operands: Operands) -> list[Reading]:
         layouts = [[int(str(g)) for g in given]]
     else:  # the last two: caches that lie alike
         layouts = [[2, 3, 2, 2], [2, 3, 2, 3], [2, 2, 2, 2], [2, 2, 2, 3]]
-    rings = [(True, True), (True, False)] if fields.flag("is_ring_buffer") else [(False, True)]
+    rings = [(True, True), (True, False)] if ring else [(False, True)]
     return [
-        Reading(CacheUpdate(k, v, new_k, new_v, ring, counted))
+        Reading(CacheUpdate(k, v, new_k, new_v, ring, counted), which)
         for k, v, new_k, new_v in layouts
         for ring, counted in rings
     ]
@@ -142,7 +147,8 @@ def _draw(rng: np.random.Generator, operands: Operands) -> list[Array | None]:
     size, tokens = max(o.shape[2] for o in caches), 3
     for at, (low, high) in {START: (0, 2 * size), COUNT: (1, tokens + 1)}.items():
         numbers = drawn[2]
-        assert numbers is not None
+        if numbers is None:
+            break
         numbers.reshape(-1)[at : at + 1] = rng.integers(low, high)
     for place in (5, 6):
         start, cache = drawn[place], operands[place - 2]

@@ -3,8 +3,8 @@
     x [B, T, N, H] -> TRANSPOSE -> MUL by a number -> TRANSPOSE of the last two axes -> RESHAPE
         -> BATCH_MATMUL
 
-Each step back is an `OperandForm` of the same numbers. RESHAPEs, and whatever else leaves elements
-in their order, are passed; a factor joins the scale of the scores.
+Each step back is an `OperandForm` of the same numbers. RESHAPEs, and others that leave elements in
+their order, are passed; a factor joins the scale of the scores.
 """
 
 from __future__ import annotations

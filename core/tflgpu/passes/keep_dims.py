@@ -78,15 +78,14 @@ def _put_back(
     rewriter: Rewriter, context: PassContext, value: Value, shape: Shape, far: int = _FAR
 ) -> bool:
     """Whether a RESHAPE makes ``shape`` of a mean, or of what elementwise nodes make of it."""
-    return any(
-        use.outputs[0].shape == shape
-        if use.op == "RESHAPE"
-        else far > 0
-        and _computes(use, context)
-        and use.outputs[0].shape == value.shape
-        and _put_back(rewriter, context, use.outputs[0], shape, far - 1)
-        for use in rewriter.uses(value)
-    )
+    for use in rewriter.uses(value):
+        (result, *_) = use.outputs
+        if use.op == "RESHAPE" and result.shape == shape:
+            return True
+        same = use.op == "RESHAPE" or (_computes(use, context) and result.shape == value.shape)
+        if same and far > 0 and _put_back(rewriter, context, result, shape, far - 1):
+            return True
+    return False
 
 
 def _squared_difference(rewriter: Rewriter, value: Value) -> bool:

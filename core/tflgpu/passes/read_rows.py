@@ -13,7 +13,7 @@ import attrs
 
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
-from tflgpu.ops.attention import NAME, Rows
+from tflgpu.ops.attention import NAME, PackedRows
 from tflgpu.ops.moves import Moves, composed, merged, reordered, strides_of
 from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
@@ -39,7 +39,7 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
 
 def _rows(
     rewriter: Rewriter, context: PassContext, value: Value
-) -> tuple[Value, Rows, list[Node]] | None:
+) -> tuple[Value, PackedRows, list[Node]] | None:
     """The first value in which all rows of ``value`` lie, where they are there, and the nodes in
     between."""
     moves, source, found = reordered(0, value.shape, range(4)), value, None
@@ -69,7 +69,7 @@ def _is_view(context: PassContext, node: Node) -> bool:
     return op is not None and op.movement.is_view
 
 
-def _as_rows(moves: Moves, value: Value, source: Value) -> Rows | None:
+def _as_rows(moves: Moves, value: Value, source: Value) -> PackedRows | None:
     """What ``value`` is of ``source``, as rows; None where some row is taken apart."""
     channels = value.shape[-1]
     if source.shape[-1:] != (channels,) or moves.offset % channels:
@@ -84,7 +84,7 @@ def _as_rows(moves: Moves, value: Value, source: Value) -> Rows | None:
     if merged(regular) != moves or any(step % channels or step < 0 for step in steps):
         return None
     i, j, k = (step // channels for step in steps)
-    return Rows(value.shape, moves.offset // channels, (i, j, k))
+    return PackedRows(value.shape, moves.offset // channels, (i, j, k))
 
 
 PASS = Pass("read_rows", per_node(_rewrite, NAME), phase=40)

@@ -1,0 +1,218 @@
+"""A group whose every vector is made by itself is computed where its result is read.
+
+    SLICE(x) -> a, SLICE(x) -> b, CONCATENATION(-b, a) -> r, ADD(MUL(x, c), MUL(r, s)) -> y
+
+One kernel computes y from x, c and s: each of its loads of r, a or b does what their kernels would
+have done for one vector (`tflgpu.lowering.inlined`). So slices are read in place, whatever reads
+them. A result is either computed by all that read it, and has no buffer then, or by none.
+
+What only moves numbers costs nothing again wherever it is read; of other groups the work that is
+done more than once is bounded, in time by `_MAX_WORK`, and in the size of kernels by `MAX_CHAIN`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import attrs
+
+from tflgpu.compiler.fuse import Group
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Node, Value
+from tflgpu.language.budget import MAX_CHAIN, cost
+from tflgpu.language.expressions import Load
+from tflgpu.language.walk import expressions
+from tflgpu.lowering.inlined import Inlined
+from tflgpu.lowering.lowering import Dispatch
+from tflgpu.lowering.rule import Site
+
+#: Most additions of vectors that a launch less may cost: the smaller GPUs make as many in the time
+#: that it takes.
+_MAX_WORK = 1 << 18
+#: Most vectors that a kernel may read more than once where they lie scattered: caches hold them.
+_MAX_STRIDED = 1 << 16
+#: Most that the copies of its code may cost in kernels, beyond the first.
+_MAX_COPIES = 256
+_TYPES = (DType.F32, DType.F16, DType.I32, DType.BOOL)
+
+
+@attrs.frozen(eq=False)
+class _Measured:
+    """A group's kernels as they are alone.
+
+    Attributes:
+        cost: Of the costliest.
+        kernels: How many there are.
+        loads: How often a vector of the result needs one of each tensor, by the id of its buffer's
+            value.
+        bound: These ids, and whatever stands for the constants that it binds.
+    """
+
+    cost: int
+    kernels: int
+    loads: Counter[int]
+    bound: frozenset[object]
+
+
+class JoinReads:
+    """Groups, in an order in which they can run."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        moves: Callable[[Node], bool],
+        root_of: Callable[[Value], Value],
+        site_of: Callable[[Node], Site],
+        dispatches: Callable[[Group], Sequence[Dispatch] | None],
+    ) -> None:
+        """Start with the groups apart.
+
+        Args:
+            groups: In such an order; those that are left compute the others.
+            moves: Whether each element of a node's results is one of its operands'.
+            root_of: The value whose buffer a value lies in.
+            site_of: Where each node runs; nodes of several precisions are not joined.
+            dispatches: The launches of a group alone; None where it has too large a kernel.
+        """
+        self._moves, self._root_of = moves, root_of
+        self._site_of, self._dispatches = site_of, dispatches
+        self._groups = {id(group): group for group in groups}
+        self._readers: dict[int, dict[int, Group]] = {}
+        self._known: dict[int, _Measured | None] = {}
+        self._costs: dict[int, int] = {}
+        for group in groups:
+            for value in self._read_by(group):
+                self._readers.setdefault(value.id, {})[id(group)] = group
+
+    def join(self, kept: Collection[Value]) -> list[Group]:
+        """The groups that are left. ``kept`` are values that must exist afterwards."""
+        kept_ids = {self._root_of(value).id for value in kept}
+        for group in tuple(self._groups.values()):
+            results = [self._root_of(value) for value in group.results]
+            if kept_ids.isdisjoint(v.id for v in results) and self._is_pointwise(group):
+                readers = {k: g for v in results for k, g in self._readers.get(v.id, {}).items()}
+                if readers and self._fits(group, readers, results):
+                    self._inline(group, readers, results)
+        return list(self._groups.values())
+
+    def _read_by(self, group: Group) -> Iterator[Value]:
+        own = {self._root_of(v).id for n in group.own_nodes for v in n.outputs}
+        yield from (root for root in self._roots(group.own_nodes) if root.id not in own)
+
+    def _roots(self, nodes: Sequence[Node]) -> Iterator[Value]:
+        """The values in whose buffers operands of nodes lie."""
+        for node in nodes:
+            for value in node.inputs:
+                if value is not None and not value.is_const:
+                    yield self._root_of(value)
+
+    def _is_pointwise(self, group: Group) -> bool:
+        nodes = group.own_nodes
+        values = [v for n in nodes for v in (*n.inputs, *n.outputs) if v is not None]
+        plain = group.rule.pointwise and not group.owners and not group.before
+        return (
+            plain
+            and all(f.place is None for f in group.fused)
+            and all(v.dtype in _TYPES for v in group.results)
+            and not any(v.is_variable for v in values)
+        )
+
+    def _measured(self, group: Group) -> _Measured | None:
+        if id(group) not in self._known:
+            self._known[id(group)] = self._measure(group)
+        return self._known[id(group)]
+
+    def _measure(self, group: Group) -> _Measured | None:
+        made = self._dispatches(group)
+        if not made:
+            return None
+        loads: Counter[int] = Counter()
+        every: set[object] = set()
+        for item in made:
+            for at, b in enumerate(item.bindings):
+                every.add(self._root_of(b).id if isinstance(b, Value) else (id(group), at))
+            bound = dict(zip(item.kernel.buffers, item.bindings, strict=True))
+            for found in expressions(item.kernel):
+                value = bound.get(found.buffer) if isinstance(found, Load) else None
+                if isinstance(found, Load) and isinstance(value, Value):
+                    loads[self._root_of(value).id] += 1 if found.scalar else 2
+        vectors = Counter({key: -(-count // 2) for key, count in loads.items()})
+        most = max(cost(item.kernel) for item in made)
+        return _Measured(most, len(made), vectors, frozenset(every))
+
+    def _fits(self, group: Group, readers: Mapping[int, Group], results: Sequence[Value]) -> bool:
+        if not all(self._may_read(reader, group, results) for reader in readers.values()):
+            return False
+        return self._only_moves(group) or (len(readers) - 1) * self._cost(group) <= _MAX_COPIES
+
+    def _may_read(self, reader: Group, group: Group, results: Sequence[Value]) -> bool:
+        """Whether a reader may compute a group's results where it loads them."""
+        site = self._site_of(reader.head)
+        if reader.owners or site.precision is not self._site_of(group.head).precision:
+            return False
+        ids = {v.id for v in results}
+        by_head = any(v.id in ids for v in self._roots((*reader.before, reader.head)))
+        if by_head and not reader.rule.reads_once:
+            return False
+        mine, its = self._measured(reader), self._measured(group)
+        if mine is None or its is None or its.kernels != len(group.head.outputs):
+            return False
+        loads = sum(mine.loads[i] for i in ids)
+        each = self._cost(group)
+        if self._cost(reader) - mine.cost + loads * each > 2 * MAX_CHAIN:
+            return False
+        if self._buffers(reader, group) > site.caps.max_bindings:
+            return False
+        own = sum(_vectors(v) for v in results)
+        if reader.rule.pointwise:
+            read = _vectors(reader.result) * loads
+        else:
+            read = own * loads if by_head else _vectors(reader.result)
+        again = max(0, read - own)
+        if self._only_moves(group) and (reader.rule.pointwise or own <= _MAX_STRIDED):
+            return True
+        return again * each <= _MAX_WORK
+
+    def _cost(self, group: Group) -> int:
+        """What it costs with all that it computes in its loads."""
+        return self._costs.setdefault(id(group), self._known_of(group).cost)
+
+    def _known_of(self, group: Group) -> _Measured:
+        found = self._measured(group)
+        assert found is not None
+        return found
+
+    def _buffers(self, reader: Group, group: Group) -> int:
+        """How many the reader's kernel binds once it computes the group."""
+        inside = (group, *group.all_inlined, *reader.all_inlined)
+        bound = {key for each in (reader, *inside) for key in self._known_of(each).bound}
+        return len(bound - {self._root_of(v).id for each in inside for v in each.results})
+
+    def _only_moves(self, group: Group) -> bool:
+        moves = not group.fused and self._moves(group.head)
+        return moves and all(self._only_moves(each) for each in group.inlined)
+
+    def _inline(self, group: Group, readers: Mapping[int, Group], results: Sequence[Value]) -> None:
+        each = self._cost(group)
+        for reader in readers.values():
+            loads = self._known_of(reader).loads
+            more = each * sum(loads[v.id] for v in results)
+            self._costs[id(reader)] = self._cost(reader) + more
+            reader.inlined.append(group)
+        del self._groups[id(group)]
+
+
+def inlined_in(group: Group, members: Callable[[Value], Sequence[Value]]) -> dict[int, Inlined]:
+    """By the ids of the values that are computed where they are read: what computes them."""
+    found: dict[int, Inlined] = {}
+    for each in group.all_inlined:
+        for output, result in enumerate(each.results):
+            made = Inlined(each.head, each.rule.build, each.fused if not output else (), output)
+            found.update((value.id, made) for value in members(result))
+    return found
+
+
+def _vectors(value: Value) -> int:
+    channels = value.shape[-1] if value.shape else 1
+    return value.elements // max(1, channels) * -(-channels // 4)

@@ -1,0 +1,187 @@
+"""A tensor that is computed where it is read, and so has no buffer.
+
+    SLICE(x) -> a, SLICE(x) -> b, ADD(MUL(a, c), MUL(b, s)) -> y      one kernel, that reads x
+
+A rule that makes each vector by itself (`KernelRule.pointwise`) can write its code into the kernel
+of a reader, in the place of a load: `Inlined` has it do so, by a `Lowering` whose kernel is the
+reader's, whose place is where the reader reads, and whose result is a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from tflgpu.ir.graph import Node, Value
+from tflgpu.language import make
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Const, Expr, Name, Operand
+from tflgpu.language.types import I32, Size3
+from tflgpu.lowering.layout import Layout, LayoutKind, Shape
+from tflgpu.lowering.lowering import FusedNode, Lowering
+from tflgpu.lowering.view import ReadView, WriteView
+
+_LANES = 4
+
+
+@attrs.frozen(eq=False)
+class Inlined:
+    """A result of a node, after what joined its store, that readers compute.
+
+    Attributes:
+        head: The node.
+        build: What makes its kernel.
+        fused: What joined its store.
+        output: Which result of the node's it is.
+    """
+
+    head: Node
+    build: Callable[[Lowering], None]
+    fused: Sequence[FusedNode]
+    output: int = 0
+
+    def view(self, reader: Lowering, k: Builder, value: Value) -> ReadView:
+        """It as ``value``, the same elements in order in any shape, in a kernel of the reader's."""
+        made = self.fused[-1].node.outputs[0] if self.fused else self.head.outputs[self.output]
+        compute = reader.compute_of(made)
+
+        def compute_at(outer: Expr, slice_: Expr, channel: Expr | None) -> tuple[Expr, bool]:
+            low = _InLoad(reader, k, self, (outer, slice_), channel)
+            self.build(low)
+            assert low.made is not None
+            return k.let(k.cast(low.made, compute), "made"), low.took_channel
+
+        layout = Layout(value.shape, LayoutKind.C4, compute)
+        return ComputedView(k, None, layout, compute, made.shape, compute_at)  # type: ignore[arg-type]
+
+
+#: Row-major position, slice, and the one channel that is needed, if it is one -> the vector, and
+#: whether all of its lanes are that channel.
+_Compute = Callable[[Expr, Expr, Expr | None], tuple[Expr, bool]]
+
+
+@attrs.frozen
+class ComputedView(ReadView):
+    """An operand without a buffer.
+
+    Attributes:
+        made: The shape in which it is computed: that of the view, or one whose elements lie in the
+            same order, with rows as long or of whole vectors.
+    """
+
+    made: Shape = attrs.field()
+    compute_at: _Compute = attrs.field()
+
+    def load(self, outer: Operand, slice_: Operand) -> Expr:
+        """Four channels: see `ReadView.load`; what made them may have filled the padding."""
+        outer, slice_ = self._index(outer), self._index(slice_)
+        if self._same_rows:
+            value, _ = self.compute_at(outer, slice_, None)
+        else:
+            at, row = self.k.let(outer * self.slices + slice_, "vector"), self.made[-1] // _LANES
+            value, _ = self.compute_at(self._index(at // row), self._index(at % row), None)
+        valid = self.channels % _LANES
+        if not valid:
+            return value
+        zero = self.k.const(0, value.type.with_width(1))
+        last = self.k.vec([value.lane(i) if i < valid else zero for i in range(_LANES)])
+        if self.slices == 1:
+            return last
+        return self.k.select(slice_.eq(self.slices - 1), last, value)
+
+    def load_lane(self, outer: Operand, channel: Operand) -> Expr:
+        """One channel."""
+        outer, channel = self._index(outer), self._index(channel)
+        if not self._same_rows:
+            at = self.k.let(outer * self.channels + channel, "flat")
+            outer, channel = self._index(at // self.made[-1]), self._index(at % self.made[-1])
+        slice_ = self._index(channel // _LANES)
+        value, is_channel = self.compute_at(outer, slice_, channel)
+        if is_channel:
+            return value.lane(0)
+        if isinstance(channel, Const):
+            return value.lane(int(channel.value) % _LANES)
+        lane = self.k.let(channel % _LANES, "lane")
+        last = min(_LANES, self.made[-1]) - 1
+        found = value.lane(last)
+        for i in range(last):
+            found = self.k.select(lane.eq(i), value.lane(i), found)
+        return found
+
+    @property
+    def _same_rows(self) -> bool:
+        return self.channels == (self.made[-1] if self.made else 1)
+
+    def load_flat(self, index: Operand) -> Expr:
+        """The element at a row-major index over the whole shape."""
+        index = self._index(index)
+        return self.load_lane(index // self.channels, index % self.channels)
+
+    def _index(self, index: Operand) -> Expr:
+        found = make.wrap(index, I32)
+        return found if isinstance(found, (Const, Name)) else self.k.let(found, "at")
+
+
+@attrs.frozen
+class _Result(WriteView):
+    """Where the kernel of an inlined node stores."""
+
+    into: Callable[[Expr], None] = attrs.field(kw_only=True)
+
+    def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
+        _, _, value = self.linked(outer, slice_, value)
+        self.into(value)
+
+
+class _InLoad(Lowering):
+    """The workplace of a node that is computed in a load of another's kernel."""
+
+    def __init__(
+        self,
+        reader: Lowering,
+        k: Builder,
+        inlined: Inlined,
+        place: tuple[Expr, Expr],
+        channel: Expr | None,
+    ) -> None:
+        super().__init__(
+            inlined.head,
+            reader.caps,
+            reader.precision,
+            reader.layout,
+            inlined.fused,
+            (),
+            reader.integers,
+            inlined=reader.inlined,
+        )
+        self.place, self.channel = place, channel
+        self.made: Expr | None = None
+        self._k, self._output = k, inlined.output
+        # What loads of one kernel read, they read from one buffer.
+        self.bindings, self.views = reader.bindings, reader.views
+
+    def kernel(self, name: str, workgroup: Size3) -> Builder:
+        return self._k
+
+    def makes(self, output: int) -> bool:
+        return output == self._output
+
+    def read_value(self, k: Builder, value: Value, name: str) -> ReadView:
+        key = id(k), value.id
+        if key not in self.views:
+            self.views[key] = super().read_value(k, value, f"in_{name}")
+        return self.views[key]
+
+    def write(self, k: Builder, index: int = 0) -> WriteView:
+        made = self.node.outputs[index]
+        compute = self.compute_of(made)
+        layout = Layout(made.shape, LayoutKind.C4, compute)
+        links = self._links(k) if index == 0 else ()
+        return _Result(k, None, layout, compute, links, into=self._take)  # type: ignore[arg-type]
+
+    def dispatch_groups(self, k: Builder, groups: Size3) -> None:
+        pass  # it is the reader's
+
+    def _take(self, value: Expr) -> None:
+        self.made = value

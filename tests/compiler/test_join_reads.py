@@ -1,0 +1,235 @@
+"""A result whose every vector is made by itself is computed where it is read, bit for bit as a
+kernel of its own makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.plan import Plan
+from tflgpu.compiler.target import Target
+from tflgpu.contract.device import Device
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph, Value
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.lowering.precision import Precision
+from tflgpu.ops.base import Fields
+from tflgpu.ops.registry import builtin_ops
+
+_CAPS = DeviceCaps()
+
+
+class Net:
+    """A graph, with what the references make of its inputs."""
+
+    def __init__(self) -> None:
+        self.graph, self.data = Graph(), dict[int, Array]()
+        self.rng = np.random.default_rng(3)
+
+    def input(self, *shape: int, whole: bool = False) -> Value:
+        value = self.graph.add_value(shape, DType.I32 if whole else DType.F32)
+        drawn = self.rng.integers(0, 3, shape) if whole else self.rng.uniform(-1, 1, shape)
+        self.data[value.id] = drawn.astype(value.dtype.numpy)
+        self.graph.inputs.append(value)
+        return value
+
+    def ints(self, *data: int) -> Value:
+        return self.graph.add_const(np.array(data, np.int32))
+
+    def op(self, name: str, *inputs: Value, **fields: Any) -> Value:
+        return self.ops(name, *inputs, **fields)[0]
+
+    def ops(self, name: str, *inputs: Value, **fields: Any) -> list[Value]:
+        definition = builtin_ops()[name]
+        attributes = definition.parse(Fields(name, fields))
+        arrays = [self.data[v.id] if v.data is None else v.data for v in inputs]
+        made = definition.reference(attributes, arrays)
+        values = [self.graph.add_value(a.shape, DType.from_numpy(a.dtype)) for a in made]
+        self.data.update((v.id, a) for v, a in zip(values, made, strict=True))
+        self.graph.add_node(name, attributes, list(inputs), values)
+        return values
+
+    def slice(self, x: Value, begin: Sequence[int], size: Sequence[int]) -> Value:
+        return self.op("SLICE", x, self.ints(*begin), self.ints(*size))
+
+    def transpose(self, x: Value, *order: int) -> Value:
+        return self.op("TRANSPOSE", x, self.ints(*order))
+
+    def reshape(self, x: Value, *shape: int) -> Value:
+        return self.op("RESHAPE", x, new_shape=shape)
+
+    def concat(self, axis: int, *inputs: Value) -> Value:
+        return self.op("CONCATENATION", *inputs, axis=axis)
+
+    def plan(self, outputs: Sequence[Value], *, fuse: bool, caps: DeviceCaps = _CAPS) -> Plan:
+        graph = self.graph
+        graph.outputs = list(outputs)
+        target = attrs.evolve(Target.plain(caps, Precision.F32, alignment=256), fuse=fuse)
+        return plan_of(graph.nodes, graph.inputs, graph.outputs, target)
+
+    def run(self, device: Device, plan: Plan) -> list[Array]:
+        recording = device.load(plan, guard_bands=True)
+        for place, value in zip(recording.inputs, self.graph.inputs, strict=True):
+            place[...] = self.data[value.id]
+        recording.run()
+        found = [np.array(array) for array in recording.outputs]
+        recording.close()
+        return found
+
+    def check(self, device: Device, kernels: list[str], *outputs: Value) -> Plan:
+        """These kernels, and the same as without joining."""
+        plan = self.plan(outputs, fuse=True)
+        apart = self.run(device, self.plan(outputs, fuse=False))
+        for got, other, value in zip(self.run(device, plan), apart, outputs, strict=True):
+            np.testing.assert_array_equal(got, other)
+            np.testing.assert_allclose(got, self.data[value.id], rtol=1e-5, atol=1e-6)
+        assert [d.kernel.name for d in plan.dispatches] == kernels, plan.dispatches
+        return plan
+
+
+@pytest.mark.parametrize("half", [4, 3, 1])
+def test_half_rotations_are_one_kernel(device: Device, half: int) -> None:
+    net = Net()
+    x, cos, sin = net.input(2, 3, 5, 2 * half), net.input(5, 2 * half), net.input(5, 2 * half)
+    first, last = (net.slice(x, (0, 0, 0, at), (2, 3, 5, half)) for at in (0, half))
+    turned = net.concat(3, net.op("NEG", last), first)
+    made = net.op("ADD", net.op("MUL", x, cos), net.op("MUL", turned, sin))
+    plan = net.check(device, ["concatenation"], made)
+    assert not plan.arenas
+
+
+@pytest.mark.parametrize("half", [8, 2])
+def test_rotations_of_parts_are_one_kernel(device: Device, half: int) -> None:
+    net = Net()
+    x, cos, sin = net.input(1, 3, 2 * half), net.input(1, 1, half), net.input(1, 1, half)
+    a, b = (net.slice(x, (0, 0, at), (1, 3, half)) for at in (0, half))
+    first = net.op("SUB", net.op("MUL", a, cos), net.op("MUL", b, sin))
+    last = net.op("ADD", net.op("MUL", b, cos), net.op("MUL", a, sin))
+    net.check(device, ["concatenation"], net.concat(2, first, last))
+
+
+@pytest.mark.parametrize("width", [8, 5])
+def test_gates_are_read_in_place(device: Device, width: int) -> None:
+    net = Net()
+    gates, cell = net.input(2, 4 * width), net.input(2, width)
+    i, g, f, o = net.ops("SPLIT", net.ints(1), gates, num_splits=4)
+    kept = net.op("MUL", net.op("LOGISTIC", f), cell)
+    new = net.op("ADD", kept, net.op("MUL", net.op("LOGISTIC", i), net.op("TANH", g)))
+    out = net.op("MUL", net.op("LOGISTIC", o), net.op("TANH", new))
+    assert len(net.check(device, ["tanh", "tanh"], new, out).dispatches) == 2
+
+
+def test_whole_numbers_and_conditions(device: Device) -> None:
+    net = Net()
+    table, rows = net.input(6, 7), net.input(5, whole=True)
+    moved = net.op("ADD", rows, net.ints(1))
+    wrapped = net.op("SELECT_V2", net.op("LESS", moved, net.ints(3)), moved, rows)
+    net.check(device, ["gather"], net.op("GATHER", table, wrapped, axis=0, batch_dims=0))
+
+
+@pytest.mark.parametrize("channels", [8, 6])
+def test_in_another_shape(device: Device, channels: int) -> None:
+    net = Net()
+    x = net.input(4, 3, channels)
+    cut = net.slice(x, (1, 0, 0), (2, 3, channels))
+    flat = net.reshape(cut, 6, channels)
+    other = net.reshape(cut, 3, 2 * channels)
+    tanh, exp = net.op("TANH", flat), net.op("EXP", other)
+    again = "exp" if channels == 8 else "reshape"  # rows of another length are padded otherwise
+    net.check(device, ["tanh", again], tanh, exp)
+
+
+def test_a_result_that_something_else_needs_stays(device: Device) -> None:
+    net = Net()
+    x = net.input(3, 8)
+    cut = net.slice(x, (0, 0), (3, 4))
+    double, total = net.op("TANH", cut), net.op("CUMSUM", cut, net.ints(1))
+    net.check(device, ["slice", "tanh", "cumsum"], double, total)
+    net.check(device, ["slice", "tanh", "cumsum"], cut, double, total)
+
+
+def test_rows_are_read_in_place(device: Device) -> None:
+    net = Net()
+    x = net.input(4, 3, 20)
+    part = net.slice(x, (1, 0, 8), (2, 3, 7))
+    soft = net.op("SOFTMAX", net.transpose(part, 1, 0, 2), beta=1.0)
+    mean = net.op("MEAN", net.op("NEG", part), net.ints(2), keep_dims=True)
+    net.check(device, ["softmax", "mean"], soft, mean)
+
+
+def test_what_is_dear_is_not_computed_often(device: Device) -> None:
+    net = Net()
+    x = net.input(1, 1, 8)
+    cos = net.op("COS", x)
+    wide = [net.op("MUL", net.input(5, 3, 8), cos) for _ in range(6)]
+    net.check(device, ["cos", *["mul"] * 6], *wide)
+    # Once for every element of what reads it: too much work, though a launch less.
+    net = Net()
+    table = net.op("COS", net.input(1, 1, 8))
+    net.check(device, ["cos", "mul"], net.op("MUL", net.input(700, 40, 8), table))
+
+
+def test_a_kernel_binds_no_more_than_a_device_allows(device: Device) -> None:
+    net = Net()
+    parts = [net.op("MUL", net.input(2, 4), net.input(2, 4)) for _ in range(3)]
+    whole = net.concat(1, *parts)
+    net.check(device, ["concatenation"], whole)
+    few = net.plan([whole], fuse=True, caps=attrs.evolve(_CAPS, max_bindings=6))
+    assert max(len(d.kernel.buffers) for d in few.dispatches) <= 6
+    np.testing.assert_array_equal(net.run(device, few)[0], net.data[whole.id])
+
+
+def _drawn(net: Net, rng: np.random.Generator, values: list[Value]) -> list[Value]:
+    """Another operator on some of the values."""
+    x = values[rng.integers(len(values))]
+    rank, axis = len(x.shape), int(rng.integers(len(x.shape)))
+    kind = rng.integers(9)
+    if kind == 0:
+        begin = [int(rng.integers(n)) for n in x.shape]
+        size = [int(rng.integers(1, n - b + 1)) for n, b in zip(x.shape, begin, strict=True)]
+        return [net.slice(x, begin, size)]
+    if kind == 1:
+        return [net.transpose(x, *rng.permutation(rank).tolist())]
+    if kind == 2:
+        sizes = (int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))
+        return [net.reshape(x, *sizes)]
+    if kind == 3:
+        alike = [v for v in values if len(v.shape) == rank]
+        alike = [
+            v
+            for v in alike
+            if all(
+                a == b for d, (a, b) in enumerate(zip(v.shape, x.shape, strict=True)) if d != axis
+            )
+        ]
+        return [net.concat(axis, x, alike[rng.integers(len(alike))], x)]
+    if kind == 4:
+        borders = net.graph.add_const(rng.integers(0, 3, (rank, 2)).astype(np.int32))
+        return [net.op("PAD", x, borders)]
+    if kind == 5 and x.shape[axis] % 2 == 0:
+        return net.ops("SPLIT", net.ints(axis), x, num_splits=2)
+    if kind == 6:
+        return [net.op("TILE", x, net.ints(*rng.integers(1, 3, rank).tolist()))]
+    if kind == 7:
+        others = [v for v in values if v.shape == x.shape]
+        return [net.op("SUB", x, others[rng.integers(len(others))])]
+    return [net.op("NEG", x)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_graphs(device: Device, seed: int) -> None:
+    net, rng = Net(), np.random.default_rng(seed)
+    values = [net.input(2, 3, 8), net.input(2, 3, 8), net.input(4, 5, 3), net.input(7, 6)]
+    for _ in range(14):
+        values += [v for v in _drawn(net, rng, values) if np.prod(v.shape) < 4000]
+    outputs = [values[-1], *(v for v in values[4:-1] if rng.integers(4) == 0)]
+    joined, apart = net.plan(outputs, fuse=True), net.plan(outputs, fuse=False)
+    assert len(joined.dispatches) <= len(apart.dispatches)
+    found, others = net.run(device, joined), net.run(device, apart)
+    for got, other, value in zip(found, others, outputs, strict=True):
+        np.testing.assert_array_equal(got, other)
+        np.testing.assert_array_equal(got, net.data[value.id])
