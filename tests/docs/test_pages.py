@@ -18,7 +18,7 @@ from tflgpu.compat.table import SHIPPED
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_values import OperatorReport, PartitionReport
 from tflgpu.lowering.reason import ReasonCode
-from tflgpu.options import OTHER_NAMES, DelegateOptions, known_options
+from tflgpu.options import OTHER_NAMES, DelegateOptions, option_list
 from tflgpu.options.page import renewed
 from tflgpu.profiles import every
 
@@ -206,7 +206,7 @@ def test_what_is_saved_is_there_for_the_next_program(
 def test_every_option_is_in_a_table() -> None:
     assert renewed(OPTIONS.text) == OPTIONS.text, "run: python -m tflgpu.options.page"
     rows = set(re.findall(r"^\| `(\w+)` \|", OPTIONS.text, re.MULTILINE))
-    assert rows >= set(known_options()) | set(OTHER_NAMES)
+    assert rows >= set(option_list.OPTIONS) | set(OTHER_NAMES)
 
 
 def named(heading: str) -> list[str]:

@@ -104,7 +104,7 @@ class Spoilt:
 def spoilt(name: str, factor: float = 1.5, **options: Any) -> tflgpu.GpuDelegate:
     delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1, **options)
     opened = delegate.provider.opened
-    opened._device = Spoilt(opened.device, name, factor)
+    opened.device = Spoilt(opened.device, name, factor)
     return delegate
 
 

@@ -21,7 +21,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import options_from_text
 from tflgpu.options.accuracy import AccuracyGuard, OnFailure
-from tflgpu.options.delegate_options import known_options
+from tflgpu.options.option_list import OPTIONS
 from tflgpu.runtime.guard.criterion import NOTHING, Off, off_by, worst
 from tflgpu.runtime.guard.workshop import Workshop
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -485,7 +485,7 @@ def test_it_may_come_from_the_environment() -> None:
 
 @pytest.mark.parametrize("guard", [None, DEFAULT, KEEP])
 def test_it_is_shown_as_it_is_taken(guard: AccuracyGuard | None) -> None:
-    kind = known_options()["accuracy_guard"].kind
+    kind = OPTIONS["accuracy_guard"].kind
     assert kind.parse("accuracy_guard", kind.shown(guard)) == guard
 
 

@@ -179,14 +179,14 @@ class Wrong:
 def test_the_policy_is_applied() -> None:
     x, model = X / 3000, chain("EXP")
     with delegate(accuracy_guard=1) as gpu:
-        gpu.provider.opened._device = Wrong(gpu.device)
+        gpu.provider.opened.device = Wrong(gpu.device)
         inside = host(model, gpu)
         for factor in (1, 0.5):
             np.testing.assert_allclose(run(inside, factor * x)[0], np.exp(factor * x), rtol=1e-6)
         assert gpu.accuracy_checks[0].outcome is AccuracyOutcome.ON_CPU
         del inside
     with delegate(accuracy_guard="runs=1,on_failure=error") as gpu:
-        gpu.provider.opened._device = Wrong(gpu.device)
+        gpu.provider.opened.device = Wrong(gpu.device)
         inside = host(model, gpu)
         with pytest.raises(RuntimeError, match="accuracy guard: results on the device were wrong"):
             run(inside, x)

@@ -385,7 +385,7 @@ def test_bindings_outlive_a_broken_session(one: Any) -> None:
         session = one._main.session
         assert session is not None
         recording: Any = session.parts[0].recording
-        recording._inner._failure, recording._inner._unfinished = "it was spoilt", True
+        recording._failure, recording._unfinished = "it was spoilt", True
         with pytest.raises(DeviceError, match="it was spoilt"):
             one.invoke()
         with pytest.raises(StateError, match="no results"):

@@ -19,11 +19,11 @@ from tflgpu.interpreter import Interpreter
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.lowering.lowering import Precision
 from tflgpu.options import (
+    OPTIONS,
     DelegateOptions,
     InferencePreference,
     InferencePriority,
     OptionKeywords,
-    known_options,
 )
 from tflgpu.options.kinds import EnumMember, OptionKind, OrNone
 
@@ -104,7 +104,7 @@ def member(kind: OptionKind) -> EnumMember | None:
     return inner if isinstance(inner, EnumMember) else None
 
 
-MEMBERS = {o.name: m for o in known_options().values() if (m := member(o.kind)) is not None}
+MEMBERS = {o.name: m for o in OPTIONS.values() if (m := member(o.kind)) is not None}
 REFUSED = {"DO_NOT_WAIT", "AGGRESSIVE"}
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.backend_kit.recording import BaseRecording
 from tflgpu.errors import DeviceError, StateError
 
 from tests.lifetimes import child
@@ -150,7 +149,6 @@ def test_a_failure_of_loading_is_told_and_tried_again(monkeypatch: pytest.Monkey
         tflgpu.Interpreter(model_content=child.model(), experimental_delegates=[delegate])
     )
     step: Any = interpreter._main._memory.session.parts[0]
-    assert not isinstance(step.recording, BaseRecording)  # what is around it: nothing of it helps
     step.recording.run = failing("no")  # what a session calls
     with pytest.raises(DeviceError, match="no"):
         interpreter.invoke()

@@ -74,7 +74,7 @@ def test_one_call_into_litert_for_each_part(delegate: tflgpu.GpuDelegate) -> Non
     with allocated(i64_in_the_middle(), experimental_delegates=[delegate]) as interpreter:
         found = steps(interpreter)
         assert [s.on_cpu for s in found] == [False, True, False]
-        assert isinstance(found[1].recording._inner, LiteRTRecording)
+        assert isinstance(found[1].recording, LiteRTRecording)
 
 
 def test_both_cpu_sides_give_the_same(delegate: tflgpu.GpuDelegate) -> None:
@@ -105,7 +105,7 @@ def test_intermediate_tensors_are_kept() -> None:
     model = i64_in_the_middle()
     with allocated(model, experimental_preserve_all_tensors=True) as interpreter:
         set_and_run(interpreter, {0: X})
-        assert isinstance(steps(interpreter)[0].recording._inner, LiteRTRecording)
+        assert isinstance(steps(interpreter)[0].recording, LiteRTRecording)
         wide = np.trunc(np.maximum(X, 0)).astype(np.int64)
         np.testing.assert_array_equal(interpreter.get_tensor(2), wide)
         np.testing.assert_array_equal(interpreter.get_tensor(3), wide + 3)

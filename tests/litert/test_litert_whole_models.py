@@ -82,7 +82,7 @@ def test_nothing_is_left_behind() -> None:
     for _ in range(20):
         with allocated(tflgpu.Interpreter(model_content=model)) as interpreter:
             (step,) = interpreter._main._memory.session.parts
-            inner = step.recording._inner
+            inner = step.recording
             assert isinstance(inner, LiteRTRecording)
             seen += [weakref.ref(inner), weakref.ref(inner._opened.interpreter)]
             del step, inner
@@ -98,8 +98,8 @@ def test_closing_lets_litert_go_at_once() -> None:
     interpreter = tflgpu.Interpreter(model_content=model)
     allocate_and_run(interpreter, {0: x})
     recording = interpreter._main._memory.session.parts[0].recording
-    inner, held = recording._inner, recording.outputs[0]
-    expected, native = held.copy(), weakref.ref(inner._opened.interpreter)
+    held = recording.outputs[0]
+    expected, native = held.copy(), weakref.ref(recording._opened.interpreter)
     interpreter.close()
     gc.collect()
     assert native() is None

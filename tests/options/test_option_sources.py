@@ -14,7 +14,7 @@ import pytest
 import tflgpu
 from tflgpu import DelegateOptions, OptionError, Precision
 from tflgpu.compiler.partition_by import PartitionBy
-from tflgpu.options import OTHER_NAMES, environment, known_options
+from tflgpu.options import OPTIONS, OTHER_NAMES, environment
 from tflgpu.options.definition import variable
 from tflgpu.options.environment import OTHER_VARIABLES
 from tflgpu.plugins.sources import SDK_RANGE
@@ -62,13 +62,13 @@ def test_text_variables_and_dictionaries_say_the_same(name: str) -> None:
     assert DelegateOptions.from_environment({variable(name): text}) == options
     value = getattr(options, name)
     assert DelegateOptions.from_dict({name: value}) == options
-    assert value != known_options()[name].default
+    assert value != OPTIONS[name].default
     if meant is not None:
         assert value == meant
 
 
 def test_no_option_is_forgotten_above() -> None:
-    assert set(EXAMPLES) | TOGETHER >= set(known_options())
+    assert set(EXAMPLES) | TOGETHER >= set(OPTIONS)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such device")
@@ -224,7 +224,7 @@ def test_unknown_variables_are_warned_of_once(caplog: pytest.LogCaptureFixture) 
 
 
 def test_every_variable_of_the_project_is_known() -> None:
-    known = {variable(name) for name in (*known_options(), *OTHER_NAMES)} | set(OTHER_VARIABLES)
+    known = {variable(name) for name in (*OPTIONS, *OTHER_NAMES)} | set(OTHER_VARIABLES)
     known.add(SDK_RANGE)  # of plugins' modules
     found: dict[str, str] = {}
     own = Path(__file__).parent
@@ -256,7 +256,7 @@ HERE = ("--backend", "cpu_ref", "--device", "1")
 def test_every_option_is_a_flag(command: Any, name: str) -> None:
     """All of them are in the long help, with what they take; the short one fits a screen."""
     text = command(name, "--help-all").output
-    for option in (*known_options(), *OTHER_NAMES):
+    for option in (*OPTIONS, *OTHER_NAMES):
         assert re.search(rf"--{option.replace('_', '-')}\s", text), option
     assert "--wait-type passive|active|do_not_wait|aggressive" in text
     short = command(name, "--help").output

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 import pytest
 import tflgpu
-from tflgpu.options import OTHER_NAMES, DelegateOptions, OptionKeywords, known_options
+from tflgpu.options import OPTIONS, OTHER_NAMES, DelegateOptions, OptionKeywords
 from tflgpu.options import ExperimentalFlags as Flags
 from tflgpu.options.enums import ForceBackend
 from tflgpu.options.other_names import REFUSED
@@ -67,7 +67,7 @@ def test_every_field_is_known_with_its_default(api: str, name: str) -> None:
         with pytest.raises(tflgpu.OptionError, match=f"^{name} is no option here: "):
             DelegateOptions(**{name: 1})
         return
-    assert name in known_options() or name in OTHER_NAMES
+    assert name in OPTIONS or name in OTHER_NAMES
     default = ORIGINAL[api][name]
     wanted = OURS[name] if default is OTHERWISE else default
     assert getattr(DelegateOptions(), name) == wanted
@@ -87,11 +87,11 @@ def test_the_enumerations_have_the_originals_codes() -> None:
 
 
 def test_the_keywords_for_type_checkers_are_the_options() -> None:
-    assert set(get_type_hints(OptionKeywords)) == set(known_options()) | set(OTHER_NAMES)
+    assert set(get_type_hints(OptionKeywords)) == set(OPTIONS) | set(OTHER_NAMES)
 
 
 def test_every_option_says_what_it_does() -> None:
-    for option in known_options().values():
+    for option in OPTIONS.values():
         assert option.effect.endswith("."), option.name
         assert option.kind.takes, option.name
         assert option.kind.read(option.name, option.default) == option.default

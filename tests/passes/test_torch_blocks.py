@@ -154,7 +154,6 @@ def detr() -> bytes:
         (segformer(1), 13, "find_attention"),
         (segformer(1), 13, "keep_dims"),
         (detr(), 15, "find_attention"),
-        (detr(), 15, "sink_reshapes"),
     ],
 )
 def test_blocks(content: bytes, kernels: int, off: str, monkeypatch: pytest.MonkeyPatch) -> None:

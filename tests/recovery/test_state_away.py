@@ -124,7 +124,7 @@ def test_a_run_that_did_not_end_leaves_it(
 ) -> None:
     interpreter = streaming()
     keeper = interpreter._main.session._state_buffers[0]
-    device.half_written = keeper._pairs[0][1 - keeper._turn].inner.region
+    device.half_written = keeper._pairs[0][1 - keeper._turn].region
     device.fails = [error]
     with pytest.raises(type(error)):
         step(interpreter, STREAM[0])

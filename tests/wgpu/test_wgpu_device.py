@@ -159,7 +159,7 @@ def test_idle_is_when_all_is_done() -> None:
     from tflgpu_wgpu.native import wait_idle
 
     device = registry().open_device("wgpu", 0, tflgpu.DelegateOptions())
-    recording: Any = device.load(child.slow_plan(device, 16, 4))._inner  # type: ignore[union-attr]
+    recording: Any = device.load(child.slow_plan(device, 16, 4))  # type: ignore[union-attr]
     recording.run()
     took = _seconds(recording.run)
     handle = recording._device._internal

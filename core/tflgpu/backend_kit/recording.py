@@ -16,7 +16,8 @@ from tflgpu.compiler.plan import PlannedDispatch
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime
 from tflgpu.contract.pending import FINISHED, Pending, Submission
-from tflgpu.errors import DeviceError, StateError
+from tflgpu.errors import DeviceError, StateError, TflgpuError
+from tflgpu.errors.blame import describe
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 
@@ -328,6 +329,8 @@ class BaseRecording(Holder, ABC, Generic[S]):
             # Where nobody closes it, the device may be at work in its memory for a long time yet.
             _in_flight.add(self)
             self._failure = str(error) or type(error).__name__
+            if isinstance(error, Exception) and not isinstance(error, TflgpuError):
+                raise DeviceError(f"{type(self).__name__} raised {describe(error)}") from error
             raise
         self._unfinished = False
         return result

@@ -2,10 +2,11 @@
 
 What it returns is looked at (counts, shapes, types, finite times), and what it raises is made an
 error of ours, a `DeviceError` that names the backend and the plugin that brought it. All is looked
-at when a device is opened or a plan is loaded, and the outputs of a plugin's recording after each
-run too.
+at when a device is opened or a plan is loaded, and the outputs of a recording after each run too.
 
-Devices that tflgpu ships come through the same door. Ctrl-C always goes through.
+Devices that tflgpu ships come through the same door, but what they load and allocate is handed on
+as it is: it has the bases of `tflgpu.backend_kit`, and the conformance suite shows that it keeps
+the contract. Ctrl-C always goes through.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ class CheckedDevice(_Checked):
         Raises:
             StateError, CompileError, DeviceError: as `Device.load`; or the recording is not one.
         """
-        found = self._load("load", plan, guard_bands=guard_bands)
+        found: Recording = self._load("load", plan, guard_bands=guard_bands)
+        if self._party.shipped:
+            return found
         launches = len(plan.dispatches)
         return checked_recording(found, self._party, plan.inputs, plan.outputs, launches)
 
@@ -115,7 +118,9 @@ class CheckedDevice(_Checked):
         Raises:
             StateError, DeviceError: as there; or what it gave is no buffer.
         """
-        found = self._party.call("allocate", self._inner.allocate, nbytes)
+        found: Buffer = self._party.call("allocate", self._inner.allocate, nbytes)
+        if self._party.shipped:
+            return found
         return checked_buffer(found, self._party, "allocate", nbytes)
 
     def import_buffer(self, source: object) -> Buffer | Unsupported:
@@ -124,7 +129,9 @@ class CheckedDevice(_Checked):
         Raises:
             StateError, DeviceError: as there; or what it gave is no buffer.
         """
-        found = self._party.call("import_buffer", self._inner.import_buffer, source)
+        found: Buffer = self._party.call("import_buffer", self._inner.import_buffer, source)
+        if self._party.shipped:
+            return found
         return checked_buffer(found, self._party, "import_buffer", 0)
 
     def source(self, kernel: Kernel) -> str:
@@ -198,7 +205,9 @@ class CheckedNodeDevice(_Checked):
         Raises:
             StateError, DeviceError: as there; or the recording is not one.
         """
-        found = self._load("load_nodes", run)
+        found: Recording = self._load("load_nodes", run)
+        if self._party.shipped:
+            return found
         return checked_recording(found, self._party, run.inputs, run.outputs)
 
 

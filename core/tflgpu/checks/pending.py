@@ -14,7 +14,7 @@ from tflgpu.errors.blame import shown
 class CheckedPending:
     """A `Pending` around another's."""
 
-    def __init__(self, inner: Any, party: PluginCaller, after: Callable[[], None]) -> None:
+    def __init__(self, inner: Any, party: PluginCaller, after: Callable[[], object]) -> None:
         """``after`` looks at the recording once the run is over."""
         self._inner, self._party, self._after = inner, party, after
 

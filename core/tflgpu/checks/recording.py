@@ -41,8 +41,7 @@ class Edge(Protocol):
 
 class CheckedRecording:
     """A `Recording` around a plugin's recording; attributes that it lacks are the plugin's. Its
-    arrays are looked at when it is loaded, and its outputs after every run of a backend that
-    tflgpu does not ship: of its own backends, the suite shows that they keep place and type."""
+    arrays are looked at when it is loaded, and its outputs after every run."""
 
     _lends = False
 
@@ -63,7 +62,7 @@ class CheckedRecording:
         self._edges = {"inputs": tuple(inputs), "outputs": tuple(outputs)}
         self._planned = dispatches
         self._closed = False
-        self._arrays: dict[str, tuple[Any, tuple[Array, ...]]] = {}  # a sequence, and its arrays
+        self._arrays: dict[str, tuple[Array, ...]] = {}
         for side in self._edges:
             self._look_at(side)
         count = party.call("dispatches", getattr, inner, "dispatches", dispatches or 0)
@@ -118,7 +117,7 @@ class CheckedRecording:
             self._inner.run()
         except Exception as error:  # noqa: BLE001
             self._party.blame("run", error)
-        self._after_run()
+        self._look_at("outputs")
 
     def submit(self) -> Pending:
         """As `Recording.submit`.
@@ -134,7 +133,7 @@ class CheckedRecording:
                 f"submit gave {shown(pending)}, which is no Pending: it has no "
                 + ", ".join(lacking)
             )
-        return CheckedPending(pending, self._party, self._after_run)
+        return CheckedPending(pending, self._party, lambda: self._look_at("outputs"))
 
     def bind(
         self,
@@ -158,7 +157,7 @@ class CheckedRecording:
             StateError, DeviceError: as `run`; or what came is neither a list of times nor a reason.
         """
         times = self._party.call("profile", self._inner.profile)
-        self._after_run()
+        self._look_at("outputs")
         broke = self._party.broke
         if isinstance(times, Unsupported):
             return checked_reason(times, self._party, "profile")
@@ -196,27 +195,19 @@ class CheckedRecording:
 
     # Inside
 
-    def _after_run(self) -> None:
-        if not self._party.shipped:
-            self._look_at("outputs")
-
     def _look_at(self, side: str) -> tuple[Array, ...]:
         """A side's arrays, each of the shape and type that it must have; none once it is closed."""
         if self._closed:
             return ()
-        sequence = self._party.call(side, getattr, self._inner, side)
-        known, arrays = self._arrays.get(side, (None, ()))
-        if sequence is known and self._party.shipped:
-            return arrays
-        found = self._checked(side, sequence)
+        found = self._checked(side, self._party.call(side, getattr, self._inner, side))
         if not self._lends:
-            for i, (now, then) in enumerate(zip(found, arrays, strict=False)):
+            for i, (now, then) in enumerate(zip(found, self._arrays.get(side, ()), strict=False)):
                 if now.nbytes and _address(now) != _address(then):
                     raise self._party.broke(
                         f"{side}[{i}] ({self._edges[side][i].name}) is somewhere else after a run; "
                         "arrays stay at the same address"
                     )
-        self._arrays[side] = sequence, found
+        self._arrays[side] = found
         return found
 
     def _checked(self, side: str, arrays: Any) -> tuple[Array, ...]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from tflgpu.cli import console
-from tflgpu.options import OTHER_NAMES, known_options
+from tflgpu.options import OPTIONS, OTHER_NAMES
 
 #: What was given: text by option name.
 Flags = Mapping[str, str]
@@ -71,7 +71,7 @@ def with_delegate_flags(command: Callable[..., None]) -> Callable[..., None]:
 def _texts() -> Mapping[str, tuple[str, str]]:
     """By the name of an option: its help, and what it takes in a word."""
     found = {}
-    for name, option in known_options().items():
+    for name, option in OPTIONS.items():
         choices = option.kind.takes.split(", ")
         is_choice = len(choices) > 1 and all(choice.isidentifier() for choice in choices)
         takes = "" if is_choice else f"{option.kind.takes}; "

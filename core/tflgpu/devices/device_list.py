@@ -54,12 +54,11 @@ class Explanation:
 
     def __rich__(self) -> Table:
         # Not everybody who chooses a device prints tables.
-        from rich.table import Table
-        from rich.text import Text
+        from rich import table, text
 
-        table = Table(box=None, pad_edge=False, caption_justify="left")
+        listed = table.Table(box=None, pad_edge=False, caption_justify="left")
         for column in ("", "device", "name", "test plan", "database", "why"):
-            table.add_column(column, overflow="fold", header_style="dim")
+            listed.add_column(column, overflow="fold", header_style="dim")
         for seen in self.devices:
             info = seen.device
             cells = (
@@ -70,9 +69,9 @@ class Explanation:
                 "\n".join(_known(seen)),
                 seen.why,
             )
-            table.add_row(*map(Text, cells), style="bold" if seen.chosen else "")
-        table.caption = Text("\n".join(self._others))
-        return table
+            listed.add_row(*map(text.Text, cells), style="bold" if seen.chosen else "")
+        listed.caption = text.Text("\n".join(self._others))
+        return listed
 
     @property
     def _others(self) -> Sequence[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.errors import ModelError
+from tflgpu.flow.cut import check_order
 from tflgpu.flow.operators import (
     ASSIGN,
     CALL_ONCE,
@@ -29,15 +30,17 @@ _Types = list[DType]
 
 
 def check_bodies(subgraphs: tuple[SubgraphInfo, ...], start: int) -> None:
-    """Check all that running subgraph ``start`` may lead to.
+    """Check all that running subgraph ``start`` may lead to, and the order of its operators.
 
     Raises:
-        ModelError: a subgraph does not take or give what the operator that runs it has.
+        ModelError: a subgraph does not take or give what the operator that runs it has, or as
+            `check_order`.
     """
     for number in reached(subgraphs, [start]):
         for operator in subgraphs[number].operators:
             if run_by_host(operator) and not operator.is_custom:
                 _Checking(subgraphs, number, operator).check()
+    check_order(subgraphs[start])
 
 
 class _Checking:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -14,6 +14,14 @@ from tflgpu.ir.graph import Graph
 from tflgpu.runtime.loaded_part import Traffic
 from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
+
+#: What opens a graph with its pairs on a device where there is one, what opens it on the CPU, and
+#: what makes it ready to be run several times over.
+Opens = tuple[
+    Callable[[Graph, Sequence[tuple[int, int]]], Session],
+    Callable[[Graph], Session],
+    Callable[[Graph, Sequence[tuple[int, int]]], Union[Repeating, None]],
+]
 
 
 class PieceOpener:

@@ -12,11 +12,10 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_values import OperatorReport, Refusal
 from tflgpu.compiler.report_values import Place as RunsOn
 from tflgpu.errors import AllocationError, ModelError, StateError, TflgpuError
-from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import ASSIGN, CALL_ONCE, READ, VAR_HANDLE, called, handle_of, reached
-from tflgpu.flow.pieces import KeepingPiece, Piece, PieceOpener
+from tflgpu.flow.pieces import KeepingPiece, Opens, Piece, PieceOpener
 from tflgpu.flow.program import FlowContext, Program
 from tflgpu.flow.store import DeviceVariable, Handle, VariableStore
 from tflgpu.ir.budget import check_size
@@ -31,6 +30,7 @@ from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host
 from tflgpu.tflite.build import Foreign
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo
+from tflgpu.tflite.result_types import settled_model
 
 #: Who runs the operators between the pieces, as reports name it.
 _HOST = "host"
@@ -53,14 +53,14 @@ class FlowSession(Session):
         number: int,
         shapes: Mapping[int, Shape],
         ops: Mapping[str, OpDef],
-        pieces: PieceOpener,
+        opens: Opens,
         store: VariableStore,
         foreign: Foreign | None,
         *,
         preserve_all: bool = False,
         strict: bool = False,
     ) -> None:
-        check_bodies(model.subgraphs, number)
+        model, pieces = settled_model(model, ops), PieceOpener(*opens)
         info = model.subgraphs[number]
         graph = Graph(info.name or "main")
         for i, dtype in (

@@ -12,9 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
+from tflgpu.compiler.compile import declined
 from tflgpu.compiler.gain import slower
 from tflgpu.compiler.memory_limit import too_much
 from tflgpu.compiler.partition_by import PartitionBy
+from tflgpu.compiler.parts import Declined, all_declined
 from tflgpu.errors import StateError, TflgpuError
 from tflgpu.hosts.callbacks import Nodes, Preview
 from tflgpu.hosts.reading import TAKEN, HostGraph
@@ -23,7 +25,7 @@ from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.runtime.loading import Opened
-from tflgpu.runtime.opening import declined, open_whole
+from tflgpu.runtime.opening import open_whole, warn_of_names
 from tflgpu.runtime.provider import Provider
 from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.build import build_subgraph
@@ -69,7 +71,7 @@ def decide(host: HostGraph, provider: Provider, preview: Preview) -> Decision:
     graph = _understood(host, provider.ops, refused)
     if graph is None:
         return Decision((), refused)
-    for no in declined(graph, provider):
+    for no in _declined(graph, provider):
         refused.update(dict.fromkeys(no.origins, Unsupported(no.reason, no.code)))
     opened: dict[tuple[Nodes, tuple[int, ...]], Subset] = {}
     try:
@@ -98,6 +100,17 @@ def decide(host: HostGraph, provider: Provider, preview: Preview) -> Decision:
         for left in opened.values():
             left.opened.session.close()
     return Decision(kept, refused)
+
+
+def _declined(graph: Graph, provider: Provider) -> Sequence[Declined]:
+    """The operators that the device refuses, as far as that shows before kernels are made."""
+    opened = provider.opened
+    assert opened is not None
+    opened.check_open()
+    if opened.device is None:
+        return all_declined(graph, opened.why_none, ReasonCode.NO_DEVICE)
+    warn_of_names(graph, opened)
+    return declined(graph, opened.target())
 
 
 def _blamed(

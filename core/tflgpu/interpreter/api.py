@@ -18,7 +18,6 @@ from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, UnsupportedError
 from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
-from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.bound_runs import BoundRuns
 from tflgpu.interpreter.buffer_methods import BufferMethods
 from tflgpu.interpreter.delegate_methods import DelegateMethods
@@ -179,6 +178,8 @@ class Interpreter(
             "".join(digest),
         )
         if WholeNumber().read("batch", batch) > 1:
+            from tflgpu.interpreter.batching import Batching  # few models are for several items
+
             batching = Batching(self._model, registry().ops(), self._cpu.infer, batch)
             self._opener.batching, self._model = batching, batching.view()
         self._subgraphs: dict[int, Subgraph] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -13,12 +12,11 @@ from tflgpu.interpreter.resizing import named
 from tflgpu.ir.brief import listed
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.lowering.reason import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.passes.batch import batched
+from tflgpu.tflite.build import Foreign, build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 from tflgpu.values import define
-
-if TYPE_CHECKING:
-    from tflgpu.ops.base import OpDef
-    from tflgpu.tflite.build import Foreign
 
 _LOG = logging.getLogger("tflgpu")
 
@@ -75,10 +73,6 @@ class Batching:
         if len(set(counts.values())) > 1:
             said = ", ".join(f"{named(info.tensors[i])}: {n}" for i, n in counts.items())
             raise ModelError(f"inputs have different numbers of items: {said}")
-        # Not at the top: few models are for several items.
-        from tflgpu.passes.batch import batched
-        from tflgpu.tflite.build import build_graph
-
         one = build_graph(self.model, 0, self.ops, single, warn, self.foreign)
         made = batched(one, next(iter(counts.values()), self.count), self.ops)
         if isinstance(made, Unsupported):

@@ -17,7 +17,7 @@ from tflgpu.interpreter.bindings import Bindings, Bound
 from tflgpu.interpreter.copies import ResultPool, TensorCache
 from tflgpu.interpreter.recovery import MADE_AGAIN, Recovery
 from tflgpu.interpreter.resizing import all_named, new_shape, told
-from tflgpu.interpreter.session_opener import SessionOpener, readable
+from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape, at_rest
 from tflgpu.options import OnError
@@ -288,9 +288,9 @@ class OpenedSubgraph:
 
     def _opened(self) -> SessionMemory:
         try:
-            session, found = self._opener.open(self.index, self._resized, self._warn)
+            session, shapes, visible = self._opener.open(self.index, self._resized, self._warn)
             memory = SessionMemory(session)
-            self._policy = self._opener.on_error
+            self._policy = self._opener.provider.on_error
             for i, default in self._defaults.items():
                 begin = session.arrays[i]  # of several items, where a batch is computed
                 begin[...] = np.resize(default, begin.shape)
@@ -305,9 +305,7 @@ class OpenedSubgraph:
             raise AllocationError(
                 f"not enough memory for the model's tensors{told(self.info, self._resized)}"
             ) from error
-        self._shapes, self._visible = readable(
-            session, found, self.info, all_of_it=self._opener.preserve_all
-        )
+        self._shapes, self._visible = shapes, visible
         return memory
 
     def _warn(self, text: str) -> None:

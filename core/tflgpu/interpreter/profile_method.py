@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
 
 from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.options.kinds import WholeNumber
 from tflgpu.runtime.profile import RunProfile
-
-if TYPE_CHECKING:
-    from tflgpu.compiler.machines import Limits
-    from tflgpu.runtime.session import Session
 
 
 class ProfileMethod:
@@ -53,18 +48,4 @@ class ProfileMethod:
             if not session.comes_by_run:
                 graph = self._opener.graph(self._main.index, self._main.resized)
                 flops = flops_of(graph, self._opener.ops)
-            return profile_runs(
-                lambda: self._main.session, self._main.run, count, flops, _limits(session)
-            )
-
-
-def _limits(session: Session) -> Limits | str:
-    """What the device of a session can do, or why that is not known."""
-    from tflgpu.devices.limits import limits_of
-    from tflgpu.plugins.registry import registry
-
-    found = (part.device for each, _ in session.inner for part in each.parts)
-    device = next((d for d in found if d is not None), None)
-    if device is None:
-        return "no part of the model runs kernels on a device"
-    return limits_of(device, registry().distribution(device.info.backend))
+            return profile_runs(lambda: self._main.session, self._main.run, count, flops)

@@ -11,33 +11,36 @@ from typing import TYPE_CHECKING
 import attrs
 
 from tflgpu.backend_kit.forks import Holder
+from tflgpu.cache.digest import digest_of
 from tflgpu.compiler.carried_state import Pairs
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError
 from tflgpu.errors.blame import in_a_line
 from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.store import VariableStore
-from tflgpu.interpreter.batching import Batching
 from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.unknown import for_the_host
-from tflgpu.options import DelegateOptions, OnError
-from tflgpu.runtime.opening import open_graph, open_source
-from tflgpu.runtime.provider import Provider, shared_provider
+from tflgpu.options import DelegateOptions
+from tflgpu.runtime.opening import open_graph, open_on_cpu, open_source
+from tflgpu.runtime.provider import Provider, cpu_only, shared_provider
 from tflgpu.runtime.session import Session
 from tflgpu.saved.location import SavedLocation
 from tflgpu.saved.source import Source
 from tflgpu.tflite.bodies import run_by_host
-from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
-from tflgpu.values import define, frozen
+from tflgpu.tflite.model_file import ModelFile
+from tflgpu.values import define
 
 if TYPE_CHECKING:
+    from tflgpu.interpreter.batching import Batching
     from tflgpu.ops.base import OpDef
     from tflgpu.runtime.repeating import Repeating
 
 _LOG = logging.getLogger("tflgpu")
+#: A session, shapes of tensors, and the tensors that can be read.
+Opening = tuple[Session, Mapping[int, Shape], Collection[int]]
 
 
 @define(eq=False)
@@ -120,11 +123,6 @@ class SessionOpener(Holder):
         self.options, self._provider = options, provider
         return before
 
-    @property
-    def on_error(self) -> OnError:
-        """What follows an error in a run of the sessions that are opened now."""
-        return self.provider.on_error
-
     def give_way(self, error: DeviceError) -> None:
         """Let sessions that are opened from now on run on the CPU, since a run failed."""
         said = in_a_line(error)
@@ -153,9 +151,9 @@ class SessionOpener(Holder):
 
     def open(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
-    ) -> tuple[Session, KnownTensors | None]:
-        """A session of a subgraph at the shapes of its inputs, and what of its graph outlives that;
-        None where it takes more than one graph to run it.
+    ) -> Opening:
+        """A session of a subgraph at the shapes of its inputs; the shapes of tensors, as far as
+        they are known before a run; and the tensors that can be read.
 
         Where everything runs on the CPU, LiteRT runs loops and branches without state by itself.
 
@@ -190,14 +188,14 @@ class SessionOpener(Holder):
 
     def _open(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
-    ) -> tuple[Session, KnownTensors | None]:
+    ) -> Opening:
         build = partial(self._graph, number, dict(shapes))
         source = Source(self.model.content, number, shapes, build, self.digest)
         source.check()
         if self.batching is not None and number == 0:
             # Not by its source: at these shapes the file alone has a graph of its own.
             graph = self.batching.graph(shapes, warn)
-            return self._session(graph), edge_of(graph, all_of_it=self.preserve_all)
+            return self._of_graph(graph)
         info = self.model.subgraphs[number]
         of_texts = any(info.tensors[i].dtype is DType.STRING for i in (*info.inputs, *info.outputs))
         if self.fuse and not self.preserve_all and len(source.content) and not of_texts:
@@ -213,44 +211,47 @@ class SessionOpener(Holder):
                     session.close()
                     raise
                 _say(warn, start.warnings)
-                return session, KnownTensors(
-                    start.shapes, {*start.edge, *info.inputs, *info.outputs}
-                )
+                edge = {*start.edge, *info.inputs, *info.outputs}
+                return session, start.shapes, edge & session.arrays.keys()
         graph = source.graph
         _say(warn, source.warnings)
         has_device = self.provider.device is not None
         several = of_texts or bool(for_the_host(graph, has_device=has_device))
         if not self.options.allow_fallback or not several:
-            return self._session(graph), edge_of(graph, all_of_it=self.preserve_all)
-        from tflgpu.flow.pieces import PieceOpener  # most models never come here
-        from tflgpu.flow.session import FlowSession
-        from tflgpu.tflite.result_types import settled_model
+            return self._of_graph(graph)
+        from tflgpu.flow.session import FlowSession  # most models never come here
 
         made = FlowSession(
-            settled_model(self.model, self.ops),
+            self.model,
             number,
             shapes,
             self.ops,
-            PieceOpener(self._session, self._plain, self._repeating),
+            (self._session, self._plain, self._repeating),
             self.store,
             self.cpu.infer,
             preserve_all=self.preserve_all,
             strict=self.options.strict,
         )
-        return made, None
+        every = range(len(info.tensors)) if self.preserve_all else {*info.inputs, *info.outputs}
+        return made, made.known_shapes(), every
+
+    def _of_graph(self, graph: Graph) -> Opening:
+        session = self._session(graph)
+        shapes = {v.id: v.shape for v in graph.values.values()}
+        variables = (v for v in graph.values.values() if v.is_variable)
+        edge = {v.id for v in (*graph.inputs, *graph.outputs, *variables)}
+        known = graph.values.keys() if self.preserve_all else edge
+        return session, shapes, known & session.arrays.keys()
 
     def _graph(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
     ) -> Graph:
-        # Not at the top: a start from a kept model builds no graph.
-        from tflgpu.flow.check import check_bodies
-        from tflgpu.flow.cut import check_order
-        from tflgpu.tflite.build import build_graph
+        from tflgpu.tflite.build import build_graph  # a start from a kept model builds no graph
 
-        info = self.model.subgraphs[number]
-        if any(run_by_host(o) for o in info.operators):
+        if any(run_by_host(o) for o in self.model.subgraphs[number].operators):
+            from tflgpu.flow.check import check_bodies
+
             check_bodies(self.model.subgraphs, number)
-            check_order(info)
         return build_graph(self.model, number, self.ops, shapes, warn, self.cpu.infer)
 
     def _session(self, graph: Graph, pairs: Pairs = ()) -> Session:
@@ -274,73 +275,29 @@ class SessionOpener(Holder):
             return repeating(graph, pairs, self.provider, self.cpu)
 
     def _plain(self, graph: Graph) -> Session:
-        from tflgpu.runtime.cpu_session import open_cpu_session
-
-        return open_cpu_session(
-            graph,
-            self.ops,
-            preserve_all=self.preserve_all,
-            side=self.cpu,
-            reason="its shapes change from run to run",
-        )
+        provider = cpu_only(self.options, "its shapes change from run to run")
+        return open_on_cpu(graph, provider, self.cpu, self.preserve_all)
 
 
 def is_kept(
-    provider: Provider | None, options: DelegateOptions, digest: list[str], content: memoryview
+    provider: Provider | None, options: DelegateOptions, digests: list[str], content: memoryview
 ) -> bool:
     """Whether something is kept of a file's bytes, so that it was read before without fault. Opens
     nothing. Adds the digest of the bytes to a list, where it was needed."""
-    source = Source(content, 0, {}, _unbuilt)
-    if provider is None:
-        known = SavedLocation().asked(options).knows(source)
-    else:
-        known = provider.device is not None and provider.keeping.knows(source)
-    if source.is_digested:
-        digest.append(source.digest)
-    return known
+    keeping = SavedLocation().asked(options) if provider is None else provider.keeping
+
+    def digest() -> str:
+        if not digests:
+            digests.append(digest_of(content).hex())
+        return digests[0]
+
+    return (provider is None or provider.device is not None) and keeping.knows(digest)
 
 
 def _quietly(text: str) -> None:
     """What is wrong with the file was said when it was opened."""
 
 
-def _unbuilt(warn: Callable[[str], object]) -> Graph:
-    raise AssertionError("a digest takes no graph")
-
-
-@frozen
-class KnownTensors:
-    """What an interpreter asks of a graph whose session is open.
-
-    Attributes:
-        shapes: Of tensors, as far as they are known before a run.
-        readable: The tensors that can be read, if the session has arrays of them.
-    """
-
-    shapes: Mapping[int, Shape]
-    readable: Collection[int]
-
-
-def edge_of(graph: Graph, *, all_of_it: bool) -> KnownTensors:
-    """Of a graph; with ``all_of_it`` the tensors between operators can be read as well."""
-    edge = {v.id for v in (*graph.inputs, *graph.outputs)}
-    variables = {v.id for v in graph.values.values() if v.is_variable}
-    shapes = {v.id: v.shape for v in graph.values.values()}
-    return KnownTensors(shapes, graph.values.keys() if all_of_it else edge | variables)
-
-
 def _say(warn: Callable[[str], object], texts: Iterable[str]) -> None:
     for text in texts:
         warn(text)
-
-
-def readable(
-    session: Session, edge: KnownTensors | None, info: SubgraphInfo, *, all_of_it: bool
-) -> tuple[Mapping[int, Shape], Collection[int]]:
-    """Shapes of tensors, as far as they are known before a run, and the tensors that can be read:
-    with ``all_of_it`` those between operators as well."""
-    if edge is None:
-        shapes = session.known_shapes()
-        every: Collection[int] = range(len(info.tensors))
-        return shapes, every if all_of_it else {*info.inputs, *info.outputs}
-    return edge.shapes, set(edge.readable) & session.arrays.keys()

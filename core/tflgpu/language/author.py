@@ -16,10 +16,21 @@ Place = tuple[CodeType, int]
 _NOT_AUTHORS = ("tflgpu.language.", "tflgpu.lowering.", "contextlib")
 
 
+class _Modules(dict[str, bool]):
+    """By a module's name: whether its lines are no author's."""
+
+    def __missing__(self, name: str) -> bool:
+        return self.setdefault(name, name.startswith(_NOT_AUTHORS))
+
+
+_modules = _Modules()
+
+
 def here() -> Place:
     """The author's place, now."""
-    frame = sys._getframe(1)  # noqa: SLF001  (a stack's summary takes a hundred times as long)
-    while frame.f_globals.get("__name__", "").startswith(_NOT_AUTHORS):
+    # A stack's summary takes a hundred times as long. Who calls this is no author either.
+    frame = sys._getframe(2)  # noqa: SLF001
+    while _modules[frame.f_globals.get("__name__", "")]:
         if frame.f_back is None:
             break
         frame = frame.f_back

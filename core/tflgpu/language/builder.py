@@ -135,7 +135,7 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     def splat(self, value: Expr, width: int) -> Expr:
         """A vector with ``value`` in every lane."""
-        return make.splat(value, width)
+        return make.splat(make.read(value), width)
 
     def cast(self, value: Expr, scalar: Scalar) -> Expr:
         """Convert lanes (float to integer truncates)."""
@@ -297,7 +297,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         cond = make.condition(cond)
         if cond.type.scalar is not Scalar.BOOL or cond.type.width != 1:
             raise refused(f"{self.name}: a condition is one boolean, not {cond.type}")
-        self.reads.check(postorder([cond]))
+        if self.reads.known:
+            self.reads.check(postorder([cond]))
         self.reads.enter()
         body = yield from self._block()
         self.reads.leave()
@@ -326,7 +327,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         if step <= 0:
             raise refused(f"{self.name}: a loop's step is positive, not {step}")
         first, end = self._index(start), self._index(stop)
-        self.reads.check(postorder([first, end]))
+        if self.reads.known:
+            self.reads.check(postorder([first, end]))
         self.reads.enter(is_loop=True)
         index = Name(I32, self._fresh(name))
         self._blocks.append([])
@@ -357,7 +359,7 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         Raises:
             KernelError: it uses what read a variable that was set since.
         """
-        if self.reads:
+        if self.reads.known:
             self.reads.check(walk(stmt).order)
         self._blocks[-1].append(stmt)
 

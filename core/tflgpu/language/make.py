@@ -101,7 +101,6 @@ def splat(value: Expr, width: int) -> Expr:
     Raises:
         KernelError: a vector of another width.
     """
-    value = read(value)
     if value.type.width == width:
         return value
     if value.type.width != 1:

@@ -22,9 +22,8 @@ from typing import Any, Protocol
 
 from tflgpu.errors import KernelError
 from tflgpu.language.author import Place, here, shown
-from tflgpu.language.expressions import Expr, Load, Name, Operand, SharedLoad
+from tflgpu.language.expressions import Expr, Name, Operand
 
-_READING = (Name, Load, SharedLoad)
 _INSTEAD = "Name the old value before: old = k.let(...)"
 
 
@@ -133,11 +132,8 @@ class Reads:
         self._values: dict[str, int] = {}
         self._set_at: dict[str, Place] = {}
         self._count = 0
-        #: By the id of a name, which is kept so that no other gets that.
-        self._reads: dict[int, _Read] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._reads)
+        #: By the id of an expression, which is kept so that no other gets that.
+        self.known: dict[int, _Read] = {}
 
     def read(self, variable: Variable) -> Name:
         """A name of the value that a variable has now."""
@@ -148,7 +144,7 @@ class Reads:
     def load(self, expr: Expr, ident: str) -> None:
         """``expr`` gives the value that memory, or a variable, has now."""
         value = self._values.get(ident, 0)
-        self._reads[id(expr)] = _Read(expr, ident, value, self._block, here())
+        self.known[id(expr)] = _Read(expr, ident, value, self._block, here())
 
     def set(self, ident: str) -> None:
         """A variable, or memory, gets another value here.
@@ -177,12 +173,9 @@ class Reads:
             KernelError: a variable or memory that one of them reads has, or may have, another
                 value by now.
         """
-        found = self._reads.get
-        for expr in expressions:
-            if type(expr) in _READING:
-                read = found(id(expr))
-                if read is not None:
-                    self._check(read)
+        # Every statement is looked at: the loop runs in C.
+        for read in filter(None, map(self.known.get, map(id, expressions))):
+            self._check(read)
 
     def _check(self, read: _Read) -> None:
         ident = read.ident

@@ -8,7 +8,7 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.lowering.precision import Precision
 from tflgpu.options.checks import CPU
 from tflgpu.options.definition import unknown_option
-from tflgpu.options.delegate_options import DelegateOptions, known_options
+from tflgpu.options.delegate_options import DelegateOptions
 from tflgpu.options.enums import (
     ExperimentalFlags,
     ForceBackend,
@@ -22,6 +22,7 @@ from tflgpu.options.environment import OPTIONS_FILE
 from tflgpu.options.keywords import OptionKeywords
 from tflgpu.options.kinds import EnumMember, truth
 from tflgpu.options.names import device_from_text
+from tflgpu.options.option_list import OPTIONS
 from tflgpu.options.other_names import OTHER_NAMES
 
 
@@ -56,6 +57,7 @@ def numerics_of(option: str, value: object) -> Numerics:
 
 __all__ = [
     "CPU",
+    "OPTIONS",
     "OPTIONS_FILE",
     "OTHER_NAMES",
     "DelegateOptions",
@@ -68,7 +70,6 @@ __all__ = [
     "OptionKeywords",
     "WaitType",
     "device_from_text",
-    "known_options",
     "numerics_of",
     "options_from_text",
     "precision_of",

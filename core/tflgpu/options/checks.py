@@ -7,6 +7,7 @@ from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.errors import OptionError
 from tflgpu.lowering.precision import Precision
 from tflgpu.options.enums import OnError, WaitType
+from tflgpu.options.option_list import OptionList
 
 _NO_WAITS = {
     WaitType.DO_NOT_WAIT: "an interpreter's results are read from host arrays, which hold them "
@@ -18,84 +19,57 @@ _NO_WAITS = {
 
 #: The backend's name for no device: the CPU runs everything.
 CPU = "cpu"
+_HALF = (Precision.F16, Precision.F32_F16)
 
 
-def check_backend(backend: str | None, device: int | str | None, allow_fallback: bool) -> None:
-    """Refuse a device together with a request for the CPU alone.
+def check_options(options: OptionList) -> None:
+    """Refuse options that clash, and a wait type that tflgpu does not have.
 
     Raises:
-        OptionError: names both options.
+        OptionError: says why, naming the options that clash, and what to use.
     """
+    backend, device, on_cpu = options.backend, options.device, options.allow_fallback
     if backend == CPU and device is not None:
         raise OptionError(
             f"backend={CPU} uses no device, and device={device} asks for one; drop one of the two"
         )
-    if backend == CPU and not allow_fallback:
+    if backend == CPU and not on_cpu:
         raise OptionError(
             f"backend={CPU} runs everything on the CPU, which allow_fallback=False forbids; drop "
             "one of the two"
         )
-
-
-def check_precision(precision: Precision | None, loss: bool | None) -> None:
-    """Refuse a 16-bit precision where no loss of precision is allowed.
-
-    Raises:
-        OptionError: names both options.
-    """
-    if loss is False and precision in (Precision.F16, Precision.F32_F16):
+    precision = options.precision
+    if options.is_precision_loss_allowed is False and precision in _HALF:
         raise OptionError(
             f"precision={precision.name} needs 16-bit floats, which "
             "is_precision_loss_allowed=False forbids; drop one of the two"
         )
-
-
-def check_partitioning(partitioning: PartitionBy | None, allow_fallback: bool) -> None:
-    """Refuse partitioning=GAIN where nothing may run on the CPU.
-
-    Raises:
-        OptionError: names both options.
-    """
-    if partitioning is PartitionBy.GAIN and not allow_fallback:
+    first, last = options.first_delegate_node_index, options.last_delegate_node_index
+    if last is not None and last < first:
+        raise OptionError(
+            f"last_delegate_node_index={last} is before first_delegate_node_index={first}, so that "
+            "nothing would be delegated; for that, give no delegate"
+        )
+    _check_serialization(options)
+    if options.wait_type in _NO_WAITS:
+        raise OptionError(
+            f"wait_type={options.wait_type.name} cannot be had: {_NO_WAITS[options.wait_type]}"
+        )
+    if options.partitioning is PartitionBy.GAIN and not on_cpu:
         raise OptionError(
             "partitioning=GAIN leaves to the CPU what is faster there, which allow_fallback=False "
             "forbids; drop one of the two"
         )
-
-
-def check_on_error(on_error: OnError | None, allow_fallback: bool) -> None:
-    """Refuse on_error=CPU where nothing may run on the CPU.
-
-    Raises:
-        OptionError: names both options.
-    """
-    if on_error is OnError.CPU and not allow_fallback:
+    if options.on_error is OnError.CPU and not on_cpu:
         raise OptionError(
             "on_error=CPU lets the CPU go on where the device fails, which allow_fallback=False "
             "forbids; drop one of the two"
         )
 
 
-def check_nodes(first: int, last: int | None) -> None:
-    """Refuse a range of nodes that is empty.
-
-    Raises:
-        OptionError: names both options.
-    """
-    if last is not None and last < first:
-        raise OptionError(
-            f"last_delegate_node_index={last} is before first_delegate_node_index={first}, so that "
-            "nothing would be delegated; for that, give no delegate"
-        )
-
-
-def check_serialization(folder: str | None, token: str | None, enabled: bool | None) -> None:
-    """Refuse serialization options without the others that they need.
-
-    Raises:
-        OptionError: names what is there and what lacks.
-    """
-    given = {"serialization_dir": folder, "model_token": token}
+def _check_serialization(options: OptionList) -> None:
+    folder, enabled = options.serialization_dir, options.enable_serialization
+    given = {"serialization_dir": folder, "model_token": options.model_token}
     lacking = [name for name, value in given.items() if value is None]
     if enabled and lacking:
         raise OptionError(
@@ -112,13 +86,3 @@ def check_serialization(folder: str | None, token: str | None, enabled: bool | N
             f"serialization_dir={folder} is given, and enable_serialization is False "
             "(experimental_flags without ENABLE_SERIALIZATION says so too); drop one of the two"
         )
-
-
-def check_wait(wait: WaitType) -> None:
-    """Refuse a wait type that tflgpu does not have.
-
-    Raises:
-        OptionError: it cannot; says why, and what to use.
-    """
-    if wait in _NO_WAITS:
-        raise OptionError(f"wait_type={wait.name} cannot be had: {_NO_WAITS[wait]}")

@@ -15,19 +15,12 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.errors import OptionError
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import priorities, sources
-from tflgpu.options.checks import (
-    check_backend,
-    check_nodes,
-    check_on_error,
-    check_partitioning,
-    check_precision,
-    check_serialization,
-    check_wait,
-)
-from tflgpu.options.definition import Option, options_of, variable
+from tflgpu.options.checks import check_options
+from tflgpu.options.definition import variable
 from tflgpu.options.enums import ExperimentalFlags, ForceBackend, InferencePriority
+from tflgpu.options.environment import environment_options
 from tflgpu.options.keywords import OptionKeywords, Unpack
-from tflgpu.options.option_list import OptionList
+from tflgpu.options.option_list import OPTIONS, OptionList
 from tflgpu.options.other_names import canonical, flags_of, forced
 from tflgpu.values import frozen
 
@@ -47,15 +40,15 @@ class DelegateOptions(OptionList):
     """
 
     def __init__(self, **options: Unpack[OptionKeywords]) -> None:
-        values: dict[str, Any] = canonical(options, options_of(type(self)))
+        values: dict[str, Any] = canonical(options)
         self.__attrs_init__(**values)
 
     def __repr__(self) -> str:
-        given = {n: getattr(self, n) for n in known_options()}
+        given = {n: getattr(self, n) for n in OPTIONS}
         told = (
             f"{n}={v.name if isinstance(v, enum.Enum) else v!r}"
             for n, v in given.items()
-            if v != known_options()[n].default
+            if v != OPTIONS[n].default
         )
         return f"DelegateOptions({', '.join(told)})"
 
@@ -66,7 +59,7 @@ class DelegateOptions(OptionList):
         Raises:
             OptionError: as `DelegateOptions`.
         """
-        return cls(**sources.from_dict(options, options_of(cls)))
+        return cls(**sources.from_dict(options))
 
     @classmethod
     def from_text(cls, options: Mapping[str, object]) -> DelegateOptions:
@@ -76,7 +69,7 @@ class DelegateOptions(OptionList):
         Raises:
             OptionError: as `DelegateOptions`.
         """
-        return cls(**canonical(options, options_of(cls), text=True))
+        return cls(**canonical(options, text=True))
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], table: str = "") -> DelegateOptions:
@@ -85,7 +78,7 @@ class DelegateOptions(OptionList):
         Raises:
             OptionError: the file cannot be read, or as `DelegateOptions`; names the file.
         """
-        values = sources.from_toml(path, options_of(cls), table)
+        values = sources.from_toml(path, table)
         try:
             return cls(**values)
         except OptionError as error:
@@ -99,7 +92,7 @@ class DelegateOptions(OptionList):
         Raises:
             OptionError: as `DelegateOptions`; names the variables.
         """
-        values = sources.from_environment(environ, options_of(cls))
+        values = environment_options(environ)
         try:
             return cls(**values)
         except OptionError as error:
@@ -128,9 +121,8 @@ class DelegateOptions(OptionList):
         Raises:
             OptionError: as `DelegateOptions`; says what came from elsewhere.
         """
-        known = options_of(cls)
-        own = canonical(options, known, text=text, called=called)
-        found = sources.gathered(own, environ, known)
+        own = canonical(options, text=text, called=called)
+        found = sources.gathered(own, environ)
         try:
             return cls(**found.values)
         except OptionError as error:
@@ -145,7 +137,7 @@ class DelegateOptions(OptionList):
         Raises:
             OptionError: as `DelegateOptions`.
         """
-        return cls(**{"max_delegated_partitions": 1, **canonical(options, known_options())})
+        return cls(**{"max_delegated_partitions": 1, **canonical(options)})
 
     def changed(self, **changes: Unpack[OptionKeywords]) -> DelegateOptions:
         """A copy with some options changed: `attrs.evolve`, but typed, and with other names of
@@ -154,18 +146,12 @@ class DelegateOptions(OptionList):
         Raises:
             OptionError: as `DelegateOptions`.
         """
-        return attrs.evolve(self, **canonical(changes, known_options()))
+        return attrs.evolve(self, **canonical(changes))
 
     def __attrs_post_init__(self) -> None:
         """Check the options against each other."""
         _ = self.priorities
-        check_backend(self.backend, self.device, self.allow_fallback)
-        check_precision(self.precision, self.is_precision_loss_allowed)
-        check_nodes(self.first_delegate_node_index, self.last_delegate_node_index)
-        check_serialization(self.serialization_dir, self.model_token, self.enable_serialization)
-        check_wait(self.wait_type)
-        check_partitioning(self.partitioning, self.allow_fallback)
-        check_on_error(self.on_error, self.allow_fallback)
+        check_options(self)
 
     @property
     def priorities(self) -> tuple[InferencePriority, InferencePriority, InferencePriority]:
@@ -238,8 +224,3 @@ class DelegateOptions(OptionList):
     def gpu_invoke_loop_times(self) -> int:
         """`invoke_loop_times` by the original's name."""
         return self.invoke_loop_times
-
-
-def known_options() -> Mapping[str, Option]:
-    """All options by name, in the order of docs/options.md."""
-    return options_of(DelegateOptions)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tflgpu.errors.blame import did_you_mean
-from tflgpu.options.definition import Option, variable
+from tflgpu.options.definition import variable
+from tflgpu.options.option_list import OPTIONS
 from tflgpu.options.other_names import OTHER_NAMES, REFUSED, canonical
 
 _LOG = logging.getLogger("tflgpu")
@@ -36,33 +37,43 @@ OTHER_VARIABLES: Mapping[str, str] = {
 
 #: Options that are looked up in the environment where they are used, so that they also count
 #: beside a given `DelegateOptions`.
-LATE = ("backend", "device", "cpu_backend")
+LATE = {
+    "backend": "TFLGPU_BACKEND",
+    "device": "TFLGPU_DEVICE",
+    "cpu_backend": "TFLGPU_CPU_BACKEND",
+}
 
+_NAMES = (*OPTIONS, *OTHER_NAMES, *REFUSED)
 _warned: set[str] = set()
 
 
-def environment_options(environ: Mapping[str, str], known: Mapping[str, Option]) -> dict[str, Any]:
-    """The options that environment variables set, by name. Empty variables say nothing.
+def environment_options(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The options that environment variables set, by name: ``TFLGPU_PRECISION`` is `precision`.
+    Empty variables say nothing. A variable that nothing reads is warned of, once in a process.
 
     Raises:
         OptionError: a value that its option does not take, or two that contradict each other; names
             the variable.
     """
-    names = (*known, *OTHER_NAMES, *REFUSED)
-    given = {name: text for name in names if (text := environ.get(variable(name), "")).strip()}
-    return canonical(given, known, text=True, called=variable)
+    texts: dict[str, str] = {}
+    for key, text in environ.items():
+        name = key.removeprefix(PREFIX).lower()
+        if not key.startswith(PREFIX) or key in OTHER_VARIABLES:
+            continue
+        if name not in _NAMES or key != key.upper():
+            _warn_of_unknown(key)
+        elif text.strip():
+            texts[name] = text
+    given = {name: texts[name] for name in _NAMES if name in texts}
+    return canonical(given, text=True, called=variable)
 
 
-def warn_of_unknown(environ: Mapping[str, str], known: Mapping[str, Option]) -> None:
-    """Say, once in a process, which variables nothing reads."""
-    names = {variable(name) for name in (*known, *OTHER_NAMES, *REFUSED)} | set(OTHER_VARIABLES)
-    for name in environ:
-        if name.startswith(PREFIX) and name not in names and name not in _warned:
-            _warned.add(name)
-            meant = did_you_mean(name, sorted(names))
-            _LOG.warning(
-                "tflgpu: the environment variable %s is unknown%s; docs/options.md lists what "
-                "there is",
-                name,
-                meant,
-            )
+def _warn_of_unknown(key: str) -> None:
+    if key not in _warned:
+        _warned.add(key)
+        there = sorted({*map(variable, _NAMES), *OTHER_VARIABLES})
+        _LOG.warning(
+            "tflgpu: the environment variable %s is unknown%s; docs/options.md lists what there is",
+            key,
+            did_you_mean(key, there),
+        )

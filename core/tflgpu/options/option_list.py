@@ -3,11 +3,13 @@ checkers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.lowering.precision import Precision
 from tflgpu.options.accuracy import AccuracyGuard, GuardSetting
-from tflgpu.options.definition import option
+from tflgpu.options.definition import Option, option, options_of
 from tflgpu.options.enums import (
     InferencePreference,
     InferencePriority,
@@ -257,3 +259,7 @@ class OptionList:
     guard_bands: bool = option(
         Truth(), False, "Check every buffer for writes outside (slow; for tests)."
     )
+
+
+#: By name, in the order of docs/options.md.
+OPTIONS: Mapping[str, Option] = options_of(OptionList)

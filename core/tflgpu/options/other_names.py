@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tflgpu.errors import OptionError
-from tflgpu.options.definition import Option, unknown_option
+from tflgpu.options.definition import unknown_option
 from tflgpu.options.enums import ExperimentalFlags, ForceBackend
 from tflgpu.options.kinds import EnumMember, Flags, Loss, OptionKind, Truth, WholeNumber
+from tflgpu.options.option_list import OPTIONS
 from tflgpu.values import frozen
 
 _BACKENDS = {ForceBackend.OPENCL: "opencl", ForceBackend.OPENGL: "opengl"}
@@ -105,7 +106,6 @@ REFUSED: Mapping[str, str] = {
 
 def canonical(
     given: Mapping[str, object],
-    known: Mapping[str, Option],
     *,
     text: bool = False,
     called: Callable[[str], str] = str,
@@ -115,7 +115,6 @@ def canonical(
 
     Args:
         given: By any name.
-        known: The options.
         text: Whether values that are text are read as text: numbers in digits, lists between
             commas, "none".
         called: What errors call an option of a name: itself, or a variable, or a flag.
@@ -130,9 +129,9 @@ def canonical(
     for name, value in given.items():
         if name in REFUSED:
             raise OptionError(f"{who}{called(name)} is no option here: {REFUSED[name]}")
-        definition = known.get(name) or OTHER_NAMES.get(name)
+        definition = OPTIONS.get(name) or OTHER_NAMES.get(name)
         if definition is None:
-            raise unknown_option(name, known, _and_others(), called(name), who)
+            raise unknown_option(name, OPTIONS, _and_others(), called(name), who)
         kind, where = definition.kind, f"{who}{called(name)}"
         as_text = text and isinstance(value, str)
         read = kind.parse(where, str(value)) if as_text else kind.read(where, value)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tflgpu.options.definition import Option
-from tflgpu.options.delegate_options import known_options
 from tflgpu.options.environment import OTHER_VARIABLES
+from tflgpu.options.option_list import OPTIONS
 from tflgpu.options.other_names import OTHER_NAMES, REFUSED
 
 _BEGIN, _END = "<!-- tables: python -m tflgpu.options.page docs/options.md -->", "<!-- end -->"
@@ -26,7 +26,7 @@ def tables() -> str:
     return "\n\n".join(
         (
             "## All options",
-            options_table(known_options()),
+            options_table(OPTIONS),
             "## TFLite's other names",
             _AGREE,
             _table(

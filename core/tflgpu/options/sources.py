@@ -15,12 +15,10 @@ from typing import Any
 
 from tflgpu.errors import OptionError
 from tflgpu.errors.blame import shown
-from tflgpu.options.definition import Option, variable
-from tflgpu.options.environment import LATE, OPTIONS_FILE, environment_options, warn_of_unknown
+from tflgpu.options.definition import variable
+from tflgpu.options.environment import LATE, OPTIONS_FILE, environment_options
 from tflgpu.options.other_names import canonical
 from tflgpu.values import frozen
-
-Known = Mapping[str, Option]
 
 #: Bytes of a file of options, which is a page of text.
 _MOST = 1 << 20
@@ -28,7 +26,7 @@ _MOST = 1 << 20
 _MOST_DOTS = 100
 
 
-def from_dict(options: Mapping[str, object], known: Known) -> dict[str, Any]:
+def from_dict(options: Mapping[str, object]) -> dict[str, Any]:
     """The values of options by name, as keywords have them.
 
     Raises:
@@ -36,12 +34,10 @@ def from_dict(options: Mapping[str, object], known: Known) -> dict[str, Any]:
     """
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise OptionError(f"options are a mapping by name, not {shown(options)}")
-    return canonical(options, known)
+    return canonical(options)
 
 
-def from_toml(
-    path: str | os.PathLike[str], known: Known, table: str = "", who: str = ""
-) -> dict[str, Any]:
+def from_toml(path: str | os.PathLike[str], table: str = "", who: str = "") -> dict[str, Any]:
     """The values that a TOML file has, in the table of that name ("tool.tflgpu") or at its top.
 
     Raises:
@@ -74,18 +70,7 @@ def from_toml(
         content = content[name]
     if not isinstance(content, Mapping):
         raise OptionError(f"{who}[{table}] is no table")
-    return canonical(content, known, who=who)
-
-
-def from_environment(environ: Mapping[str, str], known: Known) -> dict[str, Any]:
-    """The values that variables have: ``TFLGPU_PRECISION`` is `precision`. One that begins with
-    TFLGPU_ and that nothing reads is warned of, once.
-
-    Raises:
-        OptionError: as `canonical`; names the variable.
-    """
-    warn_of_unknown(environ, known)
-    return environment_options(environ, known)
+    return canonical(content, who=who)
 
 
 @frozen
@@ -102,7 +87,7 @@ class OptionValues:
         return OptionError(f"{error} ({listed})") if listed else error
 
 
-def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known) -> OptionValues:
+def gathered(given: Mapping[str, Any], environ: Mapping[str, str]) -> OptionValues:
     """Merge the caller's options, then those of the environment, then those of the file that
     ``TFLGPU_OPTIONS_FILE`` names.
 
@@ -112,16 +97,15 @@ def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known)
     Args:
         given: As `canonical` gives it.
         environ: Variables.
-        known: The options.
 
     Raises:
-        OptionError: as `from_environment` and `from_toml`.
+        OptionError: as `environment_options` and `from_toml`.
     """
-    around = from_environment(environ, known)
+    around = environment_options(environ)
     path = environ.get(OPTIONS_FILE, "").strip()
-    below = from_toml(path, known, who=f"{OPTIONS_FILE}={path}: ") if path else {}
-    for name in LATE:
-        if environ.get(variable(name), "").strip():
+    below = from_toml(path, who=f"{OPTIONS_FILE}={path}: ") if path else {}
+    for name, key in LATE.items():
+        if environ.get(key, "").strip():
             around.pop(name, None)
             below.pop(name, None)
     sources = {**dict.fromkeys(below, path), **{name: variable(name) for name in around}}

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import reduce
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tflgpu.values import frozen
@@ -87,9 +88,7 @@ def entry_points(group: str) -> list[Any]:
     """The entry points of a group: `Entry` values, or such as `importlib.metadata` has."""
     folders = _folders()
     if folders is None:
-        from importlib import metadata
-
-        return list(metadata.entry_points(group=group))
+        return list(_metadata().entry_points(group=group))
     found: list[Any] = []
     for folder in folders.values():
         try:
@@ -109,12 +108,17 @@ def version(distribution: str) -> str | None:
             return None if folder is None else Dist(folder).version
         except (OSError, LookupError):
             pass  # whoever reads more of such a file may know
-    from importlib import metadata
-
     try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
+        found: str = _metadata().version(distribution)
+    except ImportError:  # which `PackageNotFoundError` is
         return None
+    return found
+
+
+def _metadata() -> ModuleType:
+    from importlib import metadata  # which takes long to import, and is seldom needed
+
+    return metadata
 
 
 def _folders() -> dict[str, Path] | None:

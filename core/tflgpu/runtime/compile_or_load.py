@@ -28,8 +28,7 @@ from tflgpu.ops.unknown import UnknownOp
 from tflgpu.options import InferencePreference
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.provider import Provider
-from tflgpu.saved.location import device_facts
-from tflgpu.saved.option_facts import facts_of_options, facts_of_registry
+from tflgpu.saved.facts import facts_of, facts_of_options, facts_of_registry
 from tflgpu.saved.source import Facts, Source
 from tflgpu.saved.start import Start, start_of
 
@@ -115,7 +114,7 @@ def _keeps(provider: Provider, opened: OpenedDevice) -> bool:
 def _facts(opened: OpenedDevice, device: Device) -> Facts:
     known = opened.registry
     return (
-        *device_facts(device, known.plugins),
+        *facts_of(device.info, device.caps, known.plugins),
         ("usable", repr(opened.caps)),
         ("alignment", str(device.alignment)),
         ("computed in", opened.precision.name),

@@ -108,10 +108,9 @@ class CpuLoader:
         )
 
     def _by_numpy(self, part: Part, reasons: Mapping[int, str]) -> LoadedPart:
-        from tflgpu.compiler.references import reference_support
-        from tflgpu.runtime.reference import ReferenceRecording
+        from tflgpu.runtime.reference import ReferenceRecording, refusals
 
-        refused = [(n, no.reason) for n in part.nodes if (no := reference_support(n, self.ops))]
+        refused = refusals(part.nodes, self.ops)
         if refused:
             listed = "; ".join(_told(node, reason, reasons) for node, reason in refused)
             raise UnsupportedError(

@@ -71,14 +71,12 @@ class Loader:
         self,
         compiled: Compiled,
         report: Callable[[Compiled], DelegationReport],
-        whole: Callable[[], Compiled] | None = None,
         *,
         pairs: Pairs = (),
     ) -> Session:
-        """Load all parts. ``report`` is asked last, since a part may have gone to the CPU.
-        ``whole`` gives the same compiled graph with its nodes, where ``compiled`` has none of what
-        became kernels. Of ``pairs`` what parts on the device can keep is a variable of the session;
-        it says why of the others.
+        """Load all parts. ``report`` is asked last: a part may have gone to the CPU, unless it
+        was kept without its nodes. Of ``pairs`` what parts on the device can keep is a variable of
+        the session; it says why of the others.
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run.
@@ -86,12 +84,6 @@ class Loader:
                 memory_limit has no room for may); or the CPU side that was asked for cannot run
                 here. Errors of ``report`` pass through; the parts loaded so far are closed then.
         """
-
-        def gone(index: int, reason: str, code: ReasonCode = ReasonCode.DEVICE_FAILED) -> Compiled:
-            nonlocal whole
-            found, whole = whole() if whole else compiled, None
-            return found.on_cpu(index, reason, code)
-
         variables = make_variables(compiled.graph)
         on_cpu = CpuLoader(self.cpu, self.known.ops(), variables)
         parts: list[LoadedPart] = []
@@ -108,18 +100,20 @@ class Loader:
                         variables.update(arrays)
                         continue
                     except MemoryLimitError as error:
-                        if self.whole:
+                        if self.whole or not part.nodes:
                             raise
-                        compiled = gone(index, str(error), ReasonCode.DEVICE_LIMIT)
+                        compiled = compiled.on_cpu(index, str(error), ReasonCode.DEVICE_LIMIT)
                     except DeviceError as error:
-                        if not self.may_fall_back:
+                        if not self.may_fall_back or not part.nodes:
                             raise
-                        compiled = gone(index, self._not_loaded(error))
+                        compiled = compiled.on_cpu(index, self._not_loaded(error))
                     not_kept.update(
                         (v.id, "the device could not load what has to do with it") for v in held
                     )
                 parts += on_cpu.load(compiled.parts[index])
-            made = placed(report(compiled), on_cpu.placed)
+            made = report(compiled)
+            if on_cpu.placed:
+                made = placed(made, on_cpu.placed)
             session = Session(compiled.graph, parts, made, variables)
         except BaseException:
             attempt(close_all, [part.recording for part in parts])

@@ -23,6 +23,7 @@ from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import objections, partition_by, precision_note, precision_on
+from tflgpu.devices.no_gpu import warn_of_emulation
 from tflgpu.errors import OptionError, StateError
 from tflgpu.errors.blame import attempt
 from tflgpu.language.caps import DeviceCaps
@@ -45,6 +46,7 @@ class OpenedDevice(Holder):
 
     Attributes:
         options: As the user gave them.
+        device: The opened device; None where everything runs on the CPU.
         choice: Which device, and why.
         partitioning: Whether the device gets all that it can run or only what pays, and why.
         cpu: Runs what the device does not, where an interpreter brings no CPU side of its own.
@@ -86,16 +88,11 @@ class OpenedDevice(Holder):
         self._replaced: list[tuple[Device | NodeDevice, weakref.WeakSet[Session]]] = []
         self._renewal = threading.Lock()
         self._times: TimeModel | None = None  # measured when it is first needed
-        self._device: Device | NodeDevice | None = None
+        self.device: Device | NodeDevice | None = None
         self.belongs_to_process()
         self._open()
         if not only_gpus and not self.choice.explicit:
             self._say_without_gpu()
-
-    @property
-    def device(self) -> Device | NodeDevice | None:
-        """The opened device, None where everything runs on the CPU."""
-        return self._device
 
     @property
     def why_none(self) -> str:
@@ -106,14 +103,14 @@ class OpenedDevice(Holder):
     def caps(self) -> DeviceCaps:
         """What is used of the device: its capabilities, less what the device database knows to
         be broken."""
-        if self._device is None:
+        if self.device is None:
             return DeviceCaps()
-        return effective_caps(self._device.caps, self.choice.judgement)
+        return effective_caps(self.device.caps, self.choice.judgement)
 
     @property
     def precision(self) -> Precision:
         """The precision in use: the one asked for, or the next that the device has."""
-        if self._device is None:
+        if self.device is None:
             return Precision.F32
         return precision_on(self.caps, self.options.wanted_precision)
 
@@ -125,11 +122,11 @@ class OpenedDevice(Holder):
 
     def signed(self, report: DelegationReport) -> DelegationReport:
         """A report with the device, the precision and the reasons for them in it."""
-        if self._device is None:
+        if self.device is None:
             return attrs.evolve(report, choice=self.choice.reasons)
         by, why = self.partitioning
         report = attrs.evolve(report, partitioning=by.value, partitioning_reason=why)
-        info = self._device.info
+        info = self.device.info
         choice = self.choice.reasons + precision_note(self.options.wanted_precision, self.precision)
         return on_device(report, info.backend, info.name, self.precision.value, choice)
 
@@ -139,9 +136,9 @@ class OpenedDevice(Holder):
         from tflgpu.devices.targets import target_on
         from tflgpu.runtime.timing import time_model
 
-        assert self._device is not None
+        assert self.device is not None
         target = target_on(
-            self._device,
+            self.device,
             self.caps,
             self.registry,
             self.options,
@@ -151,7 +148,7 @@ class OpenedDevice(Holder):
         if self.partitioning[0] is PartitionBy.ALL:
             return target
         if self._times is None:
-            self._times = time_model(self._device, target, self.cpu, self.registry)
+            self._times = time_model(self.device, target, self.cpu, self.registry)
         return attrs.evolve(target, by_gain=True, times=self._times)
 
     def noted(self, compiled: Compiled) -> Compiled:
@@ -163,9 +160,9 @@ class OpenedDevice(Holder):
 
     def loader(self, cpu: CpuSide | None = None) -> Loader:
         """Loads compiled parts on the device, and those of the CPU on ``cpu``."""
-        assert self._device is not None
+        assert self.device is not None
         return Loader(
-            self._device,
+            self.device,
             self.registry,
             cpu or self.cpu,
             self.options,
@@ -196,7 +193,7 @@ class OpenedDevice(Holder):
             StateError: closed, or opened before a fork.
         """
         self.check_open()
-        device = self._device
+        device = self.device
         with self._renewal:
             if device is not None and session in self._sessions:
                 _LOG.warning("tflgpu: device %s is lost, and opened anew", device.info.name)
@@ -220,21 +217,19 @@ class OpenedDevice(Holder):
 
     def after_fork(self) -> None:
         """A child may not touch its device."""
-        if self._device is not None:
+        if self.device is not None:
             super().after_fork()
-            immortal(self._device)
+            immortal(self.device)
 
     # Inside
 
     def _say_without_gpu(self) -> None:
-        if self._device is None:
+        if self.device is None:
             for reason in self.choice.reasons:
                 CHOICE.warning("tflgpu: %s", reason)
-        elif not self.choice.judgement.is_gpu(self._device.info):
-            from tflgpu.devices.no_gpu import warn_of_emulation
-
+        elif not self.choice.judgement.is_gpu(self.device.info):
             precision = self.precision.value
-            warn_of_emulation(self._device.info, precision, self.cpu, self.registry, CHOICE)
+            warn_of_emulation(self.device.info, precision, self.cpu, self.registry, CHOICE)
 
     def _release(self) -> None:
         self._closed = True
@@ -244,21 +239,19 @@ class OpenedDevice(Holder):
         while self._replaced:
             attempt(self._replaced[-1][0].close)
             self._replaced.pop()
-        if self._device is not None:
-            self._device.close()
+        if self.device is not None:
+            self.device.close()
 
     def _open(self) -> None:
         """Open the device, and see whether it can do what the options ask for; close it if not."""
         self._times = None
-        self.choice, self._device = open_best(
-            self.registry, self.options, only_gpus=self._only_gpus
-        )
+        self.choice, self.device = open_best(self.registry, self.options, only_gpus=self._only_gpus)
         self.partitioning = partition_by(self.options, self.choice)
-        if self._device is None:
+        if self.device is None:
             return
-        if isinstance(self._device, NodeDevice):
+        if isinstance(self.device, NodeDevice):
             try:
-                notes = objections(self.options, self._device, explicit=self.choice.explicit)
+                notes = objections(self.options, self.device, explicit=self.choice.explicit)
             except OptionError:
                 self.close()
                 raise

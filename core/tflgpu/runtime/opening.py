@@ -21,13 +21,13 @@ import attrs
 from tflgpu.compiler import compile_graph
 from tflgpu.compiler.carried_state import Pairs
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.parts import Declined, Part, all_declined
+from tflgpu.compiler.parts import Declined, all_declined
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
 from tflgpu.devices.choose import ALL_ON_CPU
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import unmatched_names
-from tflgpu.errors import MemoryLimitError, SavedModelError, UnsupportedError
+from tflgpu.errors import MemoryLimitError, UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode
@@ -87,7 +87,7 @@ def open_graph(
     except Exception as error:
         if not provider.gives_way:
             raise
-        session = _on_cpu(
+        session = open_on_cpu(
             graph,
             attrs.evolve(provider, reason=failure_of_default(error), code=ReasonCode.DEVICE_FAILED),
             cpu,
@@ -113,6 +113,25 @@ def open_source(source: Source, provider: Provider, cpu: CpuSide) -> tuple[Sessi
         return None  # it may fail again with the graph, and then the CPU takes over
 
 
+def open_on_cpu(graph: Graph, provider: Provider, cpu: CpuSide, preserve_all: bool) -> Session:
+    """A session of a graph on the CPU alone, for the provider's reason.
+
+    Raises:
+        UnsupportedError: an operator that the CPU cannot run.
+    """
+    from tflgpu.runtime.cpu_session import open_cpu_session
+
+    return open_cpu_session(
+        graph,
+        provider.ops,
+        preserve_all=preserve_all,
+        side=cpu,
+        numerics=provider.numerics,
+        reason=provider.reason,
+        code=provider.code,
+    )
+
+
 def open_whole(graph: Graph, provider: Provider) -> Opened | Sequence[Declined]:
     """A graph wholly on the device, or the operators that are in the way.
 
@@ -121,7 +140,7 @@ def open_whole(graph: Graph, provider: Provider) -> Opened | Sequence[Declined]:
     """
     opened = _usable(provider)
     if opened.device is None:
-        return declined(graph, provider)
+        return all_declined(graph, opened.why_none, ReasonCode.NO_DEVICE)
     target = opened.target().for_all()
     compiled = compile_or_load(graph, target, provider)
     if compiled.refusals:
@@ -137,21 +156,6 @@ def open_whole(graph: Graph, provider: Provider) -> Opened | Sequence[Declined]:
         return all_declined(graph, str(error), ReasonCode.DEVICE_LIMIT)
     gain, seconds = (sum(getattr(p, n) for p in compiled.parts) for n in ("gain", "seconds"))
     return Opened(session, gain, seconds, sum(plan.device_bytes for plan in compiled.plans))
-
-
-def declined(graph: Graph, provider: Provider) -> Sequence[Declined]:
-    """The operators that the device refuses, as far as that shows before kernels are made.
-
-    Raises:
-        StateError, PluginError, GraphError: as `open_graph`.
-    """
-    from tflgpu.compiler.compile import declined as declined_on
-
-    opened = _usable(provider)
-    if opened.device is None:
-        return all_declined(graph, opened.why_none, ReasonCode.NO_DEVICE)
-    _warn_of_names(graph, opened)
-    return declined_on(graph, opened.target())
 
 
 def compiled_on(graph: Graph, provider: Provider) -> Compiled:
@@ -173,6 +177,12 @@ def sees_each_run(provider: Provider) -> str:
     if options.inference_preference is InferencePreference.SUSTAINED_SPEED:
         return "two forms of the model are tried (inference_preference)"
     return ""
+
+
+def warn_of_names(graph: Graph, opened: OpenedDevice) -> None:
+    """Say which names in the options no operator of a graph has."""
+    for sentence in unmatched_names(opened.options, graph):
+        _LOG.warning("tflgpu: %s", sentence)
 
 
 def insisted(report: DelegationReport, opened: OpenedDevice) -> DelegationReport:
@@ -201,12 +211,12 @@ def _opened(
     graph: Graph, provider: Provider, cpu: CpuSide, preserve_all: bool, fuse: bool, keeping: Pairs
 ) -> Session:
     if provider.opened is None:
-        return _on_cpu(graph, provider, cpu, preserve_all)
+        return open_on_cpu(graph, provider, cpu, preserve_all)
     opened = _usable(provider)
     if opened.device is None:
         return _without_device(graph, provider, opened, cpu, preserve_all)
     refuse_unknown(graph, "neither the device nor the CPU can run")
-    _warn_of_names(graph, opened)
+    warn_of_names(graph, opened)
     target = opened.target() if fuse else opened.target().unfused()
     wanted = with_all_results(graph) if preserve_all else graph
     compiled = compile_or_load(wanted, target, provider)
@@ -243,7 +253,7 @@ def _opened_source(
         # What was compiled just now is as it would be without a file.
         if vars(source).get("compiled") is start.compiled:
             raise
-    # By the times that were measured since it may have other parts than the one that was kept.
+    # What was kept has no nodes of a part, which would let that part run on the CPU.
     fresh = fresh_start(source, opened)
     return _of_start(source, fresh, provider, opened, cpu), fresh
 
@@ -261,8 +271,8 @@ def _of_start(
             return insisted(start.report, opened)
         return _report(source.graph, opened, loaded)  # a part could not be loaded
 
-    loader, whole = opened.loader(cpu), partial(_whole, source, start)
-    return _told(opened.used(lambda: loader.open(compiled, report_of_loaded, whole)), provider)
+    loader = opened.loader(cpu)
+    return _told(opened.used(lambda: loader.open(compiled, report_of_loaded)), provider)
 
 
 def _loaded(
@@ -282,15 +292,11 @@ def _loaded(
         session = _faster(session, graph, compiled, target, provider, loader, report)
     if options.accuracy_guard is not None:
         from tflgpu.runtime.guard.guard import guard_session
-        from tflgpu.runtime.guard.workshop import Workshop
 
         def again(graph: Graph, target: Target) -> Compiled:
             return opened.noted(compile_graph(graph, target))
 
-        shop = Workshop(
-            graph, target, loader, again, report, provider.accuracy.append, options.allow_fallback
-        )
-        guard_session(session, shop, options.accuracy_guard)
+        guard_session(session, graph, target, loader, again, report, provider)
     return session
 
 
@@ -318,20 +324,6 @@ def _faster(
         raise
 
 
-def _on_cpu(graph: Graph, provider: Provider, cpu: CpuSide, preserve_all: bool) -> Session:
-    from tflgpu.runtime.cpu_session import open_cpu_session
-
-    return open_cpu_session(
-        graph,
-        provider.ops,
-        preserve_all=preserve_all,
-        side=cpu,
-        numerics=provider.numerics,
-        reason=provider.reason,
-        code=provider.code,
-    )
-
-
 def _without_device(
     graph: Graph, provider: Provider, opened: OpenedDevice, cpu: CpuSide, preserve_all: bool
 ) -> Session:
@@ -342,7 +334,7 @@ def _without_device(
             + opened.why_none.replace(ALL_ON_CPU, "")
         )
     provider.keeping.insist_on_device(None, opened.why_none)
-    session = _on_cpu(graph, provider, cpu, preserve_all)
+    session = open_on_cpu(graph, provider, cpu, preserve_all)
     session.report = attrs.evolve(session.report, choice=opened.choice.reasons)
     return session
 
@@ -351,7 +343,7 @@ def _none_delegated(
     graph: Graph, report: DelegationReport, provider: Provider, cpu: CpuSide, preserve_all: bool
 ) -> Session:
     """The CPU runs all of it, as the file has it and not as the device would have had it."""
-    session = _on_cpu(graph, provider, cpu, preserve_all)
+    session = open_on_cpu(graph, provider, cpu, preserve_all)
     ran = session.report
     session.report = attrs.evolve(
         placed(report, {r.node: r.runs_on for r in ran.refusals}),
@@ -371,25 +363,3 @@ def _told(session: Session, provider: Provider) -> Session:
 
 def _report(graph: Graph, opened: OpenedDevice, compiled: Compiled) -> DelegationReport:
     return insisted(report_of(graph, compiled), opened)
-
-
-def _warn_of_names(graph: Graph, opened: OpenedDevice) -> None:
-    for sentence in unmatched_names(opened.options, graph):
-        _LOG.warning("tflgpu: %s", sentence)
-
-
-def _whole(source: Source, start: Start) -> Compiled:
-    """The compiled graph with all of its nodes, where a start was kept without.
-
-    Raises:
-        SavedModelError: by the times that were measured since it has other parts.
-    """
-    found = source.compiled
-    if [_outline(p) for p in found.parts] != [_outline(p) for p in start.compiled.parts]:
-        raise SavedModelError("the parts of this model have changed since it was saved")
-    return found
-
-
-def _outline(part: Part) -> tuple[object, ...]:
-    edges = ([value.id for value in values] for values in (part.inputs, part.outputs))
-    return (part.delegated, part.count, *edges)

@@ -12,10 +12,12 @@ from tflgpu.compiler.machines import Limits
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.work import estimate
 from tflgpu.contract.device import DispatchTime
+from tflgpu.devices.limits import limits_of
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
+from tflgpu.plugins.registry import registry
 from tflgpu.runtime.loaded_part import LoadedPart
 from tflgpu.runtime.profile import DispatchProfile, PartProfile, RunProfile
 from tflgpu.runtime.session import Session
@@ -64,7 +66,6 @@ def profile_runs(
     run: Callable[[], None],
     runs: int,
     flops: Mapping[int, float],
-    limits: Limits | str,
 ) -> RunProfile:
     """Run a model ``runs`` times without timers and as often with them, by turns.
 
@@ -73,7 +74,6 @@ def profile_runs(
         run: Makes a run.
         runs: How many of each.
         flops: Of the main subgraph's operators, by index.
-        limits: The device's, or why they are not known.
 
     Raises:
         StateError: the accuracy guard still compares each run with the CPU.
@@ -83,6 +83,7 @@ def profile_runs(
         run()
     found = session()
     assert found is not None
+    limits = _limits(found)
     if any(each.is_watched for each, _ in (*found.inner, (found, True))):
         raise StateError(
             "the accuracy guard still compares each run with the CPU; profile after its runs, or "
@@ -110,6 +111,15 @@ def profile_runs(
         None if isinstance(limits, str) else limits,
         limits if isinstance(limits, str) else "",
     )
+
+
+def _limits(session: Session) -> Limits | str:
+    """What the device of a session can do, or why that is not known."""
+    found = (part.device for each, _ in session.inner for part in each.parts)
+    device = next((d for d in found if d is not None), None)
+    if device is None:
+        return "no part of the model runs kernels on a device"
+    return limits_of(device, registry().distribution(device.info.backend))
 
 
 def flops_of(graph: Graph, ops: Mapping[str, OpDef]) -> dict[int, float]:

@@ -28,6 +28,7 @@ from tflgpu.backend_kit.progress import Progress
 from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.devices.no_gpu import tell_of_no_gpu
 from tflgpu.errors import TflgpuError
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions, OnError
@@ -134,8 +135,7 @@ def device_provider(
     Raises:
         DeviceError, OptionError: as `OpenedDevice`.
     """
-    opened = OpenedDevice(options, progress=progress)
-    return _on(opened, keeping)
+    return _on(OpenedDevice(options, progress=progress), keeping)
 
 
 def cpu_only(
@@ -162,8 +162,6 @@ def shared_provider(options: DelegateOptions) -> Provider:
                 shared = _shared[key] = _Shared(OpenedDevice(options, only_gpus=True))
                 _LOG.info("tflgpu: default delegate: %s", shared.opened.why_none)
                 if shared.opened.device is None and not shared.opened.choice.explicit:
-                    from tflgpu.devices.no_gpu import tell_of_no_gpu
-
                     tell_of_no_gpu(shared.opened.cpu)
     except Exception as error:
         if not options.allow_fallback:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 
 from tflgpu.backend_kit.node_recording import BaseNodeRecording
+from tflgpu.compiler.references import reference_support
 from tflgpu.contract.device import NodeRun
 from tflgpu.errors import DeviceError, PluginError, TflgpuError
 from tflgpu.ir.dtypes import Array
@@ -17,6 +18,11 @@ from tflgpu.ops.foreign import wrong_results
 
 if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
+
+
+def refusals(nodes: Sequence[Node], ops: Mapping[str, OpDef]) -> list[tuple[Node, str]]:
+    """The nodes that no reference runs, with reasons."""
+    return [(node, no.reason) for node in nodes if (no := reference_support(node, ops))]
 
 
 @attrs.frozen

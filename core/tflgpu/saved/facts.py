@@ -1,9 +1,13 @@
-"""Facts about the code that compiles: versions, and digests of all sources.
+"""Facts about what compiles: options, registered plugins, versions, and digests of all sources.
 
 In a folder of compiled models a version alone is not enough, since it stays the same while the
 code is being edited; nor is the time of a file, since one version is installed at many times. A
 file that a user has made outlives patch releases: of tflgpu the first two numbers of its version
 count there, and those of NumPy and Python do not.
+
+With a graph at hand the key asks the target that it is compiled for. Making that takes importing
+every op, pass and rule. What decides it is less: options, the device, versions of code, and what
+plugins have registered, which may depend on more than their code.
 """
 
 from __future__ import annotations
@@ -15,20 +19,27 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+import attrs
 import numpy as np
 
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.kernel import LANGUAGE_VERSION
+from tflgpu.options import DelegateOptions
 from tflgpu.plugins.hookspecs import PROJECT
 from tflgpu.plugins.installed import version
+from tflgpu.plugins.registry import Registry
 from tflgpu.plugins.sources import Plugin
+from tflgpu.saved.key import op_text, pass_text, rule_text
 from tflgpu.saved.source import Facts
 from tflgpu.saved.stamps import stamp
 
 #: The distribution that brings the shipped backends too.
 _NAME = "tflgpu"
+#: Options that only say where files lie, and which of several devices is meant: what the device is
+#: stands in the key by itself, so that workers with equal GPUs compile once.
+_PLACES = frozenset({"serialization_dir", "model_token", "enable_serialization", "device"})
 
 
 def facts_of(
@@ -113,3 +124,24 @@ def _stamp(place: Path) -> str:
             f"{place} cannot be read, so that it cannot be told when it changes: {error}; "
             "nothing that it takes part in can be saved"
         ) from error
+
+
+def facts_of_options(options: DelegateOptions) -> Facts:
+    """Every option but those of places counts, so that a new option is part of the key without an
+    edit here."""
+    return tuple(
+        (f"option {field.name}", repr(getattr(options, field.name)))
+        for field in attrs.fields(DelegateOptions)
+        if field.name not in _PLACES
+    )
+
+
+def facts_of_registry(known: Registry, backend: str) -> Facts:
+    """Facts about a backend's ops, passes and rules of plugins, in the order in which they
+    apply."""
+    said = {
+        "ops": sorted(map(op_text, known.own_ops.values())),
+        "passes": [pass_text(each) for each in known.passes()],
+        "rules": [rule_text(rule) for rule in known.rules(backend)],
+    }
+    return tuple((f"plugins' {what}", ", ".join(texts)) for what, texts in said.items())

@@ -22,6 +22,7 @@ from tflgpu.saved.classes import Classes, SavedClass, name_of
 from tflgpu.saved.container import Index
 from tflgpu.saved.kernel import CodeOf
 from tflgpu.saved.source import Source
+from tflgpu.values import define
 
 #: What JSON has.
 _ATOMS = frozenset({type(None), bool, int, float, str})
@@ -31,7 +32,7 @@ _KEYS = (str, int, type(None))
 _PLAIN_KINDS = "biufc"
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Flat:
     """Records, the classes that they name, and the arrays that they refer to. Bodies of kernels
     have records of their own, and share the rest."""

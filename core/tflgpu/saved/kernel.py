@@ -1,4 +1,5 @@
-"""A kernel from a file, whose statements are read at their first use.
+"""A kernel from a file, whose statements are read at their first use, and its code, from a device
+to a file and back; a device without `KeepsCode` prints again.
 
 A device that has the code of a kernel already needs its name, workgroup and buffers only; the
 statements are most of what there is to read.
@@ -9,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias, Union
 
+from tflgpu.compiler.compiled import Compiled
+from tflgpu.contract.kept_code import KeepsCode
+from tflgpu.contract.offers import offers
 from tflgpu.errors import SavedModelError
+from tflgpu.errors.blame import attempt
 from tflgpu.language.kernel import Kernel, Stmt
 
 #: The code that a device printed of a kernel; None where it keeps none.
@@ -67,3 +72,26 @@ class SavedKernel(Kernel):
     def read_by(self, read: ReadsBody) -> None:
         """Set the function that gives the statements, which are not in the file."""
         object.__setattr__(self, "_read", read)
+
+
+def code_by(device: object) -> CodeOf | None:
+    """A function that gives a device's code of a kernel. A kernel that it cannot print has none,
+    and is refused when it is loaded."""
+    if not offers(device, KeepsCode):
+        return None
+
+    def code_of(kernel: Kernel) -> bytes | None:
+        found = attempt(device.code_of, kernel)
+        return found if isinstance(found, bytes) else None
+
+    return code_of
+
+
+def hand_over(compiled: Compiled, device: object) -> Compiled:
+    """Give a device the code that was read; gives what was compiled."""
+    if offers(device, KeepsCode):
+        kernels = {id(d.kernel): d.kernel for plan in compiled.plans for d in plan.dispatches}
+        for kernel in kernels.values():
+            if isinstance(kernel, SavedKernel) and kernel.code is not None:
+                attempt(device.use_code, kernel, kernel.code)
+    return compiled

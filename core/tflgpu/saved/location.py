@@ -17,8 +17,8 @@ from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.sources import Plugin
-from tflgpu.saved.code import code_by, hand_over
 from tflgpu.saved.facts import facts_of
+from tflgpu.saved.kernel import code_by, hand_over
 from tflgpu.saved.key import Key, key_of
 from tflgpu.saved.model import read_saved, read_start, write_saved
 from tflgpu.saved.source import Facts, Source
@@ -62,9 +62,10 @@ class SavedLocation:
             return self
         return attrs.evolve(self, folder=default_folder())
 
-    def knows(self, source: Source) -> bool:
-        """Whether there is something of a model's file, so that it was read before."""
-        return self.folder is not None and knows(self.folder, lambda: source.digest)
+    def knows(self, digest: Callable[[], str]) -> bool:
+        """Whether there is something of the model's file with this digest, so that it was read
+        before."""
+        return self.folder is not None and knows(self.folder, digest)
 
     def start(
         self,
@@ -111,7 +112,7 @@ class SavedLocation:
             SavedModelError: the saved model is not this one for this device.
             PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
         """
-        facts = partial(device_facts, device, plugins)
+        facts = partial(facts_of, device.info, device.caps, plugins)
         if self.saved is not None:
             if isinstance(device, NodeDevice):
                 raise SavedModelError(f"{self.saved} has kernels, and this device runs none")
@@ -138,12 +139,6 @@ def write(
     Raises:
         SavedModelError: something in it cannot be saved, or the file cannot be written.
     """
-    key = key_of(graph, target, device_facts(device, plugins, lasting=True), lasting=True)
+    facts = facts_of(device.info, device.caps, plugins, lasting=True)
+    key = key_of(graph, target, facts, lasting=True)
     write_saved(path, compiled, graph, key, code_by(device))
-
-
-def device_facts(
-    device: Device | NodeDevice, plugins: Iterable[Plugin], *, lasting: bool = False
-) -> Facts:
-    """Those of `facts_of`, of an opened device."""
-    return facts_of(device.info, device.caps, plugins, lasting=lasting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,13 @@ from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import Array
 
 _SHOWN = 8  # elements of an array, classes of a mask
+
+
+def _drawing() -> ModuleType:
+    """`tflgpu.tools.drawing`, which needs Pillow."""
+    from tflgpu.tools import drawing
+
+    return drawing
 
 
 @frozen
@@ -108,9 +116,7 @@ class Scores(Answer):
 
     def draw(self) -> Any:
         """The labels, in a corner of the picture."""
-        from tflgpu.tools.drawing import with_text
-
-        return with_text(self._seen(), self.lines())
+        return _drawing().with_text(self._seen(), self.lines())
 
 
 @frozen
@@ -143,9 +149,7 @@ class Detections(Answer):
 
     def draw(self) -> Any:
         """The boxes, on the picture."""
-        from tflgpu.tools.drawing import with_boxes
-
-        return with_boxes(self._seen(), self.found)
+        return _drawing().with_boxes(self._seen(), self.found)
 
 
 @frozen(eq=False)
@@ -184,11 +188,9 @@ class Mask(Answer):
 
     def draw(self) -> Any:
         """Colours on the picture: a heat map of the confidence, or a colour for each class."""
-        from tflgpu.tools.drawing import with_classes, with_heat
-
         if self.confidence is not None:
-            return with_heat(self.picture, self.confidence, self.region)
-        return with_classes(self.picture, self.classes, self.names, self.region)
+            return _drawing().with_heat(self.picture, self.confidence, self.region)
+        return _drawing().with_classes(self.picture, self.classes, self.names, self.region)
 
 
 @frozen
@@ -228,9 +230,7 @@ class Keypoints(Answer):
 
     def draw(self) -> Any:
         """The points, and lines between those of a body's 17, on the picture."""
-        from tflgpu.tools.drawing import with_points
-
-        return with_points(self._seen(), self.points, self.threshold)
+        return _drawing().with_points(self._seen(), self.points, self.threshold)
 
 
 @frozen(eq=False)
@@ -273,9 +273,7 @@ class Picture(Answer):
 
     def draw(self) -> Any:
         """The picture itself."""
-        from PIL import Image
-
-        return Image.fromarray(self.pixels)
+        return _drawing().picture_of(self.pixels)
 
 
 @frozen(eq=False)

@@ -64,13 +64,14 @@ def run_samples(interpreter: Any, samples: Sequence[Sample]) -> list[list[Array]
 def _litert(content: bytes, samples: Sequence[Sample], *, plain: bool) -> list[list[Array]] | str:
     """LiteRT's outputs, or why there are none."""
     try:
-        from ai_edge_litert.interpreter import Interpreter as LiteRT
-        from ai_edge_litert.interpreter import OpResolverType
+        from ai_edge_litert import interpreter as litert
     except ImportError:
         return "ai-edge-litert is not installed"
-    resolver = OpResolverType.BUILTIN_REF if plain else OpResolverType.AUTO
+    resolver = litert.OpResolverType.BUILTIN_REF if plain else litert.OpResolverType.AUTO
     try:
-        interpreter: Any = LiteRT(model_content=content, experimental_op_resolver_type=resolver)
+        interpreter: Any = litert.Interpreter(
+            model_content=content, experimental_op_resolver_type=resolver
+        )
         return run_samples(interpreter, samples)
     except (ValueError, RuntimeError) as error:
         return " ".join(str(error).split())[:300]

@@ -255,19 +255,19 @@ class LiteRTGpu:
     """LiteRT's `CompiledModel` on its GPU accelerator, where need be with its CPU for the rest."""
 
     def __init__(self, path: Path, *, half: bool) -> None:
-        from ai_edge_litert.compiled_model import CompiledModel
-        from ai_edge_litert.hardware_accelerator import HardwareAccelerator
-        from ai_edge_litert.options import GpuOptions, Options
+        from ai_edge_litert import compiled_model, hardware_accelerator, options
 
-        def compiled(accelerators: HardwareAccelerator) -> Any:
-            gpu = GpuOptions(enforce_f32=not half)
-            options = Options(hardware_accelerators=accelerators, gpu_options=gpu)
-            return CompiledModel.from_file(str(path), options=options)
+        kinds = hardware_accelerator.HardwareAccelerator
+
+        def compiled(accelerators: hardware_accelerator.HardwareAccelerator) -> Any:
+            gpu = options.GpuOptions(enforce_f32=not half)
+            given = options.Options(hardware_accelerators=accelerators, gpu_options=gpu)
+            return compiled_model.CompiledModel.from_file(str(path), options=given)
 
         try:
-            self._model = compiled(HardwareAccelerator.GPU)
+            self._model = compiled(kinds.GPU)
         except RuntimeError:
-            self._model = compiled(HardwareAccelerator.GPU | HardwareAccelerator.CPU)
+            self._model = compiled(kinds.GPU | kinds.CPU)
         whole = self._model.is_fully_accelerated()
         self.note = "whole model on the GPU" if whole else "part of the model on the CPU"
         signature = self._model.get_signature_by_index(0)

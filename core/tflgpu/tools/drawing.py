@@ -25,6 +25,11 @@ def colour(index: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
+def picture_of(pixels: Array) -> Any:
+    """A PIL image of u8 pixels."""
+    return Image.fromarray(pixels)
+
+
 def with_text(picture: Any, lines: Sequence[str]) -> Any:
     """Lines in the upper left corner."""
     image = picture.convert("RGB")

@@ -20,6 +20,11 @@ import numpy as np
 
 from tflgpu.options import DelegateOptions
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 #: Seconds for one process: a driver may compile for minutes.
 _LONGEST = 900.0
 
@@ -94,9 +99,7 @@ def _start(model: Path, options: DelegateOptions, batch: int) -> StartTimes:
 
 
 def _most_memory() -> int | None:
-    try:
-        import resource
-    except ImportError:  # Windows
+    if resource is None:
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else 1024 * most

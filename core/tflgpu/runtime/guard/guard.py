@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import numpy as np
 
 from tflgpu.compiler.accuracy import AccuracyCheck, AccuracyOutcome, Inaccurate
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import cpu_report, placed
 from tflgpu.compiler.target import Target
@@ -30,6 +31,8 @@ from tflgpu.options.accuracy import AccuracyGuard, OnFailure
 from tflgpu.runtime.guard.criterion import Off, off_by, worst
 from tflgpu.runtime.guard.locate import Guilty, locate
 from tflgpu.runtime.guard.workshop import Workshop
+from tflgpu.runtime.loading import Loader
+from tflgpu.runtime.provider import Provider
 from tflgpu.runtime.session import Session
 
 _LOG = logging.getLogger("tflgpu")
@@ -44,11 +47,22 @@ _MOST_NAMED = 8
 _Outcome = AccuracyOutcome
 
 
-def guard_session(session: Session, shop: Workshop, options: AccuracyGuard) -> None:
-    """Let a guard watch a session until as many runs are compared as the options say. Where nothing
-    of it runs on the device there is nothing to compare."""
-    if any(not part.on_cpu for part in session.parts):
-        session.watch(Guard(session, shop, options))
+def guard_session(
+    session: Session,
+    graph: Graph,
+    target: Target,
+    loader: Loader,
+    again: Callable[[Graph, Target], Compiled],
+    report: Callable[[Compiled], DelegationReport],
+    provider: Provider,
+) -> None:
+    """Let a guard watch a session of a graph until as many runs are compared as the options say.
+    ``again`` compiles. Where nothing of it runs on the device there is nothing to compare."""
+    options = provider.options
+    if options.accuracy_guard is not None and any(not part.on_cpu for part in session.parts):
+        told = provider.accuracy.append
+        shop = Workshop(graph, target, loader, again, report, told, options.allow_fallback)
+        session.watch(Guard(session, shop, options.accuracy_guard))
 
 
 class Guard:
