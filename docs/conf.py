@@ -22,6 +22,7 @@ html_theme = "furo"
 html_show_copyright = False
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build", "jupyter_execute"]
+html_static_path = ["generated/static"]
 # Headings are targets of links, as they are where the pages are read in the repository.
 myst_heading_anchors = 4
 nb_execution_mode = "force"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pictures
 import tflgpu
 import tflgpu.sdk
 import typer
@@ -29,6 +30,9 @@ def write(folder: Path) -> None:
     (folder / "api.md").write_text(_api(), encoding="utf-8")
     (folder / "sdk.md").write_text(_sdk(), encoding="utf-8")
     (folder / "command.md").write_text(_command(), encoding="utf-8")
+    (folder / "race.md").write_text(pictures.race_page(), encoding="utf-8")
+    shown = pictures.write_shown(folder / "shown", folder / "static")
+    (folder / "shown.md").write_text(shown, encoding="utf-8")
     results = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
     for page in results:
         shutil.copy(page, folder / page.name)

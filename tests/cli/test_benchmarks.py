@@ -40,8 +40,8 @@ def test_a_race(tmp_path: Path) -> None:
     litert, references, abacus = found["models"]["digits"]
     assert litert["runtime"] == "LiteRT CPU"
     assert len(litert["times"]) == litert["latency"]["count"] > 0
-    assert litert["error"]["relative_l2"] == 0
-    assert 0 < references["error"]["relative_l2"] < 1e-5
+    assert litert["error"]["rms"] == 0
+    assert 0 < references["error"]["rms"] < 1e-5
     assert references["latency"]["min"] <= references["latency"]["p50"]
     assert "7 of 7 operators" in references["note"]
     assert "there is no backend 'abacus'" in abacus["failure"]

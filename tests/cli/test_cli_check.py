@@ -213,7 +213,8 @@ class TestProfiles:
         from tflgpu.profiles.table import every, phones
 
         assert len(phones()) > 10
-        assert set(phones().values()) <= {profile.name for profile in every()}
+        assert {gpu for gpu, _ in phones().values()} <= {profile.name for profile in every()}
+        assert all(source.startswith("https://") for _, source in phones().values())
         assert not set(phones()) & {profile.name for profile in every()}
 
 
@@ -246,6 +247,16 @@ class TestOutputs:
         assert (steps.max_abs, steps.share) == (0.5, 0.2)
         assert gap_of(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])).share == 0.25
         assert gap_of(np.zeros(3), np.zeros(4)).share == np.inf
+        halves = gap_of(np.array([3, 0], np.float32), np.array([3, 4], np.float32))
+        assert (halves.max_abs, halves.rms) == (4, pytest.approx(0.8))
+        parts = gap_of(np.array([1 + 5j, 2], np.complex64), np.array([1 - 5j, 2], np.complex64))
+        assert parts.max_abs == 10
+        assert parts.rms == pytest.approx(10 / 30**0.5)
+        far = gap_of(np.array([0], np.uint8), np.array([255], np.uint8), (1.0, 0))
+        assert far.max_abs == 255  # unsigned numbers do not wrap
+        texts = np.array([b"a", b"b"], object)
+        assert gap_of(texts, texts).share == 0
+        assert gap_of(texts, np.array([b"a", b"c"], object)).share == 0.5
         both = gap.merged(steps)
         assert (both.share, both.lost) == (0.2, 1)
         assert sum(both.histogram) == 4

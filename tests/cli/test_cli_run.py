@@ -17,7 +17,6 @@ from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.write import write_model
-from tflgpu.tools.difference import difference
 from tflgpu.tools.runs import random_input
 
 from tests.cli.cli_helpers import Tflgpu
@@ -273,39 +272,6 @@ class TestCompare:
         assert ran.exit_code == 1
         assert "3 values are NaN or infinite, and finite on the CPU" in ran.stdout
 
-    @pytest.mark.parametrize(
-        ("ours", "theirs", "max_abs", "relative"),
-        [
-            ([1, 2], [1, 2], 0, 0),
-            ([3, 4], [0, 0], 4, np.inf),
-            ([0, 0], [0, 0], 0, 0),
-            ([3, 0], [3, 4], 4, 0.8),
-            ([np.nan, 1], [np.nan, 1], 0, 0),
-            ([np.nan, 1], [0, 1], np.inf, np.inf),
-            ([np.inf, 1], [np.inf, 1], 0, 0),
-            ([np.inf, 1], [2, 1], np.inf, np.inf),
-            ([], [], 0, 0),
-        ],
-    )
-    def test_difference(
-        self, ours: list[float], theirs: list[float], max_abs: float, relative: float
-    ) -> None:
-        gap = difference(np.array(ours, np.float32), np.array(theirs, np.float32))
-        assert gap.max_abs == max_abs
-        assert gap.relative_l2 == pytest.approx(relative)
-
-    def test_unsigned_numbers_do_not_wrap(self) -> None:
-        gap = difference(np.array([0], np.uint8), np.array([255], np.uint8))
-        assert gap.max_abs == 255
-
-    def test_complex_numbers_have_two_parts(self) -> None:
-        gap = difference(np.array([1 + 5j, 2], np.complex64), np.array([1 - 5j, 2], np.complex64))
-        assert gap.max_abs == 10
-        assert gap.relative_l2 == pytest.approx(10 / 30**0.5)
-
-    def test_another_shape_is_infinitely_far(self) -> None:
-        assert difference(np.zeros((2, 3)), np.zeros((3, 2))).max_abs == np.inf
-
 
 class TestImages:
     @pytest.fixture
@@ -555,11 +521,6 @@ class TestTexts:
         assert results_module.plain("y", np.array([b"a", b""], object)).tolist() == [b"a", b""]
         with pytest.raises(InputError, match="output y has texts that end in zeros"):
             results_module.plain("y", np.array([b"a\0"], object))
-
-    def test_another_text_is_infinitely_far(self) -> None:
-        one, other = np.array([b"a", b"b"], object), np.array([b"a", b"c"], object)
-        assert difference(one, one).max_abs == 0
-        assert difference(one, other).max_abs == np.inf
 
 
 def detail(dtype: Any, shape: tuple[int, ...] = (4, 50)) -> dict[str, Any]:

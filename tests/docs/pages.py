@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tflgpu.cli.app import make_app
 
+from tests.language_models import bundles
+
 ROOT = Path(__file__).parents[2]
 _VERSION = re.compile(r"\d+\.\d+\.\d+\)")
 _PRINTS = re.compile(r"```\s+prints\s+(?:```\n(.*?)\n```|`([^`]*)`)", re.DOTALL)
@@ -43,3 +45,10 @@ def put_model(folder: Path) -> None:
     seven operators, "first.tflite", "second.tflite", the picture "digit.png"."""
     pytest.importorskip("PIL.Image", reason="needs tflgpu[image]")
     make_app()(["demo", "--save", str(folder)], standalone_mode=False)
+
+
+def put_language_model(folder: Path) -> None:
+    """A small one in the place of the reader's own, "model.litertlm"."""
+    sections = [(5, b"", ""), (4, bundles.pieces(), "")]
+    content = bundles.litertlm([*sections, (3, bundles.model(), "tf_lite_prefill_decode")])
+    (folder / "model.litertlm").write_bytes(content)

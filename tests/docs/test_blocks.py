@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import shlex
 import shutil
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,25 +17,15 @@ from tflgpu.cli.app import make_app
 from tflgpu.errors import UnsupportedError
 from tflgpu.ops.groups import Composed, FileForm, Reading
 
-from tests.docs.pages import ROOT, Page, put_model
+from tests.docs.pages import ROOT, Page, put_language_model, put_model
 from tests.docs.test_pages import PATHS, PROGRAMS
+from tests.docs.test_pages import (
+    test_what_is_saved_is_there_for_the_next_program as saved_test,
+)
 
-#: Pages whose programs other tests run, or hold to the source that they show; and a text by which
-#: that test knows the page.
-ELSEWHERE = {
-    "CONTRIBUTING.md": ("docs/test_examples.py", "CONTRIBUTING.md"),
-    "docs/choosing.md": ("docs/test_examples.py", "docs/choosing.md"),
-    "docs/composites.md": ("docs/test_blocks.py", "COMPOSITES"),
-    "docs/design.md": ("docs/test_blocks.py", "DESIGN"),
-    "docs/first-model.md": ("docs/test_site.py", "first-model.html"),
-    "docs/hooks.md": ("plugins/test_third_party_hooks.py", "hooks.md"),
-    "docs/integrations-ray.md": ("integrations/test_ray_engine.py", "docs/integrations-ray.md"),
-    "docs/integrations.md": ("integrations/programs.py", "docs/integrations.md"),
-    "docs/recipes.md": ("integrations/test_recipes.py", "docs/recipes.md"),
-    "docs/saved.md": ("docs/test_pages.py", "SAVED.run("),
-    "docs/tutorial-backend.md": ("plugins/test_sdk.py", "tutorial-backend.md"),
-    "docs/tutorial-op.md": ("plugins/test_sdk.py", "tutorial-op.md"),
-}
+#: Pages whose programs this file runs, or holds to the source that they show. Other tests name the
+#: pages whose programs they run.
+HERE = ("docs/composites.md", "docs/design.md")
 #: Beginnings of lines in `sh` blocks that are not run here.
 NOT_HERE = {
     "python3 -m venv": "README's are run by .ci/run, by the comment above them",
@@ -49,17 +42,26 @@ _INDENTED = re.compile(r"\n\n((?:    \S.*\n)+)")
 COMPOSITES, DESIGN = Page("docs/composites.md"), Page("docs/design.md")
 
 
+@cache
+def other_sources() -> list[str]:
+    """The sources of tests that may run the programs of pages."""
+    own = {"test_blocks.py", "test_pages.py"}
+    files = [p for p in (ROOT / "tests").rglob("*.py") if p.name not in own]
+    # Only this one of the file that is for all pages: its programs follow one another.
+    saved = inspect.getsource(saved_test)
+    return [*(p.read_text(encoding="utf-8") for p in files), saved.replace("SAVED", "saved.md")]
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_every_program_is_run_somewhere(path: str) -> None:
-    text = (ROOT / path).read_text(encoding="utf-8")
-    kinds = set(re.findall(r"^```(\S*)\n.*?^```$", text, re.DOTALL | re.MULTILINE))
+    page = (ROOT / path).read_text(encoding="utf-8")
+    kinds = set(re.findall(r"^```(\S*)\n.*?^```$", page, re.DOTALL | re.MULTILINE))
     assert kinds <= NO_PROGRAM | {"python", "sh", "{code-cell}", "{toctree}"}, kinds
-    if "```python\n" not in text and "{code-cell}" not in text:
+    if "```python\n" not in page and "{code-cell}" not in page:
         assert path not in PROGRAMS
-        assert path not in ELSEWHERE
-    elif path not in PROGRAMS:
-        test, name = ELSEWHERE[path]
-        assert name in (ROOT / "tests" / test).read_text(encoding="utf-8")
+    elif path not in PROGRAMS and path not in HERE:
+        name = re.compile(rf"\b{Path(path).stem}\.(md|html)\b")
+        assert any(name.search(text) for text in other_sources())
 
 
 def test_what_is_indented_is_named() -> None:
@@ -106,12 +108,15 @@ def test_the_commands_of_a_page(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "cache"))
     for line in commands(path):
-        name, *given = re.sub(r"\b(opencl|vulkan)\b", "cpu_ref --device 1", line).split()
+        name, *given = shlex.split(re.sub(r"\b(opencl|vulkan)\b", "cpu_ref --device 1", line))
         assert name == "tflgpu", line
         if given[0] == "benchmark":
             pytest.importorskip("ai_edge_litert")
             given += ["--duration", "0.01", "--warm-up", "0.01", "--no-starts"]
             given = [word.replace("--all", "--backend=cpu_ref") for word in given]
+        if given[0] == "generate":
+            put_language_model(tmp_path)
+            given += ["--backend", "cpu_ref"]
         # The demo's operators all run on every device.
         assert not make_app()(given, standalone_mode=False), line
     made = {p.name for p in tmp_path.iterdir()}

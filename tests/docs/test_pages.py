@@ -22,7 +22,7 @@ from tflgpu.options import OTHER_NAMES, DelegateOptions, option_list
 from tflgpu.options.page import renewed
 from tflgpu.profiles import every
 
-from tests.docs.pages import ROOT, Page, put_model
+from tests.docs.pages import ROOT, Page, put_language_model, put_model
 from tests.interpreter.cache_models import language_model
 
 PATHS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
@@ -31,7 +31,7 @@ PATHS += sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 PROGRAMS = {
     "README.md": 2, "docs/accuracy.md": 2, "docs/async.md": 7, "docs/benchmark.md": 1,
     "docs/buffers.md": 4, "docs/check.md": 1, "docs/compiled_model.md": 2,
-    "docs/compatibility.md": 4, "docs/control_flow.md": 1, "docs/cpu.md": 4,
+    "docs/compatibility.md": 4, "docs/control_flow.md": 1, "docs/cpu.md": 4, "docs/generate.md": 1,
     "docs/interpreter.md": 2, "docs/litert.md": 4, "docs/memory.md": 3, "docs/options.md": 3,
     "docs/profile.md": 1, "docs/report.md": 2, "docs/task.md": 2,
     "docs/troubleshooting.md": 1,
@@ -47,6 +47,7 @@ PRINTED = {
     ("docs/compatibility.md", 3): (
         r"7 of 7 operators run on vulkan \(the GPU of my board, by its profile, f32\)"
     ),
+    ("docs/generate.md", 0): ".",
     ("docs/interpreter.md", 0): "7 of 7 operators run on",
     **{("docs/litert.md", number): "run on|all of it runs on" for number in (0, 1)},
 }
@@ -81,7 +82,10 @@ def test_a_program(
         pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     if "delegate_library" in page.programs[number] and sys.platform != "linux":
         pytest.skip("the library for LiteRT's load_delegate is only made on Linux")
-    if path == "docs/cpu.md":
+    if path == "docs/generate.md":
+        put_language_model(folder)
+        monkeypatch.setenv("TFLGPU_BACKEND", "cpu_ref")
+    elif path == "docs/cpu.md":
         monkeypatch.delenv("TFLGPU_CPU_BACKEND", raising=False)
     elif path == "docs/compatibility.md":
         # Whatever devices there are, the reference takes the shortest to open.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urldefrag
 
 import pytest
 import tflgpu
 from tflgpu.cli.app import COMMANDS
 
+from tests.cli.browser import Browser, chromium
 from tests.docs.pages import ROOT
 
 pytest.importorskip("myst_nb", reason="needs tflgpu[docs]")
@@ -58,3 +63,78 @@ def test_commands_have_their_options(site: Path) -> None:
     for name in COMMANDS:
         assert f">tflgpu {name}<" in page.replace('</span> <span class="pre">', " ")
     assert "--backend" in page
+
+
+class Links(HTMLParser):
+    """What a page names: where its links and pictures lead, and what links may lead to in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.anchors = {""}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value is not None:
+                self.targets.append(value)
+            elif name == "id" and value is not None:
+                self.anchors.add(value)
+
+
+def test_every_link_leads_somewhere(site: Path) -> None:
+    pages = {page: Links(page.read_text(encoding="utf-8")) for page in site.rglob("*.html")}
+    assert len(pages) > 30
+    dead = set()
+    for page, links in pages.items():
+        for target in links.targets:
+            if re.match(r"[a-z]+:|//", target):
+                continue
+            path, anchor = urldefrag(target.partition("?")[0])
+            file = (page.parent / unquote(path)).resolve() if path else page
+            known = pages[file].anchors if file in pages else {"", anchor}
+            if not file.exists() or unquote(anchor) not in known:
+                dead.add((page.relative_to(site).as_posix(), target))
+    assert not dead
+
+
+def test_the_race_has_plots_and_says_how_it_was_measured(site: Path) -> None:
+    race = json.loads((ROOT / "benchmarks/results/all_h200.json").read_text(encoding="utf-8"))
+    page = (site / "generated" / "race.html").read_text(encoding="utf-8")
+    plots = re.findall(r'<svg xmlns="[^"]*" width=.*?</svg>', page, re.DOTALL)
+    assert len(plots) == len(race["models"])
+    for plot, contestants in zip(plots, race["models"].values(), strict=True):
+        assert plot.count("<rect") >= 3
+        assert f"{contestants[0]['median_ms']:.3f} ms" in plot
+    assert race["started"][:10] in page
+    assert all(version in page for version in race["versions"].values())
+
+
+def test_reports_and_pictures_are_shown(site: Path) -> None:
+    page = (site / "generated" / "shown.html").read_text(encoding="utf-8")
+    frames = re.findall(r'<iframe src="([^"]*)"', page)
+    texts = [(site / "generated" / frame).read_text(encoding="utf-8") for frame in frames]
+    assert len(texts) == 3
+    assert "Where the time goes" in texts[0]
+    assert "<svg" in texts[0]
+    assert "agrees with" in texts[1]
+    assert "Adreno 740" in texts[2]
+    names = re.findall(r'<img[^>]*src="([^"]*)"', page)
+    pictures = [site / "generated" / name for name in names if "/_images/" in name]
+    assert len(pictures) == 3
+    assert all(picture.stat().st_size > 500 for picture in pictures)
+
+
+def test_a_browser_finds_a_page(site: Path, tmp_path: Path) -> None:
+    chromium()
+    browser = Browser(tmp_path / "chromium")
+    try:
+        browser.open(f"{site.as_uri()}/search.html?q=accuracy_guard")
+        first = browser.wait_for("document.querySelector('ul.search li a')?.href")
+        assert first.startswith(site.as_uri())
+        browser.evaluate("document.querySelector('ul.search li a').click()")
+        heading = browser.wait_for("document.querySelector('article h1')?.innerText")
+        assert heading
+        assert "accuracy_guard" in browser.evaluate("document.body.innerText")
+    finally:
+        browser.close()

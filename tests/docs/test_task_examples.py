@@ -152,3 +152,18 @@ def test_the_container_starts_the_server_as_it_is_called() -> None:
     assert flags
     assert all(flag in usage for flag in flags)
     assert "/health" in text
+
+
+def test_the_dockerfile_is_well_formed() -> None:
+    """Its instructions are Docker's, and what RUN runs is shell; nothing is built."""
+    text = (EXAMPLES / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    lines = [n for n in text.replace("\\\n", " ").splitlines() if n and not n.startswith("#")]
+    instructions = [line.partition(" ")[::2] for line in lines]
+    known = {"FROM", "RUN", "COPY", "ENV", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT"}
+    assert {name for name, _ in instructions} <= known
+    assert instructions[0][0] == "FROM"
+    assert instructions[-1][0] == "ENTRYPOINT"
+    shell = [rest for name, rest in instructions if name == "RUN"]
+    assert len(shell) >= 3
+    for script in shell:
+        subprocess.run(["sh", "-n", "-c", script], check=True, timeout=60)

@@ -3,6 +3,7 @@ with one import changed; the same answers, and on the device where they say so."
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LABELS = ["nothing", "red", "green", "blue"]
 
+#: TensorFlow's own label_image.py, where there is one.
+ORIGINAL = os.environ.get("LABEL_IMAGE")
 #: The edits that the scripts speak of.
 IMPORT = (
     "from ai_edge_litert.interpreter import Interpreter",
@@ -111,6 +114,37 @@ def test_label_image(
     assert [line.split()[1] for line in lines] == ["green", "nothing", "blue"]
     assert float(lines[0].split()[0]) == pytest.approx((250 - 127.5) / 127.5, abs=0.02)
     assert said["one argument"] == said["one import"] == lines
+
+
+@pytest.mark.parametrize("quantized", [False, True], ids=["float", "uint8"])
+def test_the_original_label_image(
+    quantized: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    loads: list[int],
+) -> None:
+    """TensorFlow's own script, of which only the import is another. It is not part of this."""
+    image = pytest.importorskip("PIL.Image", reason="needs tflgpu[image]")
+    if ORIGINAL is None:
+        pytest.skip("LABEL_IMAGE names no tensorflow/lite/examples/python/label_image.py")
+    text = Path(ORIGINAL).read_text(encoding="utf-8")
+    old = "import tensorflow as tf\n"
+    assert text.count(old) == 1
+    new = "import types, tflgpu.interpreter\ntf = types.SimpleNamespace(lite=tflgpu.interpreter)\n"
+    (tmp_path / "m.tflite").write_bytes(classifier(quantized))
+    (tmp_path / "labels.txt").write_text("\n".join([*LABELS, "none"]), encoding="utf-8")
+    pixels = np.zeros((12, 10, 3), np.uint8) + np.array([20, 250, 90], np.uint8)
+    image.fromarray(pixels).save(tmp_path / "green.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        sys, "argv", ["label_image.py", "-m", "m.tflite", "-l", "labels.txt", "-i", "green.png"]
+    )
+    exec(compile(text.replace(old, new), "label_image.py", "exec"), {"__name__": "__main__"})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines[:2]] == ["green", "nothing"]
+    assert lines[-1].startswith("time: ")
+    assert sum(loads) > 0
 
 
 def sum_and_product() -> bytes:

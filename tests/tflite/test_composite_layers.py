@@ -93,15 +93,19 @@ def bounded(b: int, m: int, n: int, k: int) -> Made:
     return body, [made]
 
 
-def cache(tokens: int, size: int, width: int, *, value_axis: int = 3, ring: bool = False) -> Made:
-    """As litert-torch's; of a ring by products with the rows of an identity."""
+def cache(
+    tokens: int, size: int, width: int, *, value_axis: int = 3, ring: bool = False,
+    reads: bool = True,
+) -> Made:  # fmt: skip
+    """As litert-torch's; of a ring by products with the rows of an identity. Since 0.10 it reads
+    nothing of the numbers."""
     body = Body()
     new = [body.given((1, 2, tokens, width)) for _ in range(2)]
     numbers = body.given((1, 1, 1, 7), I32)
     shapes = [(1, 2, size, width), (1, 2, width, size) if value_axis == 3 else (1, 2, size, width)]
     caches = [body.given(shape) for shape in shapes]
     starts = [body.given((4,), I32) for _ in range(2)]
-    zero = nothing_of(body, numbers)
+    zero = nothing_of(body, numbers) if reads else body.const(0.0)
     results = []
     for x, old, start, axis in zip(new, caches, starts, (2, value_axis), strict=True):
         update = body.same("ADD", x, zero)
@@ -159,6 +163,7 @@ CASES: dict[str, Any] = {
     "bounded": ("odml.runtime_bmm", BOUND, bounded(3, 1, 13, 6), "BATCH_MATMUL", 1),
     "cache": ("odml.cache_update", CACHE, cache(3, 7, 5), "CACHE_UPDATE", 2),
     "cache_alike": ("odml.cache_update", CACHE, cache(1, 7, 8, value_axis=2), "CACHE_UPDATE", 2),
+    "cache_unread": ("odml.cache_update", CACHE, cache(3, 7, 5, reads=False), "CACHE_UPDATE", 2),
     "ring": ("odml.cache_update", RING, cache(3, 7, 5, ring=True), "CACHE_UPDATE", 2),
 }  # fmt: skip
 
@@ -183,7 +188,7 @@ def test_one_op_gives_what_litert_gives(name: str) -> None:
     arrays = numbers(content)
     if name.startswith("cache"):  # along the axis of the tokens only
         arrays[-2][3] = 0
-        arrays[-1][2 if name == "cache" else 3] = 0
+        arrays[-1][3 if name == "cache_alike" else 2] = 0
     found, report = here(content, arrays)
     assert became(report) == [(op, "")]
     assert report.dispatches == kernels
@@ -301,15 +306,16 @@ def attention(
 
 def transposed(
     b: int, t: int, s: int, n: int, h: int, *, dtype: DType = DType.F32, cap: float = 0.0,
-    fill: float = -10000.0, params: bool = True,
+    fill: float = -10000.0, params: bool = True, reads: bool = True,
 ) -> tuple[Body, list[int]]:  # fmt: skip
     """As litert-torch's of caches: heads first, the values' tokens last, a tensor of whole numbers
-    of which nothing is made."""
+    of which nothing is made, or that nothing reads (since 0.10)."""
     body = Body()
     q, k, v = body.given((b, n, t, h)), body.given((b, n, s, h)), body.given((b, n, h, s))
     mask = body.given((b, 1, t, s), dtype)
-    if params:
-        numbers = body.op("CAST", [body.given((1, 1, 1, 7), DType.I32)], (1, 1, 1, 7))
+    given = body.given((1, 1, 1, 7), DType.I32) if params else -1
+    if params and reads:
+        numbers = body.op("CAST", [given], (1, 1, 1, 7))
         axes = body.ints(0, 1, 2, 3)
         nothing = body.same("MUL", body.op("SUM", [numbers, axes], ()), body.const(0.0))
         q = body.same("ADD", q, nothing)
@@ -327,6 +333,11 @@ ATTENTION_CASES: dict[str, Any] = {
     "causal": (SDPA, {}, attention(1, 5, 5, causal=True)),
     "cap": (SDPA, {"scale": 0.3, "logit_cap": 2.0}, attention(scale=0.3, cap=2.0)),
     "bool": (SDPA, SCALE, attention(1, mask=(1, 1, 3, 7), dtype=DType.BOOL, scale=0.3)),
+    "cache_unread": (
+        TRANSPOSED,
+        {"k_ts_idx": 2, "v_ts_idx": 3, "from_cache_update": True, "is_causal": True},
+        transposed(2, 3, 13, 3, 6, reads=False),
+    ),
     "cache": (TRANSPOSED, {"k_ts_idx": 2, "v_ts_idx": 3}, transposed(2, 1, 13, 3, 6)),
     "cache_bool": (TRANSPOSED, {"softcap": 3.0},
                    transposed(1, 2, 9, 2, 4, dtype=DType.BOOL, cap=3.0, fill=-3.4028235e38)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -341,8 +342,8 @@ def test_texts(tmp_path: Path) -> None:
         made("good")
 
 
-def test_pieces_of_words() -> None:
-    """BERT: three inputs from one text, by the metadata's tokenizer."""
+def with_tokenizer(kind: str, field: str, name: str, content: bytes) -> bytes:
+    """A model of BERT's three inputs, with a file behind it that the tokenizer names."""
     names = ("ids", "mask", "segment_ids")
     tensors = [TensorSpec(n, (1, 8), DType.I32) for n in names]
     tensors += [TensorSpec(f"{n}_out", (1, 8)) for n in names]
@@ -350,21 +351,61 @@ def test_pieces_of_words() -> None:
         OperatorSpec("CAST", {"in_data_type": 2, "out_data_type": 0}, (i,), (i + 3,))
         for i in range(3)
     ]
-    spec = ModelSpec(tensors, casts, (0, 1, 2), (3, 4, 5))
-    vocabulary = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nplay\n##ing\nthe\n!\n##s"
-    content = with_metadata(
-        spec,
+    return with_metadata(
+        ModelSpec(tensors, casts, (0, 1, 2), (3, 4, 5)),
         [{"name": n} for n in names],
         [],
-        {"vocab.txt": vocabulary},
-        subgraph={"input_process_units": [unit("BertTokenizerOptions",
-                                               vocab_file=[file("vocab.txt", 5)])]},
-    )  # fmt: skip
+        {name: content},
+        subgraph={"input_process_units": [unit(kind, **{field: [file(name, 5)]})]},
+    )
+
+
+def test_pieces_of_words() -> None:
+    """BERT: three inputs from one text, by the metadata's tokenizer."""
+    vocabulary = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nplay\n##ing\nthe\n!\n##s"
+    content = with_tokenizer("BertTokenizerOptions", "vocab_file", "vocab.txt", vocabulary)
     with tflgpu.Task(content, **CPU) as made:
         arrays = made("Playing the pl\u00e2ys x!").arrays
     assert [a.tolist()[0] for a in arrays.values()] == [
         [2, 4, 5, 6, 4, 8, 1, 3], [1] * 8, [0] * 8,
     ]  # fmt: skip
+
+
+def with_pieces(model: bytes) -> bytes:
+    return with_tokenizer("SentencePieceTokenizerOptions", "model", "text.model", model)
+
+
+def test_sentence_pieces() -> None:
+    pieces = pytest.importorskip("sentencepiece", reason="needs tflgpu[text]")
+    written = io.BytesIO()
+    pieces.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the film was good", "a bad film", "the play was bad"] * 9),
+        model_writer=written, user_defined_symbols=["[CLS]", "[SEP]"], pad_id=5,
+        vocab_size=40, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    own = pieces.SentencePieceProcessor(model_proto=written.getvalue())
+    with tflgpu.Task(with_pieces(written.getvalue()), **CPU) as made:
+        ids, mask, segments = (a.tolist()[0] for a in made("the film").arrays.values())
+        expected = [own.piece_to_id("[CLS]"), *own.encode("the film"), own.piece_to_id("[SEP]")]
+        assert len(expected) < 8
+        assert ids == expected + [5] * (8 - len(expected))
+        assert mask == [1] * len(expected) + [0] * (8 - len(expected))
+        assert segments == [0] * 8
+        (ids, *_) = (a.tolist()[0] for a in made("the film " * 9).arrays.values())
+        assert ids[-1] == own.piece_to_id("[SEP]")
+    damaged = "SentencePiece model behind the file is damaged"
+    with (
+        tflgpu.Task(with_pieces(b"none"), **CPU) as made,
+        pytest.raises(InputError, match=damaged),
+    ):
+        made("the film")
+
+
+def test_without_sentencepiece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    missing = r"pip install tflgpu\[text\]"
+    with tflgpu.Task(with_pieces(b""), **CPU) as made, pytest.raises(InputError, match=missing):
+        made("the film")
 
 
 def test_patterns_that_never_end_are_refused() -> None:

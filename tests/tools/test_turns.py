@@ -133,4 +133,4 @@ def test_other_errors_have_their_types(clock: Clock) -> None:
 def test_differences_are_the_largest(clock: Clock) -> None:
     (racer,) = raced(Fake("a", clock, [0.01]), duration=0.1, warm_up=0.1)
     expected = [[np.float32(0)], [np.float32(2)], [np.float32(5)]]
-    assert racer.difference(expected).max_abs == 1
+    assert racer.gap(expected).max_abs == 1

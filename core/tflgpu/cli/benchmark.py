@@ -136,15 +136,11 @@ def show(found: Benchmark) -> None:
     _show_memory([m for m in timed if m.report is not None])
     _show_energy(timed)
     for m in found.measurements:
-        console.say(f"{_name(m)}: {m.note or m.failure}")
+        console.say(f"{m.name}: {m.note or m.failure}")
         for warning in m.warnings:
-            console.warn(f"{_name(m)}: {warning}")
+            console.warn(f"{m.name}: {warning}")
     for note in found.notes:
         console.say(note)
-
-
-def _name(measurement: Measurement) -> str:
-    return f"{measurement.runtime} {measurement.precision}".strip()
 
 
 def _show_latency(found: Benchmark, timed: Sequence[Measurement]) -> None:
@@ -166,11 +162,11 @@ def _show_latency(found: Benchmark, timed: Sequence[Measurement]) -> None:
         assert m.rate is not None
         times = (t.min, t.p50, t.p95, t.p99, t.mean, t.deviation)
         table.add_row(
-            _name(m),
+            m.name,
             *(f"{time:.3f}" for time in times),
             f"{m.rate:.1f}",
             f"{m.rate / base:.2f}x" if len(timed) > 1 else "",
-            "" if m.error is None or m.runtime == _BASE else f"{m.error.relative_l2:.1e}",
+            "" if m.error is None or m.runtime == _BASE else f"{m.error.rms:.1e}",
         )
     console.show(table)
 
@@ -184,7 +180,7 @@ def _show_stages(timed: Sequence[Measurement]) -> None:
         assert s is not None
         told = (s.inputs, s.invoke, s.device, s.copies.upload, s.copies.download, s.outputs)
         table.add_row(
-            _name(m),
+            m.name,
             *(_NOT_TOLD if ms is None else f"{ms:.3f}" for ms in told),
             *(_NOT_TOLD if n is None else f"{n:,}" for n in (s.to_device, s.to_host)),
         )
@@ -192,7 +188,7 @@ def _show_stages(timed: Sequence[Measurement]) -> None:
         console.show(table)
     for m in timed:
         if m.stages is not None and m.stages.copies.reason:
-            console.say(f"{_name(m)}: {m.stages.copies.reason}")
+            console.say(f"{m.name}: {m.stages.copies.reason}")
 
 
 def _show_memory(timed: Sequence[Measurement]) -> None:
@@ -221,7 +217,7 @@ def _show_memory(timed: Sequence[Measurement]) -> None:
         if use is not None:
             bytes_ = [f"{n:,}" for n in (use.arena, use.weights, use.staging)]
         dispatches = _NOT_TOLD if m.dispatches is None else str(m.dispatches)
-        table.add_row(_name(m), *times, *bytes_, host, dispatches)
+        table.add_row(m.name, *times, *bytes_, host, dispatches)
     if timed:
         console.show(table)
 
@@ -235,7 +231,7 @@ def _show_energy(timed: Sequence[Measurement]) -> None:
         reasons |= dict.fromkeys(m.energy.reasons)
         if m.energy.gpu is not None or m.energy.cpu is not None:
             told = (m.energy.gpu, m.energy.cpu)
-            table.add_row(_name(m), *(_NOT_TOLD if j is None else f"{j:.4g}" for j in told))
+            table.add_row(m.name, *(_NOT_TOLD if j is None else f"{j:.4g}" for j in told))
     if table.rows:
         console.show(table)
     for reason in reasons:

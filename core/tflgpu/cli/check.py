@@ -101,7 +101,7 @@ def check(
             find_layer=layer,
         )
     if html is not None:
-        _write(html, result.to_html())
+        console.write(html, result.to_html())
     if as_json:
         console.show_json(result.to_dict())
     else:
@@ -180,10 +180,3 @@ def _archive(path: Path, details: Any) -> Mapping[int, Array]:
     if set(found) != set(names):
         raise InputError(f"{path} has arrays {', '.join(found)}, not the inputs {', '.join(names)}")
     return {names[name]: array for name, array in found.items()}
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error}") from error

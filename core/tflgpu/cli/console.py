@@ -23,6 +23,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from tflgpu.errors import InputError
+
 #: Control characters but for the ends of lines and tabs.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: Exit codes: 0 fine, 1 a result is wrong, 2 an error (click's own code for a wrong call too).
@@ -173,6 +175,19 @@ def _fold_all_if_narrow(made: Table) -> None:
     if needed + _LEAST * len(made.columns) > out().width:
         for column in whole:
             column.no_wrap = False
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that was asked for.
+
+    Raises:
+        InputError: it cannot be.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error}") from error
+    err().print(f"wrote {path}", markup=False)
 
 
 def show_json(value: Any) -> None:

@@ -21,6 +21,7 @@ from tflgpu.options import CPU
 from tflgpu.plugins.registry import registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+from tflgpu.tools.check_outputs import gap_of
 
 WRONG = 1
 _LEAST_ACCURACY = 0.95
@@ -101,14 +102,17 @@ def _save(digits: Digits, folder: Path) -> None:
         images.mkdir(parents=True, exist_ok=True)
         (folder / "model.tflite").write_bytes(digits.model)
         for digit in range(10):
-            at = int(np.flatnonzero(digits.labels == digit)[0])
-            np.save(images / f"digit_{digit}.npy", digits.images[at])
+            image = digits.images[np.flatnonzero(digits.labels == digit)[0]]
+            np.save(images / f"digit_{digit}.npy", image)
         for name, ends in (("first", ("image", "features")), ("second", ("features", "result"))):
             (folder / f"{name}.tflite").write_bytes(_adding(*ends))
         _picture(digits, folder / "digit.png")
     except OSError as error:
         raise InputError(f"cannot write into {folder}: {error}") from error
-    console.say(f"{folder / 'model.tflite'}, {images}: 10 images of 1 x 8 x 8 x 1, 0 to 1")
+    console.say(
+        f"{folder / 'model.tflite'}, {images}: 10 images of 1 x 8 x 8 x 1, 0 to 1; digit.png takes "
+        "--mean 0 --std 255"
+    )
 
 
 def _adding(source: str, result: str) -> bytes:
@@ -175,8 +179,8 @@ def _accuracy(result: _Result, digits: Digits) -> float:
 
 def _gap(result: _Result, reference: _Result) -> float:
     count = min(len(result.probabilities), len(reference.probabilities))
-    gaps = np.abs(result.probabilities[:count] - reference.probabilities[:count])
-    return float(np.where(np.isnan(gaps), np.inf, gaps).max(initial=0.0))
+    gap = gap_of(result.probabilities[:count], reference.probabilities[:count])
+    return float("inf") if gap.lost else gap.max_abs
 
 
 def _judge(result: _Result, reference: _Result, digits: Digits) -> str:

@@ -32,14 +32,14 @@ from tflgpu.compiler.references import reference_support
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import report_of
 from tflgpu.compiler.report_rows import notes
+from tflgpu.compiler.report_values import OperatorReport, Place
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import OptionError
-from tflgpu.ir.graph import Graph, Node
+from tflgpu.ir.graph import Graph
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.options import CPU as CPU_ONLY
 from tflgpu.options import DelegateOptions, numerics_of
 from tflgpu.plugins.registry import registry
-from tflgpu.profiles.delegation import Delegation
 from tflgpu.profiles.report import judged as by_profile
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
@@ -48,8 +48,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tools.metadata import metadata
 from tflgpu.tools.metadata_values import ModelMetadata
 
-#: Where an operator goes, which part of the device's it is in, and why it is not on the device.
-_Places = Mapping[int, tuple[str, int | None, str]]
+_PLACES = {Place.DEVICE: DEVICE, Place.CPU: CPU, Place.FOLDED: FOLDED}
 
 
 def inspect(
@@ -92,11 +91,13 @@ def inspect(
         if profile is None
         else _by_profile(file, profile, numerics)
     )
-    on, note, known = judged.on, judged.note, judged.notes
+    report, note = judged.report, judged.note
+    known = () if profile is None else report.choice
+    on = f"{report.backend} ({report.device}, {report.precision})"
+    if profile is not None and report.backend == profile.strip().lower():  # another delegate's
+        on = f"the rules of {report.device}"
     meta = metadata(str(model))
     rows = _rows(main, judged)
-    if judged.report is not None:
-        rows = _estimated(rows, judged.report)
     totals = {k: n for k in PLACES if (n := sum(r.where == k for r in rows))}
     counted = ", ".join(f"{n} {k}" for k, n in totals.items()) or "none"
     judged_by = f"{len(rows)} operators judged by {on}: {counted}"
@@ -123,7 +124,7 @@ def inspect(
     _show_tensors(file, number, model, judged.shapes, meta)
     show_rows(rows)
     # A stand-in for a device is not chosen by options, and its times are of no real device.
-    for line in () if judged.report is None or note else notes(judged.report):
+    for line in () if profile is not None or note else notes(report):
         console.say(line)
     if note:
         console.warn(note)
@@ -139,22 +140,15 @@ class _Judged:
     """A model as it would be delegated.
 
     Attributes:
-        where: Of the operators that are left, by their index in the file.
-        on: What judged it.
+        report: Where its operators go.
+        elsewhere: Operators that the host runs or nothing does, by index: the place, and why.
         note: What to warn of.
-        notes: What to know of a profile.
-        integers, in_floats: As `Compiled` has them.
-        report: With estimated times; None for a profile, of whose times nothing is known.
         shapes: Of tensors, as they were inferred.
     """
 
-    where: _Places
-    on: str
+    report: DelegationReport
+    elsewhere: Mapping[int, tuple[str, str]] = attrs.field(factory=dict)
     note: str = ""
-    notes: tuple[str, ...] = ()
-    integers: frozenset[int] = frozenset()
-    in_floats: Mapping[int, str] = attrs.field(factory=dict)
-    report: DelegationReport | None = None
     shapes: Shapes = attrs.field(factory=dict)
 
 
@@ -182,11 +176,7 @@ def _by_device(
         opened = delegate.provider.opened
         assert opened is not None
         report = opened.signed(report_of(graph, compiled))
-        judged = delegate.device
-        assert judged is not None
-        on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"
-    where, shapes = _where(graph, compiled), _shapes(graph)
-    return _Judged(where, on, note, (), compiled.integers, compiled.in_floats, report, shapes)
+    return _Judged(report, _elsewhere(compiled), note, _shapes(graph))
 
 
 def _shapes(graph: Graph) -> Shapes:
@@ -200,73 +190,40 @@ def _by_profile(file: ModelFile, profile: str, numerics: str | None) -> _Judged:
         else DelegateOptions(quantized_numerics=numerics_of("--numerics", numerics))
     )
     found = by_profile(file, profile, options)
-    report = found.report
-    if found.delegation is not None:
-        where = _delegated(found.delegation)
-        return _Judged(where, f"the rules of {report.device}", notes=report.choice)
-    assert found.graph is not None
-    assert found.compiled is not None
-    compiled = found.compiled
-    on = f"{report.backend} ({report.device}, {report.precision})"
-    return _Judged(
-        _where(found.graph, compiled),
-        on,
-        "",
-        report.choice,
-        compiled.integers,
-        compiled.in_floats,
-        shapes=_shapes(found.graph),
-    )
+    if found.graph is None or found.compiled is None:
+        return _Judged(found.report)
+    return _Judged(found.report, _elsewhere(found.compiled), shapes=_shapes(found.graph))
 
 
-def _delegated(found: Delegation) -> _Places:
-    places: dict[int, tuple[str, int | None, str]] = {
-        index: (CPU, None, why) for index, why in found.reasons.items()
-    }
-    for number, part in enumerate(found.parts):
-        places.update((index, (DEVICE, number, "")) for index in part)
-    return places
-
-
-def _where(graph: Graph, parts: Compiled) -> _Places:
-    """Where each operator goes, by its index in the file, for those that are left."""
+def _elsewhere(compiled: Compiled) -> dict[int, tuple[str, str]]:
     ops = registry().ops()
-    found: dict[int, tuple[str, int | None, str]] = {}
-    for number, part in enumerate(parts.delegated):
-        for node in part.nodes:
-            found.update((origin, (DEVICE, number, "")) for origin in node.origins)
-    nowhere = {
-        id(n): no.reason
-        for n in _on_cpu(parts)
-        if not isinstance(n.attrs, ForeignOp) and (no := reference_support(n, ops))
-    }
-    reasons = {o: r.reason for r in parts.refusals for o in r.origins}
-    for node in _on_cpu(parts):
-        for origin in node.origins:
-            if isinstance(node.attrs, UnknownOp) and node.attrs.host:
-                found[origin] = (HOST, None, nowhere.get(id(node), node.attrs.reason))
-            elif id(node) in nowhere:
-                found[origin] = (NOWHERE, None, nowhere[id(node)])
-            else:
-                found[origin] = (CPU, None, reasons.get(origin, ""))
+    found = {}
+    for node in (n for part in compiled.parts if not part.delegated for n in part.nodes):
+        no = None if isinstance(node.attrs, ForeignOp) else reference_support(node, ops)
+        if isinstance(node.attrs, UnknownOp) and node.attrs.host:
+            place = HOST, node.attrs.reason if no is None else no.reason
+        elif no is not None:
+            place = NOWHERE, no.reason
+        else:
+            continue
+        found.update(dict.fromkeys(node.origins, place))
     return found
 
 
-def _on_cpu(parts: Compiled) -> list[Node]:
-    return [n for p in parts.parts if not p.delegated for n in p.nodes]
-
-
 def _rows(main: SubgraphInfo, judged: _Judged) -> Sequence[Row]:
-    tensors = main.tensors
+    tensors, report = main.tensors, judged.report
+    in_floats = {left.node: left.reason for left in report.in_floats}
+    known = {row.node: row for row in report.operators}
 
     def shown(indices: Sequence[int]) -> tuple[str, ...]:
         return tuple("-" if i < 0 else brief(tensors[i], judged.shapes) for i in indices)
 
     rows = []
     for o in main.operators:
-        place, part, reason = judged.where.get(o.index, (FOLDED, None, ""))
-        left = judged.in_floats.get(o.index, "")
-        numerics = "integers" if o.index in judged.integers else "floats" if left else ""
+        # Operators on constants have no row in a report.
+        found = known.get(o.index) or OperatorReport(o.index, o.name, place=Place.FOLDED)
+        left = in_floats.get(o.index, "")
+        where, reason = judged.elsewhere.get(o.index, (_PLACES[found.place], found.reason))
         rows.append(
             Row(
                 o.index,
@@ -274,30 +231,17 @@ def _rows(main: SubgraphInfo, judged: _Judged) -> Sequence[Row]:
                 o.version,
                 shown(o.inputs),
                 shown(o.outputs),
-                place,
-                part,
+                where,
+                found.partition,
                 reason,
-                numerics,
+                "integers" if o.index in report.integers else "floats" if left else "",
                 left,
+                found.code.value if found.code is not None and reason else "",
+                found.seconds,
+                found.gain,
             )
         )
     return rows
-
-
-def _estimated(rows: Sequence[Row], report: DelegationReport) -> Sequence[Row]:
-    """The table with kinds of reasons and with times; operators on constants have none."""
-    known = {o.node: o for o in report.operators}
-    return [
-        attrs.evolve(
-            row,
-            code=o.code.value if o.code is not None and row.reason else "",
-            seconds=o.seconds,
-            gain=o.gain,
-        )
-        if (o := known.get(row.index)) is not None
-        else row
-        for row in rows
-    ]
 
 
 def _tensor_json(main: SubgraphInfo, index: int) -> dict[str, Any]:

@@ -167,12 +167,9 @@ class RunJob:
         """Inputs and outputs of the last run, item by item where it was of several."""
         if self.batch == 1:
             return [self.arrays], [[*outputs]]
-        parts = {i: np.split(a, self.batch) for i, a in self.arrays.items()}
-        each = [np.split(a, self.batch) for a in outputs]
-        count = range(self.batch)
-        return [{i: p[n] for i, p in parts.items()} for n in count], [
-            [p[n] for p in each] for n in count
-        ]
+        inputs = zip(*(np.split(a, self.batch) for a in self.arrays.values()), strict=True)
+        made = zip(*(np.split(a, self.batch) for a in outputs), strict=True)
+        return [dict(zip(self.arrays, one, strict=True)) for one in inputs], [[*o] for o in made]
 
     def _run(self, arrays: dict[int, Array]) -> list[Array]:
         for detail in self.interpreter.get_input_details():

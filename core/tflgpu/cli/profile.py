@@ -87,12 +87,12 @@ def profile(
         with console.working("profiling"):
             found = interpreter.profile(runs)
     if html is not None:
-        _write(html, to_html(found, model.name))
+        console.write(html, to_html(found, model.name))
     if trace is not None:
-        _write(trace, json.dumps(to_trace(found), allow_nan=False))
+        console.write(trace, json.dumps(to_trace(found), allow_nan=False))
     if node_data is not None:
         graph = read_model(str(model)).main.name
-        _write(node_data, json.dumps(to_node_data(found, graph), allow_nan=False))
+        console.write(node_data, json.dumps(to_node_data(found, graph), allow_nan=False))
     if as_json:
         console.show_json(to_dict(found))
         return
@@ -100,11 +100,3 @@ def profile(
         console.say(line)
     for table in tables(found, None if every else top):
         console.show(rich_table(table))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error}") from error
-    console.err().print(f"wrote {path}", markup=False)

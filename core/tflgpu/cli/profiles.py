@@ -63,8 +63,8 @@ def show_profiles() -> None:
     console.show(table)
     for number, source in enumerate(sources, 1):
         console.say(f"{number:2} {source}")
-    for name, gpu in phones().items():
-        console.say(f"{name} is {gpu}")
+    for name, (gpu, source) in phones().items():
+        console.say(f"{name} is {gpu}: {source}")
     console.say("tflgpu inspect MODEL --as NAME says what would be delegated there, and why not")
 
 

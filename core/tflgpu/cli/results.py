@@ -124,11 +124,12 @@ class ResultPrinter:
         console.say(f"{len(times)} runs{failed}; {float(np.median(times)):.3f} ms, median of a run")
         self._show_device(job.interpreter.report)
 
-    def save_arrays(self, names: Sequence[str], outputs: Sequence[Array]) -> None:
+    def save_arrays(self, details: Sequence[Any], outputs: Sequence[Array]) -> None:
         """Save outputs as .npy files, as the model stores them."""
         assert self.output is not None
         try:
-            for i, (name, array) in enumerate(zip(names, outputs, strict=True)):
+            for i, (detail, array) in enumerate(zip(details, outputs, strict=True)):
+                name = str(detail["name"])
                 path = self.output / f"{i}_{re.sub(r'[^A-Za-z0-9._-]+', '_', name)[:80]}.npy"
                 np.save(path, plain(name, array), allow_pickle=False)
                 self._say_saved(path)

@@ -153,10 +153,9 @@ def run(
             outputs = job.first()
             times = job.times if quiet else _time_runs(job, runs or _RUNS)
             results.show_one(job, outputs, times)
-            names = [str(each["name"]) for each in interpreter.get_output_details()]
             report = interpreter.report
-    if output is not None:
-        results.save_arrays(names, outputs)
+            if output is not None:
+                results.save_arrays(interpreter.get_output_details(), outputs)
     if compare:
         with console.working("comparing"):
             found = compared(str(model), *job.items(outputs), report)

@@ -10,6 +10,7 @@ reader's, whose place is where the reader reads, and whose result is a value.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 
@@ -53,7 +54,8 @@ class Inlined:
             return k.let(k.cast(low.made, compute), "made"), low.took_channel
 
         layout = Layout(value.shape, LayoutKind.C4, compute)
-        return ComputedView(k, None, layout, compute, made.shape, compute_at)  # type: ignore[arg-type]
+        nowhere: Any = None
+        return ComputedView(k, nowhere, layout, compute, made.shape, compute_at)
 
 
 #: Row-major position, slice, and the one channel that is needed, if it is one -> the vector, and
@@ -178,7 +180,8 @@ class _InLoad(Lowering):
         compute = self.compute_of(made)
         layout = Layout(made.shape, LayoutKind.C4, compute)
         links = self._links(k) if index == 0 else ()
-        return _Result(k, None, layout, compute, links, into=self._take)  # type: ignore[arg-type]
+        nowhere: Any = None
+        return _Result(k, nowhere, layout, compute, links, into=self._take)
 
     def dispatch_groups(self, k: Builder, groups: Size3) -> None:
         pass  # it is the reader's

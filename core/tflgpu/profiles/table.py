@@ -41,9 +41,10 @@ def every() -> tuple[Profile, ...]:
 
 
 @cache
-def phones() -> Mapping[str, str]:
-    """The profile of the GPU that a phone or board has, by the phone's name."""
-    return dict(_read("devices.toml")["phones"])
+def phones() -> Mapping[str, tuple[str, str]]:
+    """The profile of the GPU that a phone or board has, and where that is said, by the phone's
+    name."""
+    return {name: (gpu, source) for name, (gpu, source) in _read("devices.toml")["phones"].items()}
 
 
 def get(name: str) -> Profile:
@@ -54,7 +55,7 @@ def get(name: str) -> Profile:
     """
     known = {profile.name: profile for profile in every()}
     name = name.strip().lower()
-    found = known.get(phones().get(name, name))
+    found = known.get(phones().get(name, (name,))[0])
     if found is None:
         meant = did_you_mean(name, [*known, *phones()])
         raise OptionError(f"there is no profile {name!r}{meant}; there are {', '.join(known)}")

@@ -283,7 +283,7 @@ def _measurement(
         rate=racer.count * settings.items / racer.seconds,
         stages=stages,
         first=None if racer.first is None else 1e3 * racer.first,
-        error=racer.difference(expected) if expected else None,
+        error=racer.gap(expected) if expected else None,
         warnings=warnings,
         times=tuple(1e3 * t for t in racer.times),
     )

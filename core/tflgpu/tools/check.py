@@ -9,6 +9,7 @@ precision, whichever is more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import attrs
@@ -235,9 +236,8 @@ class _Judge:
                 spread = _gaps([o[number] for o in others[0]], expected, quantization)
             limit = self._limit(kind, spread, number, expected)
             why = self._why(kind, gap, limit, number, ours, right)
-            shape = tuple(int(size) for size in expected[0].shape)
-            dtype = str(np.dtype(end["dtype"]))
-            found.append(OutputCheck(str(end["name"]), dtype, shape, kind, gap, spread, limit, why))
+            said = str(end["name"]), str(np.dtype(end["dtype"])), tuple(expected[0].shape)
+            found.append(OutputCheck(*said, kind, gap, spread, limit, why))
         return tuple(found)
 
     def wrong(self, content: bytes, samples: Sequence[Sample]) -> Any:
@@ -324,10 +324,8 @@ class _Judge:
 def _gaps(
     outputs: Sequence[Array], expected: Sequence[Array], quantization: tuple[float, int]
 ) -> Gap:
-    merged = Gap()
-    for output, other in zip(outputs, expected, strict=True):
-        merged = merged.merged(gap_of(output, other, quantization))
-    return merged
+    pairs = zip(outputs, expected, strict=True)
+    return reduce(Gap.merged, (gap_of(*pair, quantization) for pair in pairs), Gap())
 
 
 def _error(output: OutputCheck) -> float:

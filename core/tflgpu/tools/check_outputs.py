@@ -38,20 +38,14 @@ class OutputKind(enum.Enum):
 
 def kind_of(array: Array) -> OutputKind:
     """The kind of an output, by its shape and type."""
-    if array.dtype.kind not in "fc":
-        if array.dtype.itemsize == 1 and array.dtype.kind in "iu":
-            return OutputKind.VALUES if array.ndim != 2 else _of_floats(array)
+    shape, is_byte = array.shape, array.dtype in (np.dtype(np.int8), np.dtype(np.uint8))
+    if array.dtype.kind not in "fc" and not is_byte:
         return OutputKind.WHOLE
-    return _of_floats(array)
-
-
-def _of_floats(array: Array) -> OutputKind:
-    shape = array.shape
-    if len(shape) >= 2 and array.size == shape[-1] >= _CLASSES:
+    is_row = len(shape) == 2 or (len(shape) > 2 and not is_byte)
+    if is_row and array.size == shape[-1] >= _CLASSES:
         return OutputKind.SCORES
-    if len(shape) == 4 and min(shape[1:3]) >= _PIXELS and shape[3] <= 2 * _CLASSES + 2:
-        return OutputKind.MASK
-    return OutputKind.VALUES
+    is_picture = len(shape) == 4 and not is_byte and min(shape[1:3]) >= _PIXELS
+    return OutputKind.MASK if is_picture and shape[3] <= 2 * _CLASSES + 2 else OutputKind.VALUES
 
 
 @attrs.frozen

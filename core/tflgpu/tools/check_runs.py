@@ -36,24 +36,13 @@ def references(
             found[name] = outputs
     if not found:
         try:
-            found[NUMPY] = run_all(content, samples, [], cpu_backend=REFERENCES)
+            with Interpreter(None, content, [], cpu_backend=REFERENCES) as interpreter:
+                found[NUMPY] = run_samples(interpreter, samples)
         except TflgpuError as error:
             notes.append(f"{NUMPY}: {error}")
             why = "; ".join(notes)
             raise UnsupportedError(f"there is nothing to compare with: {why}") from error
     return found, notes
-
-
-def run_all(
-    content: bytes, samples: Sequence[Sample], delegates: Any, **more: Any
-) -> list[list[Array]]:
-    """The outputs of tflgpu's interpreter, sample by sample.
-
-    Raises:
-        TflgpuError: as `Interpreter`.
-    """
-    with Interpreter(None, content, delegates, **more) as interpreter:
-        return run_samples(interpreter, samples)
 
 
 def run_samples(interpreter: Any, samples: Sequence[Sample]) -> list[list[Array]]:

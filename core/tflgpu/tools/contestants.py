@@ -280,7 +280,8 @@ class LiteRTGpu:
         details = [outputs[n] for n in signature["outputs"]]
         self._specs = [(tuple(d["shape"]), np.dtype(d["dtype"])) for d in details]
         # Signatures may name outputs in another order than the graph.
-        self._order = _output_order(path, [int(d["index"]) for d in details])
+        indices = [int(d["index"]) for d in details]
+        self._order = [indices.index(i) for i in read_model(str(path)).main.outputs]
 
     def put(self, inputs: Inputs) -> None:
         """Copy arrays into the inputs, by position."""
@@ -304,11 +305,6 @@ class LiteRTGpu:
         for buffer in (*self._inputs, *self._outputs):
             buffer.destroy()
         self._model.close()
-
-
-def _output_order(path: Path, indices: Sequence[int]) -> list[int]:
-    """Positions in ``indices`` of the graph's outputs, in the graph's order."""
-    return [indices.index(i) for i in read_model(str(path)).main.outputs]
 
 
 def litert_gpu(precision: str) -> Contestant:

@@ -58,17 +58,15 @@ def copy_times(
     except TflgpuError as error:
         return CopyTimes(reason=str(error))
     low, middle, high = np.quantile(plain, (0.25, 0.5, 0.75))
-    found: list[float | None] = []
-    reasons: dict[str, None] = {}
+    found: dict[str, float | None] = {}
+    reasons: list[str] = []
     for name, times, nbytes in zip(("upload", "download"), less, copied, strict=True):
-        saved = middle - float(np.median(times))
-        told = saved > high - low and nbytes > 0
-        found.append(1e3 * float(saved) if told else None)
-        if not nbytes:
-            reasons[f"{name}: nothing is copied"] = None
-        elif not told:
-            reasons[f"{name}: less than the runs differ by ({1e3 * (high - low):.3f} ms)"] = None
-    return CopyTimes(found[0], found[1], "; ".join(reasons))
+        saved = 1e3 * float(middle - np.median(times))
+        found[name] = saved if nbytes and saved > 1e3 * (high - low) else None
+        if found[name] is None:
+            noise = f"less than the runs differ by ({1e3 * (high - low):.3f} ms)"
+            reasons.append(f"{name}: {noise if nbytes else 'nothing is copied'}")
+    return CopyTimes(**found, reason="; ".join(reasons))
 
 
 def _times(

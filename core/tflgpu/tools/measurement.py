@@ -11,8 +11,8 @@ import attrs
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.memory_use import MemoryUse
+from tflgpu.tools.check_outputs import Gap
 from tflgpu.tools.copy_times import CopyTimes
-from tflgpu.tools.difference import Difference
 from tflgpu.tools.energy import Energy
 from tflgpu.tools.spread import LatencySpread
 from tflgpu.tools.start import StartTimes
@@ -83,7 +83,7 @@ class Measurement:
     kept: StartTimes | None = None
     memory: MemoryUse | None = None
     dispatches: int | None = None
-    error: Difference | None = None
+    error: Gap | None = None
     energy: Energy | None = None
     warnings: tuple[str, ...] = ()
     report: DelegationReport | None = attrs.field(default=None, repr=False)
@@ -93,12 +93,16 @@ class Measurement:
         """As plain values, without the times of single calls and the report."""
         return attrs.asdict(self, filter=lambda a, _: a.name not in {"report", "times"})
 
+    @property
+    def name(self) -> str:
+        """The runtime and the precision."""
+        return f"{self.runtime} {self.precision}".strip()
+
     def __str__(self) -> str:
-        name = f"{self.runtime} {self.precision}".strip()
         if self.latency is None:
-            return f"{name}: {self.failure}"
+            return f"{self.name}: {self.failure}"
         return (
-            f"{name}: {self.latency.p50:.3f} ms (p95 {self.latency.p95:.3f}), "
+            f"{self.name}: {self.latency.p50:.3f} ms (p95 {self.latency.p95:.3f}), "
             f"{self.rate:.1f} items/s"
         )
 

@@ -31,7 +31,13 @@ from tflgpu.tools.picture import (
 )
 from tflgpu.tools.port import ModelPort, ports_of
 from tflgpu.tools.sound import Sound, is_sound, read_sound, resampled, window_length, windows
-from tflgpu.tools.words import Vocabulary, text_arrays, tokenizer_of, vocabulary_of
+from tflgpu.tools.words import (
+    Vocabulary,
+    sentence_pieces,
+    text_arrays,
+    tokenizer_of,
+    vocabulary_of,
+)
 
 Path_ = str | os.PathLike[str]
 Numbers_ = float | Sequence[float]
@@ -285,8 +291,7 @@ class Recipe:
             return {port.index: np.array([text.encode()], object).reshape((1,) * len(port.shape))}
         if self._words is None:
             self._words = self._vocabulary(port)
-        several = self._words.kind == "bert"
-        return text_arrays(text, self.inputs if several else [port], self._words)
+        return text_arrays(text, self.inputs if self._words.is_framed else [port], self._words)
 
     def _vocabulary(self, port: ModelPort) -> Vocabulary:
         said = tokenizer_of(self.metadata)
@@ -299,10 +304,12 @@ class Recipe:
                 "the model's vocabulary (--vocabulary FILE, Task(vocabulary=...)), or a .npy file "
                 "of numbers"
             )
-        if said.kind == "sentencepiece" or not said.vocabulary:
+        if said.kind == "sentencepiece" and said.model:
+            return sentence_pieces(self.metadata.read(said.model[0]))
+        if not said.vocabulary:
             raise InputError(
-                f"texts for this model are cut by {said.kind}, which is not done here; give a "
-                ".npy file of the numbers"
+                f"texts for this model are cut by {said.kind}, and no file behind it says how; "
+                "give a .npy file of the numbers"
             )
         lines = reader.lines_of(self.metadata.read(said.vocabulary[0]))
         return vocabulary_of(lines, said.kind, said.pattern)

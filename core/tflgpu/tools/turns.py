@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import attrs
@@ -15,8 +15,8 @@ import numpy as np
 from tflgpu.errors import TflgpuError
 from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
+from tflgpu.tools.check_outputs import Gap, gap_of
 from tflgpu.tools.contestants import Contestant, Inputs, OnTflgpu, OpenedRuntime
-from tflgpu.tools.difference import Difference, difference
 from tflgpu.tools.runs import random_inputs
 
 #: Sets of inputs that are used in turn, so that no contestant sees the same bytes twice in a row.
@@ -158,14 +158,14 @@ class Racer:
             self.calls = max(_FEWEST, min(settings.block, int(settings.duration / took)))
         self.times, self.steps, self.seconds, self.count, self.spent = [], [], 0.0, 0, 0.0
 
-    def difference(self, expected: Sequence[Sequence[Array]]) -> Difference:
-        """The largest differences of its outputs from those."""
-        gaps = [
-            difference(ours, theirs)
+    def gap(self, expected: Sequence[Sequence[Array]]) -> Gap:
+        """The largest difference of its outputs from those, of whole numbers as they are stored."""
+        gaps = (
+            gap_of(ours, theirs, (1.0 if ours.dtype.kind in "iu" else 0.0, 0))
             for one, other in zip(self.outputs, expected, strict=True)
             for ours, theirs in zip(one, other, strict=True)
-        ]
-        return Difference(max(g.max_abs for g in gaps), max(g.relative_l2 for g in gaps))
+        )
+        return reduce(Gap.merged, gaps, Gap())
 
     def close(self) -> None:
         """Release it."""

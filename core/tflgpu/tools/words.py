@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from attrs import frozen
@@ -17,16 +17,24 @@ from tflgpu.tools.port import ModelPort
 #: Between words, where nothing else is said.
 _BETWEEN = r"[^\w\']+"
 _START, _PAD, _UNKNOWN = "<START>", "<PAD>", "<UNKNOWN>"
+_MARKS = ("[CLS]", "[SEP]", "[PAD]")
 _LONGEST = 200  # characters of a word that is looked for in pieces
 
 
 @frozen
 class Vocabulary:
-    """Words and their numbers, and how a text is cut into words: "regex" or "bert"."""
+    """Words and their numbers, and how a text is cut into words: "regex", "bert", or
+    "sentencepiece" by ``pieces``, a function from a text to numbers."""
 
     numbers: Mapping[str, int]
     kind: str = "regex"
     pattern: str = _BETWEEN
+    pieces: Callable[[str], list[int]] | None = None
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether a text's numbers lie between [CLS] and [SEP], as BERT's models take them."""
+        return self.kind != "regex"
 
 
 def vocabulary_of(lines: Sequence[str], kind: str = "", pattern: str = "") -> Vocabulary:
@@ -52,6 +60,28 @@ def vocabulary_of(lines: Sequence[str], kind: str = "", pattern: str = "") -> Vo
     return Vocabulary(numbers, kind or ("bert" if "[CLS]" in numbers else "regex"), pattern)
 
 
+def sentence_pieces(model: bytes) -> Vocabulary:
+    """Of a SentencePiece model.
+
+    Raises:
+        InputError: the package is not installed, or it does not read the model.
+    """
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError:
+        raise InputError(
+            "texts for this model are cut by SentencePiece, which is not installed: "
+            "`pip install tflgpu[text]`; or give a .npy file of the numbers"
+        ) from None
+    try:
+        made = SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"the SentencePiece model behind the file is damaged: {error}") from error
+    marks = {name: made.piece_to_id(name) for name in _MARKS}
+    known = {name: number for name, number in marks.items() if number != made.unk_id()}
+    return Vocabulary({"[PAD]": max(made.pad_id(), 0), **known}, "sentencepiece", "", made.encode)
+
+
 def tokenizer_of(metadata: ModelMetadata | None) -> Tokenizer | None:
     """The tokenizer that metadata have for the model or its first input with one."""
     if metadata is None:
@@ -74,12 +104,12 @@ def text_arrays(text: str, ports: Sequence[ModelPort], words: Vocabulary) -> dic
                 f"input {port.name} ({port.dtype}{list(port.open_shape)}) takes no words"
             )
         open_size = port.open_shape[1] == -1
-        ids = _bert(text, words) if words.kind == "bert" else _plain(text, words)
+        ids = _framed(text, words) if words.is_framed else _plain(text, words)
         size = max(len(ids), 1) if open_size else port.shape[1]
-        if words.kind == "bert" and len(ids) > size:
+        if words.is_framed and len(ids) > size:
             ids = [*ids[: size - 1], ids[-1]]
         ids = ids[:size]
-        pad = words.numbers.get("[PAD]" if words.kind == "bert" else _PAD, 0)
+        pad = words.numbers.get("[PAD]" if words.is_framed else _PAD, 0)
         name = f"{port.said.name} {port.name}".lower()
         if "mask" in name:
             row = [1] * len(ids) + [0] * (size - len(ids))
@@ -99,15 +129,21 @@ def _plain(text: str, words: Vocabulary) -> list[int]:
     return start + [known.get(part, known.get(part.lower(), unknown)) for part in parts]
 
 
-def _bert(text: str, words: Vocabulary) -> list[int]:
+def _framed(text: str, words: Vocabulary) -> list[int]:
     known = words.numbers
+    found = _bert(text, known) if words.pieces is None else words.pieces(text)
+    begin, end = ([known[mark]] if mark in known else [] for mark in ("[CLS]", "[SEP]"))
+    return [*begin, *found, *end]
+
+
+def _bert(text: str, known: Mapping[str, int]) -> list[int]:
     unknown = known.get("[UNK]", 0)
     plain = unicodedata.normalize("NFD", text.lower())
     plain = "".join(c for c in plain if unicodedata.category(c) != "Mn")
     found: list[int] = []
     for word in re.findall(r"\w+|[^\w\s]", plain.replace("_", " _ ")):
         found += _pieces(word, known) or [unknown]
-    return [known.get("[CLS]", unknown), *found, known.get("[SEP]", unknown)]
+    return found
 
 
 def _pieces(word: str, known: Mapping[str, int]) -> list[int]:
