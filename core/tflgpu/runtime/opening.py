@@ -229,6 +229,8 @@ def _opened(
     else:
         session = _loaded(wanted, compiled, target, provider, loader, report)
         session.not_kept = {given: why for _, given in keeping}
+    if preserve_all:  # results of constants, which reading the file has computed
+        session.keep_constants(graph)
     return _told(session, provider)
 
 

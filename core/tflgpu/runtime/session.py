@@ -149,6 +149,12 @@ class Session(Stateful, Holder):
                 self._arrays[value.id] = home
         return moves
 
+    def keep_constants(self, graph: Graph) -> None:
+        """Let constants of the graph be read that no run has to do with."""
+        for value in graph.values.values():
+            if value.data is not None:
+                self._arrays.setdefault(value.id, value.data)
+
     @property
     def arrays(self) -> Mapping[int, Array]:
         """Host arrays by value id, at the same address until `close` or `take_over`, which makes
