@@ -163,6 +163,7 @@ USES: dict[str, Callable[[Interpreter], Any]] = {
     "get_signature_runner": lambda i: i.get_signature_runner(),
     "keeps_state": lambda i: i.keeps_state,
     "report": lambda i: i.report,
+    "delegation_report": lambda i: i.delegation_report("serving_default"),
     "bind_input": lambda i: i.bind_input(0, X),
     "bind_output": lambda i: i.bind_output(3, X),
     "bind_buffer_to_tensor": lambda i: i.bind_buffer_to_tensor(X, 0),
