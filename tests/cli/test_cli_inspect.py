@@ -224,6 +224,7 @@ def test_a_file_that_is_not_there(tflgpu: Tflgpu, tmp_path: Path) -> None:
 def test_memory(tflgpu: Tflgpu, scale: Path) -> None:
     found = json.loads(tflgpu("inspect", scale, *INTERPRETER, "--memory", "--json").stdout)
     (line,) = found["devices"]
+    assert found["file_bytes"] == scale.stat().st_size
     assert line["total"] == {
         "arena": 0, "weights": 16, "staging": 24, "buffers": 0, "total": 40,
     }  # fmt: skip
@@ -232,6 +233,7 @@ def test_memory(tflgpu: Tflgpu, scale: Path) -> None:
     (row,) = [line.split() for line in table.splitlines() if line.startswith("cpu_ref")]
     assert row[-7:] == ["1", "1", "0", "0", "16", "24", "40"]
     every = tflgpu("inspect", scale, "--memory").stdout
+    assert f"The file has {scale.stat().st_size:,} bytes" in every
     assert "runs operators itself" in every
     assert tflgpu("inspect", scale, "--memory", "--as", "adreno-740").exit_code != 0
 

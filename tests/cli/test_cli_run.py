@@ -234,7 +234,7 @@ class TestCompare:
     def test_without_litert(
         self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+        monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
         result = tflgpu("run", scale, *CPU, "--compare")
         assert result.exit_code == 0
         assert "LiteRT (XNNPACK): ai-edge-litert is not installed" in result.stderr

@@ -15,7 +15,7 @@ from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.quant import Quantization
-from tflgpu.ir.stored_reals import StoredReals
+from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.kernels.gemm import Problem, build_gemm
@@ -27,6 +27,7 @@ from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.base import Activation, Padding
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
+from tflgpu.tflite.constants import pack
 
 Build = Callable[[Lowering, Problem], None]
 
@@ -85,7 +86,7 @@ def _run(
     graph.add_node("CONV_2D", attributes, inputs, [result])
 
     def write(low: Lowering) -> None:
-        build(low, conv_problem(low).on_device(low.caps))
+        build(low, conv_problem(low))
 
     rule = KernelRule("CONV_2D", "test", write, rank=1000)
     caps = attrs.evolve(
@@ -118,6 +119,32 @@ def test_a_product_of_whole_numbers_is_scaled_at_its_end(
     assert types == [np.dtype(np.int8), np.dtype(np.float32)]
     half = precision is Precision.F16
     Tolerance.accumulate(taps * taps * inner, half=half).check(found, expected)
+
+
+@pytest.mark.parametrize("in_nibbles", [False, True])
+@pytest.mark.parametrize("size", [4, 8, 32])
+@pytest.mark.parametrize("name", BUILDS)
+def test_blocks_have_scales_of_their_own(
+    device: Device, name: str, size: int, in_nibbles: bool
+) -> None:
+    side, inner, outer = 2, 64, 13
+    rng = np.random.default_rng(2)
+    numbers = rng.integers(-8, 8, (outer, 1, 1, inner)).astype(np.int8)
+    scales = rng.uniform(1e-2, 1, (outer, 1, 1, inner // size)).astype(np.float16)
+    stored = numbers
+    if in_nibbles:
+        packed = np.frombuffer(pack(numbers, DType.I4), np.uint8)
+        stored = packed.reshape(outer, 1, 1, inner // 2)
+    reals = StoredReals(stored, BlockScales(scales, size), in_nibbles)
+    want = numbers.reshape(*scales.shape, size) * scales.astype(np.float32)[..., None]
+    np.testing.assert_array_equal(reals.whole(), want.reshape(numbers.shape))
+    assert reals.largest() == np.abs(want).max()
+    precision = Precision.F16 if name == "matrix" else Precision.F32
+    shape = (side, inner, outer, 1)
+    types, found, expected = _run(device, BUILDS[name], shape, reals, precision)
+    assert types[0] == np.dtype(np.int8) and types[1] in (np.float16, np.float32)
+    half = precision is Precision.F16
+    Tolerance.accumulate(inner, half=half).check(found, expected)
 
 
 @pytest.mark.parametrize(

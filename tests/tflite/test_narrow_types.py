@@ -246,15 +246,35 @@ def test_products_are_of_the_real_numbers(name: str, where: str) -> None:
     content, real = PRODUCTS[name]
     x = RNG.uniform(-1, 1, (3, 32)).astype(np.float32)
     found = run_here(content, where, x)
-    # Kernels for weights by channel may make 8-bit numbers of the activations, as LiteRT's do: each
-    # is off by half a step then, times its weight.
+    # Kernels may make 8-bit numbers of the activations, as LiteRT's do: each is off by half a step
+    # then, times its weight.
     step = np.abs(x).max(1) / 127
-    rounds = name in ("i4", "i2")
+    rounds = name in ("i4", "i2", "i4 blocks")
     off = step[:, None] / 2 * np.abs(real).sum(1) if rounds else np.zeros((3, 5))
     assert (np.abs(found - x @ real.T) <= off + 1e-5 * (1 + np.abs(found))).all()
     if where == "cpu_ref" and name not in WRONG_IN_LITERT:
         wanted = run(litert.Interpreter(model_content=content), x)
         assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(("depth", "block"), [(32, 16), (64, 32), (96, 32), (128, 64), (64, 64)])
+@pytest.mark.parametrize("where", ["cpu_ref", "device"])
+def test_rows_beside_blocks_are_rounded_as_litert_does(depth: int, block: int, where: str) -> None:
+    """From blocks of 32 on XNNPACK takes them, with their scales in bf16."""
+    rng = np.random.default_rng(depth + block)
+    w = rng.integers(-8, 8, (8, depth)).astype(np.int8)
+    scale = rng.uniform(0.1, 0.2, (8, depth // block)).astype(np.float16)
+    content = small_model(
+        {
+            "x": (3, depth),
+            "w": tensor_of((8, depth), WEIGHTS_I4, w, blockwise=Blockwise(3, -1, block)),
+            "y": (3, 8), "s": scale,
+        },
+        ("y = FULLY_CONNECTED(x, w, -)", {}, {"version": 7}), inputs="x", outputs="y",
+    )  # fmt: skip
+    x = rng.uniform(-1, 1, (3, depth)).astype(np.float32)
+    wanted = run(litert.Interpreter(model_content=content), x)
+    np.testing.assert_allclose(run_here(content, where, x), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [I2, WEIGHTS_I4])

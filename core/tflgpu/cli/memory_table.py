@@ -37,7 +37,8 @@ def show_memory(
     """
     lines = _asked(model, backend, device, numerics) if device or backend else _all(model, numerics)
     if as_json:
-        console.show_json({"model": str(model), "devices": [_as_json(line) for line in lines]})
+        file = {"model": str(model), "file_bytes": model.stat().st_size}
+        console.show_json(file | {"devices": [_as_json(line) for line in lines]})
         return
     made = console.table(
         f"{model}: bytes of device memory",
@@ -58,7 +59,10 @@ def show_memory(
         precision = "" if known is None else known.precision
         made.add_row(line.info.backend, line.info.name, precision, *cells, line.problem)
     console.show(made)
-    console.say("Weights are there once for all models on a device that have equal ones")
+    console.say(
+        f"The file has {model.stat().st_size:,} bytes. Weights are there once for all models on a "
+        "device that have equal ones"
+    )
 
 
 def _asked(

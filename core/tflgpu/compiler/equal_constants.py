@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tflgpu.compiler.constants import Numbers
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.stored_reals import StoredReals
+from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.lowering.weights import Weights
 
 Bytes = npt.NDArray[np.uint8]
@@ -40,7 +40,8 @@ def key_of(numbers: Numbers) -> Key:
         _, sample, _ = key_of(_stored(numbers))
         reals = numbers.contents
         scale = reals.quantization if isinstance(reals, StoredReals) else None
-        how = (reals.shape, scale, numbers.taps, numbers.dtype.str)
+        scales = flat(scale.scales).data if isinstance(scale, BlockScales) else repr(scale).encode()
+        how = (reals.shape, hashlib.sha256(scales).digest(), numbers.taps, numbers.dtype.str)
         return numbers.nbytes, hashlib.sha256(sample + repr(how).encode()).digest(), False
     data = flat(numbers)
     if data.nbytes <= _SMALL:

@@ -14,11 +14,42 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.quant import Quantization
 from tflgpu.values import frozen
 
-#: Smaller constants are expanded at once: that costs less than to ask twice.
-_SMALL = 1 << 16
+#: Constants of fewer elements are expanded at once: that costs less than to ask twice.
+LARGE = 1 << 12
+
+#: Rows that are looked at together.
+_ROWS = 64
 
 #: Of f16's bits: all but the sign; the least that is not finite.
 _MAGNITUDE_F16, _INFINITY_F16 = 0x7FFF, 0x7C00
+
+
+@frozen(eq=False)
+class BlockScales:
+    """Scales of blocks along the last axis.
+
+    Attributes:
+        scales: One a block, of shape [..., blocks]; f16 or f32.
+        size: Elements of a block.
+    """
+
+    scales: Array
+    size: int
+
+    def dequantize(self, stored: Array) -> Array:
+        """The real values of whole numbers, as f32 of the same shape."""
+        blocks = stored.reshape(*self.scales.shape, self.size).astype(np.float32)
+        blocks *= self.scales.astype(np.float32)[..., np.newaxis]
+        return blocks.reshape(stored.shape)
+
+    def rows(self, start: int, stop: int) -> BlockScales:
+        """Those of some indices of the first axis."""
+        return BlockScales(self.scales[start:stop], self.size)
+
+    def largest(self, stored: Array) -> float:
+        """The largest magnitude of the real values of whole numbers."""
+        sizes = np.abs(stored.reshape(*self.scales.shape, self.size).astype(np.int16)).max(-1)
+        return float(np.max(sizes * np.abs(self.scales.astype(np.float32)), initial=0.0))
 
 
 @frozen(eq=False)
@@ -28,15 +59,19 @@ class StoredReals:
     Attributes:
         numbers: f16, or the whole numbers of ``quantization``; of any shape.
         quantization: How whole numbers become real ones; None for f16.
+        in_nibbles: Whether ``numbers`` are bytes with two whole numbers each, neighbours of the
+            last axis, the first in the lower bits.
     """
 
     numbers: Array
-    quantization: Quantization | None = None
+    quantization: Quantization | BlockScales | None = None
+    in_nibbles: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Their shape."""
-        return self.numbers.shape
+        *outer, inner = self.numbers.shape
+        return (*outer, inner * 2) if self.in_nibbles else self.numbers.shape
 
     @property
     def dtype(self) -> np.dtype[np.float32]:
@@ -52,15 +87,17 @@ class StoredReals:
         """All of them, as a new array of f32."""
         if self.quantization is None:
             return self.numbers.astype(np.float32)
-        return self.quantization.dequantize(self.numbers)
+        return self.quantization.dequantize(self._whole_numbers())
 
     def rows(self, start: int, stop: int) -> Array:
         """Those at some indices of the first axis, as a new array of f32."""
         quantization = self.quantization
-        if quantization is not None and quantization.per_axis and quantization.axis == 0:
+        if isinstance(quantization, BlockScales):
+            quantization = quantization.rows(start, stop)
+        elif quantization is not None and quantization.per_axis and quantization.axis == 0:
             scale, zero = quantization.scale[start:stop], quantization.zero_point[start:stop]
             quantization = attrs.evolve(quantization, scale=scale, zero_point=zero)
-        return StoredReals(self.numbers[start:stop], quantization).whole()
+        return StoredReals(self.numbers[start:stop], quantization, self.in_nibbles).whole()
 
     def largest(self) -> float | None:
         """The largest magnitude; None where some are not finite, and where only all of them
@@ -70,6 +107,13 @@ class StoredReals:
             found = float(np.array(bits, np.uint16).view(np.float16))
             return found if bits < _INFINITY_F16 else None
         numbers, quantization = self.numbers, self.quantization
+        if isinstance(quantization, BlockScales):
+            return max(
+                quantization.rows(start, start + _ROWS).largest(
+                    self._whole_numbers(start, start + _ROWS)
+                )
+                for start in range(0, len(numbers), _ROWS)
+            )
         if quantization.per_axis and quantization.axis:
             return None
         if quantization.per_axis:
@@ -80,6 +124,16 @@ class StoredReals:
         largest = max(float(np.max(np.abs(quantization.dequantize(end)))) for end in ends)
         return largest if np.isfinite(largest) else None
 
+    def _whole_numbers(self, start: int = 0, stop: int | None = None) -> Array:
+        if not self.in_nibbles:
+            return self.numbers if stop is None else self.numbers[start:stop]
+        stored = self.numbers[start:stop]
+        pairs = np.empty((*stored.shape, 2), np.int8)
+        pairs[..., 0] = (stored << 4).view(np.int8)
+        pairs[..., 1] = stored.view(np.int8)
+        pairs >>= 4
+        return pairs.reshape(*stored.shape[:-1], -1)
+
 
 #: What a constant holds.
 Contents = Union[Array, StoredReals]
@@ -88,4 +142,4 @@ Contents = Union[Array, StoredReals]
 def stored_reals(numbers: Array, quantization: Quantization | None = None) -> Contents:
     """The f32 numbers that stored ones stand for: as they are stored, where they are many."""
     reals = StoredReals(numbers, quantization)
-    return reals if numbers.size >= _SMALL else reals.whole()
+    return reals if numbers.size >= LARGE else reals.whole()

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem
+from tflgpu.kernels.gemm import Bound, Problem, bind
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, KernelBuffer
-from tflgpu.language.types import Scalar
+from tflgpu.language.tree import Expr
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.view import ReadView, WriteView
@@ -34,24 +33,16 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: OutputBlock)
     """Write the kernel of a product and dispatch it."""
     k = low.kernel(name, _WORKGROUP)
     src = low.read(k, 0)
-    weights = low.weights(k, problem.weights)
-    bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
+    bound = bind(low, k, problem)
     out = low.write(k)
-    low.body(k, _write, problem.product, block, src, weights, bias, out)
+    low.body(k, _write, bound, block, src, out)
     columns = -(-problem.slices // block.columns)
     rows = -(-problem.pixels // block.rows)
     low.dispatch(k, (columns, rows, 1))
 
 
-def _write(
-    k: Builder,
-    problem: MatrixProduct,
-    block: OutputBlock,
-    src: ReadView,
-    weights: KernelBuffer,
-    bias: KernelBuffer,
-    out: WriteView,
-) -> None:
+def _write(k: Builder, bound: Bound, block: OutputBlock, src: ReadView, out: WriteView) -> None:
+    problem = bound.product
     column0 = k.let(k.global_id(0) * block.columns, "column")
     row0 = k.let(k.global_id(1) * block.rows, "row")
     guard(k, column0 < problem.slices, row0 < problem.pixels)
@@ -68,11 +59,11 @@ def _write(
 
     def add(q: Expr, sums: list[list[Variable]]) -> None:
         values = [k.let(gather(q), "x") for gather in gathers]
-        base = k.let(q * (4 * problem.slices), "w0")
+        step = bound.weights.step(k, q)
+        weights = [step(column) for column in safe_columns]
         for lane in range(4):
-            for j, column in enumerate(safe_columns):
-                at = base + lane * problem.slices + column
-                weight = k.let(k.load(weights, at, Scalar.F32), "w")
+            for j, lanes in enumerate(weights):
+                weight = k.let(lanes[lane], "w")
                 for i in range(block.rows):
                     k.fma_to(sums[i][j], values[i].lane(lane), weight)
 
@@ -91,7 +82,7 @@ def _write(
     for j in range(block.columns):
         column = column0 + j
         with k.if_(column < problem.slices):
-            end = problem.end(k, bias, column)
+            end = problem.end(k, bound.bias, column)
             for i in range(block.rows):
                 with k.if_(row0 + i < problem.pixels):
                     out.store(k.let(row0 + i, "at"), problem.first + column, end(sums[i][j]))

@@ -21,9 +21,9 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.stored_reals import Contents
 from tflgpu.kernels.sharing import items, maybe
+from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
 from tflgpu.kernels.tiles import Tile
 from tflgpu.language.builder import Builder
-from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.language.variables import Variable
@@ -62,7 +62,7 @@ class MatrixProduct:
     gather: Gather
     finish: Finish
     first: int
-    has_scales: bool
+    has_scales: bool = False
 
     def end(self, k: Builder, bias: KernelBuffer, column: Expr) -> Callable[[Expr], Expr]:
         """What becomes of sums of an output slice: they are scaled, where weights are whole
@@ -82,11 +82,10 @@ class Problem:
     channels: int
     depth: int  # q slices
     weights: Weights = attrs.field(eq=False)  # pack_weights
-    bias: Array = attrs.field(eq=False)  # pack_bias; scales behind it, where there are any
+    bias: Array = attrs.field(eq=False)  # pack_bias
     gather: Gather
     finish: Finish
     first: int = 0  # slice of the output that its results start at
-    has_scales: bool = False
 
     @property
     def slices(self) -> int:
@@ -97,25 +96,8 @@ class Problem:
     def product(self) -> MatrixProduct:
         """It without its operands."""
         return MatrixProduct(
-            self.pixels,
-            self.slices,
-            self.depth,
-            self.gather,
-            self.finish,
-            self.first,
-            self.has_scales,
+            self.pixels, self.slices, self.depth, self.gather, self.finish, self.first
         )
-
-    def on_device(self, caps: DeviceCaps) -> Problem:
-        """It with the weights in the form that a device has them: a file's 8-bit ones stay so on
-        one that stores bytes. Loads expand them to the whole numbers that they are, and the sum
-        of a channel is scaled once, at its end."""
-        found = self.weights.whole_numbers if caps.int8_storage else None
-        if found is None:
-            return self
-        numbers, scales = found
-        bias = np.concatenate([self.bias, pack_bias(scales, self.channels)])
-        return attrs.evolve(self, weights=numbers, bias=bias, has_scales=True)
 
     @property
     def ends_finite(self) -> bool:
@@ -124,33 +106,57 @@ class Problem:
         return self.weights.ends_within_f16
 
 
+@attrs.frozen
+class Bound:
+    """A product in a kernel: with the buffers of its constants.
+
+    Attributes:
+        product: As the kernel computes it.
+        weights: How it reads weights.
+        bias: By output slice, and behind it the scales of channels, where there are any.
+    """
+
+    product: MatrixProduct
+    weights: WeightReader
+    bias: KernelBuffer
+
+
+def bind(low: Lowering, k: Builder, problem: Problem) -> Bound:
+    """Bind the constants of a product to a kernel, in the form that the device has them."""
+    stored = StoredWeights.on(low.caps, problem.weights)
+    return bind_bias(low, k, problem, stored, stored.bind(low, k, problem.slices))
+
+
+def bind_bias(
+    low: Lowering, k: Builder, problem: Problem, stored: StoredWeights, weights: WeightReader
+) -> Bound:
+    """Bind what sums are scaled by and added to."""
+    bias, scales = problem.bias, stored.channel_scales
+    if scales is not None:
+        bias = np.concatenate([bias, pack_bias(scales, problem.channels)])
+    product = attrs.evolve(problem.product, has_scales=scales is not None)
+    return Bound(product, weights, low.weights(k, bias, "bias", scalar=Scalar.F32))
+
+
 def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
     """Write the kernel of a product and dispatch it."""
     k = low.kernel(name, (tile.cols, tile.rows, tile.split))
     src = low.read(k, 0)
-    weights = low.weights(k, problem.weights)
-    bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
+    bound = bind(low, k, problem)
     out = low.write(k)
     ragged = problem.depth % (tile.depth * tile.split) != 0
     masked = ragged and not problem.ends_finite
-    low.body(k, _write, problem.product, tile, src, weights, bias, out, masked)
+    low.body(k, _write, bound, tile, src, out, masked)
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
     low.dispatch_groups(k, groups)
 
 
 def _write(
-    k: Builder,
-    problem: MatrixProduct,
-    tile: Tile,
-    src: ReadView,
-    weights: KernelBuffer,
-    bias: KernelBuffer,
-    out: WriteView,
-    masked: bool,
+    k: Builder, bound: Bound, tile: Tile, src: ReadView, out: WriteView, masked: bool
 ) -> None:
     """The body; ``masked``: weights past the end of the sum have to be made zeros."""
-    lane = _Lane(k, tile)
-    stage = _Stage(k, tile, problem, lane, src, weights, masked)
+    problem, bias, lane = bound.product, bound.bias, _Lane(k, tile)
+    stage = _Stage(k, tile, problem, lane, src, bound.weights, masked)
     sums = [
         [k.var(k.f32(0.0, 4), "acc") for _ in range(tile.block_cols)]
         for _ in range(tile.block_rows)
@@ -198,7 +204,7 @@ class _Stage:
         problem: MatrixProduct,
         lane: _Lane,
         src: ReadView,
-        weights: KernelBuffer,
+        weights: WeightReader,
         masked: bool,
     ) -> None:
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
@@ -235,7 +241,7 @@ class _Stage:
             # operand: any finite weight will do for both.
             safe = k.min(row, limit - 1) if self._ragged_depth else row
             column = k.min(column, self.problem.slices - 1)
-            weight = k.load(self.weights, safe * self.problem.slices + column, Scalar.F32)
+            weight = self.weights.row(k, safe, column, Scalar.F32)
             if self._masked:
                 weight = k.select(row < limit, weight, k.f32(0.0, 4))
             k.set(reg, weight)

@@ -7,11 +7,10 @@ slices; its invocations divide the sum among them and add up.
 
 from __future__ import annotations
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem
+from tflgpu.kernels.gemm import Bound, Problem, bind
 from tflgpu.kernels.team import Teams
-from tflgpu.language.buffers import KernelBuffer
 from tflgpu.language.builder import Builder
-from tflgpu.language.types import F32x4, Scalar
+from tflgpu.language.types import F32x4
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView
@@ -27,22 +26,14 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     teams = Teams.of(low.caps, columns, shares)
     k = low.kernel(name, teams.workgroup)
     src = low.read(k, 0)
-    weights = low.weights(k, problem.weights)
-    bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
+    bound = bind(low, k, problem)
     out = low.write(k)
-    low.body(k, _write, problem.product, teams, src, weights, bias, out)
+    low.body(k, _write, bound, teams, src, out)
     low.dispatch_groups(k, (-(-problem.slices // columns), 1, 1))
 
 
-def _write(
-    k: Builder,
-    problem: MatrixProduct,
-    teams: Teams,
-    src: ReadView,
-    weights: KernelBuffer,
-    bias: KernelBuffer,
-    out: WriteView,
-) -> None:
+def _write(k: Builder, bound: Bound, teams: Teams, src: ReadView, out: WriteView) -> None:
+    problem = bound.product
     rows, columns, shares = problem.pixels, teams.columns, teams.lanes
     at = teams.member(k)
     column = k.let(k.group_id(0) * columns + at.column, "slice")
@@ -52,14 +43,13 @@ def _write(
     sums = [k.var(k.f32(0.0, 4), "acc") for _ in range(rows)]
     with k.loop(at.lane, problem.depth, shares, name="q") as q:
         values = [k.let(gather(q), "x") for gather in gathers]
-        base = k.let(q * (4 * problem.slices) + safe, "w0")
-        for i in range(4):
-            weight = k.let(k.load(weights, base + i * problem.slices, Scalar.F32), "w")
+        for i, found in enumerate(bound.weights.step(k, q)(safe)):
+            weight = k.let(found, "w")
             for row in range(rows):
                 k.fma_to(sums[row], values[row].lane(i), weight)
     rooms = [at.shared(F32x4) for _ in sums]
     at.combine(rooms, sums, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
     with k.if_(at.lane.eq(0) & (column < problem.slices)):
-        end = problem.end(k, bias, column)
+        end = problem.end(k, bound.bias, column)
         for row in range(rows):
             out.store(k.i32(row), problem.first + column, end(sums[row]))

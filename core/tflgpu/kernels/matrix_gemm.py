@@ -23,9 +23,10 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
+from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import Matrix, MatrixRole
@@ -64,16 +65,21 @@ def build_matrix_gemm(
     """Write the kernel of a product and dispatch it; for devices with ``caps.matrix_tiles``."""
     k = low.kernel(name, (tile.threads, 1, 1))
     src = low.read(k, 0)
-    weights = [
-        low.weights(k, part, f"weights{i}", scalar=None if problem.has_scales else Scalar.F16)
-        for i, part in enumerate(operands.weights)
-    ]
-    bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
+    stored = StoredWeights.on(low.caps, problem.weights)
+    if stored.weights is problem.weights:
+        halves = [
+            low.weights(k, part, f"weights{i}", scalar=Scalar.F16)
+            for i, part in enumerate(operands.weights)
+        ]
+        weights = [WeightReader(half, None, problem.slices) for half in halves]
+    else:
+        weights = [stored.bind(low, k, problem.slices)]
+    bound = bind_bias(low, k, problem, stored, weights[0])
     out = low.write(k)
     ragged = problem.depth % (tile.depth * tile.split) != 0
     masked = ragged and not problem.ends_finite
-    given = (src, tuple(weights), bias, out, operands.inputs, masked)
-    low.body(k, _write, problem.product, tile, *given)
+    given = (src, tuple(weights), bound.bias, out, operands.inputs, masked)
+    low.body(k, _write, bound.product, tile, *given)
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
     low.dispatch_groups(k, groups)
 
@@ -83,7 +89,7 @@ def _write(
     problem: MatrixProduct,
     tile: MatrixTile,
     src: ReadView,
-    weights: tuple[KernelBuffer, ...],
+    weights: tuple[WeightReader, ...],
     bias: KernelBuffer,
     out: WriteView,
     inputs: int,
@@ -167,7 +173,7 @@ class _Stage:
         problem: MatrixProduct,
         lane: _Lane,
         src: ReadView,
-        weights: tuple[KernelBuffer, ...],
+        weights: tuple[WeightReader, ...],
         inputs: int,
         masked: bool,
     ) -> None:
@@ -214,9 +220,9 @@ class _Stage:
             row = k.min(row, limit - 1) if ragged else row
             if self.problem.slices % tile.slices:
                 column = k.min(column, self.problem.slices - 1)
-            at = k.let(row * self.problem.slices + column, "wat")
+            row, column = k.let(row, "wrow"), k.let(column, "wcol")
             for regs, weights in zip(self._b_regs, self._weights, strict=True):
-                weight = k.load(weights, at, Scalar.F16)
+                weight = k.cast(weights.row(k, row, column, Scalar.F16), Scalar.F16)
                 if inside is not None:
                     weight = k.select(inside, weight, k.const(0.0, weight.type))
                 k.set(regs[i], weight)

@@ -73,7 +73,7 @@ class Family:
 
         def build_all(low: Lowering) -> None:
             for problem in self.problems(low):
-                build(low, problem.on_device(low.caps), f"{low.node.op.lower()}_{suffix}")
+                build(low, problem, f"{low.node.op.lower()}_{suffix}")
 
         def accepts(node: Node, site: Site) -> str | None:
             return self.accepts(node, site) or more(node, site)

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.stored_reals import Contents, StoredReals
+from tflgpu.ir.stored_reals import BlockScales, Contents, StoredReals
 
 #: The least number that rounds to an infinity in f16, half a step beyond the largest.
 _INFINITE_F16 = 65520.0
@@ -36,6 +36,25 @@ def spoiled_by_f16(numbers: Array) -> Array:
         (sizes >= _INFINITE_F16) | ((sizes > 0) & (sizes < _NORMAL_F16))
     )
     return found
+
+
+@attrs.frozen(eq=False)
+class WholeNumbers:
+    """Weights of a product, of which each is a whole number times a scale.
+
+    Attributes:
+        weights: The whole numbers, in a byte each.
+        scales: One an output, of shape [outputs], by which sums are multiplied at their end; or
+            [blocks, outputs].
+        block: How many inputs have a scale in common; 0 for all.
+        in_nibbles: Whether a byte has two of them, of neighbouring inputs, the first in the lower
+            bits.
+    """
+
+    weights: Weights
+    scales: Array
+    block: int = 0
+    in_nibbles: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -68,19 +87,26 @@ class Weights:
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
-    def whole_numbers(self) -> tuple[Weights, Array] | None:
-        """The 8-bit numbers that a file has for these, and the scale of each output, by which a
-        sum may be multiplied at its end; None where these are no such products."""
+    def whole_numbers(self) -> WholeNumbers | None:
+        """The whole numbers that a file has for these, where a product can be made of them."""
         stored = self.contents
-        if not isinstance(stored, StoredReals) or stored.numbers.dtype != np.int8:
+        if not isinstance(stored, StoredReals):
             return None
-        quantization = stored.quantization
-        if quantization is None or any(quantization.zero_point):
+        numbers, quantization = stored.numbers.view(), stored.quantization
+        if isinstance(quantization, BlockScales):
+            # Whole input slices have a scale, and bytes of two numbers are whole slices, too.
+            is_ragged = stored.in_nibbles and stored.shape[-1] % 8
+            if self.taps != 1 or quantization.size % 4 or is_ragged:
+                return None
+            in_bytes = Weights(numbers.view(np.int8), self.taps, np.dtype(np.int8))
+            by_block = quantization.scales.reshape(len(numbers), -1).T
+            return WholeNumbers(in_bytes, by_block, quantization.size, stored.in_nibbles)
+        if quantization is None or numbers.dtype != np.int8 or any(quantization.zero_point):
             return None
         if quantization.per_axis and quantization.axis:
             return None
         scales = np.broadcast_to(np.array(quantization.scale, np.float32), stored.shape[:1])
-        return Weights(stored.numbers, self.taps, stored.numbers.dtype), scales
+        return WholeNumbers(Weights(numbers, self.taps, numbers.dtype), scales)
 
     @property
     def is_from_file(self) -> bool:

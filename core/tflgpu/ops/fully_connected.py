@@ -36,7 +36,7 @@ from tflgpu.ops.facets import Filter, Spread, no_zeros
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
-from tflgpu.ops.quantized import Hybrid, InDigits, OnTheFly, Rounding
+from tflgpu.ops.quantized import Hybrid, InDigits, OnTheFly, Rounding, is_in_blocks
 
 
 @attrs.frozen
@@ -173,7 +173,8 @@ def _hybrid(node: Node) -> Hybrid:
     """A row of ``depth`` has a range of its own."""
     shape, weights = node.input(0).shape, node.input(1)
     depth, rounding = weights.shape[1], node.attrs.rounding
-    if weights.dtype is DType.I8 and weights.contents is not None and not _part_bytes(node):
+    whole = (weights.dtype is DType.I8 and weights.is_const) or is_in_blocks(weights)
+    if whole and not _part_bytes(node):
         rounding = Rounding.EVEN  # XNNPACK takes it, and looks at no option
     if shape and shape[-1] == depth:
         return Hybrid((OnTheFly((len(shape) - 1,), rounding),))

@@ -23,6 +23,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.values import frozen
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})
@@ -39,6 +40,12 @@ def is_divisor(scale: float) -> bool:
 def is_quantized(value: Value) -> bool:
     """Whether a tensor holds 8- or 16-bit numbers that stand for real ones."""
     return value.quant is not None and value.dtype in _STORED
+
+
+def is_in_blocks(value: Value | None) -> bool:
+    """Whether a constant has blocks of 4-bit numbers along its last axis, each with a scale."""
+    held = None if value is None else value.contents
+    return isinstance(held, StoredReals) and isinstance(held.quantization, BlockScales)
 
 
 def is_simple(value: Value) -> bool:

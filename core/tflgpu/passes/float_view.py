@@ -56,6 +56,7 @@ from tflgpu.ops.quantized import (
     PostOp,
     Replacement,
     StoredTable,
+    is_in_blocks,
     is_quantized,
     is_simple,
 )
@@ -64,7 +65,7 @@ from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.passes.bias_steps import steps_of_bias
 from tflgpu.passes.digits import sum_digits
-from tflgpu.passes.hybrid_data import RoundedData, read_legacy_weights
+from tflgpu.passes.hybrid_data import RoundedData, read_legacy_weights, round_block_scales
 from tflgpu.passes.quantized_pairs import QuantizedPairs
 from tflgpu.passes.replacement import put_post_op, put_replacement
 from tflgpu.passes.scales import inferred, one_scale, only_moves, range_of
@@ -159,6 +160,7 @@ class _Viewing:
 
     def _take(self, node: Node) -> None:
         if not any(v is not None and is_quantized(v) for v in (*node.inputs, *node.outputs)):
+            self._round_beside_blocks(node)
             self.graph.nodes.append(node)
             return
         source = node.optional_input(0)
@@ -177,6 +179,15 @@ class _Viewing:
                 self._quantize(node, source)
         else:
             self._take_operator(node)
+
+    def _round_beside_blocks(self, node: Node) -> None:
+        """Round the data of a node whose weights are quantized by blocks, and real numbers here."""
+        op = self._ops.get(node.op)
+        if op is not None and self._rounds_hybrid and any(map(is_in_blocks, node.inputs)):
+            inputs = list(node.inputs)
+            self._rounded.put(op, node, inputs)
+            round_block_scales(self.graph, inputs)
+            node.inputs = inputs
 
     # Conversions of the file
 

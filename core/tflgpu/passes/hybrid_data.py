@@ -8,11 +8,15 @@ import numpy as np
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.quant import Quantization
+from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY
 from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly
-from tflgpu.ops.quantized import OnTheFly, is_quantized
+from tflgpu.ops.quantized import OnTheFly, is_in_blocks, is_quantized
 from tflgpu.ops.reshape import ReshapeAttrs
+
+#: The blocks that XNNPACK takes are multiples of this.
+_BLOCK = 32
 
 
 def read_legacy_weights(graph: Graph, node: Node, inputs: list[Value | None]) -> None:
@@ -28,6 +32,25 @@ def read_legacy_weights(graph: Graph, node: Node, inputs: list[Value | None]) ->
             inputs[index] = graph.add_const(data, name=value.name)
 
 
+def round_block_scales(graph: Graph, inputs: list[Value | None]) -> None:
+    """Round the scales of blocks as XNNPACK does, which has them as bf16 (measured).
+
+    It takes blocks of 32 and multiples of that; LiteRT's own kernel takes the others, with the
+    scales as they are.
+    """
+    for index, value in enumerate(inputs):
+        held = None if value is None else value.contents
+        if value is None or not isinstance(held, StoredReals):
+            continue
+        blocks = held.quantization
+        if isinstance(blocks, BlockScales) and blocks.size % _BLOCK == 0:
+            bits = blocks.scales.astype(np.float32).view(np.uint32)
+            bits = bits + (0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
+            rounded = BlockScales(bits.view(np.float32), blocks.size)
+            contents = StoredReals(held.numbers, rounded, held.in_nibbles)
+            inputs[index] = graph.add_const(contents, name=value.name)
+
+
 class RoundedData:
     """The data of a graph that was rounded so far: once for all nodes that read it."""
 
@@ -41,7 +64,7 @@ class RoundedData:
         hybrid = op.quantized.hybrid
         if hybrid is None or x is None or x.dtype is not DType.F32:
             return
-        if not any(v is not None and is_quantized(v) for v in node.inputs):
+        if not any(is_in_blocks(v) or (v is not None and is_quantized(v)) for v in node.inputs):
             return
         found = hybrid(node)
         if found.attributes is not None:

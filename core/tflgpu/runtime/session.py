@@ -26,6 +26,7 @@ from tflgpu.contract.pending import Pending
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape, Value
+from tflgpu.ir.stored_reals import StoredReals
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.loaded_part import LoadedPart, Traffic
 from tflgpu.runtime.places import Place, Places
@@ -82,10 +83,13 @@ class Session(Stateful, Holder):
         self._own_moves: list[list[tuple[int, Array, Array]]] = []
         self._state_buffers = [part.state for part in self._parts if part.state is not None]
         self._seen = [0] * len(self._state_buffers)  # their editions
-        edges = (*graph.outputs, *(value for part in self._parts for value in part.inputs))
-        for value in edges:
-            if value.data is not None:
-                self._arrays[value.id] = value.data
+        edges = {v.id for v in (*graph.outputs, *(v for part in parts for v in part.inputs))}
+        for value in graph.values.values():
+            # Large ones that the file stores otherwise are expanded only for what reads them.
+            is_apart = isinstance(value.contents, StoredReals) and value.id not in edges
+            data = None if is_apart else value.data
+            if data is not None:
+                self._arrays[value.id] = data
         readers = Counter(value.id for part in self._parts for value in part.inputs)
         for part in self._parts:
             moves = []

@@ -14,6 +14,7 @@ import numpy as np
 from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
+from tflgpu.ir.stored_reals import BlockScales, Contents, StoredReals
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.tflite.model_file import TensorInfo
 
@@ -29,8 +30,9 @@ def by_blocks(value: Value, info: TensorInfo) -> bool:
     return info.blockwise is not None and value.dtype is not DType.F32
 
 
-def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> Array | Unsupported:
-    """The values of a constant that is quantized by blocks, in f32; or why they cannot be computed.
+def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> Contents | Unsupported:
+    """The values of a constant that is quantized by blocks, in f32, or why they cannot be computed.
+    Rows of 4 bits without zero points stay as they are stored.
 
     Raises:
         ModelError: it is too large for a tensor.
@@ -63,6 +65,12 @@ def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> Array | Uns
             f"its zero points, tensor {blocks.zero_points}, are not a constant for each of "
             f"{list(counts)} blocks"
         )
+    by_row = sizes[:-1] == (1,) * (len(sizes) - 1)
+    raw, of_blocks = info.packed_data, _numbers(tensors[blocks.scales], counts)
+    in_pairs = by_row and info.shape[-1] % 2 == 0
+    if in_pairs and points is None and raw is not None and of_blocks is not None:
+        raw = raw.reshape(*info.shape[:-1], -1)
+        return StoredReals(raw, BlockScales(of_blocks, sizes[-1]), in_nibbles=True)
     real = stored.astype(np.float32).reshape(
         [n for pair in zip(counts, sizes, strict=True) for n in pair]
     )
@@ -83,9 +91,15 @@ def _sizes(shape: Sequence[int], size: int, whole: tuple[int, ...]) -> tuple[int
 
 def _of_blocks(info: TensorInfo, counts: tuple[int, ...]) -> Array | None:
     """One number a block, to broadcast over the elements of each; None where it is not that."""
+    data = _numbers(info, counts)
+    if data is None:
+        return None
+    return data.astype(np.float32).reshape([n for count in counts for n in (count, 1)])
+
+
+def _numbers(info: TensorInfo, counts: tuple[int, ...]) -> Array | None:
+    """One number a block, of shape ``counts``, as it is stored."""
     if info.data is None or info.data.size != int(np.prod(counts)) or info.quantization is not None:
         return None
     data = of_bf16(info.data) if info.dtype is DType.BF16 else info.data
-    if data.dtype.kind not in "fiu":
-        return None
-    return data.astype(np.float32).reshape([n for count in counts for n in (count, 1)])
+    return data.reshape(counts) if data.dtype.kind in "fiu" else None

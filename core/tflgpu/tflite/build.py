@@ -15,6 +15,7 @@ from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
+from tflgpu.ir.stored_reals import Contents
 from tflgpu.lowering.reason import NeedsConstant, Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand, graph_attributes
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
@@ -131,17 +132,16 @@ def _add_tensor(
         spend("nbytes", bytes_of(info.shape, dtype), where)
         data = info.sparsity.densify(data, info.shape)
         data.setflags(write=False)
-    quant = info.quantization
-    if data is not None and info.blockwise is not None:
-        real = real_numbers(info, tensors)
-        if not isinstance(real, Unsupported):  # else whoever reads it says why it cannot
-            data, dtype, quant = real, DType.F32, None
     if data is not None and info.dtype is DType.BF16:
         data, dtype = of_bf16(data), DType.F32
         data.setflags(write=False)
-    value = graph.add_value(
-        info.shape, dtype, name=info.name, data=data, quant=quant, id=info.index
-    )
+    held: Contents | None = data
+    quant, name = info.quantization, info.name
+    if data is not None and info.blockwise is not None:
+        real = real_numbers(info, tensors)
+        if not isinstance(real, Unsupported):  # else a node that reads it says why it cannot
+            held, dtype, quant = real, DType.F32, None
+    value = graph.add_value(info.shape, dtype, name=name, data=held, quant=quant, id=info.index)
     value.is_variable = info.is_variable
     value.packed = info.dtype if info.dtype.packed else None
     if info.shape_signature != info.shape:

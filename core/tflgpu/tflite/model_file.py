@@ -56,6 +56,7 @@ class TensorInfo:
         is_variable: keeps its value from one invocation to the next.
         has_rank: whether an empty ``shape`` is known to mean a scalar.
         buffer: index of the file's buffer.
+        packed_data: the bytes of a constant of i4, with two numbers each, as the file has them.
         default: what an input has until it is set, where the file says so, in the form of ``data``;
             None of any other tensor.
     """
@@ -72,6 +73,7 @@ class TensorInfo:
     is_variable: bool = False
     has_rank: bool = False
     buffer: int = 0
+    packed_data: Array | None = field(default=None, repr=False)
     default: Array | None = field(default=None, repr=False)
 
     @property

@@ -72,6 +72,7 @@ def read_tensor(
             data = constant(content, dtype, shape, where)
         else:
             data = _stored(content, dtype, shape, sparsity, where)
+    is_i4 = data is not None and dtype is DType.I4 and sparsity is None
     quantization, blockwise = _quantization(table, dtype, shape, count)
     return TensorInfo(
         index=index,
@@ -86,6 +87,7 @@ def read_tensor(
         is_variable=is_variable,
         has_rank=bool(table.scalar("has_rank")),
         buffer=buffer,
+        packed_data=np.frombuffer(content, np.uint8) if is_i4 else None,
     )
 
 
