@@ -235,7 +235,8 @@ def test_a_broken_promise_is_noticed(name: str) -> None:
     try:
         for check in checks:
             with pytest.raises((AssertionError, KeyError, DeviceError), match=message):
-                check.run(target)
+                for _ in range(3):  # what comes late on a busy machine is excused at first
+                    check.run(target)
     finally:
         target.close()
 
