@@ -61,40 +61,55 @@ def uuids_of(
 
 class _Application(ctypes.Structure):
     _fields_ = [
-        ("type", ctypes.c_int), ("next", ctypes.c_void_p),
-        ("name", ctypes.c_char_p), ("version", ctypes.c_uint32),
-        ("engine", ctypes.c_char_p), ("engine_version", ctypes.c_uint32),
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("version", ctypes.c_uint32),
+        ("engine", ctypes.c_char_p),
+        ("engine_version", ctypes.c_uint32),
         ("api_version", ctypes.c_uint32),
-    ]  # fmt: skip
+    ]
 
 
 class _Instance(ctypes.Structure):
     _fields_ = [
-        ("type", ctypes.c_int), ("next", ctypes.c_void_p), ("flags", ctypes.c_uint32),
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("flags", ctypes.c_uint32),
         ("application", ctypes.POINTER(_Application)),
-        ("layer_count", ctypes.c_uint32), ("layers", ctypes.c_void_p),
-        ("extension_count", ctypes.c_uint32), ("extensions", ctypes.c_void_p),
-    ]  # fmt: skip
+        ("layer_count", ctypes.c_uint32),
+        ("layers", ctypes.c_void_p),
+        ("extension_count", ctypes.c_uint32),
+        ("extensions", ctypes.c_void_p),
+    ]
 
 
 class _Identity(ctypes.Structure):
     _fields_ = [
-        ("type", ctypes.c_int), ("next", ctypes.c_void_p),
-        ("device", ctypes.c_ubyte * UUID_BYTES), ("driver", ctypes.c_ubyte * UUID_BYTES),
-        ("luid", ctypes.c_ubyte * 8), ("node_mask", ctypes.c_uint32), ("valid", ctypes.c_uint32),
-    ]  # fmt: skip
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("device", ctypes.c_ubyte * UUID_BYTES),
+        ("driver", ctypes.c_ubyte * UUID_BYTES),
+        ("luid", ctypes.c_ubyte * 8),
+        ("node_mask", ctypes.c_uint32),
+        ("valid", ctypes.c_uint32),
+    ]
 
 
 class _Properties(ctypes.Structure):
     """VkPhysicalDeviceProperties2, as far as it is read."""
 
     _fields_ = [
-        ("type", ctypes.c_int), ("next", ctypes.c_void_p),
-        ("api_version", ctypes.c_uint32), ("driver_version", ctypes.c_uint32),
-        ("vendor", ctypes.c_uint32), ("device", ctypes.c_uint32), ("kind", ctypes.c_uint32),
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("api_version", ctypes.c_uint32),
+        ("driver_version", ctypes.c_uint32),
+        ("vendor", ctypes.c_uint32),
+        ("device", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
         ("name", ctypes.c_char * _NAME_BYTES),
         ("others", ctypes.c_uint64 * ((_PROPERTIES_BYTES - 20 - _NAME_BYTES + 7) // 8)),
-    ]  # fmt: skip
+    ]
 
 
 def _vulkan_devices() -> list[VulkanDevice]:

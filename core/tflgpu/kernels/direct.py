@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.gemm import Bound, Problem, bind
+from tflgpu.kernels.gemm import BoundProduct, Problem, bind
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.variables import Variable
@@ -41,7 +41,9 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: OutputBlock)
     low.dispatch(k, (columns, rows, 1))
 
 
-def _write(k: Builder, bound: Bound, block: OutputBlock, src: ReadView, out: WriteView) -> None:
+def _write(
+    k: Builder, bound: BoundProduct, block: OutputBlock, src: ReadView, out: WriteView
+) -> None:
     problem = bound.product
     column0 = k.let(k.global_id(0) * block.columns, "column")
     row0 = k.let(k.global_id(1) * block.rows, "row")

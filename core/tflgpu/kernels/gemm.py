@@ -107,7 +107,7 @@ class Problem:
 
 
 @attrs.frozen
-class Bound:
+class BoundProduct:
     """A product in a kernel: with the buffers of its constants.
 
     Attributes:
@@ -121,7 +121,7 @@ class Bound:
     bias: KernelBuffer
 
 
-def bind(low: Lowering, k: Builder, problem: Problem) -> Bound:
+def bind(low: Lowering, k: Builder, problem: Problem) -> BoundProduct:
     """Bind the constants of a product to a kernel, in the form that the device has them."""
     stored = StoredWeights.on(low.caps, problem.weights)
     return bind_bias(low, k, problem, stored, stored.bind(low, k, problem.slices))
@@ -129,13 +129,13 @@ def bind(low: Lowering, k: Builder, problem: Problem) -> Bound:
 
 def bind_bias(
     low: Lowering, k: Builder, problem: Problem, stored: StoredWeights, weights: WeightReader
-) -> Bound:
+) -> BoundProduct:
     """Bind what sums are scaled by and added to."""
     bias, scales = problem.bias, stored.channel_scales
     if scales is not None:
         bias = np.concatenate([bias, pack_bias(scales, problem.channels)])
     product = attrs.evolve(problem.product, has_scales=scales is not None)
-    return Bound(product, weights, low.weights(k, bias, "bias", scalar=Scalar.F32))
+    return BoundProduct(product, weights, low.weights(k, bias, "bias", scalar=Scalar.F32))
 
 
 def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
@@ -152,7 +152,7 @@ def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
 
 
 def _write(
-    k: Builder, bound: Bound, tile: Tile, src: ReadView, out: WriteView, masked: bool
+    k: Builder, bound: BoundProduct, tile: Tile, src: ReadView, out: WriteView, masked: bool
 ) -> None:
     """The body; ``masked``: weights past the end of the sum have to be made zeros."""
     problem, bias, lane = bound.product, bound.bias, _Lane(k, tile)

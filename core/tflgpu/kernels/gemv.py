@@ -7,7 +7,7 @@ slices; its invocations divide the sum among them and add up.
 
 from __future__ import annotations
 
-from tflgpu.kernels.gemm import Bound, Problem, bind
+from tflgpu.kernels.gemm import BoundProduct, Problem, bind
 from tflgpu.kernels.team import Teams
 from tflgpu.language.builder import Builder
 from tflgpu.language.types import F32x4
@@ -32,7 +32,7 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     low.dispatch_groups(k, (-(-problem.slices // columns), 1, 1))
 
 
-def _write(k: Builder, bound: Bound, teams: Teams, src: ReadView, out: WriteView) -> None:
+def _write(k: Builder, bound: BoundProduct, teams: Teams, src: ReadView, out: WriteView) -> None:
     problem = bound.product
     rows, columns, shares = problem.pixels, teams.columns, teams.lanes
     at = teams.member(k)

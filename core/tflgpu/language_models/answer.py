@@ -75,7 +75,7 @@ class Stops:
         return end
 
 
-class Answer:
+class PartialAnswer:
     """An answer that grows token by token.
 
     Attributes:
@@ -132,7 +132,7 @@ class Answer:
 class AnswerStream(Iterator[str]):
     """The pieces of an answer as they come."""
 
-    def __init__(self, answer: Answer, pieces: Iterator[str]) -> None:
+    def __init__(self, answer: PartialAnswer, pieces: Iterator[str]) -> None:
         """Of an answer that ``pieces`` makes."""
         self._answer, self._pieces = answer, pieces
         self._text = ""

@@ -20,9 +20,9 @@ from tflgpu.errors.blame import shown
 from tflgpu.interpreter import Interpreter
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.language_models.answer import (
-    Answer,
     AnswerStream,
     Generation,
+    PartialAnswer,
     numbers_of,
     stops_of,
 )
@@ -197,7 +197,7 @@ class LanguageModel(Closable, OfProcess):
         stop: str | Sequence[str],
         *,
         is_raw: bool,
-    ) -> Answer:
+    ) -> PartialAnswer:
         """An answer that is to be made, when everything about it is checked."""
         if not isinstance(prompt, str):
             raise InputError(f"a prompt is a text, not {shown(prompt)}")
@@ -210,7 +210,7 @@ class LanguageModel(Closable, OfProcess):
         stops = [*rules.stops, *([stop] if isinstance(stop, str) else stop)]
         room = self._decoder.room - len(tokens)
         most = room if max_tokens is None else min(room, max_tokens)
-        return Answer(
+        return PartialAnswer(
             tokenizer,
             tokens,
             stops_of(stops, tokenizer),
@@ -220,7 +220,7 @@ class LanguageModel(Closable, OfProcess):
             "length" if max_tokens is not None and max_tokens <= room else "room",
         )
 
-    def _pieces(self, answer: Answer, guard: AbstractContextManager[Any]) -> Iterator[str]:
+    def _pieces(self, answer: PartialAnswer, guard: AbstractContextManager[Any]) -> Iterator[str]:
         began = time.perf_counter()
         with guard:
             logits = self._decoder.prompt(answer.prompt)

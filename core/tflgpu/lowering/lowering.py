@@ -83,7 +83,7 @@ class FusedNode:
     place: VectorPlace | None = None
 
 
-class Reading(Protocol):
+class InlinedTensor(Protocol):
     """A tensor that kernels compute in the place of loads."""
 
     def view(self, reader: Lowering, k: Builder, value: Value) -> ReadView:
@@ -91,7 +91,7 @@ class Reading(Protocol):
 
 
 #: By the ids of values.
-NONE_INLINED: Mapping[int, Reading] = {}
+NONE_INLINED: Mapping[int, InlinedTensor] = {}
 
 
 class Lowering:
@@ -114,7 +114,7 @@ class Lowering:
         before: Sequence[Node] = (),
         integers: IntegerStorage = IntegerStorage.WORDS,
         bodies: KernelBodies | None = None,
-        inlined: Mapping[int, Reading] = NONE_INLINED,
+        inlined: Mapping[int, InlinedTensor] = NONE_INLINED,
     ) -> None:
         self.node = node
         #: All nodes that the generator makes, ``node`` last: one, but for a `GroupRule`.

@@ -56,9 +56,14 @@ def _move(rewriter: Rewriter, node: Node, at: int, source: Value, branch: Sequen
         ]
         made = rewriter.value(source.shape, result.dtype, each.outputs[0].name + "/source")
         rewriter.insert(
-            each.op, each.attrs, operands, [made], before=before, origins=each.origins,
+            each.op,
+            each.attrs,
+            operands,
+            [made],
+            before=before,
+            origins=each.origins,
             version=each.version,
-        )  # fmt: skip
+        )
         known[id(each.outputs[0])] = made
         return made
 

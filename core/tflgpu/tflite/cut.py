@@ -38,7 +38,7 @@ _ACTIVATION = "fused_activation_function"
 
 
 @attrs.frozen
-class Options:
+class OperatorOptions:
     """An operator's options as a file has them."""
 
     fields: Mapping[str, Any]
@@ -68,7 +68,7 @@ Repack = Callable[[FileOptions], PackedOptions | None]
 
 def options_for(
     node: Node, ops: Mapping[str, OpDef], repack: Repack | None = None
-) -> Options | Unsupported:
+) -> OperatorOptions | Unsupported:
     """The options with which a file says what a node is, or why no file does."""
     source = node.source if node.source is not None and node.source.name == node.op else None
     if isinstance(node.attrs, ForeignOp):
@@ -76,10 +76,10 @@ def options_for(
             return Unsupported("it is not known how the file had it")
         packed = repack(source) if source.gap and source.place and repack else None
         if packed is not None:
-            return Options({}, source.custom_options, packed)
+            return OperatorOptions({}, source.custom_options, packed)
         if source.gap:
             return Unsupported(f"it cannot be written again: {source.gap}")
-        return Options(source.fields, source.custom_options)
+        return OperatorOptions(source.fields, source.custom_options)
     reason = unknown_reason(node.attrs)
     if reason is not None:
         return Unsupported(reason)
@@ -130,16 +130,16 @@ def small_model(
     return SmallModel(content, writing.places, tuple(writing.owners))
 
 
-def _candidates(node: Node, op: OpDef) -> Iterator[Options]:
+def _candidates(node: Node, op: OpDef) -> Iterator[OperatorOptions]:
     source, activation = node.source, op.activation_of(node)
     if source is not None and source.name == node.op and not source.gap:
-        given = Options(source.fields, source.custom_options)
+        given = OperatorOptions(source.fields, source.custom_options)
         yield given
         if _ACTIVATION in source.fields:  # a pass may have fused one
             yield attrs.evolve(given, fields={**source.fields, _ACTIVATION: activation.value})
     expected = options_of(node.op) if node.op in BUILTIN_CODES else None
     if expected is None:
-        yield Options({})
+        yield OperatorOptions({})
         return
     guessed = default_fields(expected.table)
     for name in guessed:
@@ -148,7 +148,7 @@ def _candidates(node: Node, op: OpDef) -> Iterator[Options]:
             guessed[name] = value.value if isinstance(value, enum.Enum) else value
     if _ACTIVATION in guessed and op.arithmetic.activation_field:
         guessed[_ACTIVATION] = activation.value
-    yield Options(guessed)
+    yield OperatorOptions(guessed)
 
 
 def _counts(quant: Quantization) -> bool:
