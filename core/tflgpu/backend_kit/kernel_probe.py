@@ -55,7 +55,7 @@ def _runs_right(device: Device, kernel: Kernel, operands: Array, count: int) -> 
         )
         return bool((found == expected).all())
     except TflgpuError as error:
-        _LOG.info("tflgpu: %s: %s failed: %s", device.info.name, kernel.name, error)
+        _LOG.info("tflgpu: %s: %s failed: %s", device.info.name, kernel.name, str(error))
         return False
 
 

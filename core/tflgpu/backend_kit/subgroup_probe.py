@@ -51,7 +51,9 @@ def probe_shuffle(device: Device, widest: int) -> int:
     try:
         found = _largest(device, widest)
     except TflgpuError as error:
-        _LOG.info("tflgpu: %s: no shuffles, since their test failed: %s", device.info.name, error)
+        _LOG.info(
+            "tflgpu: %s: no shuffles, since their test failed: %s", device.info.name, str(error)
+        )
         return 0
     if found < widest:
         _LOG.info(

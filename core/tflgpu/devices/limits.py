@@ -48,7 +48,7 @@ def limits_of(device: Device, owner: str, times: MeasuredTimes | None = None) ->
     try:
         found = measure_limits(device)
     except DeviceError as error:
-        _LOG.info("tflgpu: the limits of %s were not measured: %s", device.info.name, error)
+        _LOG.info("tflgpu: the limits of %s were not measured: %s", device.info.name, str(error))
         return f"they could not be measured: {error}"
     if isinstance(found, Unsupported):
         return found.reason

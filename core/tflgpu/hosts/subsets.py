@@ -142,7 +142,7 @@ def open_subset(
     except TflgpuError as error:
         if not provider.options.allow_fallback:
             raise
-        _LOG.warning("tflgpu: %d operators stay with LiteRT: %s", len(info.operators), error)
+        _LOG.warning("tflgpu: %d operators stay with LiteRT: %s", len(info.operators), str(error))
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         why = Unsupported(reason, ReasonCode.DEVICE_FAILED)
         return {operator.index: why for operator in info.operators}

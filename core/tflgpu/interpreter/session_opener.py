@@ -142,7 +142,7 @@ class SessionOpener(Holder):
             found = self._provider
             if found is not None and found.opened is not None and found.lease is None:
                 raise
-            _LOG.warning("tflgpu: %s", error)
+            _LOG.warning("tflgpu: %s", str(error))
 
     def close(self) -> None:
         """Let go of the shared device; twice is harmless."""

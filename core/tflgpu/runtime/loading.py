@@ -244,7 +244,7 @@ class Loader:
     def _not_loaded(self, error: DeviceError) -> str:
         info = self.device.info
         where = f"{info.backend} device {info.index} ({info.name})"
-        _LOG.warning("tflgpu: a part of the model runs on the CPU; %s: %s", where, error)
+        _LOG.warning("tflgpu: a part of the model runs on the CPU; %s: %s", where, str(error))
         # Compilers are told to say everything; a line of it is enough for every operator.
         said = next(iter(str(error).splitlines()), type(error).__name__)
         return f"{where} could not load it: {said}"

@@ -182,7 +182,7 @@ def warn_of_default(error: Exception) -> None:
     """Say that the CPU runs a model since the device that tflgpu chose failed."""
     _LOG.warning(
         "tflgpu: the model runs on the CPU, since the default delegate failed: %s",
-        error,
+        str(error),
         exc_info=None if isinstance(error, TflgpuError) else error,
     )
 
@@ -217,7 +217,7 @@ def _close(opened: OpenedDevice) -> None:
     try:
         opened.close()
     except TflgpuError as error:  # no caller is there to be told
-        _LOG.warning("tflgpu: default delegate: %s", error)
+        _LOG.warning("tflgpu: default delegate: %s", str(error))
 
 
 _shared: weakref.WeakValueDictionary[object, _Shared] = weakref.WeakValueDictionary()

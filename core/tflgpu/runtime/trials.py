@@ -45,7 +45,7 @@ def faster(
     try:
         rival = load(other)
     except TflgpuError as error:
-        _LOG.info("tflgpu: joined kernels are not used: %s", error)
+        _LOG.info("tflgpu: joined kernels are not used: %s", str(error))
         return noted(usual, f"inference_preference: other kernels cannot be loaded: {error}")
     try:
         times = _times(usual, rival)

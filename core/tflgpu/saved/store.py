@@ -83,7 +83,7 @@ def open_or_compile(
     try:
         key = key_of(graph, target, (("token", token), *facts()))
     except SavedModelError as error:
-        _LOG.warning("tflgpu: this model is not kept compiled: %s", error)
+        _LOG.warning("tflgpu: this model is not kept compiled: %s", str(error))
         return made()
     return open_or_make(
         folder,
@@ -182,7 +182,7 @@ def _read(path: Path, read: Callable[[Path], T]) -> T | None:
         found = read(path)
     except SavedModelError as error:
         if not isinstance(error.__cause__, FileNotFoundError) and not is_lack(error.__cause__):
-            _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", error)
+            _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", str(error))
             drop(path)
         return None
     with contextlib.suppress(OSError):

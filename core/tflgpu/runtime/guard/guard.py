@@ -215,7 +215,7 @@ class Guard:
             compiled = self._shop.compile(self._shop.graph, target)
             return locate(self._shop, compiled, target, before, limit)
         except TflgpuError as error:
-            _LOG.warning("tflgpu: which operators are to blame cannot be told: %s", error)
+            _LOG.warning("tflgpu: which operators are to blame cannot be told: %s", str(error))
             return ()
 
     def _try(
@@ -226,7 +226,7 @@ class Guard:
         try:
             session = self._shop.open(target)
         except TflgpuError as error:
-            _LOG.info("tflgpu: a graph could not be redone in f32: %s", error)
+            _LOG.info("tflgpu: a graph could not be redone in f32: %s", str(error))
             return None
         good = False
         try:
@@ -235,7 +235,7 @@ class Guard:
             off = self._compare(session, reference)
             good = not off.beyond(self._options.tolerance)
         except TflgpuError as error:
-            _LOG.info("tflgpu: a graph could not be run in f32: %s", error)
+            _LOG.info("tflgpu: a graph could not be run in f32: %s", str(error))
         finally:
             if not good:
                 session.close()
