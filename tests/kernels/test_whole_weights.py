@@ -155,8 +155,16 @@ def test_blocks_have_scales_of_their_own(
         (StoredReals(np.full((8, 1, 1, 4), 3, np.int8), Quantization((0.1,) * 4, (0,) * 4, 3)), 1),
         (StoredReals(np.full((8, 1, 1, 4), 3, np.int8), Quantization((0.1,), (0,))), False),
         (StoredReals(np.full((8, 1, 1, 4), 3, np.float16)), True),
+        (StoredReals(np.full((8, 1, 1, 4), 3, np.int8), Quantization((2.0**121,), (0,))), True),
     ],
-    ids=["a zero point", "u8", "a scale an input", "no bytes on the device", "f16"],
+    ids=[
+        "a zero point",
+        "u8",
+        "a scale an input",
+        "no bytes on the device",
+        "f16",
+        "a large scale",
+    ],
 )
 def test_other_weights_are_real_numbers(
     device: Device, reals: StoredReals, int8_storage: bool

@@ -21,6 +21,9 @@ _F32: np.dtype[Any] = np.dtype(np.float32)
 #: The largest f16.
 F16_MAX = 65504.0
 
+#: With a larger scale 8-bit numbers may stand for infinite ones.
+_LARGE_SCALE = 2.0**120
+
 #: Outputs that are written together: whole lines of a cache in f16, and few enough for one.
 _ROWS = 64
 #: From so many numbers on, several threads write them.
@@ -103,7 +106,7 @@ class Weights:
             return WholeNumbers(in_bytes, by_block, quantization.size, stored.in_nibbles)
         if quantization is None or numbers.dtype != np.int8 or any(quantization.zero_point):
             return None
-        if quantization.per_axis and quantization.axis:
+        if (quantization.per_axis and quantization.axis) or max(quantization.scale) > _LARGE_SCALE:
             return None
         scales = np.broadcast_to(np.array(quantization.scale, np.float32), stored.shape[:1])
         return WholeNumbers(Weights(numbers, self.taps, numbers.dtype), scales)
