@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.quant import Quantization
-from tflgpu.ir.stored_reals import Contents, StoredReals, stored_reals
+from tflgpu.ir.stored_reals import ConstantData, StoredReals, stored_reals
 from tflgpu.kernels.gemm import pack_weights
 from tflgpu.lowering.weights import F16_MAX, Weights, spoiled_by_f16
 
@@ -28,7 +28,7 @@ def a_scale_a_row(rows: int) -> Quantization:
     return Quantization(tuple(RNG.uniform(1e-3, 0.1, rows)), tuple(range(rows)))
 
 
-def kinds(shape: tuple[int, ...]) -> dict[str, Contents]:
+def kinds(shape: tuple[int, ...]) -> dict[str, ConstantData]:
     whole = RNG.integers(-128, 128, shape).astype(np.int8)
     floats = RNG.normal(size=shape).astype(np.float16)
     return {
@@ -42,7 +42,7 @@ def kinds(shape: tuple[int, ...]) -> dict[str, Contents]:
     }
 
 
-def expanded(contents: Contents) -> Array:
+def expanded(contents: ConstantData) -> Array:
     return contents.whole() if isinstance(contents, StoredReals) else contents
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from tflgpu.compiler.constants import Constants, Numbers
+from tflgpu.compiler.constants import ConstantItem, Constants
 from tflgpu.compiler.equal_constants import Key, equal, firsts, flat, key_of
 from tflgpu.errors import DeviceError
 from tflgpu.values import define
@@ -148,7 +148,9 @@ class SharedWeights(Generic[R]):
                 unused.append(weight)
         return unused
 
-    def _found(self, numbers: Numbers, key: Key, read: Callable[[R], Any]) -> _Weight[R] | None:
+    def _found(
+        self, numbers: ConstantItem, key: Key, read: Callable[[R], Any]
+    ) -> _Weight[R] | None:
         with self._lock:
             candidates = list(self._there.get(key, ()))
             for weight in candidates:

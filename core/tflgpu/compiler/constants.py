@@ -13,7 +13,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.weights import Weights
 
 #: One of them: its numbers in the order and type of its buffer, or what makes them.
-Numbers = Union[Array, Weights]
+ConstantItem = Union[Array, Weights]
 
 
 @attrs.frozen(eq=False)
@@ -24,7 +24,7 @@ class Constants(Sequence[Array]):
         items: What they are made of.
     """
 
-    items: tuple[Numbers, ...]
+    items: tuple[ConstantItem, ...]
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.compiler.constants import Numbers
+from tflgpu.compiler.constants import ConstantItem
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.lowering.weights import Weights
@@ -27,13 +27,13 @@ _SMALL = 16 << 10
 _PIECES, _PIECE = 16, 256
 
 
-def flat(numbers: Numbers) -> Bytes:
+def flat(numbers: ConstantItem) -> Bytes:
     """A constant's elements in row-major order, as bytes; a view where they lie so already."""
     array = numbers if isinstance(numbers, np.ndarray) else numbers.array()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def key_of(numbers: Numbers) -> Key:
+def key_of(numbers: ConstantItem) -> Key:
     """A key that equal constants share, and that few others have. Those that are made of what a
     file stores are equal where that is."""
     if isinstance(numbers, Weights):
@@ -63,7 +63,7 @@ def equal(one: Bytes, other: Bytes) -> bool:
     )
 
 
-def firsts(arrays: Sequence[Numbers], keys: Sequence[Key] | None = None) -> list[int]:
+def firsts(arrays: Sequence[ConstantItem], keys: Sequence[Key] | None = None) -> list[int]:
     """For each array the index of the first that is equal to it. A plan needs memory only for
     arrays whose index is their own. ``keys`` are those of `key_of`, where the caller has them
     already."""
@@ -78,11 +78,11 @@ def firsts(arrays: Sequence[Numbers], keys: Sequence[Key] | None = None) -> list
     return found
 
 
-def _equal(one: Numbers, other: Numbers) -> bool:
+def _equal(one: ConstantItem, other: ConstantItem) -> bool:
     """Whether two with the same key are equal."""
     return equal(flat(_stored(one)), flat(_stored(other)))
 
 
-def _stored(numbers: Numbers) -> Array:
+def _stored(numbers: ConstantItem) -> Array:
     contents = numbers.contents if isinstance(numbers, Weights) else numbers
     return contents.numbers if isinstance(contents, StoredReals) else contents

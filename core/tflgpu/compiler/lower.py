@@ -8,7 +8,7 @@ from functools import partial
 import attrs
 
 from tflgpu.compiler.build import build_checked
-from tflgpu.compiler.constants import Constants, Numbers
+from tflgpu.compiler.constants import ConstantItem, Constants
 from tflgpu.compiler.fuse import Group, group_nodes
 from tflgpu.compiler.join_moves import join_moves
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
@@ -359,7 +359,7 @@ def _assemble(
     for (key, usage), (offset, arena) in zip(usages.items(), places, strict=True):
         refs[key] = ArenaRef(offset, usage.nbytes, arena)
 
-    constants: list[Numbers] = []
+    constants: list[ConstantItem] = []
     dispatches = []
     for item in placed:
         bound: list[Ref] = []

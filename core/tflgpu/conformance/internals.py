@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tflgpu.compiler.constants import Constants, Numbers
+from tflgpu.compiler.constants import ConstantItem, Constants
 from tflgpu.compiler.plan import (
     ArenaRef,
     ConstRef,
@@ -45,7 +45,7 @@ def plan_of_internals(case: SampleCase, target: Target) -> Plan:
     refs |= {v.id: OutputRef(i) for i, v in enumerate(case.graph.outputs)}
     made = [*case.graph.outputs, *case.variables]
     refs |= {("state", v.id): OutputRef(made.index(v)) for v in case.variables}
-    constants: list[Numbers] = []
+    constants: list[ConstantItem] = []
     dispatches: list[PlannedDispatch] = []
     arena = 0
     for item in low.dispatches:

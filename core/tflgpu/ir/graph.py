@@ -18,7 +18,7 @@ from tflgpu.ir.brief import clipped
 from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
-from tflgpu.ir.stored_reals import Contents, StoredReals
+from tflgpu.ir.stored_reals import ConstantData, StoredReals
 from tflgpu.values import define, frozen
 
 Shape = tuple[int, ...]
@@ -49,7 +49,7 @@ class Value:
     name: str
     shape: Shape
     dtype: DType
-    contents: Contents | None = attrs.field(default=None, alias="data")
+    contents: ConstantData | None = attrs.field(default=None, alias="data")
     quant: Quantization | None = None
     is_variable: bool = False
     shape_signature: Shape | None = None
@@ -181,7 +181,7 @@ class Node:
         """The input at ``index``, or None where it is absent."""
         return self.inputs[index] if index < len(self.inputs) else None
 
-    def contents(self, index: int) -> Contents:
+    def contents(self, index: int) -> ConstantData:
         """The contents of the constant input at ``index``, in the form that they are kept in.
 
         Raises:
@@ -223,7 +223,7 @@ class Graph:
         dtype: DType,
         *,
         name: str = "",
-        data: Contents | None = None,
+        data: ConstantData | None = None,
         quant: Quantization | None = None,
         id: int | None = None,
     ) -> Value:
@@ -237,7 +237,7 @@ class Graph:
         self.values[key] = value
         return value
 
-    def add_const(self, data: Contents, *, name: str = "") -> Value:
+    def add_const(self, data: ConstantData, *, name: str = "") -> Value:
         """Make a constant value that holds ``data``."""
         return self.add_value(data.shape, DType.from_numpy(data.dtype), name=name, data=data)
 

@@ -16,7 +16,7 @@ import numpy as np
 from tflgpu.errors import GraphError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.ir.stored_reals import Contents
+from tflgpu.ir.stored_reals import ConstantData
 
 
 class Rewriter:
@@ -208,7 +208,7 @@ class Rewriter:
         self._producers[id(out)] = maker
         return True
 
-    def to_constant(self, node: Node, results: Sequence[Contents]) -> None:
+    def to_constant(self, node: Node, results: Sequence[ConstantData]) -> None:
         """Take out a node and make its outputs constants."""
         self.remove(node)
         for value, contents in zip(node.outputs, results, strict=True):

@@ -136,10 +136,10 @@ class StoredReals:
 
 
 #: What a constant holds.
-Contents = Union[Array, StoredReals]
+ConstantData = Union[Array, StoredReals]
 
 
-def stored_reals(numbers: Array, quantization: Quantization | None = None) -> Contents:
+def stored_reals(numbers: Array, quantization: Quantization | None = None) -> ConstantData:
     """The f32 numbers that stored ones stand for: as they are stored, where they are many."""
     reals = StoredReals(numbers, quantization)
     return reals if numbers.size >= LARGE else reals.whole()

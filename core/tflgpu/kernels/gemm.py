@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.stored_reals import Contents
+from tflgpu.ir.stored_reals import ConstantData
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
 from tflgpu.kernels.tiles import Tile
@@ -32,7 +32,7 @@ from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
 
 
-def pack_weights(ohwi: Contents) -> Weights:
+def pack_weights(ohwi: ConstantData) -> Weights:
     """OHWI weights -> [tap, input slice, lane of it, output slice, lane of it], zero-padded."""
     _, height, width, _ = ohwi.shape
     return Weights(ohwi, height * width)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tflgpu.ir.graph import Node
-from tflgpu.ir.stored_reals import Contents
+from tflgpu.ir.stored_reals import ConstantData
 from tflgpu.kernels.accept import FLOATS
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import pack_weights
@@ -33,7 +33,7 @@ _MAX_UNROLLED = 9
 _Multiply = Callable[[Expr, Expr, list[Expr], list[Variable]], None]
 
 
-def _multiply_const(low: Lowering, k: Builder, weights: Contents, slice_: Expr) -> _Multiply:
+def _multiply_const(low: Lowering, k: Builder, weights: ConstantData, slice_: Expr) -> _Multiply:
     packed = pack_weights(weights)  # [tap, input slice, lane of it, output slice, lane of it]
     _, in_slices, _, out_slices, _ = packed.shape
     buffer = low.weights(k, packed)

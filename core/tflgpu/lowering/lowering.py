@@ -16,7 +16,7 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
-from tflgpu.ir.stored_reals import Contents
+from tflgpu.ir.stored_reals import ConstantData
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Kernel, KernelBuffer
@@ -307,7 +307,7 @@ class Lowering:
         self.bindings[id(k)].append(binding)
         return buffer
 
-    def _read_const(self, k: Builder, contents: Contents, name: str) -> ReadView:
+    def _read_const(self, k: Builder, contents: ConstantData, name: str) -> ReadView:
         is_float = contents.dtype.kind == "f"
         whole = self.integers.inside(DType.from_numpy(contents.dtype), self.caps)
         size = math.prod(contents.shape)

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.stored_reals import BlockScales, Contents, StoredReals
+from tflgpu.ir.stored_reals import BlockScales, ConstantData, StoredReals
 
 #: The least number that rounds to an infinity in f16, half a step beyond the largest.
 _INFINITE_F16 = 65520.0
@@ -72,7 +72,7 @@ class Weights:
         dtype: What they are in the buffer, once that is chosen.
     """
 
-    contents: Contents
+    contents: ConstantData
     taps: int | None = None
     dtype: np.dtype[Any] = _F32
 

@@ -9,7 +9,7 @@ import attrs
 from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ir.stored_reals import Contents, StoredReals
+from tflgpu.ir.stored_reals import ConstantData, StoredReals
 from tflgpu.values import frozen
 
 
@@ -18,7 +18,7 @@ class Operand:
     """An operand as shape inference sees it: its spec, and its contents where constant."""
 
     spec: TensorSpec
-    contents: Contents | None = attrs.field(default=None, alias="data")
+    contents: ConstantData | None = attrs.field(default=None, alias="data")
 
     @property
     def data(self) -> Array | None:

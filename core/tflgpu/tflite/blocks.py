@@ -14,7 +14,7 @@ import numpy as np
 from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
-from tflgpu.ir.stored_reals import BlockScales, Contents, StoredReals
+from tflgpu.ir.stored_reals import BlockScales, ConstantData, StoredReals
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.tflite.model_file import TensorInfo
 
@@ -30,7 +30,7 @@ def by_blocks(value: Value, info: TensorInfo) -> bool:
     return info.blockwise is not None and value.dtype is not DType.F32
 
 
-def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> Contents | Unsupported:
+def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> ConstantData | Unsupported:
     """The values of a constant that is quantized by blocks, in f32, or why they cannot be computed.
     Rows of 4 bits without zero points stay as they are stored.
 

@@ -15,7 +15,7 @@ from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
-from tflgpu.ir.stored_reals import Contents
+from tflgpu.ir.stored_reals import ConstantData
 from tflgpu.lowering.reason import NeedsConstant, Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand, graph_attributes
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
@@ -135,7 +135,7 @@ def _add_tensor(
     if data is not None and info.dtype is DType.BF16:
         data, dtype = of_bf16(data), DType.F32
         data.setflags(write=False)
-    held: Contents | None = data
+    held: ConstantData | None = data
     quant, name = info.quantization, info.name
     if data is not None and info.blockwise is not None:
         real = real_numbers(info, tensors)
