@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.test_found_attention import Building
-from tests.passes.test_torch_exports import check, drawn, mean, ops, ran
+from tests.passes.torch_layers import check, drawn, mean, ops, ran
 from tests.running import allocate_and_run, outputs
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
