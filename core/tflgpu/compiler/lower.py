@@ -191,6 +191,7 @@ def _dispatches(
         site.integers,
         bodies,
         inlined_in(group, storage.members),
+        site.choices,
     )
     if group.owners:
         build_checked(group, low)
@@ -370,7 +371,9 @@ def _assemble(
             else:
                 bound.append(refs[_key(binding, item, storage)])
         d = item.dispatch
-        dispatches.append(PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins))
+        dispatches.append(
+            PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins, d.tuned)
+        )
     return Plan(
         assignment.sizes,
         alignment,
