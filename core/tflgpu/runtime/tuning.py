@@ -250,10 +250,10 @@ class _Tuner:
                     if after < min(shares.get(key, 1.0 - _LEAST_GAIN), 1.0) * before:
                         shares[key], names[key] = after / before, tried[key]
                 done += 1
-        progress(done, whole)
         changed = {key: name for key, name in names.items() if self._names.get(key) != name}
         confirmed = self._compared(self._names, changed) if changed else {}
-        progress(whole, whole)
+        if whole:
+            progress(whole, whole)
         found = {}
         for key, point in self.open.items():
             before, after = confirmed.get(key, (usual.get(key, 0.0),) * 2)
