@@ -289,7 +289,7 @@ class _Tuner:
         except MemoryLimitError:
             raise
         except DeviceError as error:
-            _LOG.info("tflgpu: candidates are left out, which the device refuses: %s", error)
+            _LOG.info("tflgpu: candidates are left out, which the device refuses: %s", str(error))
             if len(tried) == 1:
                 return {}
             keys = list(tried)
