@@ -31,8 +31,9 @@ from tflgpu.ops.base import (
     Quantized,
     Sample,
 )
+from tflgpu.ops.batch_matmul import BatchMatMul
 from tflgpu.ops.digit_sums import of_filter, of_rows
-from tflgpu.ops.facets import Filter, Spread, no_zeros
+from tflgpu.ops.facets import Batched, Filter, Items, Spread, no_zeros
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
@@ -195,6 +196,23 @@ def _in_digits(node: Node) -> InDigits | None:
     return of_rows(node, node.attrs.activation, plain)
 
 
+def _batch(node: Node, items: Items) -> Batched | str:
+    """Of weights that each item has its own of, products of matrices."""
+    if 1 not in items.operands:
+        return each_row(0)(node, items)
+    x, weights = node.input(0), node.input(1)
+    if node.optional_input(2) is not None or node.attrs.activation is not Activation.NONE:
+        return "its weights differ from item to item, and it has a bias or an activation"
+    if x.dtype is not weights.dtype or not weights.shape[1]:
+        return f"its weights, {weights.spec}, differ from item to item, and its input is {x.spec}"
+    rows: tuple[int, ...] = (elements(x.shape) // weights.shape[1], weights.shape[1])
+    shapes = {
+        0: (items.count, *rows) if 0 in items.operands else rows,
+        1: (items.count, *weights.shape),
+    }
+    return Batched(BatchMatMul(adj_y=True), op="BATCH_MATMUL", operands=(0, 1), shapes=shapes)
+
+
 OPS = (
     OpDef(
         "FULLY_CONNECTED",
@@ -204,7 +222,7 @@ OPS = (
         _samples,
         accuracy=Accuracy.ACCUMULATE,
         file=FileForm(max_version=14),
-        batch=each_row(0),
+        batch=_batch,
         arithmetic=Arithmetic(activation_field="activation", filter=_ROLES),
         quantized=Quantized(hybrid=_hybrid, digits=_in_digits),
         contents=Contents(zeros_where=_has_no_columns),

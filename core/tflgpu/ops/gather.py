@@ -260,6 +260,28 @@ def _batch_gather(node: Node, items: Items) -> Batched | str:
     return Batched(node.attrs)
 
 
+def _batch_gather_nd(node: Node, items: Items) -> Batched | str:
+    if 0 not in items.operands:
+        return each_row(1, rank=2)(node, items)
+    x, indices = node.input(0), node.input(1)
+    *lead, columns = indices.shape
+    kind = indices.dtype.numpy
+    if items.count * x.shape[0] > np.iinfo(kind).max:
+        return f"indices of {indices.dtype.value} do not reach the rows of all items"
+    numbers = np.arange(items.count, dtype=kind).reshape(-1, *[1] * len(lead), 1)
+    if 1 in items.operands:
+        # The item is a column of its own, so that an index outside reads no other item.
+        shapes = {i: (items.count, *v.shape) for i, v in enumerate((x, indices))}
+        own = np.broadcast_to(numbers, (items.count, *lead, 1)).copy()
+        return Batched(node.attrs, shapes=shapes, columns={1: own})
+    if indices.data is None:
+        return "operand 1 is the same for all items, and not a constant"
+    rows = np.repeat(indices.data[None], items.count, 0)
+    rows[..., :1] += numbers * kind.type(x.shape[0])
+    shape = items.wide((*lead, columns)) if lead else (items.count, columns)
+    return Batched(node.attrs, {1: rows.reshape(shape)}, shapes={0: items.wide(x.shape)})
+
+
 OPS = (
     OpDef(
         "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
@@ -271,7 +293,7 @@ OPS = (
         "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
         accuracy=Accuracy.EXACT, contents=Contents(texts=True, indices=(1,)),
         file=FileForm(max_version=6, result_type=0), movement=Movement(keeps_values=True),
-        device=OnDevice(checked=(1,)), batch=each_row(1, rank=2)
+        device=OnDevice(checked=(1,)), batch=_batch_gather_nd
     ),
     OpDef(
         "EMBEDDING_LOOKUP", _parse_lookup, _infer_lookup, _reference_lookup, _lookup_samples,
