@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -37,8 +36,6 @@ from tflgpu.ir.graph import Graph
 from tflgpu.lowering.choices import ChoicePoint, Choices
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.opened_device import OpenedDevice
-from tflgpu.runtime.provider import Provider
-from tflgpu.runtime.saving import device_of, graph_of, opened_of
 from tflgpu.saved.kept_choices import KeptChoice
 
 T = TypeVar("T")
@@ -115,7 +112,7 @@ def tune(
         UnsupportedError: there is no device that runs kernels, or it has no timers.
         DeviceError, PluginError, GraphError: as `tflgpu.runtime.opening.open_graph`.
     """
-    device = device_of(opened, UnsupportedError, "tuned")
+    device = opened.kernel_device(UnsupportedError, "tuned")
     start = time.perf_counter()
     tuner = _Tuner(device, graph, opened.target(), opened.kept_choices.known, effort)
     found = tuner.search(progress or (lambda done, whole: None))
@@ -136,22 +133,6 @@ def tune(
         is_kept,
         time.perf_counter() - start,
     )
-
-
-def tune_model(
-    provider: Provider,
-    model: str | os.PathLike[str] | bytes,
-    effort: Effort,
-    progress: Progress | None = None,
-) -> Tuning:
-    """As `tflgpu.GpuDelegate.tune`.
-
-    Raises:
-        TflgpuError: as there.
-    """
-    opened = opened_of(provider)
-    device_of(opened, UnsupportedError, "tuned")
-    return tune(opened, graph_of(opened, model, UnsupportedError, "tuned"), effort, progress)
 
 
 def run_seconds(recordings: Sequence[Recording], plans: Sequence[Plan]) -> float:
