@@ -211,7 +211,7 @@ def test_when_memory_comes_first(
         seen.append(search)
         return assign(*given, search=search)
 
-    monkeypatch.setattr("tflgpu.compiler.lower.assign", spy)
+    monkeypatch.setattr("tflgpu.compiler.levels.assign", spy)
     with tflgpu.GpuDelegate(**HERE, **options) as delegate:
         nbytes(delegate, chain("ABS"))
     assert seen == [searches]

@@ -18,6 +18,7 @@ from tflgpu.language.budget import MAX_BUFFERS
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr
+from tflgpu.lowering.choices import PREDICTED, Choices
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import PluginFault, Unsupported
@@ -51,13 +52,15 @@ class Site:
 
     ``caps.max_bindings`` is at most `budget.MAX_BUFFERS`, also on devices that allow more;
     ``integers`` is how whole numbers and booleans are stored; ``joins`` is whether nodes are made
-    by one kernel even where no measurement shows that this pays (`Tuning.joins_pointwise`).
+    by one kernel even where no measurement shows that this pays (`Tuning.joins_pointwise`);
+    ``choices`` are those that were measured.
     """
 
     caps: DeviceCaps = attrs.field(converter=_within_budget)
     precision: Precision
     integers: IntegerStorage = IntegerStorage.WORDS
     joins: bool = False
+    choices: Choices = attrs.field(default=PREDICTED, eq=False)
 
 
 @attrs.frozen

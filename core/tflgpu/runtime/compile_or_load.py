@@ -116,6 +116,7 @@ def _facts(opened: OpenedDevice, device: Device) -> Facts:
     return (
         *facts_of(device.info, device.caps, known.plugins),
         ("usable", repr(opened.caps)),
+        ("tuned", opened.kept_choices.digest),
         ("alignment", str(device.alignment)),
         ("computed in", opened.precision.name),
         ("partitioning", opened.partitioning[0].name),
