@@ -129,8 +129,8 @@ class OptionList:
         InferencePreference.FAST_SINGLE_ANSWER,
         "What is prepared before the first run. FAST_SINGLE_ANSWER: only what that run needs. "
         "BALANCED: each part is run once when it is loaded, so that the first run is as fast as "
-        "later ones. SUSTAINED_SPEED: the same, and kernels that join a 1x1 and a depthwise "
-        "convolution are compiled besides the usual ones, both are timed, and the faster stay.",
+        "later ones. SUSTAINED_SPEED: the same, and before that run the model's kernels are tuned "
+        "(docs/tuning.md), which takes seconds and is kept.",
         origin="V2",
     )
     inference_priority1: InferencePriority = option(
