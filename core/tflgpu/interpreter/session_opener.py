@@ -27,7 +27,6 @@ from tflgpu.options import DelegateOptions
 from tflgpu.runtime.opening import open_graph, open_on_cpu, open_source, sees_each_run
 from tflgpu.runtime.provider import Provider, cpu_only, shared_provider
 from tflgpu.runtime.session import Session
-from tflgpu.runtime.trials import noted
 from tflgpu.saved.location import SavedLocation
 from tflgpu.saved.source import Source
 from tflgpu.tflite.bodies import run_by_host
@@ -209,7 +208,7 @@ class SessionOpener(Holder):
             return by_bucket
         opening = self._exactly(source, number, shapes, warn, of_texts=of_texts)
         if by_bucket is not None:
-            noted(opening[0], f"shape_buckets: this size has a plan of its own: {by_bucket.reason}")
+            opening[0].note(f"shape_buckets: this size has a plan of its own: {by_bucket.reason}")
         return opening
 
     def _by_bucket(

@@ -9,6 +9,7 @@ import attrs
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
+from tflgpu.runtime.loaded_part import Traffic
 from tflgpu.runtime.places import Place
 from tflgpu.runtime.session import Session
 
@@ -29,7 +30,8 @@ class BucketSession(Session):
     """
 
     def __init__(self, loaded: Session, keep: Callable[[BucketSession], bool]) -> None:
-        self._become(loaded)
+        self._open, self.traffic, self._watcher = [], Traffic(), None
+        self.take_over(loaded)
         self.belongs_to_process()
         self._keep = keep
         self._loaded_report = self.report

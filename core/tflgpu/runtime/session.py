@@ -401,13 +401,10 @@ class Session(Stateful, Holder):
         """Run what another session of the same graph runs, with its arrays, state, results and
         report. What this one had is released, and ``other`` is spent."""
         old, traffic, watcher = self._open, self.traffic, self._watcher
-        self._become(other)
-        self.traffic, self._watcher = traffic, watcher
-        close_all(old)
-
-    def _become(self, other: Session) -> None:
         vars(self).update(vars(other))
+        self.traffic, self._watcher = traffic, watcher
         other._open, other._closed = [], True
+        close_all(old)
 
     def close(self) -> None:
         """Release every recording; twice is harmless. One that was interrupted goes on."""
