@@ -49,12 +49,14 @@ class Positions:
         shapes: Positions of operands that say shapes, which may differ from size to size.
         repeats: Whether axes of the result that no operand has repeat what there is.
         averaged: Axes of operand 0 whose sums are divided by their size.
+        is_product: Whether the result is sums of products of operands 0 and 1, and nothing else.
     """
 
     operands: Sequence[Axes]
     shapes: tuple[int, ...] = ()
     repeats: bool = False
     averaged: tuple[int, ...] = ()
+    is_product: bool = False
 
 
 #: The node at the size of a plan, and the same node at a smaller one.

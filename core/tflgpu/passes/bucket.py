@@ -15,6 +15,7 @@ from some sizes about others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from itertools import zip_longest
@@ -32,6 +33,7 @@ from tflgpu.ops.base import NoAttrs, OpDef, Operand
 from tflgpu.ops.binary import BinaryAttrs
 from tflgpu.ops.positions import Along, Positions, broadcast
 from tflgpu.ops.unknown import unknown_reason
+from tflgpu.passes.attention_operands import scaling
 from tflgpu.values import frozen
 
 
@@ -110,6 +112,7 @@ class _BucketGraph:
         self._masks: dict[int, Value] = {}
         self._ratios: dict[int, Value] = {}
         self._filled: dict[tuple[int, int, float], Value] = {}
+        self._made: dict[int, tuple[Node, Positions]] = {}
 
     def begin(self) -> str | None:
         """The inputs."""
@@ -240,7 +243,7 @@ class _BucketGraph:
             return changing
         sources = {along.axis for axes in found.operands for along in axes if along is not None}
         targets = {along.axis for _, _, along in changing} - {None}
-        moves = self.ops[node.op].movement.moves is not None
+        moves = self._moves(node)
         averaged = sum(i == 0 and axis in found.averaged for i, axis, _ in changing)
         zero: set[int] = set()
         for i, axis, along in changing:
@@ -252,9 +255,10 @@ class _BucketGraph:
                 continue
             if value.quant is not None:
                 return f"{_named(value)} is quantized, and some positions of it do not count"
-            node.inputs[i] = self._fill(value, axis, along.fill, node)
+            node.inputs[i] = self._fill(value, axis, along.fill)
         self.nodes.append(node)
         for value in node.outputs:
+            self._made[value.id] = node, found
             axes = self._axes[value.id]
             if not targets <= axes or not (found.repeats or axes <= sources):
                 return f"{_named(value)} does not change in size as its operands do"
@@ -269,19 +273,80 @@ class _BucketGraph:
         self._add("MUL", BinaryAttrs(), [node.outputs[0], self._ratio(averaged)], result, node)
         return None
 
-    def _fill(self, value: Value, axis: int, fill: float, node: Node) -> Value:
+    def _fill(self, value: Value, axis: int, fill: float) -> Value:
+        """A value with a number beyond the size of an axis. What only moves elements gets them
+        filled, and masked scores by their mask, so that attention is found as in a plan for one
+        size."""
         key = value.id, axis, fill
-        if key not in self._filled:
+        found = self._filled.get(key)
+        if found is None:
             self.recipe.append(key)
-            number = np.array(fill, value.dtype.numpy)
-            number.setflags(write=False)
-            scalar = self.graph.add_value((), value.dtype, name="fill", data=number)
-            made = self._filled[key] = self._like(value)
-            mask = self._mask(len(value.shape) - 1 - axis)
-            self._add("SELECT_V2", NoAttrs(), [mask, value, scalar], made, node)
-            self._axes[made.id] = self._axes[value.id]
-            self._zero[made.id] = self._zero[value.id] | ({axis} if fill == 0 else set())
-        return self._filled[key]
+            found = self._filled_before(value, axis, fill) or self._selected(value, axis, fill)
+            self._filled[key] = found
+            self._axes[found.id] = self._axes[value.id]
+            self._zero[found.id] = self._zero[value.id] | ({axis} if fill == 0 else set())
+        return found
+
+    def _filled_before(self, value: Value, axis: int, fill: float) -> Value | None:
+        """A value itself, where what it is made of could be filled."""
+        node, found = self._made.get(value.id, (None, None))
+        if node is None or found is None:
+            return None
+        if fill == 0 and self._moves(node):
+            source = self._source(node, found, 0, axis)
+            if source is not None:
+                node.inputs[0] = self._fill(node.input(0), source, fill)
+                return value
+        if fill == -math.inf and node.op == "ADD" and node.attrs == BinaryAttrs():
+            for i in (0, 1):
+                source = self._source(node, found, 1 - i, axis)
+                if source is not None and self._is_cleared(node, found, i, axis):
+                    node.inputs[1 - i] = self._fill(node.input(1 - i), source, fill)
+                    return value
+        return None
+
+    def _is_cleared(self, node: Node, found: Positions, i: int, axis: int) -> bool:
+        """Whether scores could be made 0 beyond the size: of queries that are no numbers, they are
+        none in the whole row."""
+        value, source = node.input(i), self._source(node, found, i, axis)
+        if source is None or value.quant is not None or value.id not in self._made:
+            return False
+        node, found = self._made[value.id]
+        if found.is_product:
+            for k in (0, 1):
+                keys = self._source(node, found, k, source)
+                if keys is not None and keys not in self._zero[node.input(k).id]:
+                    node.inputs[k] = self._fill(node.input(k), keys, 0)
+                if keys is not None:
+                    return True
+        if self._moves(node):
+            return self._is_cleared(node, found, 0, source)
+        scaled = scaling(node)
+        if scaled is None:
+            return False
+        return self._is_cleared(node, found, node.inputs.index(scaled[0]), source)
+
+    def _source(self, node: Node, found: Positions, i: int, axis: int) -> int | None:
+        """The axis of an operand that changes in size and becomes that of the result."""
+        value = node.optional_input(i)
+        changing = () if value is None else self._axes.get(value.id, ())
+        axes = found.operands[i] if i < len(found.operands) else ()
+        return next((a for a in changing if axes[a] == Along(axis)), None)
+
+    def _moves(self, node: Node) -> bool:
+        return self.ops[node.op].movement.moves is not None
+
+    def _selected(self, value: Value, axis: int, fill: float) -> Value:
+        number = np.array(fill, value.dtype.numpy)
+        number.setflags(write=False)
+        scalar = self.graph.add_value((), value.dtype, name="fill", data=number)
+        made, mask = self._like(value), self._mask(len(value.shape) - 1 - axis)
+        maker = self._made.get(value.id, (None,))[0]
+        at = 0 if maker is None else self.nodes.index(maker) + 1
+        origins = () if maker is None else maker.origins
+        node = Node("SELECT_V2", NoAttrs(), [mask, value, scalar], [made], origins=origins)
+        self.nodes.insert(at, node)
+        return made
 
     def _mask(self, behind: int) -> Value:
         """Whether positions count, of an axis with so many axes behind it."""
