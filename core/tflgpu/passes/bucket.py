@@ -144,7 +144,8 @@ class _BucketGraph:
             if refused:
                 return refused
             if value.id in self.parameters:
-                if i in definition.must_know(node.attrs, operands):
+                axes = found.operands[i] if i < len(found.operands) else (None,)
+                if None in axes or i in definition.must_know(node.attrs, operands):
                     return f"{_named(value)} is another constant at another size"
                 node.inputs[i] = self.parameters[value.id]
         for value, other in zip(node.outputs, cut.outputs, strict=True):
@@ -182,9 +183,11 @@ class _BucketGraph:
             return f"{node.op} does not say what it does along axes that change in size"
         found = broadcast(node, cut)
         checked = [
-            [a and Along(a.axis, 1) for a in axes] if i in definition.device.checked else axes
+            [a and Along(a.axis, 1) for a in axes]
+            if i in definition.device.checked and node.input(i).dtype.is_int
+            else axes
             for i, axes in enumerate(found.operands)
-        ]  # divisors, of which 0 is refused
+        ]  # whole divisors, of which 0 is refused
         return Positions(checked)
 
     def _relate(self, value: Value, cut: Value) -> str | None:
@@ -216,7 +219,7 @@ class _BucketGraph:
             assert whole is not None
             assert real is not None
             padded = np.zeros_like(whole)
-            padded[_corner(cut.shape)] = real
+            padded[corner(cut.shape)] = real
             made = self._input(value.shape, value.dtype, padded, whole)
             self.parameters[value.id] = made
             self._axes[made.id] = self._zero[made.id] = self._axes[value.id]
@@ -270,7 +273,9 @@ class _BucketGraph:
         if result.dtype is not DType.F32 or result.quant is not None:
             return f"{_named(result)} is an average of {result.dtype.value}"
         node.outputs = [self._like(result)]
-        self._add("MUL", BinaryAttrs(), [node.outputs[0], self._ratio(averaged)], result, node)
+        factors: list[Value | None] = [node.outputs[0], self._ratio(averaged)]
+        self.nodes.append(Node("MUL", BinaryAttrs(), factors, [result], origins=node.origins))
+        self._made[result.id] = self.nodes[-1], Positions(())
         return None
 
     def _fill(self, value: Value, axis: int, fill: float) -> Value:
@@ -346,6 +351,7 @@ class _BucketGraph:
         origins = () if maker is None else maker.origins
         node = Node("SELECT_V2", NoAttrs(), [mask, value, scalar], [made], origins=origins)
         self.nodes.insert(at, node)
+        self._made[made.id] = node, Positions(())
         return made
 
     def _mask(self, behind: int) -> Value:
@@ -373,31 +379,28 @@ class _BucketGraph:
     def _like(self, value: Value) -> Value:
         return self.graph.add_value(value.shape, value.dtype, name=value.name)
 
-    def _add(
-        self, op: str, attributes: object, inputs: list[Value | None], out: Value, node: Node
-    ) -> None:
-        self.nodes.append(Node(op, attributes, inputs, [out], origins=node.origins))
-
 
 def _begins_with(value: Value, cut: Value) -> bool:
     """Whether a constant has the contents of another, as far as that goes."""
-    whole, part = value.contents, cut.contents
-    if isinstance(whole, StoredReals) or isinstance(part, StoredReals):
-        if whole is part:
-            return True
-        whole, part = value.data, cut.data
-    assert whole is not None
-    assert part is not None
-    corner = whole[_corner(part.shape)]
-    if whole is part or (
-        corner.__array_interface__["data"] == part.__array_interface__["data"]
-        and (corner.shape, corner.strides) == (part.shape, part.strides)
+    stored, other = value.contents, cut.contents
+    if (
+        isinstance(stored, StoredReals)
+        and isinstance(other, StoredReals)
+        and _place(stored.numbers) == _place(other.numbers)
     ):
-        return True
-    return corner.tobytes() == part.tobytes()
+        return True  # of one tensor of the file; its scale is too
+    # Arrays also where there are no axes, and kept while their addresses are compared.
+    whole, part = np.asarray(value.data), np.asarray(cut.data)
+    first = np.asarray(whole[corner(part.shape)])
+    return _place(first) == _place(part) or first.tobytes() == part.tobytes()
 
 
-def _corner(shape: Shape) -> tuple[slice, ...]:
+def _place(array: Array) -> tuple[int, tuple[int, ...], Shape]:
+    return array.ctypes.data, array.strides, array.shape
+
+
+def corner(shape: Shape) -> tuple[slice, ...]:
+    """The index of the beginnings of all axes."""
     return tuple(slice(0, size) for size in shape)
 
 
