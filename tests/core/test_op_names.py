@@ -42,7 +42,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "guesses by a model's last operators what its outputs are for people",
     ),
     "passes/batch.py": (
-        frozenset({"RESHAPE", "TRANSPOSE"}), "brings rows of several items into order by these"),
+        frozenset({"CONCATENATION", "RESHAPE", "TRANSPOSE"}),
+        "brings rows of several items into order by these, and puts columns before indices"),
+    "passes/bucket.py": (
+        frozenset({"MUL", "SELECT_V2"}), "masks what does not count, and rescales averages"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZED_TABLE"}),
         "makes these conversions, and takes those of the file away",
