@@ -44,6 +44,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "passes/batch.py": (
         frozenset({"CONCATENATION", "RESHAPE", "TRANSPOSE"}),
         "brings rows of several items into order by these, and puts columns before indices"),
+    "passes/bucket.py": (
+        frozenset({"MUL", "SELECT_V2"}), "masks what does not count, and rescales averages"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZED_TABLE"}),
         "makes these conversions, and takes those of the file away",

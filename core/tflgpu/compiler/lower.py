@@ -190,6 +190,7 @@ def _dispatches(
         site.integers,
         bodies,
         inlined_in(group, storage.members),
+        site.choices,
     )
     if group.owners:
         build_checked(group, low)
@@ -361,7 +362,9 @@ def _assemble(
             else:
                 bound.append(refs[_key(binding, item, storage)])
         d = item.dispatch
-        dispatches.append(PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins))
+        dispatches.append(
+            PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins, d.tuned)
+        )
     return Plan(
         schedule.arenas,
         alignment,
