@@ -18,7 +18,7 @@ from tflgpu.options.enums import (
     WaitType,
 )
 from tflgpu.options.kinds import EnumMember, Loss, OrNone, Seconds, Truth, WholeNumber
-from tflgpu.options.names import ByteSize, DeviceName, Folder, Nodes, PlainName, Token
+from tflgpu.options.names import ByteSize, DeviceName, Folder, Nodes, PlainName, Sizes, Token
 from tflgpu.values import frozen
 
 _PRIORITY = EnumMember(InferencePriority, "TFLITE_GPU_INFERENCE_PRIORITY_")
@@ -191,6 +191,16 @@ class OptionList:
     )
     exclude: tuple[int | str, ...] = option(
         Nodes(), (), "These operators stay on the CPU; named as in `include`."
+    )
+
+    # Shapes
+
+    shape_buckets: tuple[int, ...] = option(
+        Sizes(),
+        (),
+        "Sizes, of a sequence for example, that have a plan each, which computes smaller ones as "
+        "well, so that inputs resized to many sizes compile few plans; auto is 32, 128, 512, 2048 "
+        "and 8192. Empty is a plan for each size. The report says which runs (docs/options.md).",
     )
 
     # Memory, and what is kept
