@@ -25,14 +25,23 @@ from benchmarks.run import find_model
 _REPEATS_WITHIN = 0.03
 
 
-def _repeats(model: Path, given: argparse.Namespace) -> bool:
+def process_medians(
+    model: Path, backend: str, precision: str, processes: int, duration: float, warm_up: float
+) -> list[float]:
+    """Median milliseconds of a run in so many processes, one after another."""
     command = [sys.executable, "-m", "tflgpu", "benchmark", str(model), "--no-starts", "--json"]
-    command += ["--backend", given.backend, "--precision", given.precision]
-    command += ["--duration", str(given.duration), "--warm-up", str(given.warm_up)]
+    command += ["--backend", backend, "--precision", precision]
+    command += ["--duration", str(duration), "--warm-up", str(warm_up)]
     medians = []
-    for _ in range(given.processes):
+    for _ in range(processes):
         found = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
         medians.append(found[0]["measurements"][0]["latency"]["p50"])
+    return medians
+
+
+def _repeats(model: Path, given: argparse.Namespace) -> bool:
+    settings = (given.processes, given.duration, given.warm_up)
+    medians = process_medians(model, given.backend, given.precision, *settings)
     apart: float = (max(medians) - min(medians)) / float(np.median(medians))
     listed = ", ".join(f"{ms:.4f}" for ms in medians)
     print(f"{model.stem:36} {given.backend} {given.precision}: {apart:.1%} apart, {listed} ms",

@@ -1,15 +1,20 @@
-"""How long Vulkan's host side takes: from entering `invoke()` to the return of vkQueueSubmit.
+"""What tflgpu's Python and the driver's calls take of a call on Vulkan, without copies and waiting.
 
     python -m benchmarks.submit --models a.tflite b.tflite
 
-A partition is one command buffer, so this must not grow with the number of kernels. The clock is
-read in a wrapper around vkQueueSubmit, which costs the measured time another call in Python.
+A call is `set_tensor`, `invoke` and `get_tensor`. A partition is one command buffer, so nothing of
+this must grow with the number of kernels. The clock is read in wrappers around Vulkan's functions,
+which costs the measured time another call in Python; copies are timed apart, on the same arrays.
+
+    set_tensor   -> vkQueueSubmit -> it returns | waiting | vkResetFences ->   get_tensor
+    less copying                                                               less copying
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +22,19 @@ import attrs
 import numpy as np
 import tflgpu_vulkan.context
 from tflgpu import GpuDelegate, Interpreter, Precision
+from tflgpu.interpreter.copies import copy
+from tflgpu.tools.runs import random_inputs
 
 
 class _Clocked:
-    """The Vulkan library, noting when vkQueueSubmit was called and when it returned."""
+    """The Vulkan library, noting when vkQueueSubmit was called and returned, and when a function
+    that asks for the end returned last."""
 
     def __init__(self, lib: Any) -> None:
         self._lib = lib
-        self.called = self.returned = 0.0
+        self.called = self.returned = self.over = 0.0
+        self.vkGetFenceStatus = self._asking(lib.vkGetFenceStatus)
+        self.vkWaitForFences = self._asking(lib.vkWaitForFences)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lib, name)
@@ -36,25 +46,46 @@ class _Clocked:
         self.returned = time.perf_counter()
         return result
 
+    def _asking(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*arguments: Any) -> Any:
+            result = function(*arguments)
+            self.over = time.perf_counter()
+            return result
+
+        return ask
+
 
 @attrs.frozen
 class Submit:
-    """Microseconds since `invoke` was entered, medians, and the 99th percentile of the last.
+    """Medians in microseconds.
 
     Attributes:
-        called: Until vkQueueSubmit was called.
-        returned: Until it returned.
-        returned_p99: The same, exceeded by one run in a hundred.
         dispatches: Kernels in the command buffer.
+        inputs: `set_tensor`, without copying.
+        called: From entering `invoke` until vkQueueSubmit was called.
+        submitting: vkQueueSubmit.
+        waiting: Until its end was seen.
+        ending: Until `invoke` returned.
+        outputs: `get_tensor`, without copying.
+        copying: Of inputs and outputs, by the host.
     """
 
-    called: float
-    returned: float
-    returned_p99: float
     dispatches: int
+    inputs: float
+    called: float
+    submitting: float
+    waiting: float
+    ending: float
+    outputs: float
+    copying: float
+
+    @property
+    def own(self) -> float:
+        """All without copies and waiting."""
+        return self.inputs + self.called + self.submitting + self.ending + self.outputs
 
 
-def measure(model: Path, precision: str, rounds: int, warm_up: int) -> Submit:
+def measure(model: Path, precision: str, rounds: int, warm_up: float) -> Submit:
     """Time one model, which must run wholly on the device."""
     module: Any = tflgpu_vulkan.context
     library = module.lib
@@ -68,17 +99,44 @@ def measure(model: Path, precision: str, rounds: int, warm_up: int) -> Submit:
             report = interpreter.report
             if report.partitions != 1 or report.delegated_nodes != report.total_nodes:
                 raise SystemExit(f"{model.name} is not one part on the device")
-            for given in interpreter.get_input_details():
-                array = np.random.default_rng(0).uniform(-1, 1, given["shape"])
-                interpreter.set_tensor(given["index"], array.astype(given["dtype"]))
-            times = np.empty((warm_up + rounds, 2))
-            for i in range(warm_up + rounds):
+            given = random_inputs(interpreter, np.random.default_rng(0))
+            wanted = [int(d["index"]) for d in interpreter.get_output_details()]
+            session = interpreter._main.session  # noqa: SLF001
+            assert session is not None
+            targets = [session.arrays[index] for index in given]
+            copied: list[Any] = []
+            made: list[Any] = []
+
+            def call() -> Sequence[float]:
                 start = time.perf_counter()
+                for index, array in given.items():
+                    interpreter.set_tensor(index, array)
+                put = time.perf_counter()
                 interpreter.invoke()
-                times[i] = clock.called - start, clock.returned - start
-            called, returned = np.median(times[warm_up:], axis=0) * 1e6
-            p99 = float(np.quantile(times[warm_up:, 1], 0.99)) * 1e6
-            return Submit(float(called), float(returned), p99, report.dispatches)
+                invoked = time.perf_counter()
+                made[:] = [interpreter.get_tensor(index) for index in wanted]
+                taken = time.perf_counter()
+                for target, array in zip(targets, given.values(), strict=True):
+                    copy(target, array)
+                sent = time.perf_counter()
+                # What was lent was not copied.
+                copied[:] = [np.empty_like(a) if a.base is None else a for a in made]
+                begun = time.perf_counter()
+                for target, array in zip(copied, made, strict=True):
+                    if target is not array:
+                        copy(target, array)
+                fetched = time.perf_counter() - begun
+                return (
+                    put - start - (sent - taken), clock.called - put,
+                    clock.returned - clock.called, clock.over - clock.returned,
+                    invoked - clock.over, taken - invoked - fetched, sent - taken + fetched,
+                )  # fmt: skip
+
+            end = time.perf_counter() + warm_up
+            while time.perf_counter() < end:
+                call()
+            times = np.median([call() for _ in range(rounds)], axis=0) * 1e6
+            return Submit(report.dispatches, *map(float, times))
     finally:
         module.lib = library
 
@@ -88,15 +146,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", type=Path, required=True, metavar="MODEL")
     parser.add_argument("--precision", default="f32", choices=["f32", "f16", "f32_f16"])
-    parser.add_argument("--rounds", type=int, default=500)
-    parser.add_argument("--warm-up", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--warm-up", type=float, default=0.7, metavar="SECONDS")
     given = parser.parse_args()
     for model in given.models:
         found = measure(model, given.precision, given.rounds, given.warm_up)
         print(
-            f"{model.stem:36} {given.precision}: vkQueueSubmit called after {found.called:.1f} us, "
-            f"returned after {found.returned:.1f} us (99 %: {found.returned_p99:.1f} us), "
-            f"{found.dispatches} dispatches",
+            f"{model.stem:36} {given.precision}: {found.own:.1f} us without copies "
+            f"({found.copying:.1f}) and waiting ({found.waiting:.1f}): set_tensor "
+            f"{found.inputs:.1f}, until vkQueueSubmit {found.called:.1f}, in it "
+            f"{found.submitting:.1f}, after the end {found.ending:.1f}, get_tensor "
+            f"{found.outputs:.1f}; {found.dispatches} dispatches",
             flush=True,
         )
 

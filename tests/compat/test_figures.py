@@ -79,13 +79,13 @@ class Clock:
     ],
     ids=["GPU", "CPU", "software"],
 )
-@pytest.mark.parametrize("joins", [True, False])
+@pytest.mark.parametrize("shapes", [figures.ON_DEVICE, figures.ON_CPU, figures.IN_NUMPY])
 def test_figures_are_found_again(
-    monkeypatch: pytest.MonkeyPatch, machine: Machine, joins: bool
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, shapes: figures.Shapes
 ) -> None:
     clock = Clock(machine)
     monkeypatch.setattr(figures, "time", clock)
-    found = measure_machine(clock.opened, OPS, joins=joins)
+    found = measure_machine(clock.opened, OPS, shapes)
     assert attrs.astuple(found) == pytest.approx(attrs.astuple(machine), rel=0.2)
     assert clock.open == 0
 
@@ -110,7 +110,7 @@ def test_a_dear_pool_is_not_what_a_node_costs_where_nothing_joins(
         recording.run = run
         return recording
 
-    assert measure_machine(opened, OPS, joins=False).step == pytest.approx(1e-5, rel=0.2)
+    assert measure_machine(opened, OPS, figures.IN_NUMPY).step == pytest.approx(1e-5, rel=0.2)
     assert measure_machine(opened, OPS).step > 2e-4
 
 
@@ -158,7 +158,7 @@ class TestTimeModel:
     def measured(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         asked: list[Any] = []
 
-        def measure(open_graph: Any, ops: Any, *, joins: bool) -> Machine:
+        def measure(open_graph: Any, ops: Any, shapes: Any) -> Machine:
             asked.append(open_graph)
             return Machine(*([1e-6 * len(asked)] * 6))
 
@@ -207,7 +207,7 @@ class TestTimeModel:
     def test_the_real_thing(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(figures, "_RUNS", (2, 2))
         monkeypatch.setattr(figures, "_IMAGE", (1, 5, 5, 64))
-        monkeypatch.setattr(figures, "_SMALL", (1, 3, 3, 4))
+        monkeypatch.setattr(figures, "_LAYERS", 2)
         monkeypatch.setattr(figures, "_PIXELS", (1, 5, 5, 64))
         found = self.model(MeasuredTimes(tmp_path))
         assert found.measured, found.note

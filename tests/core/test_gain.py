@@ -221,6 +221,31 @@ class TestCosts:
         real("NEG", graph, first.outputs[0])
         assert self.costs(graph)[1] == step
 
+    def test_a_view_is_no_more_than_a_call_on_the_cpu(self) -> None:
+        graph = Graph()
+        x = graph.add_value((1, 8, 8, 4), DType.F32)
+        real("RESHAPE", graph, x, graph.add_const(np.zeros(4, np.int32)))
+        assert self.costs(graph) == [Cost(0, 7)]
+
+    def test_of_a_table_the_rows_that_are_taken_are_read(self) -> None:
+        """A table of words has a thousand times as many rows as a sentence has words."""
+        graph = Graph()
+        table = graph.add_const(np.zeros((10_000, 16), np.float32))
+        words = graph.add_value((16,), DType.I32)
+        graph.inputs.append(words)
+        real("GATHER", graph, table, words, axis=0, batch_dims=0)
+        (cost,) = self.costs(graph)
+        made, indices = 1024, 64
+        assert cost.host == 7 + max(256 * 3, (2 * made + indices) * 0.5)
+
+    def test_a_maximum_reads_all_that_it_chooses_from(self) -> None:
+        graph = Graph()
+        x = graph.add_value((1, 64, 64, 64), DType.F32)
+        graph.inputs.append(x)
+        axes = graph.add_const(np.array([1, 2], np.int32))
+        real("REDUCE_MAX", graph, x, axes, keep_dims=False)
+        assert self.costs(graph)[0].host >= x.nbytes * 0.5
+
     def test_what_is_worked_out_of_constants_takes_nothing(self) -> None:
         graph = Graph()
         real("DEQUANTIZE", graph, graph.add_const(np.zeros((1, 8, 8, 4), np.float16)))

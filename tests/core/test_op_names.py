@@ -42,7 +42,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "guesses by a model's last operators what its outputs are for people",
     ),
     "passes/batch.py": (
-        frozenset({"RESHAPE", "TRANSPOSE"}), "brings rows of several items into order by these"),
+        frozenset({"CONCATENATION", "RESHAPE", "TRANSPOSE"}),
+        "brings rows of several items into order by these, and puts columns before indices"),
+    "passes/bucket.py": (
+        frozenset({"MUL", "SELECT_V2"}), "masks what does not count, and rescales averages"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZED_TABLE"}),
         "makes these conversions, and takes those of the file away",
@@ -82,6 +85,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "brings the same chains into one form",
     ),
     "passes/merge_padding.py": (frozenset({"PAD", "PADV2"}), "moves these into filters"),
+    "passes/pad_before_maximum.py": (
+        frozenset({"PAD", "PADV2", "MAX_POOL_2D"}), "moves the former into the latter"),
     "passes/read_rows.py": (frozenset({"ATTENTION"}), "is about its operands"),
     "passes/merge_moves.py": (
         frozenset({"TRANSPOSE", "RESHAPE"}), "makes these of what they do together"),

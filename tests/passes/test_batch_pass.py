@@ -96,6 +96,35 @@ def rows_chosen(g: Maker, x: Value) -> Value:
     return g.op("RESHAPE", g.op("SELECT", positive, some, rows), g.ints(1, 25))
 
 
+def looked_up(g: Maker, x: Value) -> list[Value]:
+    """GATHER_ND of each item's own numbers: by constants, as masks are, and by the place of the
+    largest number, as the row of a text's end is."""
+    flat = g.op("RESHAPE", x, g.ints(1, 30))
+    mask = g.op("GATHER_ND", flat, g.ints([[[0, 3], [0, 29], [0, 0]]]))
+    rows = g.op("RESHAPE", x, g.ints(5, 6))
+    some = g.op("GATHER_ND", rows, g.ints([4], [1], [4]))
+    one = g.op("GATHER_ND", rows, g.ints(2, 5))
+    largest = g.op("RESHAPE", g.op("ARG_MAX", x, g.ints(1), output_type=2), g.ints(6, 1))
+    found = g.op("GATHER_ND", x, g.op("CONCATENATION", g.ints(*[[0]] * 6), largest, axis=1))
+    return [mask, g.op("MUL", g.op("RESHAPE", some, g.ints(1, 18)), one),
+            g.op("RESHAPE", found, g.ints(1, 36))]  # fmt: skip
+
+
+def one_head(g: Maker, x: Value) -> Value:
+    """Attention of one head, whose products have weights that the model computes."""
+    rows = g.op("RESHAPE", x, g.ints(5, 6))
+    keys = g.op("FULLY_CONNECTED", rows, g.random(6, 6), None)
+    score = g.op("FULLY_CONNECTED", x, keys, None, keep_num_dims=True)
+    turned = g.op("TRANSPOSE", rows, g.ints(1, 0))
+    y = g.op("FULLY_CONNECTED", g.op("SOFTMAX", score, beta=0.1), turned, None)
+    learned = g.op("FULLY_CONNECTED", g.random(2, 2, 6), keys, None)
+    return g.op(
+        "RESHAPE",
+        g.op("CONCATENATION", y, g.op("RESHAPE", learned, g.ints(5, 4)), axis=1),
+        g.ints(1, 5, 10),
+    )
+
+
 GOOD: dict[str, tuple[Make, tuple[int, ...]]] = {
     "classifier": (classifier, (1, 6, 5, 3)),
     "attention": (attention, (1, 5, 6)),
@@ -103,6 +132,8 @@ GOOD: dict[str, tuple[Make, tuple[int, ...]]] = {
     "time_first": (time_first, (1, 4, 6)),
     "dilated": (dilated, (1, 6, 6, 3)),
     "rows_chosen": (rows_chosen, (1, 25)),
+    "looked_up": (looked_up, (1, 5, 6)),
+    "one_head": (one_head, (1, 5, 6)),
 }
 
 
@@ -156,6 +187,14 @@ BAD: dict[str, tuple[Make, tuple[int, ...], str]] = {
     "image": (
         lambda g, x: g.op("SPACE_TO_BATCH_ND", x, g.ints(2, 2), g.ints([0, 0], [0, 0])),
         (1, 4, 4, 2), "output .* shape \\[4, 2, 2, 2\\]",
+    ),
+    "activated": (
+        lambda g, x: g.op("FULLY_CONNECTED", x, x, None, fused_activation_function=1), (1, 3),
+        "#0 FULLY_CONNECTED: its weights differ from item to item, and it has a bias",
+    ),
+    "computed": (
+        lambda g, x: g.op("GATHER_ND", x, g.op("ABS", g.ints([0], [0]))), (1, 3),
+        "#1 GATHER_ND: operand 1 is the same for all items, and not a constant",
     ),
     "silent": (
         lambda g, x: g.op("SCATTER_ND", g.ints([0, 1]), x, g.ints(1, 3)), (1,),

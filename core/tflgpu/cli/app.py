@@ -26,6 +26,7 @@ COMMANDS = {
     "check": "Check whether a device agrees with LiteRT.",
     "profiles": "List device profiles, for `inspect MODEL --as NAME`.",
     "compile": "Compile a model for a device, and save it in a file.",
+    "tune": "Time kernels on a device, and keep the fastest.",
     "shader": "Print the kernels of an operator.",
     "cache": "List and clear what is kept on disk.",
     "demo": "Classify digits on every device there is.",

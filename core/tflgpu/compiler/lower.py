@@ -13,10 +13,9 @@ from tflgpu.compiler.fuse import Group, group_nodes
 from tflgpu.compiler.join_moves import join_moves
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
 from tflgpu.compiler.join_rows import join_rows
+from tflgpu.compiler.levels import Touched, schedule_of
 from tflgpu.compiler.match_groups import match_groups
-from tflgpu.compiler.memory import Usage, assign
 from tflgpu.compiler.plan import (
-    ArenaRef,
     ConstRef,
     InputRef,
     OutputRef,
@@ -191,6 +190,7 @@ def _dispatches(
         site.integers,
         bodies,
         inlined_in(group, storage.members),
+        site.choices,
     )
     if group.owners:
         build_checked(group, low)
@@ -340,28 +340,20 @@ def _assemble(
     for i, value in enumerate(part.states, len(part.outputs)):
         refs[_state_key(value)] = OutputRef(i)
 
-    usages: dict[object, Usage] = {}
-    for step, item in enumerate(placed):
-        for binding in item.dispatch.bindings:
-            key = _key(binding, item, storage)
-            if key is None or key in refs:
-                continue
-            if isinstance(binding, Temp):
-                nbytes = binding.layout.nbytes
-            else:
-                members = storage.members(binding)  # type: ignore[arg-type]
-                nbytes = max(storage.layout(m).nbytes for m in members)
-            first = usages[key].first if key in usages else step
-            usages[key] = Usage(nbytes, first, step)
+    touched = [_touched(item, storage) for item in placed]
+    nbytes = {
+        key: _nbytes(binding, storage)
+        for item in placed
+        for binding in item.dispatch.bindings
+        if (key := _key(binding, item, storage)) is not None and key not in refs
+    }
     limit = part.site.caps.max_buffer_bytes
-    assignment = assign(list(usages.values()), alignment, limit, search=part.saves_memory)
-    places = zip(assignment.offsets, assignment.arenas, strict=True)
-    for (key, usage), (offset, arena) in zip(usages.items(), places, strict=True):
-        refs[key] = ArenaRef(offset, usage.nbytes, arena)
+    schedule = schedule_of(touched, nbytes, alignment, limit, search=part.saves_memory)
+    refs.update(schedule.refs)
 
     constants: list[ConstantItem] = []
     dispatches = []
-    for item in placed:
+    for item in (placed[i] for i in schedule.order):
         bound: list[Ref] = []
         for binding in item.dispatch.bindings:
             if isinstance(binding, Constant):
@@ -370,15 +362,36 @@ def _assemble(
             else:
                 bound.append(refs[_key(binding, item, storage)])
         d = item.dispatch
-        dispatches.append(PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins))
+        dispatches.append(
+            PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins, d.tuned)
+        )
     return Plan(
-        assignment.sizes,
+        schedule.arenas,
         alignment,
         Constants(tuple(constants)),
         _edge_io((*part.inputs, *part.states), part.site),
         _edge_io((*part.outputs, *part.states), part.site),
         tuple(dispatches),
     )
+
+
+def _touched(item: _Placed, storage: _Storage) -> Touched:
+    buffers = item.dispatch.kernel.buffers
+    bound = [
+        (buffer.access, _key(binding, item, storage))
+        for buffer, binding in zip(buffers, item.dispatch.bindings, strict=True)
+        if not isinstance(binding, Constant)
+    ]
+    return Touched(
+        tuple(key for access, key in bound if access != "write"),
+        tuple(key for access, key in bound if access != "read"),
+    )
+
+
+def _nbytes(binding: Binding, storage: _Storage) -> int:
+    if isinstance(binding, Temp):
+        return binding.layout.nbytes
+    return max(storage.layout(m).nbytes for m in storage.members(binding))  # type: ignore[arg-type]
 
 
 def _state_key(variable: Value) -> object:

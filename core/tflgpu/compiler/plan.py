@@ -58,7 +58,8 @@ class PlannedDispatch:
     """One launch. ``refs`` are aligned with ``kernel.buffers``.
 
     ``reads`` and ``writes`` follow from the buffers' access; ``label`` names the node, and
-    ``origins`` are the operators of the file that it stands for, by index.
+    ``origins`` are the operators of the file that it stands for, by index. ``tuned`` names the
+    measured choice by which the kernel was written; "" where it was predicted.
     """
 
     kernel: Kernel
@@ -66,6 +67,7 @@ class PlannedDispatch:
     refs: tuple[Ref, ...]
     label: str
     origins: tuple[int, ...] = ()
+    tuned: str = ""
 
 
 @frozen

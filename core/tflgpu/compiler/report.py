@@ -18,6 +18,7 @@ from tflgpu.compiler.report_values import (
     PartitionReport,
     Refusal,
     ReportFields,
+    TunedDispatch,
 )
 from tflgpu.errors import UnsupportedError
 from tflgpu.values import frozen
@@ -31,6 +32,7 @@ __all__ = [
     "OperatorReport",
     "PartitionReport",
     "Refusal",
+    "TunedDispatch",
     "insist",
     "tell",
 ]

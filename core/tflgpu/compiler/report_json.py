@@ -53,6 +53,7 @@ def to_dict(report: ReportFields) -> dict[str, Any]:
             {"name": c.name, "operators": list(c.operators), "op": c.op, "reason": c.reason}
             for c in report.composites
         ],
+        "tuned": [{"operators": list(t.operators), "choice": t.choice} for t in report.tuned],
         "accuracy": None if report.accuracy is None else _accuracy(report.accuracy),
     }
 

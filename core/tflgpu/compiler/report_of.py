@@ -15,6 +15,7 @@ from tflgpu.compiler.report_values import (
     PartitionReport,
     Place,
     Refusal,
+    TunedDispatch,
 )
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
@@ -52,6 +53,12 @@ def report_of(graph: Graph, compiled: Compiled) -> DelegationReport:
         seconds=sum(part.seconds for part in compiled.parts),
         cpu_seconds=compiled.alone,
         composites=compiled.composites,
+        tuned=tuple(
+            TunedDispatch(dispatch.origins, dispatch.tuned)
+            for plan in compiled.plans
+            for dispatch in plan.dispatches
+            if dispatch.tuned
+        ),
     )
     return with_numerics(report, graph, compiled.integers, compiled.in_floats)
 

@@ -69,6 +69,12 @@ def notes(report: ReportFields) -> Iterator[str]:
             else (f"; wholly on the CPU {told(report.cpu_seconds)}")
         )
         yield f"estimated: {told(report.seconds)} a run{whole} ({report.estimates})"
+    if report.tuned:
+        choices: dict[str, list[int]] = {}
+        for each in report.tuned:
+            choices.setdefault(each.choice, []).extend(each.operators)
+        told_choices = "; ".join(f"{name} for {numbers(at)}" for name, at in choices.items())
+        yield f"tuned: {len(report.tuned)} of {report.dispatches} dispatches: {told_choices}"
     if report.accuracy is not None:
         yield f"accuracy guard: {report.accuracy.story}"
 

@@ -131,6 +131,19 @@ class PartitionReport:
     gain: float | None = None
 
 
+@frozen
+class TunedDispatch:
+    """A dispatch whose kernel was chosen by measuring (docs/tuning.md).
+
+    Attributes:
+        operators: The file's, by index, that it stands for.
+        choice: What was chosen: its kind, and the name of the candidate.
+    """
+
+    operators: tuple[int, ...]
+    choice: str
+
+
 def numbers(nodes: Iterable[int], most: int = 4) -> str:
     """Operators of the file by their indices, shortly: "#1, #2 and 3 more"."""
     every = list(nodes)
@@ -169,6 +182,7 @@ class ReportFields:
         cpu_seconds: Estimated, of a run wholly on the CPU.
         accuracy: What the accuracy guard found; None without one.
         composites: What became of the file's composites, where there is a device.
+        tuned: The dispatches whose kernels were chosen by measuring.
     """
 
     total_nodes: int
@@ -192,6 +206,7 @@ class ReportFields:
     cpu_seconds: float | None = None
     accuracy: AccuracyCheck | None = None
     composites: tuple[CompositeReport, ...] = ()
+    tuned: tuple[TunedDispatch, ...] = ()
 
     @property
     def fully_delegated(self) -> bool:

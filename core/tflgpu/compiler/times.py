@@ -53,7 +53,7 @@ def costs_of(
         results = sum(v.elements for v in node.outputs)
         host = model.host.seconds(work, results)
         if _is_view(op):
-            device = 0.0
+            device, host = 0.0, model.host.step
         elif joins(node, op):
             device = work.flops * model.device.few
         else:

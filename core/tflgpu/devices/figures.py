@@ -21,12 +21,11 @@ from tflgpu.errors.blame import attempt
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ops.base import Fields, OpDef
+from tflgpu.values import frozen
 
 _CHAIN = 33  # nodes of the chain that shows what a node costs
 _LAYERS = 3
 _IMAGE, _PIXELS, _CHANNELS = (1, 56, 56, 64), (1, 28, 28, 64), 64
-_SMALL = (1, 16, 16, 8)  # little to do, and yet more than one workgroup
-_LARGE = (1, 512, 512)
 _BUDGET = 0.25  # seconds of running all graphs, after the first run
 _RUNS = 4, 100  # of each graph: least and most
 _TRIES = 3
@@ -38,15 +37,40 @@ _ROUNDS = 4
 Open = Callable[[Graph], Recording]
 
 
-def measure_machine(open_graph: Open, ops: Mapping[str, OpDef], *, joins: bool = True) -> Machine:
+@frozen
+class Shapes:
+    """Shapes for which a kind of machine shows what its figures are.
+
+    Attributes:
+        small: Of the chain, whose nodes have little to do.
+        large: Of what is copied.
+        of_pools: Whether the chain is of pools, since elementwise nodes may run as one there. Where
+            they do not, they are the chain; a pool is the dearest of NumPy's small nodes.
+    """
+
+    small: tuple[int, ...]
+    large: tuple[int, ...]
+    of_pools: bool = True
+
+
+#: More than one workgroup of a device.
+ON_DEVICE = Shapes((1, 16, 16, 8), (1, 512, 512))
+#: A call without work, and what a core's own cache holds, as it does the tensors and weights of a
+#: model for which the CPU may be the faster side.
+ON_CPU = Shapes((1, 2, 2, 8), (1, 256, 256))
+IN_NUMPY = attrs.evolve(ON_CPU, of_pools=False)
+
+
+def measure_machine(
+    open_graph: Open, ops: Mapping[str, OpDef], shapes: Shapes = ON_DEVICE
+) -> Machine:
     """The figures of the device, or the CPU, that ``open_graph`` opens graphs on. Takes some 0.3 s
     once everything is compiled.
 
     Args:
         open_graph: Opens a graph.
         ops: Op definitions by name.
-        joins: Whether elementwise nodes may run as one there. Where they do not, they show what a
-            node costs; a pool, which shows it elsewhere, is the dearest of NumPy's small nodes.
+        shapes: Of its kind.
 
     Raises:
         DeviceError: the times contradict each other, since the machine has too much else to do.
@@ -55,9 +79,9 @@ def measure_machine(open_graph: Open, ops: Mapping[str, OpDef], *, joins: bool =
     make = _Maker(ops)
     graphs = (
         make.elementwise((4,)),
-        make.pools(_CHAIN, _SMALL) if joins else make.elementwise(_SMALL, _CHAIN),
-        make.elementwise(_LARGE),
-        make.pools(_LAYERS, _IMAGE),
+        (make.pools if shapes.of_pools else make.elementwise)(shapes.small, _CHAIN),
+        make.elementwise(shapes.large),
+        make.pools(_IMAGE, _LAYERS),
         make.windows(),
         make.products(),
     )
@@ -72,7 +96,7 @@ def measure_machine(open_graph: Open, ops: Mapping[str, OpDef], *, joins: bool =
         for _ in range(_TRIES):
             one, *others = _seconds(recordings)
             if one < min(others):
-                return _fitted(one, *others, of_pools=joins)
+                return _fitted(shapes, one, *others)
     raise DeviceError(
         "a graph of one small node took longer than larger ones: the machine has too much else "
         "to do"
@@ -101,22 +125,20 @@ def _seconds(recordings: Sequence[Recording]) -> list[float]:
 
 
 def _fitted(
+    shapes: Shapes,
     one: float,
     chain: float,
     copying: float,
     moving: float,
     windows: float,
     products: float,
-    *,
-    of_pools: bool,
 ) -> Machine:
-    """The figures by which the graphs take these seconds; ``of_pools`` is what the chain is made
-    of."""
-    image, small, large = (4 * int(np.prod(shape)) for shape in (_IMAGE, _SMALL, _LARGE))
+    """The figures by which the graphs take these seconds."""
+    image, small, large = (4 * int(np.prod(s)) for s in (_IMAGE, shapes.small, shapes.large))
     slope = (chain - one) / (_CHAIN - 1)
     step = pool = byte = 0.0  # `pool`: seconds for a byte of a pool
     for _ in range(_ROUNDS):  # each of the two is a little of what shows the other
-        step = max(slope - 2 * small * (pool if of_pools else byte), slope / 10, _LEAST)
+        step = max(slope - 2 * small * (pool if shapes.of_pools else byte), slope / 10, _LEAST)
         launch = max(one - step, _LEAST)
         # Two graphs that move as many bytes over the edge each way, and others inside:
         #     2 large (byte + edge) = copying,    2 image (layers pool + edge) = moving
@@ -146,7 +168,7 @@ class _Maker:
     def elementwise(self, shape: tuple[int, ...], length: int = 1) -> Graph:
         return self._chain("RELU", length, shape, {})
 
-    def pools(self, length: int, shape: tuple[int, ...]) -> Graph:
+    def pools(self, shape: tuple[int, ...], length: int) -> Graph:
         """A graph of nodes that compute next to nothing and that no kernel joins."""
         window = {"filter_height": 2, "filter_width": 2, "padding": 0}
         return self._chain("MAX_POOL_2D", length, shape, {**_STRIDES, **window})

@@ -16,7 +16,7 @@ from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
 from tflgpu.contract.offers import offers
 from tflgpu.devices.choose import Choice
-from tflgpu.errors import OptionError
+from tflgpu.errors import OptionError, UnsupportedError
 from tflgpu.errors.blame import shown
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
@@ -28,6 +28,7 @@ from tflgpu.saved.location import SavedLocation
 
 if TYPE_CHECKING:
     from tflgpu.hosts.litert import LiteRtHost
+    from tflgpu.runtime.tuning import Tuning
 
 #: Switches the default delegate off where it says so: "0", "no", "off", "false".
 VARIABLE = "TFLGPU_DEFAULT_DELEGATE"
@@ -174,6 +175,39 @@ class GpuDelegate(Closable, OfProcess):
         from tflgpu.runtime.saving import save
 
         return save(self.provider, model, Path(path))
+
+    def tune(
+        self,
+        model: str | os.PathLike[str] | bytes,
+        effort: str = "fast",
+        *,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Tuning:
+        """Time several ways to write the kernels of a model's main subgraph, at the shapes that the
+        model says, and keep the fastest: models that are prepared from now on have them, also in
+        later processes (docs/tuning.md).
+
+        Args:
+            model: A file or its bytes.
+            effort: "fast": the most promising six of each problem; "exhaustive": all.
+            progress: Told how many steps are done, and of how many.
+
+        Raises:
+            OptionError: another effort.
+            UnsupportedError: there is no device that runs kernels, it has no timers, or the model
+                is run by the piece.
+            ModelError, DeviceError, PluginError, GraphError: as `save`.
+        """
+        from tflgpu.runtime.saving import graph_of
+        from tflgpu.runtime.tuning import Effort, tune
+
+        efforts = [each.value for each in Effort]
+        if effort not in efforts:
+            raise OptionError(f"effort is one of {', '.join(efforts)}, not {shown(effort)}")
+        self._opened.check_open()
+        self._opened.kernel_device(UnsupportedError, "tuned")
+        graph = graph_of(self._opened, model, UnsupportedError, "tuned")
+        return tune(self._opened, graph, Effort(effort), progress)
 
     def _close(self) -> None:
         self._opened.close()

@@ -10,6 +10,7 @@ import attrs
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import SUBGROUP
 from tflgpu.language.types import TILE
+from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import MatrixModel, tuning_of
 
 #: f16 vectors between rows: with an odd number of 16-byte units in a row, eight rows of one
@@ -108,9 +109,15 @@ TILES = (
 
 
 def choose_matrix_tile(
-    pixels: int, slices: int, depth: int, inputs: int, weights: int, caps: DeviceCaps
+    pixels: int,
+    slices: int,
+    depth: int,
+    inputs: int,
+    weights: int,
+    caps: DeviceCaps,
+    choose: Choose = predicted,
 ) -> MatrixTile:
-    """The tile that a machine model expects to be fastest on a device.
+    """The tile that was measured to be fastest on a device, or that a machine model expects to be.
 
     Args:
         pixels: Rows of the output.
@@ -119,12 +126,13 @@ def choose_matrix_tile(
         inputs: Parts (f16 values) of an input, 1 or 2.
         weights: The same of a weight.
         caps: The device.
+        choose: Knows what was measured.
     """
     most_threads = min(caps.max_workgroup, caps.max_workgroup_size[0])
     fitting = _fitting(inputs, weights, caps.shared_bytes, most_threads)
     model, units = tuning_of(caps).matrix, caps.compute_units
     sizes = (pixels, slices, depth, inputs, weights)
-    return min(fitting, key=lambda t: _clocks(model, t, *sizes, units))
+    return choose("matrix", sizes, fitting, lambda t: _clocks(model, t, *sizes, units))
 
 
 @cache

@@ -138,12 +138,12 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
         return
     parts = (operands.inputs, len(operands.weights))
     sizes = (problem.pixels, problem.slices, problem.depth)
-    tile = choose_matrix_tile(*sizes, *parts, low.caps)
+    tile = choose_matrix_tile(*sizes, *parts, low.caps, low.choose)
     build_matrix_gemm(low, problem, operands, tile, name)
 
 
 def _blocked(low: Lowering, problem: Problem, name: str) -> None:
-    tile = choose_tile(problem.pixels, problem.slices, problem.depth, low.caps)
+    tile = choose_tile(problem.pixels, problem.slices, problem.depth, low.caps, low.choose)
     build_gemm(low, problem, tile, name)
 
 

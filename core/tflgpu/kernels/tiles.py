@@ -8,6 +8,7 @@ import math
 import attrs
 
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import BlockedModel, tuning_of
 
 
@@ -79,8 +80,11 @@ TILES = (
 )
 
 
-def choose_tile(pixels: int, slices: int, depth: int, caps: DeviceCaps) -> Tile:
-    """The tile that the model expects to be fastest on a device; ``depth`` is in q slices."""
+def choose_tile(
+    pixels: int, slices: int, depth: int, caps: DeviceCaps, choose: Choose = predicted
+) -> Tile:
+    """The tile that was measured to be fastest on a device, or that the model expects to be;
+    ``depth`` is in q slices, and ``choose`` knows what was measured."""
     fitting = [
         t
         for t in TILES
@@ -91,7 +95,8 @@ def choose_tile(pixels: int, slices: int, depth: int, caps: DeviceCaps) -> Tile:
         and t.split <= caps.max_workgroup_size[2]
     ]
     model, units = tuning_of(caps).blocked, caps.compute_units
-    return min(fitting, key=lambda t: _clocks(model, t, pixels, slices, depth, units))
+    sizes = (pixels, slices, depth)
+    return choose("blocked", sizes, fitting, lambda t: _clocks(model, t, *sizes, units))
 
 
 def _clocks(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Union
+from typing import Any, Protocol, TypeVar, Union
 
 import attrs
 import numpy as np
@@ -22,12 +22,15 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Kernel, KernelBuffer
 from tflgpu.language.types import Scalar, Size3
 from tflgpu.lowering.bodies import KernelBodies
+from tflgpu.lowering.choices import PREDICTED, Choices, problem_key
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.place import VectorPlace
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.lowering.view import Link, ReadView, WriteView, load_broadcast
 from tflgpu.lowering.weights import Weights
+
+C = TypeVar("C")
 
 
 @attrs.frozen
@@ -59,12 +62,15 @@ Binding = Union[Value, Temp, Constant, NewState]
 
 @attrs.frozen
 class Dispatch:
-    """One launch: a kernel, its number of workgroups, and a binding per buffer parameter."""
+    """One launch: a kernel, its number of workgroups, and a binding per buffer parameter.
+    ``tuned`` names the measured choice by which the kernel was written; "" where it was predicted.
+    """
 
     kernel: Kernel
     groups: Size3
     bindings: tuple[Binding, ...]
     label: str
+    tuned: str = ""
 
 
 #: Elementwise op: (builder, attributes, operand vectors) -> result vector, all 4 lanes of the
@@ -115,6 +121,7 @@ class Lowering:
         integers: IntegerStorage = IntegerStorage.WORDS,
         bodies: KernelBodies | None = None,
         inlined: Mapping[int, InlinedTensor] = NONE_INLINED,
+        choices: Choices = PREDICTED,
     ) -> None:
         self.node = node
         #: All nodes that the generator makes, ``node`` last: one, but for a `GroupRule`.
@@ -137,6 +144,7 @@ class Lowering:
         #: By the id of its builder: a kernel whose body is written, and the builder's size then.
         self._written: dict[int, tuple[Kernel, int]] = {}
         self._temps = 0
+        self._choices, self._tuned = choices, ""
         #: Whether a kernel's store runs the elementwise chain.
         self.stored_chain = False
 
@@ -295,9 +303,34 @@ class Lowering:
             raise KernelError(f"{self.node.label}: kernel {k.name} goes on behind its body")
         # A body that was written before is the same function's, with the same chain.
         self.stored_chain |= "chain" in k.marks or (written is not None and not k.size)
-        self.dispatches.append(Dispatch(kernel, groups, bindings, self.node.label))
+        launch = Dispatch(kernel, groups, bindings, self.node.label, self._tuned)
+        self.dispatches.append(launch)
+
+    def choose(
+        self, kind: str, sizes: Sequence[int], candidates: Sequence[C], cost: Callable[[C], float]
+    ) -> C:
+        """The way in which the next kernels are written: the measured one of several, else that of
+        the least predicted cost (`tflgpu.lowering.choices`).
+
+        Args:
+            kind: What is chosen.
+            sizes: Those of the problem, as far as tensors' shapes do not say them.
+            candidates: At least one: texts, or attrs values, whose fields are their name.
+            cost: Predicted, in any unit.
+        """
+        chosen, name = self._choices.choose(
+            lambda: self._problem(kind, sizes), candidates, cost, self.nodes
+        )
+        self._tuned = f"{kind} {name}" if name else ""
+        return chosen
 
     # Inside
+
+    def _problem(self, kind: str, sizes: Sequence[int]) -> str:
+        def storage(value: Value) -> str:
+            return self._layout_of(value).storage.name.lower()
+
+        return problem_key(kind, sizes, self.precision.name, self.nodes, storage)
 
     def _bind(
         self, k: Builder, name: str, layout: Layout, access: str, binding: Binding

@@ -139,6 +139,8 @@ class Batched:
         shapes: Shapes that operands of each item are given before it, by position. Its results,
             which have as many elements as those of all items and in the same order, get theirs
             behind it.
+        columns: Constants that come before an operand along its last axis, by position, as the
+            operand is shaped in ``shapes``.
         mixed: Whether it takes and gives rows of axis 0 by turns: the first one of each item, then
             the second one of each, and so on. They are brought into this order, and out of it.
     """
@@ -148,6 +150,7 @@ class Batched:
     op: str = ""
     operands: tuple[int, ...] | None = None
     shapes: Mapping[int, tuple[int, ...]] = attrs.Factory(dict)
+    columns: Mapping[int, Array] = attrs.Factory(dict)
     mixed: bool = False
 
 

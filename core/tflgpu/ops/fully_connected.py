@@ -31,9 +31,11 @@ from tflgpu.ops.base import (
     Quantized,
     Sample,
 )
+from tflgpu.ops.batch_matmul import BatchMatMul
 from tflgpu.ops.digit_sums import of_filter, of_rows
-from tflgpu.ops.facets import Filter, Spread, no_zeros
+from tflgpu.ops.facets import Batched, Filter, Items, Spread, no_zeros
 from tflgpu.ops.items import each_row
+from tflgpu.ops.positions import Along, Positions, regrouped
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.quantized import Hybrid, InDigits, OnTheFly, Rounding, is_in_blocks
@@ -195,6 +197,33 @@ def _in_digits(node: Node) -> InDigits | None:
     return of_rows(node, node.attrs.activation, plain)
 
 
+def _batch(node: Node, items: Items) -> Batched | str:
+    """Of weights that each item has its own of, products of matrices."""
+    if 1 not in items.operands:
+        return each_row(0)(node, items)
+    x, weights = node.input(0), node.input(1)
+    if node.optional_input(2) is not None or node.attrs.activation is not Activation.NONE:
+        return "its weights differ from item to item, and it has a bias or an activation"
+    if x.dtype is not weights.dtype or not weights.shape[1]:
+        return f"its weights, {weights.spec}, differ from item to item, and its input is {x.spec}"
+    rows: tuple[int, ...] = (elements(x.shape) // weights.shape[1], weights.shape[1])
+    shapes = {
+        0: (items.count, *rows) if 0 in items.operands else rows,
+        1: (items.count, *weights.shape),
+    }
+    return Batched(BatchMatMul(adj_y=True), op="BATCH_MATMUL", operands=(0, 1), shapes=shapes)
+
+
+def _positions(node: Node, cut: Node) -> Positions | str:
+    x, weights, result = node.input(0), node.input(1), node.outputs[0]
+    less, less_result = cut.input(0).shape, cut.outputs[0].shape
+    last = Along(len(result.shape) - 1)
+    if x.shape[-1:] != weights.shape[1:]:
+        return "a row of its weights takes in several of its input"
+    rows = regrouped(x.shape[:-1], less[:-1], result.shape[:-1], less_result[:-1])
+    return Positions([[*rows, Along(fill=0)], [last, Along(fill=0)], [last]])
+
+
 OPS = (
     OpDef(
         "FULLY_CONNECTED",
@@ -204,7 +233,8 @@ OPS = (
         _samples,
         accuracy=Accuracy.ACCUMULATE,
         file=FileForm(max_version=14),
-        batch=each_row(0),
+        batch=_batch,
+        positions=_positions,
         arithmetic=Arithmetic(activation_field="activation", filter=_ROLES),
         quantized=Quantized(hybrid=_hybrid, digits=_in_digits),
         contents=Contents(zeros_where=_has_no_columns),

@@ -22,11 +22,12 @@ from tflgpu.errors import GraphError, ModelError
 from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.budget import check_size
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import NoAttrs, OpDef, Operand
+from tflgpu.ops.concat import ConcatAttrs
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.unknown import unknown_reason
@@ -157,6 +158,8 @@ class BatchedGraph:
         each = [i for i in range(len(node.inputs)) if self._is_of_each(node.inputs[i])]
         for i, shape in found.shapes.items():
             node.inputs[i] = self._reshaped(node.input(i), shape, node)
+        for i, data in found.columns.items():
+            node.inputs[i] = self._widened(node.input(i), data, node)
         for i in each if found.mixed else ():
             node.inputs[i] = self._by_turns(node.input(i), node)
         if found.operands is not None:
@@ -222,13 +225,23 @@ class BatchedGraph:
         self._add("RESHAPE", ReshapeAttrs(shape), [value], made, node)
         return made
 
+    def _widened(self, value: Value, columns: Array, node: Node) -> Value:
+        before = self._constant("columns", columns, value.dtype)
+        wide = (*value.shape[:-1], value.shape[-1] + columns.shape[-1])
+        made = self._like(value, wide)
+        self._add("CONCATENATION", ConcatAttrs(len(wide) - 1), [before, value], made, node)
+        return made
+
+    def _constant(self, name: str, data: Array, dtype: DType) -> Value:
+        data.setflags(write=False)
+        return self.graph.add_value(data.shape, dtype, name=name, data=data)
+
     def _turned(self, value: Value, first: int, second: int, node: Node) -> Value:
         """[first * second, ...] with these two in the other order."""
         rest = value.shape[1:]
         apart = self._reshaped(value, (first, second, *rest), node)
         order = np.array([1, 0, *range(2, len(rest) + 2)], np.int32)
-        order.setflags(write=False)
-        axes = self.graph.add_value(order.shape, DType.I32, name="order", data=order)
+        axes = self._constant("order", order, DType.I32)
         made = self._like(value, (second, first, *rest))
         self._add("TRANSPOSE", NoAttrs(), [apart, axes], made, node)
         return made

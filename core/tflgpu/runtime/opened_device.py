@@ -6,6 +6,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import attrs
@@ -24,7 +25,7 @@ from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import objections, partition_by, precision_note, precision_on
 from tflgpu.devices.no_gpu import warn_of_emulation
-from tflgpu.errors import OptionError, StateError
+from tflgpu.errors import OptionError, StateError, TflgpuError
 from tflgpu.errors.blame import attempt
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
@@ -32,6 +33,7 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry, registry
 from tflgpu.runtime.loading import Loader
 from tflgpu.runtime.session import Session
+from tflgpu.saved.kept_choices import KeptChoices
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
@@ -130,6 +132,35 @@ class OpenedDevice(Holder):
         choice = self.choice.reasons + precision_note(self.options.wanted_precision, self.precision)
         return on_device(report, info.backend, info.name, self.precision.value, choice)
 
+    def kernel_device(self, error: type[TflgpuError], done: str) -> Device:
+        """The device, if it runs kernels.
+
+        Raises:
+            TflgpuError: of the type ``error``: it does not, so that nothing can be ``done``.
+        """
+        device = self.device
+        if device is None or isinstance(device, NodeDevice):
+            here = (
+                "there is no device"
+                if device is None
+                else f"{device.info.backend} device {device.info.index} ({device.info.name}) has "
+                "no kernels"
+            )
+            raise error(
+                f"{here}, and only what is compiled for a device that runs "
+                f"kernels can be {done}; `tflgpu devices` lists what there is"
+            )
+        return device
+
+    @cached_property
+    def kept_choices(self) -> KeptChoices:
+        """What was measured of ways to write kernels for the device, which must be there."""
+        device, options = self.device, self.options
+        assert device is not None
+        on_disk = options.enable_serialization is not False
+        plugins = self.registry.plugins
+        return KeptChoices(device.info, device.caps, plugins, on_disk=on_disk)
+
     def target(self) -> Target:
         """What to compile for. The device must be there."""
         # Not at the top: a start from a kept model compiles nothing.
@@ -145,6 +176,8 @@ class OpenedDevice(Holder):
             broken_rules=self.broken_rules,
             spares_broken_rules=self.may_fall_back,
         )
+        site = attrs.evolve(target.site, choices=self.kept_choices.choices())
+        target = attrs.evolve(target, site=site)
         if self.partitioning[0] is PartitionBy.ALL:
             return target
         if self._times is None:

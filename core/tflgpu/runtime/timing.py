@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 
 import attrs
 import numpy as np
@@ -15,7 +14,7 @@ from tflgpu.compiler.parts import Part
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, NodeRun, Recording
 from tflgpu.devices.cpu_side import REFERENCES, CpuSide
-from tflgpu.devices.figures import Open, measure_machine
+from tflgpu.devices.figures import IN_NUMPY, ON_CPU, ON_DEVICE, Open, Shapes, measure_machine
 from tflgpu.devices.measured_times import (
     MeasuredTimes,
     default_folder,
@@ -68,19 +67,17 @@ def time_model(
         return ReferenceRecording(run) if host is None else host.load_nodes(run)
 
     references = DeviceInfo(REFERENCES, 0, "NumPy references", driver=f"NumPy {np.__version__}")
-    beside = references if host is None else host.info
-    sides: Sequence[tuple[DeviceInfo, str, Open]] = (
-        (info, device_settings(target.site.precision.value), on_device),
-        # That its nodes were timed by pools is a reason to measure it anew.
-        (beside, cpu.settings if host is not None else f"{cpu.settings}, no joins", on_host),
+    beside, by = (references, IN_NUMPY) if host is None else (host.info, ON_CPU)
+    sides: Sequence[tuple[DeviceInfo, str, Open, Shapes]] = (
+        (info, device_settings(target.site.precision.value), on_device, ON_DEVICE),
+        (beside, cpu.settings, on_host, by),
     )
     found: list[Machine] = []
-    for side, settings, open_graph in sides:
+    for side, settings, open_graph, shapes in sides:
         key = figures_key(side, owner(side.backend), settings)
         figures = store.load(key, len(attrs.fields(Machine)))
         if figures is None:
-            alone = side is beside and host is None
-            machine = attempt(partial(measure_machine, joins=not alone), open_graph, target.ops)
+            machine = attempt(measure_machine, open_graph, target.ops, shapes)
             if isinstance(machine, Failed):
                 note = f"round figures: {side.name} could not be measured: {machine}"
                 _LOG.info("tflgpu: %s", note)

@@ -127,7 +127,8 @@ def _texts(name: str, value: Any, classes: Classes) -> list[tuple[str, str]]:
     """A field of a target as one fact, or as several."""
     if name == "objection":  # a function of the device and of plugins: `key_of`
         return []
-    if name == "times":  # what they decided is in the file; they differ wherever they are measured
+    # What they decided is in the file; they differ wherever they are measured.
+    if name in ("times", "site.choices"):
         return []
     if name == "ops":
         return [(name, _listed(op_text(op) for op in value.values()))]

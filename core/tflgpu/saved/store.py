@@ -81,7 +81,8 @@ def open_or_compile(
         return compile_graph(graph, target)
 
     try:
-        key = key_of(graph, target, (("token", token), *facts()))
+        tuned = target.site.choices.digest
+        key = key_of(graph, target, (("token", token), ("tuned", tuned), *facts()))
     except SavedModelError as error:
         _LOG.warning("tflgpu: this model is not kept compiled: %s", str(error))
         return made()

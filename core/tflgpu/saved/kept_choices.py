@@ -1,0 +1,142 @@
+"""Measured choices among kernels, kept in the cache folder: a file for each device, driver, and
+state of the code, so that what was measured of other kernels is never used.
+
+A release brings those of some devices besides, as files in ``device_choices`` beside this one:
+``tflgpu tune MODEL... --table FILE`` writes one. Their names are made by `table_name`. What was
+measured here comes before them, and a candidate that is no longer there counts for nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tflgpu.cache.disk_cache import DiskCache, cache_folder, cache_key
+from tflgpu.contract.device import DeviceInfo
+from tflgpu.errors import SavedModelError
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.lowering.choices import Choices
+from tflgpu.plugins.sources import Plugin
+from tflgpu.saved.facts import facts_of
+from tflgpu.values import frozen
+
+_TABLES = Path(__file__).parent / "device_choices"
+
+
+@frozen
+class KeptChoice:
+    """What was measured of a problem.
+
+    Attributes:
+        name: Of the fastest candidate.
+        predicted: Of the one that is taken without measurements.
+        timed: How many candidates were compared.
+        before, after: Seconds of the predicted one and of the fastest, for all kernels of the
+            problem in the model by which it was measured.
+    """
+
+    name: str
+    predicted: str
+    timed: int
+    before: float
+    after: float
+
+
+class KeptChoices:
+    """Those of a device, in a cache folder or in memory alone. Safe to share between processes."""
+
+    def __init__(
+        self,
+        device: DeviceInfo,
+        caps: DeviceCaps,
+        plugins: Iterable[Plugin],
+        *,
+        on_disk: bool = True,
+    ) -> None:
+        """Read those of the disk. Where a plugin's code cannot be told apart, nothing is read or
+        written."""
+        self.device = device
+        self.known: dict[str, KeptChoice] = {}
+        #: Changes with what is known; "" where nothing is.
+        self.digest = ""
+        try:
+            facts = facts_of(device, caps, plugins)
+        except SavedModelError:
+            on_disk, facts = False, ()
+        self._key = cache_key("choices", *(text for fact in facts for text in fact))
+        self._disk = DiskCache(cache_folder("choices"), ".json") if on_disk else None
+        self._read()
+
+    def choices(self) -> Choices:
+        """As a compiler takes them, with those that the release brings."""
+        names = {key: kept.name for key, kept in self.known.items()}
+        return Choices({**_shipped(self.device), **names}, self.digest)
+
+    def add(self, found: Mapping[str, KeptChoice]) -> None:
+        """Keep some more. A full or read-only disk is no error: this process has them."""
+        if self._disk is None:
+            self._take({**self.known, **found}, "")
+            return
+        with self._disk.building(self._key):
+            self._read()
+            self.known.update(found)
+            text = json.dumps(
+                {
+                    "device": f"{self.device.backend}: {self.device.name}",
+                    "choices": {key: attrs.asdict(kept) for key, kept in self.known.items()},
+                },
+                indent=1,
+                sort_keys=True,
+            )
+            self._disk.store(self._key, text.encode())
+        self._take(self.known, text)
+
+    def table(self) -> str:
+        """The content of a file for a release: candidates that are faster than the predicted
+        ones."""
+        names = {k: c.name for k, c in sorted(self.known.items()) if c.name != c.predicted}
+        about = {"backend": self.device.backend, "device": self.device.name}
+        return json.dumps({**about, "choices": names}, indent=1) + "\n"
+
+    def _read(self) -> None:
+        data = None if self._disk is None else self._disk.load(self._key)
+        if self._disk is None or data is None:
+            return
+        try:
+            found = {key: _kept(value) for key, value in json.loads(data)["choices"].items()}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            self._disk.drop(self._key, f"it has no choices: {error}")
+        else:
+            self._take(found, data.decode())
+
+    def _take(self, known: dict[str, KeptChoice], text: str) -> None:
+        content = text or repr(sorted(known.items()))
+        self.known, self.digest = known, hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def table_name(device: DeviceInfo) -> str:
+    """The name of a release's file for a device."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{device.backend} {device.name}".lower()).strip("-")
+
+
+def _kept(value: Any) -> KeptChoice:
+    kept = KeptChoice(**value)
+    if not (isinstance(kept.name, str) and isinstance(kept.predicted, str)):
+        raise TypeError("a choice is not a text")
+    return attrs.evolve(
+        kept, timed=int(kept.timed), before=float(kept.before), after=float(kept.after)
+    )
+
+
+def _shipped(device: DeviceInfo) -> dict[str, str]:
+    path = _TABLES / f"{table_name(device)}.json"
+    if not path.is_file():
+        return {}
+    names: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["choices"]
+    return names
