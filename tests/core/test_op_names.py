@@ -86,6 +86,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "brings the same chains into one form",
     ),
     "passes/merge_padding.py": (frozenset({"PAD", "PADV2"}), "moves these into filters"),
+    "passes/pad_before_maximum.py": (
+        frozenset({"PAD", "PADV2", "MAX_POOL_2D"}), "moves the former into the latter"),
     "passes/read_rows.py": (frozenset({"ATTENTION"}), "is about its operands"),
     "passes/merge_moves.py": (
         frozenset({"TRANSPOSE", "RESHAPE"}), "makes these of what they do together"),
