@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -106,8 +107,8 @@ class Context(Counted):
         status = lib.vkGetFenceStatus
         only = fence[0]
         result: int = vk.VK_NOT_READY
-        if self._spin and not manner.asleep:
-            end = time.perf_counter() + self._spin
+        if manner.awake or (self._spin and not manner.asleep):
+            end = math.inf if manner.awake else time.perf_counter() + self._spin
             result = status(handle, only)
             while result == vk.VK_NOT_READY and time.perf_counter() < end:
                 result = status(handle, only)
