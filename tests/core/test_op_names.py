@@ -44,6 +44,9 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "passes/batch.py": (
         frozenset({"CONCATENATION", "RESHAPE", "TRANSPOSE"}),
         "brings rows of several items into order by these, and puts columns before indices"),
+    "passes/bucket.py": (
+        frozenset({"ADD", "MUL", "SELECT_V2"}),
+        "masks what does not count, in attention by the mask, and rescales averages"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZED_TABLE"}),
         "makes these conversions, and takes those of the file away",
@@ -83,6 +86,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "brings the same chains into one form",
     ),
     "passes/merge_padding.py": (frozenset({"PAD", "PADV2"}), "moves these into filters"),
+    "passes/pad_before_maximum.py": (
+        frozenset({"PAD", "PADV2", "MAX_POOL_2D"}), "moves the former into the latter"),
     "passes/read_rows.py": (frozenset({"ATTENTION"}), "is about its operands"),
     "passes/merge_moves.py": (
         frozenset({"TRANSPOSE", "RESHAPE"}), "makes these of what they do together"),
@@ -170,6 +175,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "hosts/layout.py": (frozenset({"CONV_2D"}), "writes the model that a runtime is tried with"),
     "conformance/integer_checks.py": (
         frozenset({"CONV_2D", "ADD", "RELU"}), "makes quantized graphs of these"),
+    "conformance/position_checks.py": (
+        frozenset({"ADD"}), "adds to inputs, so that they are not 0 behind their size"),
     "conformance/dags.py": (
         frozenset({
             "RELU", "TANH", "LOGISTIC", "ABS", "NEG", "HARD_SWISH", "RELU6", "ADD", "SUB", "MUL",

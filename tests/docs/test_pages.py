@@ -32,7 +32,7 @@ PROGRAMS = {
     "README.md": 2, "docs/accuracy.md": 2, "docs/async.md": 7, "docs/benchmark.md": 1,
     "docs/buffers.md": 4, "docs/check.md": 1, "docs/compiled_model.md": 2,
     "docs/compatibility.md": 4, "docs/control_flow.md": 1, "docs/cpu.md": 4, "docs/generate.md": 1,
-    "docs/interpreter.md": 2, "docs/litert.md": 4, "docs/memory.md": 3, "docs/options.md": 3,
+    "docs/interpreter.md": 2, "docs/litert.md": 4, "docs/memory.md": 3, "docs/options.md": 4,
     "docs/profile.md": 1, "docs/report.md": 2, "docs/task.md": 2,
     "docs/troubleshooting.md": 1, "docs/tuning.md": 1,
 }  # fmt: skip

@@ -39,33 +39,43 @@ PTX = OpenCLDialect(f16_arithmetic=True, matrix_tiles=True)
 COOPERATIVE = Target(f16_arithmetic=True, matrix_tiles=True)
 
 
-def product(depth: int = 3, subgroups: int = 2, width: int = 4, spare: int = 2) -> Kernel:
+def product(
+    depth: int = 3, subgroups: int = 2, width: int = 4, spare: int = 2, *, turned: bool = False
+) -> Kernel:
     """``5 + A @ B + (A @ B) * 0.5``, 16 rows a subgroup: A is [rows, depth * 16], B is
-    [depth * 16, 16], the result is [rows, 16]."""
+    [depth * 16, 16], the result is [rows, 16]; ``turned``: A and B lie transposed in memory."""
     half, full = Type(Scalar.F16, width), Type(Scalar.F32, width)
     threads = 32 * subgroups
     rows, deep = 16 * subgroups, 16 * depth
     # Rows are further apart than they are long, so that a wrong stride shows.
-    a_pitch, pitch = (deep + 8 * spare) // width, (16 + 8 * spare) // width
+    (a_lines, a_line), (b_lines, b_line) = (rows, deep), (deep, 16)
+    if turned:
+        (a_lines, a_line), (b_lines, b_line) = (deep, rows), (16, deep)
+    a_pitch, b_pitch, pitch = ((n + 8 * spare) // width for n in (a_line, b_line, 16))
     k = Builder("product", (threads, 1, 1))
     a = k.buffer("a", Scalar.F16, width, "read")
     b = k.buffer("b", Scalar.F16, width, "read")
     dst = k.buffer("dst", Scalar.F32, width, "write")
-    left = k.shared("left", half, rows * a_pitch)
-    right = k.shared("right", half, deep * pitch)
+    left = k.shared("left", half, a_lines * a_pitch)
+    right = k.shared("right", half, b_lines * b_pitch)
     result = k.shared("result", full, rows * pitch)
     lane, first = k.local_id(0), k.let(k.group_id(0) * (rows * deep // width), "first")
     with k.loop(lane, rows * deep // width, threads) as i:
-        row = i // (deep // width)
-        k.store_shared(left, row * a_pitch + i % (deep // width), k.load(a, first + i))
+        row = i // (a_line // width)
+        k.store_shared(left, row * a_pitch + i % (a_line // width), k.load(a, first + i))
     with k.loop(lane, deep * 16 // width, threads) as i:
-        k.store_shared(right, i // (16 // width) * pitch + i % (16 // width), k.load(b, i))
+        at = i // (b_line // width) * b_pitch + i % (b_line // width)
+        k.store_shared(right, at, k.load(b, i))
     k.barrier()
     total, half_total = k.matrix_fill(5.0), k.matrix_fill()
     top = k.let(k.subgroup_id() * 16, "top")
     with k.loop(0, depth, name="step") as step:
-        x = k.matrix_load(left, top * a_pitch + step * (16 // width), a_pitch, MatrixRole.A)
-        y = k.matrix_load(right, step * (16 * pitch), pitch, MatrixRole.B)
+        x_at, y_at = top * a_pitch + step * (16 // width), step * (16 * b_pitch)
+        if turned:
+            x_at = step * (16 * a_pitch) + k.subgroup_id() * (16 // width)
+            y_at = step * (16 // width)
+        x = k.matrix_load(left, x_at, a_pitch, MatrixRole.A, transposed=turned)
+        y = k.matrix_load(right, y_at, b_pitch, MatrixRole.B, transposed=turned)
         k.matrix_multiply(total, x, y)
         k.matrix_multiply(half_total, x, y)
     k.matrix_add(total, half_total, 0.5)
@@ -98,6 +108,24 @@ def test_the_interpreter_multiplies(depth: int, subgroups: int, groups: int, wid
     arrays = operands(depth, subgroups, groups)
     interpret(product(depth, subgroups, width), (groups, 1, 1), arrays)
     np.testing.assert_array_equal(arrays[2], expected(arrays, depth))
+
+
+def transposed(arrays: list[Array], depth: int, subgroups: int) -> list[Array]:
+    """Operands that lie transposed in memory, each workgroup's A by itself."""
+    a = arrays[0].reshape(-1, subgroups * 16, depth * 16).swapaxes(1, 2)
+    b = arrays[1].reshape(depth * 16, 16).T
+    return [np.ascontiguousarray(a).ravel(), np.ascontiguousarray(b).ravel(), arrays[2].copy()]
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize(("depth", "subgroups", "groups"), [(1, 1, 1), (3, 2, 3), (2, 8, 2)])
+def test_the_interpreter_loads_transposed(
+    depth: int, subgroups: int, groups: int, width: int
+) -> None:
+    arrays = operands(depth, subgroups, groups)
+    turned = transposed(arrays, depth, subgroups)
+    interpret(product(depth, subgroups, width, turned=True), (groups, 1, 1), turned)
+    np.testing.assert_array_equal(turned[2], expected(arrays, depth))
 
 
 def test_products_are_f32_of_f16_operands() -> None:
@@ -286,6 +314,7 @@ def test_operands_in_the_wrong_order() -> None:
 
 def test_matrix_kernels_are_told_apart() -> None:
     kernels = [product(1), product(2), product(1, spare=3), product(1, subgroups=1)]
+    kernels += [product(1, subgroups=1, turned=True)]
     assert not [pair for pair in itertools.combinations(kernels, 2) if same(*pair)]
     assert product(2) is kernels[1]
     assert has_matrices(product(1))
@@ -305,6 +334,9 @@ def test_ptx_text() -> None:
     assert source.count("__attribute__((aligned(16)));") == 3
     assert "matrix_load_a((__local const half*)left + (top * 16 + k_step * 4) * 4, 64)" in source
     assert "matrix_store((__local float*)result + top * 8 * 4, 32, sum);" in source
+    source = PTX.source(product(turned=True))
+    assert "= matrix_load_a_transposed((__local const half*)left + " in source
+    assert "= matrix_load_b_transposed((__local const half*)right + k_step * 4 * 4, 64);" in source
 
 
 def test_spirv_text() -> None:
@@ -320,6 +352,18 @@ def test_spirv_text() -> None:
     shared = [x for x in text.splitlines() if "OpCooperativeMatrix" in x and "MulAdd" not in x]
     assert len(shared) == 3
     assert all(x.endswith("NonPrivatePointer") for x in shared)
+
+
+def test_spirv_text_of_transposed_operands() -> None:
+    layouts = []
+    for turned in (False, True):
+        lines = text_of(product(turned=turned), COOPERATIVE).splitlines()
+        numbers = {line.split()[0]: line.split()[-1] for line in lines if "OpConstant " in line}
+        moves = ("OpCooperativeMatrixLoad", "OpCooperativeMatrixStore")
+        moved = [line.split()[-3] for line in lines if any(move in line for move in moves)]
+        layouts += [numbers[layout] for layout in moved]
+    # Row by row, and column by column; a result is stored row by row in any case.
+    assert layouts == ["0", "0", "0", "1", "1", "0"]
 
 
 def test_spirv_rounds_what_is_converted_there_and_back() -> None:
@@ -361,11 +405,14 @@ def test_an_opencl_device_multiplies(
     device.close()
     if not has_tiles:
         pytest.skip(f"{name} has no matrix tiles")
-    arrays = operands(depth, subgroups, groups)
+    arrays, run = operands(depth, subgroups, groups), opencl.run
     for given in (arrays, with_special_numbers([a.copy() for a in arrays], depth)):
-        results = opencl.run(product(depth, subgroups, width), (groups, 1, 1), given, PTX)
-        with np.errstate(invalid="ignore"):
-            np.testing.assert_array_equal(results[2], expected(given, depth))
+        turned = transposed(given, depth, subgroups)
+        kernels = [product(depth, subgroups, width, turned=each) for each in (False, True)]
+        for kernel, memory in zip(kernels, (given, turned), strict=True):
+            results = run(kernel, (groups, 1, 1), memory, PTX)
+            with np.errstate(invalid="ignore"):
+                np.testing.assert_array_equal(results[2], expected(given, depth))
 
 
 def test_an_accumulator_of_special_numbers_is_printed_as_opencl_spells_them() -> None:

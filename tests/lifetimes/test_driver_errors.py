@@ -78,7 +78,7 @@ PLACES = {
     "finish")],
     "vulkan": [("tflgpu_vulkan.context.Context", "start"), ("tflgpu_vulkan.context.Context",
     "_wait")],
-    "wgpu": [("tflgpu_wgpu.native.Commands", "submit"), ("tflgpu_wgpu.native.Download", "end")],
+    "wgpu": [("tflgpu_wgpu.native.Commands", "submit"), ("tflgpu_wgpu.mapping.Mapping", "finish")],
 }  # fmt: skip
 
 
@@ -88,7 +88,7 @@ LOADING = {
                ("tflgpu_opencl.device.OpenCLDevice", "load")],
     "vulkan": [("tflgpu_vulkan.blocks.Allocation", "bind"), ("tflgpu_vulkan.record.Writer", "end"),
                ("tflgpu_vulkan.device.VulkanDevice", "load")],
-    "wgpu": [("tflgpu_wgpu.memory.Memory", "_buffer"), ("tflgpu_wgpu.recording", "Download"),
+    "wgpu": [("tflgpu_wgpu.memory.Memory", "_buffer"), ("tflgpu_wgpu.memory", "Mapping"),
              ("tflgpu_wgpu.device.WgpuDevice", "load")],
 }  # fmt: skip
 

@@ -16,12 +16,13 @@ from tflgpu.backend_kit import waiting
 from tflgpu.backend_kit.recording import BaseRecording
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.memory import Usage, assign
+from tflgpu.compiler.plan import Plan
 from tflgpu.devices.device_options import objections
 from tflgpu.devices.targets import target_on
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions, WaitType
 from tflgpu.plugins.registry import registry
-from tflgpu.runtime import trials
+from tflgpu.runtime import tuning
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.runtime.run_policy import RunPolicy
 from tflgpu.tflite.build import build_graph
@@ -248,45 +249,42 @@ def test_the_preference_prepares(preference: str, prepared: int, runs: list[str]
     assert runs == ["run"] * (prepared + 1)
 
 
-@pytest.mark.parametrize(("times", "taken"), [((1.0, 2.0), "usual"), ((2.0, 1.0), "joined")])
+@pytest.mark.parametrize(("joined", "dispatches"), [(1.0, 1), (3.0, 2)])
 def test_sustained_speed_keeps_the_faster(
-    times: tuple[float, float], taken: str, monkeypatch: pytest.MonkeyPatch
+    joined: float, dispatches: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path))
     x = np.random.default_rng(9).uniform(-1, 1, (1, 5, 5, 3)).astype(np.float32)
     with opened(block()) as interpreter:
         wanted = run(interpreter, x)
         assert interpreter.report.dispatches == 2
-    monkeypatch.setattr(trials, "_times", lambda *sessions: times)
+
+    def seconds(recording: object, plan: Plan) -> list[float]:
+        return [1.0, 1.0] if len(plan.dispatches) == 2 else [joined]
+
+    monkeypatch.setattr(tuning, "kernel_seconds", seconds)
+    monkeypatch.setattr(
+        tuning, "run_seconds", lambda recordings, plans: sum(seconds(None, plans[0]))
+    )
     with opened(block(), inference_preference="sustained_speed") as interpreter:
         report = interpreter.report
         np.testing.assert_allclose(run(interpreter, x), wanted, rtol=1e-4, atol=1e-5)
-    assert report.dispatches == (2 if taken == "usual" else 1)
-    (said,) = [reason for reason in report.choice if "inference_preference" in reason]
-    assert f"the {taken} kernels are used, of {1e3 * times[0]:.3g} ms (usual)" in said
+    assert report.dispatches == dispatches
+    # It is kept, for other preferences too.
+    with opened(block()) as interpreter:
+        assert interpreter.report.dispatches == dispatches
 
 
-def test_sustained_speed_measures(runs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "_BUDGET", 0.0)
-    with opened(block(), inference_preference="sustained_speed") as interpreter:
-        assert runs == ["run"] * (2 + 2 * trials._LEAST)
-        assert "(a 1x1 and a depthwise" in " ".join(interpreter.report.choice)
-
-
-@pytest.mark.parametrize(
-    ("model", "says"),
-    [
-        (chain("ABS"), "there are no other kernels to try"),
-        (block(), "memory_limit has no room for both"),
-    ],
-)
-def test_sustained_speed_says_when_it_tries_nothing(model: bytes, says: str) -> None:
+def test_sustained_speed_says_when_it_tunes_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path))
     with tflgpu.GpuDelegate(**HERE) as delegate:
-        limit = nbytes(delegate, model)
+        limit = nbytes(delegate, block())
     options = {"inference_preference": "sustained_speed", "memory_limit": limit}
-    with opened(model, **options) as interpreter:
-        report = interpreter.report
-    assert report.fully_delegated
-    assert says in " ".join(report.choice)
+    with opened(block(), **options) as interpreter:
+        assert interpreter.report.fully_delegated
+    assert "inference_preference: kernels are not tuned: " in caplog.text
 
 
 def test_an_invoke_of_several_runs(runs: list[str]) -> None:

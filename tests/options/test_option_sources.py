@@ -37,6 +37,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {  # by option: text, and what it means
     "memory_limit": ("2KiB", 2048), "wait_type": ("active", tflgpu.WaitType.ACTIVE),
     "invoke_loop_times": ("5", 5), "guard_bands": ("true", True),
     "on_error": ("retry", tflgpu.OnError.RETRY), "run_timeout": ("2.5", 2.5),
+    "shape_buckets": ("64, 16", (16, 64)),
     "accuracy_guard": ("runs=3, on_failure=keep", None),
 }  # fmt: skip
 #: Those that are only taken together with others.

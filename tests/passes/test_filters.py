@@ -18,6 +18,7 @@ from tflgpu.passes import (
     fuse_after_filter,
     fuse_before_filter,
     merge_padding,
+    pad_before_maximum,
 )
 
 from tests.passes.harness import CONTEXT, RELU, Maker, check, names, only
@@ -273,6 +274,41 @@ def test_padding_with_two_readers_moves_into_both(g: Maker) -> None:
 def test_padding_stays(make: Callable[[Maker, Value], Value], g: Maker) -> None:
     graph = g.done(make(g, g.input(1, 5, 6, 3)))
     assert names(check(graph, merge_padding.PASS)) == names(graph)
+
+
+def pooled(g: Maker, x: Value, *border: list[int], op: str = "MAX_POOL_2D", side: int = 3) -> Value:
+    padded = g.op("PAD", x, g.ints([0, 0], *border, [0, 0]))
+    fields = {"filter_height": side, "filter_width": side, "stride_h": 2, "stride_w": 2}
+    return g.op(op, padded, padding=1, **fields)
+
+
+@pytest.mark.parametrize("clamp", ["RELU", "RELU6", "fused"])
+@pytest.mark.parametrize("border", [([1, 1], [1, 1]), ([0, 2], [2, 1]), ([1, 0], [0, 0])])
+def test_zeros_around_what_is_never_negative_move_into_a_maximum(
+    border: tuple[list[int], ...], clamp: str, g: Maker
+) -> None:
+    x = g.input(1, 7, 8, 3)
+    x = g.conv(x, 4, **RELU) if clamp == "fused" else g.op(clamp, x)
+    after = check(g.done(pooled(g, x, *border)), pad_before_maximum.PASS)
+    assert names(after) == ["CONV_2D" if clamp == "fused" else clamp, "MAX_POOL_2D"]
+    assert after.nodes[1].origins == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g, x: pooled(g, g.op("ABS", x), [1, 1], [1, 1]),
+        lambda g, x: pooled(g, g.op("RELU_N1_TO_1", x), [1, 1], [1, 1]),
+        lambda g, x: pooled(g, g.op("RELU", x), [1, 1], [1, 1], op="AVERAGE_POOL_2D"),
+        lambda g, x: pooled(g, g.op("RELU", x), [2, 0], [0, 1], side=2),
+        lambda g, x: pooled(g, g.op("RELU", x), [0, 0], [1, 3]),
+        lambda g, x: pooled(g, x, [1, 1], [1, 1]),
+    ],
+    ids=["any", "negative", "average", "above", "right", "input"],
+)  # fmt: skip
+def test_zeros_before_a_maximum_stay(make: Callable[[Maker, Value], Value], g: Maker) -> None:
+    graph = g.done(make(g, g.input(1, 7, 8, 3)))
+    assert names(check(graph, pad_before_maximum.PASS)) == names(graph)
 
 
 MAKERS: dict[str, Callable[[Maker, Value], Value]] = {

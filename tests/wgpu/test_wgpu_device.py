@@ -165,10 +165,10 @@ def test_idle_is_when_all_is_done() -> None:
     handle = recording._device._internal
     assert _seconds(lambda: wait_idle(handle)) < took / 2  # there is nothing to wait for
     for _ in range(3):  # what was wrong depended on what was in a register
-        recording._all.submit()
+        recording._begin()
         wait_idle(handle)
-        # What is left of a run is to map what was written.
-        rest = _seconds(lambda: recording._download_all.wait(recording._outputs.for_run().address))
+        # What is left of a run is to hear that the host has its turn.
+        rest = _seconds(recording._end)
         assert rest < took / 2, (rest, took)
     recording.close()
     device.close()
@@ -184,11 +184,11 @@ def test_a_refused_command_ends_the_recording(device: Any) -> None:
     other = device.load(chain(33, device.alignment))
     # Bindings for another kernel's buffers: what wgpu refuses when the encoding is finished.
     wrong = Launch(recording._launches[0].pipeline, other._launches[0].bind_group, (1, 1, 1))
-    working = recording._all
-    recording._all = Commands(device._device, [], [wrong], [])
+    outputs = recording._outputs.current
+    working, outputs.commands = outputs.commands, Commands(device._device, [], [wrong], [])
     with pytest.raises(DeviceError, match=r"(?is)running.*bind group"):
         recording.run()
-    recording._all = working
+    outputs.commands = working
     with pytest.raises(DeviceError, match=r"(?is)earlier run.*bind group"):
         recording.run()
     with pytest.raises(DeviceError, match="earlier run"):
@@ -208,6 +208,25 @@ def test_closed_devices_keep_no_threads(open_device: Callable[..., Any]) -> None
         closed += [device, recording]
     # Whoever still holds the closed objects does not hold what they held.
     assert not set(threading.enumerate()) - before
+
+
+def test_arrays_outlive_their_device(open_device: Callable[..., Any]) -> None:
+    """They lie in memory of wgpu's, which ends with the last of them."""
+    from tflgpu_wgpu.mapping import has_arrays
+
+    device = open_device()
+    handle = device._device
+    recording = device.load(biased(33))
+    inputs = recording.inputs[0]
+    inputs[...] = whole(33)
+    recording.run()
+    lent, expected = recording.lend(0), recording.outputs[0].copy()
+    device.close()
+    assert has_arrays(handle)
+    inputs[...] = 0
+    np.testing.assert_array_equal(lent, expected)
+    del inputs, lent
+    assert not has_arrays(handle)
 
 
 # Shuffles of an opened WebGPU device: as many neighbours as its adapter allows and the probe

@@ -17,6 +17,7 @@ from tflgpu_wgpu.adapters import caps_of, find_adapters, open_adapter, widest_sh
 from tflgpu_wgpu.buffers import WgpuBuffer, allocated, imported
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.failure import device_errors
+from tflgpu_wgpu.mapping import has_arrays
 from tflgpu_wgpu.memory import Memory, Region
 from tflgpu_wgpu.pipelines import Compiler, Dialect, Job, Way
 from tflgpu_wgpu.recording import WgpuRecording
@@ -93,7 +94,8 @@ class WgpuDevice(KernelDevice[Memory]):
     def _release(self) -> None:
         self._kernels.clear()
         # Now, and not when the last handle is collected: it holds a thread and memory.
-        self._device.destroy()
+        if not has_arrays(self._device):
+            self._device.destroy()
         del self._device
 
     def _dialect(self, band: int) -> Dialect:

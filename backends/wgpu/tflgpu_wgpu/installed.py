@@ -15,6 +15,7 @@ TRIED = ("0.31", "0.32")
 
 _FUNCTIONS = (
     "wgpuBufferGetConstMappedRange",
+    "wgpuBufferGetMappedRange",
     "wgpuBufferMapAsync",
     "wgpuBufferUnmap",
     "wgpuCommandBufferRelease",
@@ -31,7 +32,6 @@ _FUNCTIONS = (
     "wgpuDevicePoll",
     "wgpuQueueGetTimestampPeriod",
     "wgpuQueueSubmit",
-    "wgpuQueueWriteBuffer",
 )
 
 

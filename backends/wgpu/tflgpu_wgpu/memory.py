@@ -16,6 +16,7 @@ from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.memory_use import Use
 
 from tflgpu_wgpu.failure import device_errors
+from tflgpu_wgpu.mapping import Mapping
 
 #: Sizes are multiples of the largest element, so that a kernel's array holds whole elements.
 STEP = 16
@@ -74,15 +75,18 @@ class Memory(BufferPlanMemory[Region]):
         """The region's first bytes, those that kernels see."""
         return Region(region.name, nbytes, region.buffer)
 
-    def readable(self, name: str, nbytes: int) -> Any:
-        """A buffer that the host maps, freed with the rest.
+    def mapped(self, name: str, nbytes: int, *, writes: bool) -> Mapping:
+        """A buffer that host and device take turns with. It lives as long as arrays over it, and
+        is counted as long as this memory.
 
         Raises:
             DeviceError: memory ran out.
         """
+        self.check_size(name, nbytes)
         self.ledger.take(Use.STAGING, nbytes, name)
-        buffer = self._buffer(name, nbytes, "MAP_READ|COPY_DST")
-        return self.own(Region(name, nbytes, buffer)).buffer
+        buffer = self._buffer(name, nbytes, "MAP_WRITE|COPY_SRC" if writes else "MAP_READ|COPY_DST")
+        with device_errors(f"mapping {name}"):
+            return Mapping(self._device, buffer, nbytes, writes=writes)
 
     # Inside
 
@@ -121,8 +125,6 @@ class Memory(BufferPlanMemory[Region]):
         return padded(nbytes)
 
     def _staging(self) -> int:
-        edges = (*self._plan.inputs, *self._plan.outputs)
-        # The outputs once more, to be mapped: see the recording.
-        mapped = sum(padded(io.nbytes) for io in self._plan.outputs)
-        mapped = mapped if any(io.nbytes for io in self._plan.outputs) else 0
-        return sum(padded(io.nbytes) for io in edges) + padded(mapped)
+        # Each of them twice: once to be mapped, where there are bytes to copy.
+        sides = [[io.nbytes for io in ios] for ios in (self._plan.inputs, self._plan.outputs)]
+        return sum(sum(map(padded, side)) * (2 if any(side) else 1) for side in sides)

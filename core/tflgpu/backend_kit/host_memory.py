@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -54,25 +55,24 @@ def pages_of(array: Array) -> Bytes | None:
     return pages.bytes if pages.bytes.ctypes.data == array.ctypes.data else None
 
 
-def arrays_in_block(
-    ios: Sequence[PlannedIO], padded: Callable[[int], int]
-) -> tuple[Bytes, tuple[Array, ...], list[int]]:
-    """One block of host memory, arrays of zeros in it, and the byte at which each starts.
+def starts_in_block(ios: Sequence[PlannedIO], padded: Callable[[int], int]) -> list[int]:
+    """The byte of a block at which each input or output of a plan starts, and where the last ends.
 
     Args:
-        ios: Inputs or outputs of a plan, of which each gets an array.
+        ios: The inputs or outputs.
         padded: Bytes of the block that one of so many bytes takes.
     """
-    starts, end = [], 0
-    for io in ios:
-        starts.append(end)
-        end += padded(io.nbytes)
-    block = np.zeros(end, np.uint8)
-    arrays = tuple(
+    return [0, *accumulate(padded(io.nbytes) for io in ios)]
+
+
+def arrays_in_block(
+    block: Bytes, ios: Sequence[PlannedIO], starts: Sequence[int]
+) -> tuple[Array, ...]:
+    """An array for each of some inputs or outputs, over a block of host memory."""
+    return tuple(
         block[start : start + io.nbytes].view(io.dtype.numpy).reshape(io.shape)
-        for start, io in zip(starts, ios, strict=True)
+        for start, io in zip(starts, ios, strict=False)
     )
-    return block, arrays, starts
 
 
 def usable_in_place(

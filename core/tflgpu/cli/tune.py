@@ -16,7 +16,6 @@ from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.models import Backend, Device, Numerics, Precision, delegate_of
 from tflgpu.errors import OptionError
 from tflgpu.options import CPU
-from tflgpu.runtime.saving import opened_of
 from tflgpu.runtime.tuning import Progress, Tuning
 
 Models = Annotated[list[Path], typer.Argument(help=".tflite files.", show_default=False)]
@@ -55,8 +54,8 @@ def tune(
             if not as_json:
                 _show(model, found[str(model)])
         if table is not None:
-            kept = opened_of(delegate.provider).kept_choices
-            console.write(table, kept.table())
+            assert delegate.provider.opened is not None
+            console.write(table, delegate.provider.opened.kept_choices.table())
     if as_json:
         console.show_json([{"model": m, **attrs.asdict(each)} for m, each in found.items()])
 

@@ -121,10 +121,6 @@ class Target:
         slower."""
         return attrs.evolve(self.without_limits(), by_gain=False)
 
-    def joining(self) -> Target:
-        """A copy whose kernels join nodes also where no measurement shows that this is faster."""
-        return attrs.evolve(self, site=attrs.evolve(self.site, joins=True))
-
     def unfused(self) -> Target:
         """A copy with a kernel for each operator of the file: no pass merges operators either."""
         return attrs.evolve(self, fuse=False, passes=())

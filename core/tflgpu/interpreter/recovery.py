@@ -25,7 +25,6 @@ from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OnError
 from tflgpu.runtime.session import Session
-from tflgpu.runtime.trials import noted
 
 _LOG = logging.getLogger("tflgpu")
 #: So many failures in a row to load what was loaded before, and the device counts as lost.
@@ -100,7 +99,7 @@ class Recovery:
             new = again()
         said = in_a_line(error)
         _LOG.warning("tflgpu: a run failed, and is made again: %s", said)
-        noted(new, f"on_error: a run failed and was made again ({said})")
+        new.note(f"on_error: a run failed and was made again ({said})")
         self._run_on_old_state(new)
 
     def _run_on_old_state(self, session: Session) -> None:

@@ -21,10 +21,10 @@ from tflgpu.flow.store import VariableStore
 from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
-from tflgpu.lowering.reason import ReasonCode
+from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.unknown import for_the_host
 from tflgpu.options import DelegateOptions
-from tflgpu.runtime.opening import open_graph, open_on_cpu, open_source
+from tflgpu.runtime.opening import open_graph, open_on_cpu, open_source, sees_each_run
 from tflgpu.runtime.provider import Provider, cpu_only, shared_provider
 from tflgpu.runtime.session import Session
 from tflgpu.saved.location import SavedLocation
@@ -35,6 +35,7 @@ from tflgpu.values import define
 
 if TYPE_CHECKING:
     from tflgpu.interpreter.batching import Batching
+    from tflgpu.interpreter.buckets import Buckets
     from tflgpu.ops.base import OpDef
     from tflgpu.runtime.repeating import Repeating
 
@@ -69,6 +70,7 @@ class SessionOpener(Holder):
     digest: str = ""
     batching: Batching | None = None
     _store: VariableStore | None = None
+    _buckets: Buckets | None = None
     lock: threading.RLock = attrs.Factory(threading.RLock)
 
     def __attrs_post_init__(self) -> None:
@@ -119,6 +121,7 @@ class SessionOpener(Holder):
         self, options: DelegateOptions, provider: Provider | None
     ) -> tuple[DelegateOptions, Provider | None]:
         """Open sessions elsewhere from now on; gives what there was before."""
+        self._close_buckets()
         before = self.options, self._provider
         self.options, self._provider = options, provider
         return before
@@ -127,6 +130,7 @@ class SessionOpener(Holder):
         """Let sessions that are opened from now on run on the CPU, since a run failed."""
         said = in_a_line(error)
         _LOG.warning("tflgpu: the model runs on the CPU from now on, since a run failed: %s", said)
+        self._close_buckets()
         self._provider = self.provider.given_up(error, said)
 
     def release(self, action: Callable[[], None]) -> None:
@@ -146,6 +150,7 @@ class SessionOpener(Holder):
 
     def close(self) -> None:
         """Let go of the shared device; twice is harmless."""
+        self._close_buckets()
         if self._provider is not None and self._provider.lease is not None:
             self._provider.lease.end()
 
@@ -198,6 +203,52 @@ class SessionOpener(Holder):
             return self._of_graph(graph)
         info = self.model.subgraphs[number]
         of_texts = any(info.tensors[i].dtype is DType.STRING for i in (*info.inputs, *info.outputs))
+        by_bucket = None if of_texts else self._by_bucket(number, shapes, warn)
+        if by_bucket is not None and not isinstance(by_bucket, Unsupported):
+            return by_bucket
+        opening = self._exactly(source, number, shapes, warn, of_texts=of_texts)
+        if by_bucket is not None:
+            opening[0].note(f"shape_buckets: this size has a plan of its own: {by_bucket.reason}")
+        return opening
+
+    def _by_bucket(
+        self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
+    ) -> Opening | Unsupported | None:
+        """By the plan of a bucket, or why not; None where the options ask for none."""
+        sizes, refused = self.options.shape_buckets, sees_each_run(self.provider)
+        if not sizes or self.provider.device is None:
+            return None
+        if refused or self.preserve_all or not self.fuse:
+            return Unsupported(refused or "operators are not merged")
+        if self._buckets is None:
+            from tflgpu.interpreter.buckets import Buckets  # few ask for them
+
+            self._buckets = Buckets(sizes, self.ops, self._session)
+        info = self.model.subgraphs[number]
+        found = self._buckets.open(
+            number, info, shapes, lambda shapes: self._graph(number, dict(shapes), _quietly)
+        )
+        if found is None or isinstance(found, Unsupported):
+            return found
+        session, graph = found
+        edge = {v.id for v in (*graph.inputs, *graph.outputs)}
+        return session, {v.id: v.shape for v in graph.values.values()}, edge
+
+    def _close_buckets(self) -> None:
+        if self._buckets is not None:
+            self._buckets.close()
+        self._buckets = None
+
+    def _exactly(
+        self,
+        source: Source,
+        number: int,
+        shapes: Mapping[int, Shape],
+        warn: Callable[[str], object],
+        *,
+        of_texts: bool,
+    ) -> Opening:
+        info = self.model.subgraphs[number]
         if self.fuse and not self.preserve_all and len(source.content) and not of_texts:
             with self.lock:
                 found = open_source(source, self.provider, self.cpu)

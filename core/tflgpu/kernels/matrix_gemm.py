@@ -39,7 +39,7 @@ from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
 
 #: What ``low`` is scaled by: f16 has 11 bits.
-_LOW_SCALE = 2.0**11
+LOW_SCALE = 2.0**11
 #: To round an f32's bits to 11 significant ones: half a unit of the last, and the bits kept.
 _HALF_UNIT, _KEPT_BITS = 0x1000, 0xFFFFE000
 _SMALLEST_NORMAL = 2.0**-14  # of f16
@@ -126,6 +126,17 @@ def _write(
             out.store(row, problem.first + column, end(k.let(total, "total")))
 
 
+def halves(k: Builder, x: Expr | Variable) -> tuple[Expr, Expr]:
+    """The two f16 values that an f32 one is made of (see the module's text)."""
+    # Rounded in f32 to what an f16 holds: compilers make more of a conversion there and back
+    # than the product takes. Normal numbers have 11 bits, and the others are multiples of
+    # 2^-24, as all of f32's are between 0.5 and 1.
+    bits = k.bitcast(x, Scalar.U32) + _HALF_UNIT & _KEPT_BITS
+    is_normal = k.call("abs", x) >= _SMALLEST_NORMAL
+    high = k.let(k.select(is_normal, k.bitcast(bits, Scalar.F32), (x + 0.75) - 0.75), "high")
+    return k.cast(high, Scalar.F16), k.cast((x - high) * LOW_SCALE, Scalar.F16)
+
+
 def split_operands(low: Lowering, problem: Problem) -> Operands:
     """How the operands of a product become f16 (see the module's text)."""
     is_half = low.layout(low.node.input(0)).storage is Scalar.F16
@@ -143,7 +154,7 @@ def _split_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -> 
     if is_whole or precision.weight_storage(weights, caps) is not Scalar.F32:
         return (weights,)
     whole, high = weights.as_type(np.dtype(np.float32)), weights.as_type(np.dtype(np.float16))
-    rest = ((whole - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
+    rest = ((whole - high.astype(np.float32)) * LOW_SCALE).astype(np.float16)
     return (weights, Weights(rest)) if rest.any() else (weights,)
 
 
@@ -248,16 +259,8 @@ class _Stage:
         if len(self.a) == 1:
             k.store_shared(self.a[0], at, k.cast(reg, Scalar.F16))
             return
-        # Rounded in f32 to what an f16 holds: compilers make more of a conversion there and back
-        # than the product takes. Normal numbers have 11 bits, and the others are multiples of
-        # 2^-24, as all of f32's are between 0.5 and 1.
-        bits = k.bitcast(reg, Scalar.U32) + _HALF_UNIT & _KEPT_BITS
-        is_normal = k.call("abs", reg) >= _SMALLEST_NORMAL
-        subnormal = (reg + 0.75) - 0.75
-        high = k.let(k.select(is_normal, k.bitcast(bits, Scalar.F32), subnormal), "high")
-        rest = (reg - high) * _LOW_SCALE
-        k.store_shared(self.a[0], at, k.cast(high, Scalar.F16))
-        k.store_shared(self.a[1], at, k.cast(rest, Scalar.F16))
+        for array, part in zip(self.a, halves(k, reg), strict=True):
+            k.store_shared(array, at, part)
 
     def _commit_weights(self, at: Expr, item: int) -> None:
         for array, regs in zip(self.b, self._b_regs, strict=True):
@@ -321,6 +324,6 @@ class _Sums:
         for i in range(tile.block_rows):
             for j in range(tile.block_cols):
                 if self._low is not None:
-                    k.matrix_add(self._high[i][j], self._low[i][j], 1 / _LOW_SCALE)
+                    k.matrix_add(self._high[i][j], self._low[i][j], 1 / LOW_SCALE)
                 k.matrix_store(result, base + (i * TILE * pitch + j * 4), pitch, self._high[i][j])
         return result

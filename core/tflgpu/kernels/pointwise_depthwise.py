@@ -5,8 +5,8 @@ all pixels that the square's windows see into shared memory, and takes the windo
 tensor in between, in inverted residual blocks the largest one, is never written. In return, pixels
 that two squares see are computed twice, and the input is read once for every four channels.
 
-Whether that pays is a matter of measuring (`Tuning.joins_pointwise`); the preference
-SUSTAINED_SPEED measures it for a model (`tflgpu.runtime.trials`).
+Whether that pays is a matter of measuring (`Tuning.joins_pointwise`), for all problems of a device
+or for each by itself (`tflgpu.runtime.tuning`).
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ def joinable(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
 
 
 def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
-    pays = site.joins or tuning_of(site.caps).joins_pointwise
-    return joinable(node, maker, site) if pays else None
+    found = joinable(node, maker, site)
+    pays = tuning_of(site.caps).joins_pointwise
+    return found if found and site.joins("pointwise_depthwise", found, predicted=pays) else None
 
 
 def _seen(window: Window) -> tuple[int, int]:

@@ -220,8 +220,9 @@ class CPrinter(Printer):
 
     def matrix(self, stmt: MatrixStmt, *operands: Code) -> list[str]:
         """A matrix statement as a call of one of the functions `matrix_fill`, `matrix_load_a`,
-        `matrix_load_b`, `matrix_multiply`, `matrix_add` and `matrix_store`, on values of the types
-        `matrix_operand` and `matrix_sums`, which `prelude` defines where a device has them.
+        `matrix_load_b`, both also with `_transposed`, `matrix_multiply`, `matrix_add` and
+        `matrix_store`, on values of the types `matrix_operand` and `matrix_sums`, which `prelude`
+        defines where a device has them.
         """
         return [self._matrix(stmt, *operands)]
 
@@ -243,6 +244,7 @@ class CPrinter(Printer):
         stride = stmt.stride * width
         if isinstance(stmt, MatrixLoad):
             part = "a" if stmt.target.role is MatrixRole.A else "b"
+            part += "_transposed" if stmt.transposed else ""
             target = names[stmt.target.ident]
             return f"const matrix_operand {target} = matrix_load_{part}({pointer}, {stride});"
         return f"matrix_store({pointer}, {stride}, {names[stmt.source.ident]});"

@@ -6,7 +6,7 @@ everywhere, and is stored to shared memory. How the elements are spread over the
 invocations is up to the device.
 
 ``multiply`` adds ``a @ b`` to an accumulator: products of f16 are exact in f32, sums are f32 in
-any order. Subnormal f16 operands count as what they are.
+any order. Subnormal f16 operands count as what they are. An operand may be loaded transposed.
 
 Subgroups are `SUBGROUP` invocations that follow each other along the first axis of the
 workgroup, whose size along that axis is a multiple of it. All invocations of a workgroup must
@@ -66,12 +66,14 @@ class MatrixFill(Stmt):
 
 @frozen(eq=False)
 class MatrixLoad(Stmt):
-    """Declare an operand: the tile that begins at element ``index`` of a shared array."""
+    """Declare an operand: the tile that begins at element ``index`` of a shared array; where
+    ``transposed``, its columns lie there as rows."""
 
     target: Matrix
     array: SharedArray
     index: Expr
     stride: int
+    transposed: bool = False
 
     @property
     def declares(self) -> tuple[str, ...]:

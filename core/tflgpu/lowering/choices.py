@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from tflgpu.ir.graph import Node
+from tflgpu.ir.graph import Node, Value
 
 C = TypeVar("C")
 
@@ -87,6 +87,39 @@ class Choices:
                 origins if known is None else origins | known.origins,
             )
         return (found[name], name) if is_measured else (min(candidates, key=cost), "")
+
+
+def problem_key(
+    kind: str,
+    sizes: Sequence[int],
+    precision: str,
+    nodes: Sequence[Node],
+    storage: Callable[[Value], str],
+) -> str:
+    """All that the speed of the kernels of nodes follows from, as a text.
+
+    Args:
+        kind: What is chosen.
+        sizes: Those of the problem, as far as shapes do not say them.
+        precision: Its name.
+        nodes: In the order in which they run.
+        storage: How a tensor that is no constant is stored.
+    """
+
+    def told(value: Value) -> str:
+        contents = value.contents
+        if contents is None:
+            return f"{storage(value)}{list(value.shape)}"
+        nibbles = " in nibbles" if getattr(contents, "in_nibbles", False) else ""
+        stored = getattr(contents, "numbers", contents).dtype
+        return f"constant {stored}{nibbles}{list(value.shape)}"
+
+    steps = []
+    for node in nodes:
+        operands = ", ".join(told(v) for v in node.inputs if v is not None)
+        steps.append(f"{node.op}({operands}) -> {told(node.outputs[0])}")
+    cut = "x".join(map(str, sizes))
+    return f"{f'{kind} {cut}'.strip()} {precision}: {'; '.join(steps)}"
 
 
 #: Nothing was measured.

@@ -22,7 +22,7 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Kernel, KernelBuffer
 from tflgpu.language.types import Scalar, Size3
 from tflgpu.lowering.bodies import KernelBodies
-from tflgpu.lowering.choices import PREDICTED, Choices
+from tflgpu.lowering.choices import PREDICTED, Choices, problem_key
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.place import VectorPlace
 from tflgpu.lowering.precision import Precision
@@ -327,20 +327,10 @@ class Lowering:
     # Inside
 
     def _problem(self, kind: str, sizes: Sequence[int]) -> str:
-        """All that the speed of a kernel follows from, as a text."""
+        def storage(value: Value) -> str:
+            return self._layout_of(value).storage.name.lower()
 
-        def told(value: Value) -> str:
-            contents = value.contents
-            if contents is None:
-                scalar = self._layout_of(value).storage.name.lower()
-            else:
-                stored = getattr(contents, "numbers", contents).dtype
-                scalar = f"constant {stored}" + " in nibbles" * getattr(contents, "in_nibbles", 0)
-            return f"{scalar}{list(value.shape)}"
-
-        operands = ", ".join(told(v) for v in self.node.inputs if v is not None)
-        precision, cut = self.precision.name, "x".join(map(str, sizes))
-        return f"{kind} {cut} {precision}: {self.node.op}({operands}) -> {told(self.result)}"
+        return problem_key(kind, sizes, self.precision.name, self.nodes, storage)
 
     def _bind(
         self, k: Builder, name: str, layout: Layout, access: str, binding: Binding

@@ -18,7 +18,7 @@ from tflgpu.language.budget import MAX_BUFFERS
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr
-from tflgpu.lowering.choices import PREDICTED, Choices
+from tflgpu.lowering.choices import PREDICTED, Choices, problem_key
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import PluginFault, Unsupported
@@ -51,16 +51,28 @@ class Site:
     """Where a node would run: what `KernelRule.accepts` may look at besides the node.
 
     ``caps.max_bindings`` is at most `budget.MAX_BUFFERS`, also on devices that allow more;
-    ``integers`` is how whole numbers and booleans are stored; ``joins`` is whether nodes are made
-    by one kernel even where no measurement shows that this pays (`Tuning.joins_pointwise`);
-    ``choices`` are those that were measured.
+    ``integers`` is how whole numbers and booleans are stored; ``choices`` are those that were
+    measured.
     """
 
     caps: DeviceCaps = attrs.field(converter=_within_budget)
     precision: Precision
     integers: IntegerStorage = IntegerStorage.WORDS
-    joins: bool = False
     choices: Choices = attrs.field(default=PREDICTED, eq=False)
+
+    def joins(self, kind: str, nodes: Sequence[Node], *, predicted: bool) -> bool:
+        """Whether nodes that one kernel could make are made by one: what was measured to be faster,
+        else what is ``predicted``."""
+        ways = ("joined", "apart") if predicted else ("apart", "joined")
+        way, _ = self.choices.choose(
+            lambda: problem_key(
+                kind, (), self.precision.name, nodes, lambda value: value.dtype.value
+            ),
+            ways,
+            ways.index,
+            nodes,
+        )
+        return way == "joined"
 
 
 @attrs.frozen

@@ -123,6 +123,8 @@ class Tuning:
         busy_invocations: Invocations that a processor needs to hide the latency of its memory.
         rounded_weights: Weights of more bytes (in f32) are worth rounding to f16 in F32_F16.
         tested_weights: Weights of more bytes are worth asking whether f16 holds them exactly.
+        least_key_blocks: Attention of few queries to so many blocks of keys, or more, has
+            workgroups for parts of the keys, and a dispatch more that merges what they found.
         joins_pointwise: A 1x1 convolution and the depthwise one after it are faster as one kernel.
             No device has been found on which they are; none was measured yet.
         splits_products: Matrix tiles are so fast that an f32 product made of several f16 products
@@ -146,6 +148,7 @@ class Tuning:
     busy_invocations: int
     rounded_weights: int
     tested_weights: int
+    least_key_blocks: int
     joins_pointwise: bool
     splits_products: bool
     dispatches_at_once: int
@@ -173,6 +176,7 @@ H200 = Tuning(
     busy_invocations=256,
     rounded_weights=16 << 10,
     tested_weights=4 << 10,
+    least_key_blocks=2,
     joins_pointwise=False,
     splits_products=True,
     dispatches_at_once=16,

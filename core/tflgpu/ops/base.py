@@ -28,6 +28,7 @@ from tflgpu.ops.groups import (
 )
 from tflgpu.ops.items import elementwise
 from tflgpu.ops.operand import Arrays, Operand, Operands
+from tflgpu.ops.positions import Rule
 from tflgpu.ops.quantized import Quantized
 from tflgpu.ops.samples import Accuracy, Arg, Draw, Sample
 
@@ -67,6 +68,9 @@ class OpDef:
         batch: Node and items -> what it has to become to compute several items at once, each as it
             would alone (`Items`); or the reason why it cannot. None = it does not say, so that a
             model with such a node is not run in batches. An elementwise op need not say.
+        positions: The node at a size and at a smaller one -> what it does along axes that change
+            in size (`Positions`), or the reason why a plan of the one does not compute the other.
+            None = it does not say, so that each size has a plan. An elementwise op need not say.
         file: How files have it.
         contents: What its tensors hold.
         device: What a device does with it.
@@ -89,6 +93,7 @@ class OpDef:
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
         lambda self: elementwise if self.elementwise else None, takes_self=True
     )
+    positions: Rule | None = None
     file: FileForm = FileForm()
     contents: Contents = Contents()
     device: OnDevice = OnDevice()

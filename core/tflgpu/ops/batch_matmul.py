@@ -31,6 +31,7 @@ from tflgpu.ops.digit_sums import of_matrices
 from tflgpu.ops.elementwise import broadcast_shape
 from tflgpu.ops.facets import Batched, Items, Work
 from tflgpu.ops.items import broadcast
+from tflgpu.ops.positions import Along, Positions, aligned
 from tflgpu.ops.products import floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
@@ -176,6 +177,16 @@ def _batch(node: Node, items: Items) -> Batched | str:
     return Batched(node.attrs, constants)
 
 
+def _positions(node: Node, cut: Node) -> Positions:
+    rank, summed = len(node.outputs[0].shape), Along(fill=0)
+    found = []
+    for i, is_turned in enumerate((node.attrs.adj_x, node.attrs.adj_y)):
+        outer = list(aligned(node.input(i), rank))[:-2]
+        inner = [summed, Along(rank - 1)] if i else [Along(rank - 2), summed]
+        found.append([*outer, *(reversed(inner) if is_turned else inner)])
+    return Positions(found, is_product=True)
+
+
 OPS = (
     OpDef(
         _OP,
@@ -192,5 +203,6 @@ OPS = (
             results=lambda node: of_product(node, _depth(node)),
         ),
         batch=_batch,
+        positions=_positions,
     ),
 )

@@ -31,6 +31,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Batched, Items, copies_only
 from tflgpu.ops.items import as_they_are, lifted
+from tflgpu.ops.positions import Along, Positions, without
 from tflgpu.ops.reshape import as_reshape
 
 _ANY_NUMBER = 1 << 30
@@ -175,6 +176,17 @@ def _batch_pack(node: Node, items: Items) -> Batched | str:
     return as_reshape(node, items) if len(node.inputs) == 1 else _side_by_side(node, items)
 
 
+def _positions_concat(node: Node, cut: Node) -> Positions:
+    values = [v for v in node.inputs if v is not None]
+    return Positions([without(node.attrs.axis, v) for v in values])
+
+
+def _positions_pack(node: Node, cut: Node) -> Positions:
+    rank = len(node.outputs[0].shape)
+    at = node.attrs.axis % rank
+    return Positions([[Along(i + (i >= at)) for i in range(rank - 1)]] * len(node.inputs))
+
+
 OPS = (
     OpDef(
         "CONCATENATION", _parse_concat, _infer_concat, _reference_concat, _concat_samples,
@@ -182,11 +194,11 @@ OPS = (
         arithmetic=Arithmetic(activation_field="activation"),
         movement=Movement(keeps_values=True, copies=copies_only),
         quantized=Quantized(one_scale=frozenset({DType.I16})),
-        batch=_batch_concat
+        batch=_batch_concat, positions=_positions_concat
     ),
     OpDef(
         "PACK", _parse_pack, _infer_pack, _reference_pack, _pack_samples, accuracy=Accuracy.EXACT,
         file=FileForm(max_version=5), movement=Movement(keeps_values=True, copies=copies_only),
-        batch=_batch_pack
+        batch=_batch_pack, positions=_positions_pack
     ),
 )  # fmt: skip

@@ -35,6 +35,7 @@ from tflgpu.ops.batch_matmul import BatchMatMul
 from tflgpu.ops.digit_sums import of_filter, of_rows
 from tflgpu.ops.facets import Batched, Filter, Items, Spread, no_zeros
 from tflgpu.ops.items import each_row
+from tflgpu.ops.positions import Along, Positions, regrouped
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.quantized import Hybrid, InDigits, OnTheFly, Rounding, is_in_blocks
@@ -213,6 +214,17 @@ def _batch(node: Node, items: Items) -> Batched | str:
     return Batched(BatchMatMul(adj_y=True), op="BATCH_MATMUL", operands=(0, 1), shapes=shapes)
 
 
+def _positions(node: Node, cut: Node) -> Positions | str:
+    x, weights, result = node.input(0), node.input(1), node.outputs[0]
+    less, less_result = cut.input(0).shape, cut.outputs[0].shape
+    last = Along(len(result.shape) - 1)
+    if x.shape[-1:] != weights.shape[1:]:
+        return "a row of its weights takes in several of its input"
+    rows = regrouped(x.shape[:-1], less[:-1], result.shape[:-1], less_result[:-1])
+    plain = node.optional_input(2) is None and node.attrs.activation is Activation.NONE
+    return Positions([[*rows, Along(fill=0)], [last, Along(fill=0)], [last]], is_product=plain)
+
+
 OPS = (
     OpDef(
         "FULLY_CONNECTED",
@@ -223,6 +235,7 @@ OPS = (
         accuracy=Accuracy.ACCUMULATE,
         file=FileForm(max_version=14),
         batch=_batch,
+        positions=_positions,
         arithmetic=Arithmetic(activation_field="activation", filter=_ROLES),
         quantized=Quantized(hybrid=_hybrid, digits=_in_digits),
         contents=Contents(zeros_where=_has_no_columns),

@@ -10,7 +10,7 @@ import numpy as np
 
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.ops.axes import INDEX_TYPES, need_rank, normal_axis, present, take_operands
 from tflgpu.ops.base import (
     Accuracy,
@@ -31,6 +31,7 @@ from tflgpu.ops.base import (
 from tflgpu.ops.elementwise import check_unscaled
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row, lifted
+from tflgpu.ops.positions import Along, Axes, Positions, axes_from
 
 
 def _indices(op: str, operand: Operand, what: str) -> None:
@@ -282,22 +283,54 @@ def _batch_gather_nd(node: Node, items: Items) -> Batched | str:
     return Batched(node.attrs, {1: rows.reshape(shape)}, shapes={0: items.wide(x.shape)})
 
 
+def _picked(indices: Value, first: int, lead: int) -> tuple[Axes, Along | None]:
+    """The leading axes of indices, as the result's from ``first`` on, and the axis that these speak
+    of. Constants were checked at each size: only elements that are there are read. What is computed
+    behind the size has to be an index, too."""
+    known = indices.is_const
+    return axes_from(first, lead, None if known else 0), Along() if known else None
+
+
+def _positions_gather(node: Node, cut: Node) -> Positions:
+    x, indices = node.input(0), node.input(1)
+    rank, index_rank = len(x.shape), len(indices.shape)
+    axis, batch = gather_axes(node.attrs, rank, index_rank)
+    of_indices, picked = _picked(indices, axis, index_rank - batch)
+    shared = axes_from(0, batch, None if indices.is_const else 0)
+    after = axes_from(axis + index_rank - batch, rank - axis - 1)
+    return Positions([[*axes_from(0, axis), picked, *after], [*shared, *of_indices]])
+
+
+def _positions_gather_nd(node: Node, cut: Node) -> Positions:
+    x, indices = node.input(0), node.input(1)
+    *lead, columns = indices.shape
+    of_indices, picked = _picked(indices, 0, len(lead))
+    after = axes_from(len(lead), len(x.shape) - columns)
+    return Positions([[*[picked] * columns, *after], [*of_indices, None]])
+
+
+def _positions_lookup(node: Node, cut: Node) -> Positions:
+    of_indices, picked = _picked(node.input(0), 0, 1)
+    return Positions([of_indices, [picked, *axes_from(1, len(node.input(1).shape) - 1)]])
+
+
 OPS = (
     OpDef(
         "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
         accuracy=Accuracy.EXACT, contents=Contents(texts=True, indices=(1,)),
         file=FileForm(max_version=8, result_type=0), movement=Movement(keeps_values=True),
-        device=OnDevice(checked=(1,)), batch=_batch_gather
+        device=OnDevice(checked=(1,)), batch=_batch_gather, positions=_positions_gather
     ),
     OpDef(
         "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
         accuracy=Accuracy.EXACT, contents=Contents(texts=True, indices=(1,)),
         file=FileForm(max_version=6, result_type=0), movement=Movement(keeps_values=True),
-        device=OnDevice(checked=(1,)), batch=_batch_gather_nd
+        device=OnDevice(checked=(1,)), batch=_batch_gather_nd,
+        positions=_positions_gather_nd
     ),
     OpDef(
         "EMBEDDING_LOOKUP", _parse_lookup, _infer_lookup, _reference_lookup, _lookup_samples,
         accuracy=Accuracy.EXACT, file=FileForm(max_version=5), movement=Movement(keeps_values=True),
-        device=OnDevice(checked=(0,)), batch=each_row(0)
+        device=OnDevice(checked=(0,)), batch=each_row(0), positions=_positions_lookup
     ),
 )  # fmt: skip

@@ -31,6 +31,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row, lifted, rows_of
+from tflgpu.ops.positions import Along, Positions
 
 
 @attrs.frozen
@@ -156,11 +157,18 @@ def _batch_one_hot(node: Node, items: Items) -> Batched | str:
     return refused or Batched(node.attrs)
 
 
+def _positions_one_hot(node: Node, cut: Node) -> Positions:
+    rank = len(node.outputs[0].shape)
+    at = node.attrs.axis % rank
+    return Positions([[Along(i + (i >= at)) for i in range(rank - 1)], [], [], []])
+
+
 OPS = (
     OpDef(
         "ONE_HOT", _parse_one_hot, _infer_one_hot, _reference_one_hot, _one_hot_samples,
         accuracy=Accuracy.EXACT, movement=Movement(keeps_values=True), batch=_batch_one_hot,
-        contents=Contents(indices=(0,)), file=FileForm(result_type=2)
+        contents=Contents(indices=(0,)), file=FileForm(result_type=2),
+        positions=_positions_one_hot
     ),
     OpDef(
         "TOPK_V2", _parse_topk, _infer_topk, _reference_topk, _topk_samples,

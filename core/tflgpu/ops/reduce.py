@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -37,6 +38,7 @@ from tflgpu.ops.base import (
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, WHOLE, check_dtype, check_unscaled, widen
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import lifted, next_axes, rows_of
+from tflgpu.ops.positions import Along, Positions, axes_from, highest, lowest, without
 from tflgpu.ops.stored_product import of_product
 from tflgpu.ops.stored_total import of_mean, of_nothing, of_sum
 
@@ -306,6 +308,7 @@ def _reduce_op(
     keeps_values: bool = False,
     generate: Callable[[Draw], Sample] | None = None,
     results: Callable[[Node], Any] | None = None,
+    neutral: Callable[[DType], float] = lambda dtype: 0,
 ) -> OpDef:
     return OpDef(
         name,
@@ -319,6 +322,7 @@ def _reduce_op(
         quantized=Quantized(results=results),
         generate=generate,
         batch=_batch_reduce,
+        positions=partial(_positions_reduce, neutral),
     )
 
 
@@ -365,33 +369,63 @@ def _batch_along(node: Node, items: Items) -> Batched | str:
     return refused or Batched(node.attrs)
 
 
+def _positions_reduce(neutral: Callable[[DType], float], node: Node, cut: Node) -> Positions:
+    x, axes = (
+        node.input(0),
+        reduced_axes(node.op, integers(node.const(1)), len(node.input(0).shape)),
+    )
+    fill, found = Along(fill=neutral(x.dtype)), []
+    for axis in range(len(x.shape)):
+        gone = 0 if node.attrs.keep_dims else sum(a < axis for a in axes)
+        found.append(fill if axis in axes else Along(axis - gone))
+    return Positions([found, [None]], averaged=axes if node.op == "MEAN" else ())
+
+
+def _positions_extreme(neutral: Callable[[DType], float], node: Node, cut: Node) -> Positions:
+    x, (axis,) = node.input(0), integers(node.const(1))
+    found = list(without(axis, x, gone=True))
+    found[axis % len(x.shape)] = Along(fill=neutral(x.dtype))
+    return Positions([found, [None]])
+
+
+def _positions_cumsum(node: Node, cut: Node) -> Positions:
+    x, (axis,) = node.input(0), integers(node.const(1))
+    found = axes_from(0, len(x.shape))
+    if node.attrs.reverse:
+        found[axis] = Along(axis % len(x.shape), 0)
+    return Positions([found, [None]])
+
+
 OPS = (
     _reduce_op("MEAN", _mean, _mean_samples, version=3, generate=draws.reduce, results=of_mean),
     _reduce_op("SUM", _total, _number_samples, version=2, generate=draws.reduce, results=of_sum),
-    _reduce_op("REDUCE_PROD", _product, _product_samples, version=2, results=of_product),
+    _reduce_op("REDUCE_PROD", _product, _product_samples, version=2, results=of_product,
+               neutral=lambda dtype: 1),
     # Extremes of stored numbers are those of the real ones: a scale is positive.
     _reduce_op("REDUCE_MAX", _extreme(np.max), _number_samples, accuracy=Accuracy.EXACT,
                version=3, scaled=False, keeps_values=True, generate=draws.reduce,
-               results=lambda node: of_nothing(node, lambda result: result.low)),
+               results=lambda node: of_nothing(node, lambda result: result.low), neutral=lowest),
     _reduce_op("REDUCE_MIN", _extreme(np.min), _number_samples, accuracy=Accuracy.EXACT,
                version=3, scaled=False, keeps_values=True, generate=draws.reduce,
-               results=lambda node: of_nothing(node, lambda result: result.high)),
+               results=lambda node: of_nothing(node, lambda result: result.high), neutral=highest),
     _reduce_op("REDUCE_ANY", _extreme(np.any), _logic_samples, allowed=_BOOL,
                accuracy=Accuracy.EXACT),
     _reduce_op("REDUCE_ALL", _extreme(np.all), _logic_samples, allowed=_BOOL,
-               accuracy=Accuracy.EXACT),
+               accuracy=Accuracy.EXACT, neutral=highest),
     OpDef("CUMSUM", _parse_cumsum, _infer_cumsum, _reference_cumsum, _cumsum_samples,
-          accuracy=Accuracy.ACCUMULATE, batch=_batch_along),
+          accuracy=Accuracy.ACCUMULATE, batch=_batch_along, positions=_positions_cumsum),
     OpDef(
         "ARG_MAX", _parse_arg, _infer_arg("ARG_MAX"), _reference_arg(np.argmax, -np.inf),
         _arg_samples, accuracy=Accuracy.EXACT,
         file=FileForm(max_version=3, result_type="output_type"),
-        contents=Contents(positions="output"), batch=_batch_along
+        contents=Contents(positions="output"), batch=_batch_along,
+        positions=partial(_positions_extreme, lowest)
     ),
     OpDef(
         "ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin, np.inf),
         _arg_samples, accuracy=Accuracy.EXACT,
         file=FileForm(max_version=3, result_type="output_type"),
-        contents=Contents(positions="output"), batch=_batch_along
+        contents=Contents(positions="output"), batch=_batch_along,
+        positions=partial(_positions_extreme, highest)
     ),
 )  # fmt: skip

@@ -39,6 +39,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import rows_of
+from tflgpu.ops.positions import reshaped
 
 
 @attrs.frozen
@@ -228,16 +229,16 @@ OPS = (
     OpDef(
         "RESHAPE", _parse_reshape, _infer_reshape, _reference_reshape, _reshape_samples,
         accuracy=Accuracy.EXACT, contents=Contents(texts=True), movement=Movement(is_view=True),
-        batch=_batch_reshape
+        batch=_batch_reshape, positions=reshaped
     ),
     OpDef(
         "SQUEEZE", _parse_squeeze, _infer_squeeze, _reference_squeeze, _squeeze_samples,
         accuracy=Accuracy.EXACT, contents=Contents(texts=True), file=FileForm(max_version=2),
-        movement=Movement(is_view=True), batch=_batch_squeeze
+        movement=Movement(is_view=True), batch=_batch_squeeze, positions=reshaped
     ),
     OpDef(
         "EXPAND_DIMS", no_attrs, _infer_expand, _reference_expand, _expand_samples,
         accuracy=Accuracy.EXACT, contents=Contents(texts=True), movement=Movement(is_view=True),
-        batch=_batch_expand, file=FileForm(result_type=0)
+        batch=_batch_expand, positions=reshaped, file=FileForm(result_type=0)
     ),
 )  # fmt: skip

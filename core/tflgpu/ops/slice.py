@@ -5,7 +5,8 @@ SLICE: TFLite versions 1-8; STRIDED_SLICE: 1-8 (``offset`` since 8).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -34,6 +35,7 @@ from tflgpu.ops.base import (
 from tflgpu.ops.facets import Batched, Items, Reordered
 from tflgpu.ops.items import lifted, rows_of
 from tflgpu.ops.moves import Moves, strides_of
+from tflgpu.ops.positions import Along, Positions
 from tflgpu.ops.reshape import as_reshape
 
 
@@ -341,14 +343,19 @@ def _constants(node: Node) -> list[tuple[int, ...]] | None:
     )
 
 
-def _slice_moves(node: Node) -> Moves | None:
-    bounds, shape = _constants(node), node.input(0).shape
-    return None if bounds is None else _moves_of(slice_box(shape, *bounds), shape)
+def _slice_of(node: Node) -> Box | None:
+    bounds = _constants(node)
+    return None if bounds is None else slice_box(node.input(0).shape, *bounds)
 
 
-def _strided_moves(node: Node) -> Moves | None:
-    bounds, shape = _constants(node), node.input(0).shape
-    return None if bounds is None else _moves_of(strided_box(node.attrs, shape, *bounds), shape)
+def _strided_of(node: Node) -> Box | None:
+    bounds = _constants(node)
+    return None if bounds is None else strided_box(node.attrs, node.input(0).shape, *bounds)
+
+
+def _moves(box_of: Callable[[Node], Box | None], node: Node) -> Moves | None:
+    box = box_of(node)
+    return None if box is None else _moves_of(box, node.input(0).shape)
 
 
 def _slice_reordered(node: Node, order: tuple[int, ...]) -> Reordered | None:
@@ -402,7 +409,7 @@ def _batch_strided(node: Node, items: Items) -> Batched | str:
     cut = box.cuts[0]
     whole = cut.size == shape[0] and (cut.step == 1 or shape[0] == 1)
     if not whole or box.sources[:1] != (0,):
-        moves = _strided_moves(node)
+        moves = _moves(_strided_of, node)
         if moves is not None and moves.is_identity(shape):
             return as_reshape(node, items)
         return _next_axes(node, items)
@@ -413,15 +420,31 @@ def _batch_strided(node: Node, items: Items) -> Batched | str:
     return Batched(attrs.evolve(node.attrs, **masks), {3: strides})
 
 
+def _positions(box_of: Callable[[Node], Box | None], node: Node, cut: Node) -> Positions | str:
+    box, less = box_of(node), box_of(cut)
+    if box is None or less is None or box.sources != less.sources:
+        return "it takes other axes at another size"
+    along: list[Along | None] = []
+    for axis, (here, there) in enumerate(zip(box.cuts, less.cuts, strict=True)):
+        if (here.start, here.step) != (there.start, there.step):
+            return f"along axis {axis} it takes other elements at another size"
+        changes = here.size != there.size and axis in box.sources
+        along.append(Along(box.sources.index(axis)) if changes else Along())
+    others = [[None] for _ in node.inputs[1:]]
+    return Positions([along, *others], tuple(range(1, len(node.inputs))))
+
+
 OPS = (
     OpDef(
         "SLICE", no_attrs, _infer_slice, _reference_slice, _slice_samples, generate=draws.slice_,
         accuracy=Accuracy.EXACT, contents=Contents(texts=True), file=FileForm(max_version=8),
-        movement=Movement(moves=_slice_moves, reorder=_slice_reordered), batch=_batch_slice
+        movement=Movement(moves=partial(_moves, _slice_of), reorder=_slice_reordered),
+        batch=_batch_slice, positions=partial(_positions, _slice_of)
     ),
     OpDef(
         "STRIDED_SLICE", _parse_strided, _infer_strided, _reference_strided, _strided_samples,
         accuracy=Accuracy.EXACT, contents=Contents(texts=True), file=FileForm(max_version=8),
-        movement=Movement(moves=_strided_moves), batch=_batch_strided
+        movement=Movement(moves=partial(_moves, _strided_of)), batch=_batch_strided,
+        positions=partial(_positions, _strided_of)
     ),
 )  # fmt: skip

@@ -6,6 +6,7 @@ SOFTMAX may make ones of 16.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,7 @@ from tflgpu.ops.base import (
 from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype, reference_of
 from tflgpu.ops.items import each_row
+from tflgpu.ops.positions import of_rows
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.quantized import Replacement
 from tflgpu.ops.quantized_softmax import (
@@ -182,18 +184,19 @@ OPS = (
             max_version=4,
             composed=(Composed(("odml.softmax",), _read_softmax, frozenset({"axis"})),),
         ),
-        batch=each_row(0, rank=2), quantized=Quantized(results=_as_stored)
+        batch=each_row(0, rank=2), positions=of_rows(-math.inf, clears=True),
+        quantized=Quantized(results=_as_stored)
     ),
     OpDef(
         "LOG_SOFTMAX", no_attrs, _infer("LOG_SOFTMAX"), reference_of("LOG_SOFTMAX", _log_softmax),
         lambda: _samples({}), accuracy=Accuracy.TRANSCENDENTAL, file=FileForm(max_version=2),
-        batch=each_row(0, rank=2)
+        batch=each_row(0, rank=2), positions=of_rows(-math.inf)
     ),
     OpDef(
         "L2_NORMALIZATION", _parse_l2, _infer("L2_NORMALIZATION"),
         reference_of("L2_NORMALIZATION", _l2), _l2_samples,
         arithmetic=Arithmetic(activation_field="activation"), accuracy=Accuracy.TRANSCENDENTAL,
-        file=FileForm(max_version=2), batch=each_row(0, rank=2),
+        file=FileForm(max_version=2), batch=each_row(0, rank=2), positions=of_rows(0),
         quantized=Quantized(results=stored_unit.as_stored)
     ),
 )  # fmt: skip

@@ -36,6 +36,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Batched, Items, copies_first
 from tflgpu.ops.items import Batch, lifted, next_axes, rows_of
+from tflgpu.ops.positions import Axes, Positions, Rule, without
 from tflgpu.ops.reshape import as_reshape
 
 
@@ -208,20 +209,32 @@ def _batch_unpack(node: Node, items: Items) -> Batched | str:
     return lifted(node, items, (0,), attrs.evolve(node.attrs, axis=1))
 
 
+def _positions_split(axis: int, source: int) -> Rule:
+    def positions(node: Node, cut: Node) -> Positions:
+        axes: list[Axes] = [[None] for _ in node.inputs]
+        axes[source] = without(integers(node.const(axis))[0], node.input(source))
+        return Positions(axes)
+
+    return positions
+
+
 OPS = (
     OpDef(
         "SPLIT", _parse_split, _infer_split, _reference_split, _split_samples,
         accuracy=Accuracy.EXACT, file=FileForm(max_version=5, result_type=1),
-        movement=Movement(keeps_values=True, copies=lambda node: 1), batch=_batch_split(0, 1)
+        movement=Movement(keeps_values=True, copies=lambda node: 1), batch=_batch_split(0, 1),
+        positions=_positions_split(0, 1)
     ),
     OpDef(
         "SPLIT_V", _parse_split, _infer_split_v, _reference_split_v, _split_v_samples,
         accuracy=Accuracy.EXACT, file=FileForm(max_version=3, result_type=0),
-        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_split(2, 0)
+        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_split(2, 0),
+        positions=_positions_split(2, 0)
     ),
     OpDef(
         "UNPACK", _parse_unpack, _infer_unpack, _reference_unpack, _unpack_samples,
         accuracy=Accuracy.EXACT, file=FileForm(max_version=6),
-        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_unpack
+        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_unpack,
+        positions=lambda node, cut: Positions([without(node.attrs.axis, node.input(0), gone=True)])
     ),
 )  # fmt: skip

@@ -30,6 +30,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Batched, Items, copies_first
 from tflgpu.ops.items import broadcast, first_size, lifted, next_axes, rows_of
+from tflgpu.ops.positions import Along, Positions, aligned
 
 
 def _infer_tile(attributes: NoAttrs, operands: Operands) -> list[TensorSpec]:
@@ -160,16 +161,32 @@ def _batch_reverse(node: Node, items: Items) -> Batched | str:
     return refused or Batched(node.attrs)
 
 
+def _positions_tile(node: Node, cut: Node) -> Positions | str:
+    times, less = node.input(1).data, cut.input(1).data
+    if times is None or less is None:
+        return "how often it repeats is not known"
+    counts = zip(node.input(0).shape, integers(times), integers(less), strict=True)
+    axes = [Along(i) if size == 1 or a == b == 1 else None for i, (size, a, b) in enumerate(counts)]
+    return Positions([axes, [None]], shapes=(1,))
+
+
+def _positions_broadcast(node: Node, cut: Node) -> Positions:
+    axes = aligned(node.input(0), len(node.outputs[0].shape))
+    return Positions([axes, [None]], shapes=(1,), repeats=True)
+
+
 OPS = (
     OpDef(
         "TILE", no_attrs, _infer_tile, _reference_tile, _tile_samples, accuracy=Accuracy.EXACT,
         contents=Contents(texts=True), file=FileForm(max_version=3),
-        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_tile
+        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_tile,
+        positions=_positions_tile
     ),
     OpDef(
         "BROADCAST_TO", no_attrs, _infer_broadcast, _reference_broadcast, _broadcast_samples,
         accuracy=Accuracy.EXACT, file=FileForm(max_version=4),
-        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_broadcast
+        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch_broadcast,
+        positions=_positions_broadcast
     ),
     OpDef(
         "REVERSE_V2", no_attrs, _infer_reverse, _reference_reverse, _reverse_samples,

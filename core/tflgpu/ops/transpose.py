@@ -26,6 +26,7 @@ from tflgpu.ops.base import (
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import lifted, rows_of
 from tflgpu.ops.moves import Moves, reordered
+from tflgpu.ops.positions import Along, Positions
 from tflgpu.ops.reshape import as_reshape
 
 
@@ -103,6 +104,13 @@ def _batch(node: Node, items: Items) -> Batched | str:
     return lifted(node, items, (0,), constants={1: order.astype(node.const(1).dtype)})
 
 
+def _positions(node: Node, cut: Node) -> Positions | str:
+    order = order_of(node)
+    if order is None:
+        return "its order of axes is not known"
+    return Positions([[Along(order.index(axis)) for axis in range(len(order))], [None]])
+
+
 OPS = (
     OpDef(
         "TRANSPOSE",
@@ -114,5 +122,6 @@ OPS = (
         file=FileForm(max_version=9),
         movement=Movement(moves=_moves),
         batch=_batch,
+        positions=_positions,
     ),
 )

@@ -19,8 +19,8 @@ class InferencePreference(enum.Enum):
 
     FAST_SINGLE_ANSWER: Nothing but what the first run needs.
 
-    SUSTAINED_SPEED: As BALANCED; and kernels that pay on some devices only are compiled besides
-    the usual ones, both are timed, and the faster stay.
+    SUSTAINED_SPEED: As BALANCED; and before a model's first run its kernels are tuned, which takes
+    seconds and is kept (docs/tuning.md).
 
     BALANCED: Each part is run once when it is loaded, so that what a driver puts off to the first
     run is done.

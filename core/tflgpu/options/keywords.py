@@ -86,6 +86,7 @@ WaitWord = Literal[
 ForceWord = Literal["UNSET", "OPENCL", "OPENGL", "unset", "opencl", "opengl"]
 
 Priority = Union[InferencePriority, PriorityWord, Literal[0, 1, 2, 3]]
+Sizes = Union[int, str, Iterable[int]]
 NodeNames = Union[int, str, Iterable[Union[int, str]]]
 Path = Union[str, "os.PathLike[str]"]
 Guard = Union[AccuracyGuard, Mapping[str, object], bool, int, str, None]
@@ -118,6 +119,7 @@ class OptionKeywords(TypedDict, total=False):
     last_delegate_node_index: int | None
     include: NodeNames
     exclude: NodeNames
+    shape_buckets: Sizes
     memory_limit: int | str | None
     serialization_dir: Path | None
     model_token: str | None

@@ -42,6 +42,35 @@ class ByteSize(OptionKind):
 
 
 @frozen
+class Sizes(OptionKind):
+    """Sizes in rising order."""
+
+    takes = "sizes from 2, or auto"
+
+    def read(self, option: str, value: object) -> tuple[int, ...]:
+        """The sizes, each once; "auto" stands for powers of 4."""
+        if isinstance(value, str):
+            return self.parse(option, value)
+        items = list(value) if isinstance(value, (list, tuple, set, frozenset)) else [value]
+        sizes = {size for item in items if (size := whole(item)) is not None and size > 1}
+        if len(sizes) < len(items):
+            raise OptionError(f"{option} is a list of different sizes from 2, not {shown(value)}")
+        return tuple(sorted(sizes))
+
+    def parse(self, option: str, text: str) -> tuple[int, ...]:
+        """Sizes between commas, none, or auto."""
+        word = text.strip().lower()
+        if word == "auto":
+            return (32, 128, 512, 2048, 8192)
+        items = [part.strip() for part in word.split(",") if part.strip() not in ("", "none")]
+        return self.read(option, [int(i) if is_count(i) else i for i in items])
+
+    def shown(self, value: Any) -> str:
+        """The sizes between commas."""
+        return ",".join(map(str, value))
+
+
+@frozen
 class PlainName(OptionKind):
     """A name, as it is."""
 

@@ -18,7 +18,7 @@ from tflgpu.options.enums import (
     WaitType,
 )
 from tflgpu.options.kinds import EnumMember, Loss, OrNone, Seconds, Truth, WholeNumber
-from tflgpu.options.names import ByteSize, DeviceName, Folder, Nodes, PlainName, Token
+from tflgpu.options.names import ByteSize, DeviceName, Folder, Nodes, PlainName, Sizes, Token
 from tflgpu.values import frozen
 
 _PRIORITY = EnumMember(InferencePriority, "TFLITE_GPU_INFERENCE_PRIORITY_")
@@ -129,8 +129,8 @@ class OptionList:
         InferencePreference.FAST_SINGLE_ANSWER,
         "What is prepared before the first run. FAST_SINGLE_ANSWER: only what that run needs. "
         "BALANCED: each part is run once when it is loaded, so that the first run is as fast as "
-        "later ones. SUSTAINED_SPEED: the same, and kernels that join a 1x1 and a depthwise "
-        "convolution are compiled besides the usual ones, both are timed, and the faster stay.",
+        "later ones. SUSTAINED_SPEED: the same, and before that run the model's kernels are tuned "
+        "(docs/tuning.md), which takes seconds and is kept.",
         origin="V2",
     )
     inference_priority1: InferencePriority = option(
@@ -191,6 +191,16 @@ class OptionList:
     )
     exclude: tuple[int | str, ...] = option(
         Nodes(), (), "These operators stay on the CPU; named as in `include`."
+    )
+
+    # Shapes
+
+    shape_buckets: tuple[int, ...] = option(
+        Sizes(),
+        (),
+        "Sizes, of a sequence for example, that have a plan each, which computes smaller ones as "
+        "well, so that inputs resized to many sizes compile few plans; auto is 32, 128, 512, 2048 "
+        "and 8192. Empty is a plan for each size. The report says which runs (docs/options.md).",
     )
 
     # Memory, and what is kept

@@ -23,7 +23,7 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
     if kind is None or kind.zeros is None or not kind.pads:
         return False
     border = rewriter.producer(node.input(kind.source), "PAD", "PADV2")
-    added = None if border is None or not is_plain(border) else _image_border(border)
+    added = None if border is None or not is_plain(border) else image_border(border)
     if border is None or added is None:
         return False
     # An image without pixels gets some by its border, and no filter takes none; a window that
@@ -38,7 +38,7 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
     return True
 
 
-def _image_border(node: Node) -> Pads | None:
+def image_border(node: Node) -> Pads | None:
     """The border of zeros that a node adds around images, None if it adds anything else."""
     paddings = node.input(1).data
     if paddings is None or paddings.shape != (4, 2):

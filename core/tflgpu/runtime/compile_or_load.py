@@ -14,6 +14,7 @@ where nothing is kept yet, or for what only the graph has.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.device_options import unmatched_names
-from tflgpu.errors import SavedModelError
+from tflgpu.errors import DeviceError, SavedModelError, UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.options import InferencePreference
@@ -34,6 +35,9 @@ from tflgpu.saved.start import Start, start_of
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
+
+
+_LOG = logging.getLogger("tflgpu")
 
 
 class _NotPlainError(Exception):
@@ -85,6 +89,21 @@ def kept_start(source: Source, provider: Provider) -> Start | None:
         return None
 
 
+def tuned_first(graph: Graph, opened: OpenedDevice) -> None:
+    """Tune the kernels of a graph before it is compiled, where the preference SUSTAINED_SPEED asks
+    for it. Where that fails they stay as predicted, which is logged."""
+    preference = opened.options.inference_preference
+    if preference is InferencePreference.SUSTAINED_SPEED and isinstance(opened.device, Device):
+        from tflgpu.runtime.tuning import Effort, tune
+
+        try:
+            found = tune(opened, graph, Effort.FAST)
+        except (DeviceError, UnsupportedError) as error:
+            _LOG.warning("tflgpu: inference_preference: kernels are not tuned: %s", str(error))
+        else:
+            _LOG.info("tflgpu: inference_preference: %s", str(found))
+
+
 def fresh_start(source: Source, opened: OpenedDevice) -> Start:
     """The `Start` of a model's file, compiled now."""
     graph = source.graph
@@ -92,6 +111,7 @@ def fresh_start(source: Source, opened: OpenedDevice) -> Start:
     # key.
     if any(isinstance(node.attrs, UnknownOp) for node in graph):
         raise _NotPlainError
+    tuned_first(graph, opened)
     source.compiled = compiled = _compiled(opened, source)
     source.check()
     unmatched = (f"tflgpu: {each}" for each in unmatched_names(opened.options, graph))
@@ -100,13 +120,12 @@ def fresh_start(source: Source, opened: OpenedDevice) -> Start:
 
 def _keeps(provider: Provider, opened: OpenedDevice) -> bool:
     """Whether what becomes of a file depends on nothing but what `_facts` say. An accuracy guard
-    and a trial of speed compile besides, and a rule that broke is left out from then on."""
+    compiles besides, and a rule that broke is left out from then on."""
     options, keeping = provider.options, provider.keeping
     return (
         keeping.folder is not None
         and keeping.saved is None
         and options.accuracy_guard is None
-        and options.inference_preference is not InferencePreference.SUSTAINED_SPEED
         and not opened.broken_rules
     )
 

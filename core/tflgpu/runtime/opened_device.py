@@ -25,7 +25,7 @@ from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import objections, partition_by, precision_note, precision_on
 from tflgpu.devices.no_gpu import warn_of_emulation
-from tflgpu.errors import OptionError, StateError
+from tflgpu.errors import OptionError, StateError, TflgpuError
 from tflgpu.errors.blame import attempt
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
@@ -131,6 +131,26 @@ class OpenedDevice(Holder):
         info = self.device.info
         choice = self.choice.reasons + precision_note(self.options.wanted_precision, self.precision)
         return on_device(report, info.backend, info.name, self.precision.value, choice)
+
+    def kernel_device(self, error: type[TflgpuError], done: str) -> Device:
+        """The device, if it runs kernels.
+
+        Raises:
+            TflgpuError: of the type ``error``: it does not, so that nothing can be ``done``.
+        """
+        device = self.device
+        if device is None or isinstance(device, NodeDevice):
+            here = (
+                "there is no device"
+                if device is None
+                else f"{device.info.backend} device {device.info.index} ({device.info.name}) has "
+                "no kernels"
+            )
+            raise error(
+                f"{here}, and only what is compiled for a device that runs "
+                f"kernels can be {done}; `tflgpu devices` lists what there is"
+            )
+        return device
 
     @cached_property
     def kept_choices(self) -> KeptChoices:

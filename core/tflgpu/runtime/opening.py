@@ -1,9 +1,9 @@
 """A source and a provider become a session.
 
     source -> compile_or_load -> Start -> Loader -> Session
-                                            |
-              inference_preference: the faster of two is kept     only where an option asks for it
-              accuracy_guard: the first runs are compared
+                    |                       |
+                    |         accuracy_guard: the first runs are compared    only where an option
+              inference_preference: kernels are tuned before                 asks for it
 
 Where there is no device, or nothing that pays goes to it, the CPU runs the graph as the file has
 it.
@@ -32,13 +32,11 @@ from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.unknown import refuse_unknown
-from tflgpu.options import InferencePreference
-from tflgpu.runtime.compile_or_load import compile_or_load, fresh_start, kept_start
+from tflgpu.runtime.compile_or_load import compile_or_load, fresh_start, kept_start, tuned_first
 from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.provider import Provider, failure_of_default, warn_of_default
 from tflgpu.runtime.session import Session
-from tflgpu.runtime.trials import faster, noted
 from tflgpu.saved.source import Source
 from tflgpu.saved.start import Start
 
@@ -141,6 +139,7 @@ def open_whole(graph: Graph, provider: Provider) -> Opened | Sequence[Declined]:
     opened = _usable(provider)
     if opened.device is None:
         return all_declined(graph, opened.why_none, ReasonCode.NO_DEVICE)
+    tuned_first(graph, opened)
     target = opened.target().for_all()
     compiled = compile_or_load(graph, target, provider)
     if compiled.refusals:
@@ -174,8 +173,6 @@ def sees_each_run(provider: Provider) -> str:
         return "a saved model is used as it is (saved)"
     if options.accuracy_guard is not None:
         return "runs are made a second time with the same inputs (accuracy_guard)"
-    if options.inference_preference is InferencePreference.SUSTAINED_SPEED:
-        return "two forms of the model are tried (inference_preference)"
     return ""
 
 
@@ -217,6 +214,8 @@ def _opened(
         return _without_device(graph, provider, opened, cpu, preserve_all)
     refuse_unknown(graph, "neither the device nor the CPU can run")
     warn_of_names(graph, opened)
+    if fuse and not preserve_all and provider.keeping.saved is None:
+        tuned_first(graph, opened)
     target = opened.target() if fuse else opened.target().unfused()
     wanted = with_all_results(graph) if preserve_all else graph
     compiled = compile_or_load(wanted, target, provider)
@@ -285,13 +284,10 @@ def _loaded(
     loader: Loader,
     report: Report,
 ) -> Session:
-    """A loaded session; with SUSTAINED_SPEED the faster of two, and guarded where that is asked
-    for."""
+    """A loaded session, guarded where that is asked for."""
     opened, options = provider.opened, provider.options
     assert opened is not None
     session = opened.used(lambda: loader.open(compiled, report))
-    if options.inference_preference is InferencePreference.SUSTAINED_SPEED:
-        session = _faster(session, graph, compiled, target, provider, loader, report)
     if options.accuracy_guard is not None:
         from tflgpu.runtime.guard.guard import guard_session
 
@@ -300,30 +296,6 @@ def _loaded(
 
         guard_session(session, graph, target, loader, again, report, provider)
     return session
-
-
-def _faster(
-    session: Session,
-    graph: Graph,
-    compiled: Compiled,
-    target: Target,
-    provider: Provider,
-    loader: Loader,
-    report: Report,
-) -> Session:
-    opened = provider.opened
-    assert opened is not None
-    if provider.keeping.saved is not None:
-        return noted(session, "inference_preference: a saved model is used as it is")
-    try:
-        other = opened.noted(compile_graph(graph, target.joining()))
-        load = partial(attrs.evolve(loader, whole=True).open, report=report)
-        return opened.used(
-            lambda: faster(session, compiled, other, load, opened.options.memory_limit)
-        )
-    except BaseException:
-        session.close()
-        raise
 
 
 def _without_device(

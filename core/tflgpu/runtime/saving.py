@@ -8,10 +8,10 @@ from pathlib import Path
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import report_of
-from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import SavedModelError, TflgpuError
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.unknown import for_the_host, refuse_unknown
+from tflgpu.runtime.compile_or_load import tuned_first
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.opening import insisted
 from tflgpu.runtime.provider import Provider
@@ -26,48 +26,18 @@ def save(provider: Provider, model: str | os.PathLike[str] | bytes, path: Path) 
     Raises:
         TflgpuError: as there.
     """
-    opened = opened_of(provider)
-    device = device_of(opened, SavedModelError, "saved")
+    opened = provider.opened
+    assert opened is not None
+    opened.check_open()
+    device = opened.kernel_device(SavedModelError, "saved")
     advice = ". Run it without a file: what its pieces become is kept in the cache folder"
     graph = graph_of(opened, model, SavedModelError, "saved", advice)
+    tuned_first(graph, opened)
     target = opened.target()
     compiled = opened.noted(compile_graph(graph, target))
     report = insisted(report_of(graph, compiled), opened)
     location.write(path, compiled, graph, target, device, opened.registry.plugins)
     return report
-
-
-def opened_of(provider: Provider) -> OpenedDevice:
-    """The device of a delegate, in use.
-
-    Raises:
-        StateError: it is closed.
-    """
-    opened = provider.opened
-    assert opened is not None
-    opened.check_open()
-    return opened
-
-
-def device_of(opened: OpenedDevice, error: type[TflgpuError], done: str) -> Device:
-    """The device, if it runs kernels.
-
-    Raises:
-        TflgpuError: of the type ``error``: it does not, so that nothing can be ``done``.
-    """
-    device = opened.device
-    if device is None or isinstance(device, NodeDevice):
-        here = (
-            "there is no device"
-            if device is None
-            else f"{device.info.backend} device {device.info.index} ({device.info.name}) has no "
-            "kernels"
-        )
-        raise error(
-            f"{here}, and only what is compiled for a device that runs "
-            f"kernels can be {done}; `tflgpu devices` lists what there is"
-        )
-    return device
 
 
 def graph_of(

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+import attrs
 import numpy as np
 
 from tflgpu.backend_kit.forks import Holder, immortal
@@ -152,6 +153,10 @@ class Session(Stateful, Holder):
                 moves.append((home, array))
                 self._arrays[value.id] = home
         return moves
+
+    def note(self, reason: str) -> None:
+        """Add a sentence to the report."""
+        self.report = attrs.evolve(self.report, choice=(*self.report.choice, reason))
 
     def keep_constants(self, graph: Graph) -> None:
         """Let constants of the graph be read that no run has to do with."""

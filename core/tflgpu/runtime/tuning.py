@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import enum
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from typing import TypeVar
 
@@ -37,8 +37,6 @@ from tflgpu.ir.graph import Graph
 from tflgpu.lowering.choices import ChoicePoint, Choices
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.opened_device import OpenedDevice
-from tflgpu.runtime.provider import Provider
-from tflgpu.runtime.saving import device_of, graph_of, opened_of
 from tflgpu.saved.kept_choices import KeptChoice
 
 T = TypeVar("T")
@@ -115,7 +113,7 @@ def tune(
         UnsupportedError: there is no device that runs kernels, or it has no timers.
         DeviceError, PluginError, GraphError: as `tflgpu.runtime.opening.open_graph`.
     """
-    device = device_of(opened, UnsupportedError, "tuned")
+    device = opened.kernel_device(UnsupportedError, "tuned")
     start = time.perf_counter()
     tuner = _Tuner(device, graph, opened.target(), opened.kept_choices.known, effort)
     found = tuner.search(progress or (lambda done, whole: None))
@@ -138,22 +136,6 @@ def tune(
     )
 
 
-def tune_model(
-    provider: Provider,
-    model: str | os.PathLike[str] | bytes,
-    effort: Effort,
-    progress: Progress | None = None,
-) -> Tuning:
-    """As `tflgpu.GpuDelegate.tune`.
-
-    Raises:
-        TflgpuError: as there.
-    """
-    opened = opened_of(provider)
-    device_of(opened, UnsupportedError, "tuned")
-    return tune(opened, graph_of(opened, model, UnsupportedError, "tuned"), effort, progress)
-
-
 def run_seconds(recordings: Sequence[Recording], plans: Sequence[Plan]) -> float:
     """Seconds of one run of all parts, of which these are the plans."""
     start = time.perf_counter()
@@ -163,7 +145,8 @@ def run_seconds(recordings: Sequence[Recording], plans: Sequence[Plan]) -> float
 
 
 def kernel_seconds(recording: Recording, plan: Plan) -> list[float]:
-    """Seconds of each dispatch of one run.
+    """Seconds of each dispatch of one run, with the usual gap between two: a problem that takes
+    fewer dispatches has fewer gaps.
 
     Raises:
         UnsupportedError: the device has no timers.
@@ -171,13 +154,20 @@ def kernel_seconds(recording: Recording, plan: Plan) -> list[float]:
     times = recording.profile()
     if isinstance(times, Unsupported):
         raise UnsupportedError(f"kernels cannot be tuned: {times.reason}")
-    return [each.seconds for each in times]
+    gaps = [
+        after.start - before.start - before.seconds
+        for before, after in pairwise(times)
+        if before.start is not None and after.start is not None
+    ]
+    gap = max(median(gaps), 0.0) if gaps else 0.0
+    return [each.seconds + gap for each in times]
 
 
 @attrs.frozen
 class _Form:
     """A model with some choices, loaded."""
 
+    names: Mapping[str, str]
     plans: Sequence[Plan]
     recordings: Sequence[Recording]
     points: Mapping[str, ChoicePoint]
@@ -240,18 +230,21 @@ class _Tuner:
         usual: dict[str, float] = {}
         # The kinds with fewer candidates decide how operators are joined, of which tiles know.
         for kind in sorted(kinds, key=lambda each: -counts[each]):
-            shares: dict[str, float] = {}
-            base = dict(names)
-            for turn in range(counts[kind]):
-                progress(done, whole)
-                tried = {key: rest[key][turn] for key in kinds[kind] if turn < len(rest[key])}
-                for key, (before, after) in self._compared(base, tried).items():
-                    usual.setdefault(key, before)
-                    if after < min(shares.get(key, 1.0 - _LEAST_GAIN), 1.0) * before:
-                        shares[key], names[key] = after / before, tried[key]
-                done += 1
+            shares = dict.fromkeys(kinds[kind], 1.0 - _LEAST_GAIN)
+            with ExitStack() as stack:
+                base = self._form(dict(names), stack)
+                for turn in range(counts[kind]):
+                    progress(done, whole)
+                    tried = {key: rest[key][turn] for key in kinds[kind] if turn < len(rest[key])}
+                    for key, (before, after) in self._compared(base, tried).items():
+                        usual.setdefault(key, before)
+                        if after < shares[key] * before:
+                            shares[key], names[key] = after / before, tried[key]
+                    done += 1
         changed = {key: name for key, name in names.items() if self._names.get(key) != name}
-        confirmed = self._compared(self._names, changed) if changed else {}
+        with ExitStack() as stack:
+            usual_form = self._form(self._names, stack) if changed else None
+            confirmed = self._compared(usual_form, changed) if usual_form else {}
         if whole:
             progress(whole, whole)
         found = {}
@@ -273,19 +266,17 @@ class _Tuner:
             )
         return median(before), median(after)
 
-    def _compared(
-        self, base: Mapping[str, str], tried: Mapping[str, str]
-    ) -> dict[str, tuple[float, float]]:
-        """Median seconds of problems as they are, and with the candidates that are tried. Those
-        that a device cannot load are missing."""
+    def _compared(self, base: _Form, tried: Mapping[str, str]) -> dict[str, tuple[float, float]]:
+        """Median seconds of problems as they are in a form, and with the candidates that are tried.
+        Those that a device cannot load are missing."""
         points = [self.open[key] for key in tried]
         try:
             with ExitStack() as stack:
-                forms = [self._form(each, stack) for each in (base, {**base, **tried})]
+                form = self._form({**base.names, **tried}, stack)
                 # A candidate over a limit of the device leaves its operator to the CPU.
-                made = forms[1].points
+                made = form.points
                 points = [p for p in points if p.key in made and made[p.key].chosen == tried[p.key]]
-                series = _by_turns([partial(form.seconds, points) for form in forms])
+                series = _by_turns([partial(each.seconds, points) for each in (base, form)])
         except MemoryLimitError:
             raise
         except DeviceError as error:
@@ -312,7 +303,7 @@ class _Tuner:
             recordings.append(self._device.load(plan))
             stack.callback(recordings[-1].close)
             _fill(recordings[-1])
-        return _Form(plans, recordings, points)
+        return _Form(names, plans, recordings, points)
 
 
 def _fill(recording: Recording) -> None:

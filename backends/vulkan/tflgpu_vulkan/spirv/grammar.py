@@ -124,7 +124,7 @@ MemoryAccess = enum.IntFlag("MemoryAccess", {"NonPrivatePointer": 0x20})
 #: What a cooperative matrix is in a product.
 MatrixUse = enum.IntEnum("MatrixUse", {"MatrixA": 0, "MatrixB": 1, "MatrixAccumulator": 2})
 #: How a cooperative matrix lies in memory.
-MatrixLayout = enum.IntEnum("MatrixLayout", {"RowMajorKHR": 0})
+MatrixLayout = enum.IntEnum("MatrixLayout", {"RowMajorKHR": 0, "ColumnMajorKHR": 1})
 
 #: Scope of a barrier, and what it orders: AcquireRelease | WorkgroupMemory.
 SCOPE_WORKGROUP = 2

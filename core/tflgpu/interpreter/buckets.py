@@ -1,0 +1,170 @@
+"""Plans for several sizes: the option ``shape_buckets``."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph, Shape
+from tflgpu.lowering.reason import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.passes.bucket import Bucket, bucket_of
+from tflgpu.runtime.bucket_session import BucketSession
+from tflgpu.runtime.session import Session
+from tflgpu.tflite.model_file import SubgraphInfo
+from tflgpu.values import define
+
+#: Sessions that are kept for other sizes; each has its plan's memory on the device.
+_MOST_KEPT = 4
+
+
+@define(eq=False)
+class _Plan:
+    """A bucket of one subgraph.
+
+    Attributes:
+        graph: The file's graph at the size of the bucket.
+        bucket: What is compiled.
+        contents: Of the bucket's further inputs, by size; or why a size is not computed.
+    """
+
+    graph: Graph
+    bucket: Bucket
+    contents: dict[int, Mapping[int, Array] | Unsupported]
+
+
+class Buckets:
+    """The buckets of one interpreter. One thread at a time, as `SessionOpener`.
+
+    Args:
+        sizes: Of buckets, in rising order.
+        ops: Op definitions by name.
+        load: Opens a session of a graph.
+    """
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        ops: Mapping[str, OpDef],
+        load: Callable[[Graph], Session],
+    ) -> None:
+        self._sizes, self._ops, self._load = sizes, ops, load
+        self._plans: dict[object, _Plan | Unsupported] = {}
+        self._shelf = _Shelf()
+        self._end = weakref.finalize(self, self._shelf.close)
+
+    def open(
+        self,
+        number: int,
+        info: SubgraphInfo,
+        shapes: Mapping[int, Shape],
+        build: Callable[[Mapping[int, Shape]], Graph],
+    ) -> tuple[BucketSession, Graph] | Unsupported | None:
+        """A session of a subgraph at these shapes of inputs, by the plan of a bucket, and the graph
+        that the file has at them; why there is none; None where no input has another size than in
+        the file.
+
+        Raises:
+            DeviceError, PluginError, GraphError: as `tflgpu.runtime.opening.open_graph`.
+            ModelError: the operators do not work out at these shapes.
+        """
+        old = {i: info.tensors[i].shape for i in info.inputs}
+        now = {i: shapes.get(i, shape) for i, shape in old.items()}
+        if any(len(now[i]) != len(shape) for i, shape in old.items()):
+            return Unsupported("an input has another number of dimensions than in the file")
+        places = [(i, at) for i, shape in old.items() for at in range(len(shape))]
+        changed = [(i, at) for i, at in places if now[i][at] != old[i][at]]
+        if not changed:
+            return None
+        real = max(now[i][at] for i, at in changed)
+        size = next((size for size in self._sizes if size >= real), None)
+        if size is None or real < 1:
+            return Unsupported(f"no bucket has the size {real}")
+        moving = {place for place in changed if now[place[0]][place[1]] == real}
+
+        def of(size: int) -> Graph:
+            return build(
+                {
+                    i: tuple(size if (i, at) in moving else n for at, n in enumerate(shape))
+                    for i, shape in now.items()
+                }
+            )
+
+        graph = build(now)
+        rest = [(i, at, now[i][at]) for i, at in places if (i, at) not in moving]
+        key = number, size, tuple(rest)
+        if key not in self._plans:
+            self._plans[key] = self._plan(size, of)
+        plan = self._plans[key]
+        if isinstance(plan, Unsupported):
+            return plan
+        contents = self._contents(plan, real, graph)
+        if isinstance(contents, Unsupported):
+            return contents
+        session = self._shelf.take(key)
+        if session is None:
+            session = BucketSession(self._load(plan.bucket.graph), partial(self._shelf.put, key))
+        edge = {v.id: v.shape for v in (*graph.inputs, *graph.outputs)}
+        session.fit(edge, contents, f"size {real} runs by the plan for {size} (shape_buckets)")
+        return session, graph
+
+    def close(self) -> None:
+        """Release all sessions that are kept; twice is harmless. What is closed later is not
+        kept."""
+        self._end()
+
+    # Inside
+
+    def _plan(self, size: int, of: Callable[[int], Graph]) -> _Plan | Unsupported:
+        try:
+            graph = of(size)
+            bucket = bucket_of(graph, of(size - 1), self._ops)
+        except ModelError as error:
+            return Unsupported(f"the operators do not work out at {size}: {error}")
+        if isinstance(bucket, Unsupported):
+            return bucket
+        return _Plan(graph, bucket, {size: bucket.full})
+
+    def _contents(self, plan: _Plan, size: int, graph: Graph) -> Mapping[int, Array] | Unsupported:
+        if size not in plan.contents:
+            found = bucket_of(plan.graph, graph, self._ops, plan.bucket.varying)
+            if isinstance(found, Bucket):
+                same = found.recipe == plan.bucket.recipe
+                plan.contents[size] = (
+                    found.contents if same else Unsupported("other constants change in size")
+                )
+            else:
+                plan.contents[size] = found
+        return plan.contents[size]
+
+
+class _Shelf:
+    """Sessions that nothing runs, until they are fitted to another size."""
+
+    def __init__(self) -> None:
+        self._sessions: list[tuple[object, BucketSession]] = []
+        self._is_open = True
+
+    def put(self, key: object, session: BucketSession) -> bool:
+        """Keep a session; False after `close`."""
+        if not self._is_open:
+            return False
+        self._sessions.append((key, session))
+        return True
+
+    def take(self, key: object) -> BucketSession | None:
+        """A session of a bucket that was kept last; others are released where there are many."""
+        found = next((s for s in reversed(self._sessions) if s[0] == key), None)
+        if found is not None:
+            self._sessions.remove(found)
+        while len(self._sessions) > _MOST_KEPT:
+            Session.close(self._sessions.pop(0)[1])
+        return None if found is None or found[1].inherited else found[1]
+
+    def close(self) -> None:
+        self._is_open = False
+        while self._sessions:
+            Session.close(self._sessions.pop()[1])
