@@ -24,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tflgpu.errors import AllocationError
-from tflgpu.interpreter.split_copy import PART, split_copy
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.session import Session
 
+#: From here on several threads may pay.
+_SPLIT = 2 << 20
 #: From here on the interpreter lock is let go of.
 _SMALL = 16 << 10
 #: Smaller arrays come from the allocator's own lists without any faults.
@@ -40,14 +41,17 @@ def copy(target: Array, source: Array, small: int = _SMALL) -> None:
     """``target[...] = source`` for arrays of one shape and type; of up to ``small`` bytes without
     letting go of the interpreter lock."""
     nbytes = source.nbytes
-    if small < nbytes < PART or not nbytes:
+    if small < nbytes < _SPLIT or not nbytes:
         np.copyto(target, source)
         return
     plain = source.flags.c_contiguous and target.flags.c_contiguous
     plain = plain and source.dtype == target.dtype and source.shape == target.shape
     if plain and nbytes <= small and source.dtype.kind in "biuf":
         target.data.cast("B")[:] = source.data.cast("B")
-    elif not (plain and split_copy(target, source)):
+        return
+    from tflgpu.interpreter.split_copy import split_copy  # few models have such tensors
+
+    if not (plain and split_copy(target, source)):
         np.copyto(target, source)
 
 

@@ -21,7 +21,6 @@ from tflgpu.ir.dtypes import Array
 #: 26 MB 1,880 and 892 by six; into its own memory 26 MB took 2,193 and 541.
 PART = 1 << 20
 _MOST_THREADS = 6
-_LEAST_BYTES = 2 * PART
 
 _busy = free_in_child()
 _helpers: list[_Helper] = []
@@ -59,8 +58,6 @@ class _Helper:
 def split_copy(target: Array, source: Array) -> bool:
     """Copy between contiguous arrays of one shape and type by several threads; False, with nothing
     done, where one is as fast."""
-    if source.nbytes < _LEAST_BYTES:
-        return False
     threads = min(_MOST_THREADS, source.nbytes // PART, _processors() // 2)
     if threads < 2 or not _busy.acquire(blocking=False):
         return False
