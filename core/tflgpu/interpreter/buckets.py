@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from tflgpu.errors import ModelError
+from tflgpu.errors.blame import attempt
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.lowering.reason import Unsupported
@@ -18,7 +19,7 @@ from tflgpu.tflite.model_file import SubgraphInfo
 from tflgpu.values import define
 
 #: Sessions that are kept for other sizes; each has its plan's memory on the device.
-_MOST_KEPT = 4
+_MOST_KEPT = 8
 
 
 @define(eq=False)
@@ -43,6 +44,7 @@ class Buckets:
         sizes: Of buckets, in rising order.
         ops: Op definitions by name.
         load: Opens a session of a graph.
+        is_limited: Whether memory is, so that plans that do not run are released for another.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Buckets:
         sizes: tuple[int, ...],
         ops: Mapping[str, OpDef],
         load: Callable[[Graph], Session],
+        *,
+        is_limited: bool = False,
     ) -> None:
-        self._sizes, self._ops, self._load = sizes, ops, load
+        self._sizes, self._ops, self._load, self._is_limited = sizes, ops, load, is_limited
         self._plans: dict[object, _Plan | Unsupported] = {}
         self._shelf = _Shelf()
         self._end = weakref.finalize(self, self._shelf.close)
@@ -106,6 +110,8 @@ class Buckets:
             return contents
         session = self._shelf.take(key)
         if session is None:
+            if self._is_limited:
+                self._shelf.clear()
             session = BucketSession(self._load(plan.bucket.graph), partial(self._shelf.put, key))
         edge = {v.id: v.shape for v in (*graph.inputs, *graph.outputs)}
         session.fit(edge, contents, f"size {real} runs by the plan for {size} (shape_buckets)")
@@ -149,8 +155,11 @@ class _Shelf:
         self._is_open = True
 
     def put(self, key: object, session: BucketSession) -> bool:
-        """Keep a session; False after `close`."""
-        if not self._is_open:
+        """Keep a session; False after `close`, and of one that broke: with its device, perhaps,
+        so that the others go, too."""
+        if session.is_broken:
+            self.clear()
+        if session.is_broken or not self._is_open:
             return False
         self._sessions.append((key, session))
         return True
@@ -161,10 +170,15 @@ class _Shelf:
         if found is not None:
             self._sessions.remove(found)
         while len(self._sessions) > _MOST_KEPT:
-            Session.close(self._sessions.pop(0)[1])
+            attempt(Session.close, self._sessions.pop(0)[1])
         return None if found is None or found[1].inherited else found[1]
 
-    def close(self) -> None:
-        self._is_open = False
+    def clear(self) -> None:
+        """Release what is kept."""
         while self._sessions:
-            Session.close(self._sessions.pop()[1])
+            attempt(Session.close, self._sessions.pop()[1])
+
+    def close(self) -> None:
+        """Release what is kept, and keep nothing from now on."""
+        self._is_open = False
+        self.clear()

@@ -223,7 +223,8 @@ class SessionOpener(Holder):
         if self._buckets is None:
             from tflgpu.interpreter.buckets import Buckets  # few ask for them
 
-            self._buckets = Buckets(sizes, self.ops, self._session)
+            is_limited = self.options.memory_limit is not None
+            self._buckets = Buckets(sizes, self.ops, self._session, is_limited=is_limited)
         info = self.model.subgraphs[number]
         found = self._buckets.open(
             number, info, shapes, lambda shapes: self._graph(number, dict(shapes), _quietly)

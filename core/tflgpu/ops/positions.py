@@ -93,6 +93,12 @@ def broadcast(node: Node, cut: Node) -> Positions:
     return Positions([aligned(value, rank) for value in node.inputs])
 
 
+def of_items(node: Node, cut: Node) -> Positions:
+    """Of an op that computes an item along axis 0 of that of operand 0."""
+    axes: list[Axes] = [[None] * (0 if v is None else len(v.shape)) for v in node.inputs]
+    return Positions([[Along(0), *axes[0][1:]], *axes[1:]])
+
+
 def of_rows(fill: float | None = None, *, clears: bool = False) -> Rule:
     """Of an op that computes a row along the last axis, of as many elements, of that of operand 0,
     among which elements of ``fill`` do not count."""
