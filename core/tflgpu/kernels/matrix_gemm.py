@@ -60,14 +60,14 @@ def build_matrix_gemm(
     stored = StoredWeights.on(low.caps, problem.weights)
     weights: list[Reader]
     if stored.weights is not problem.weights:
-        weights = [VectorReader(stored.bind(low, k, problem.slices), problem.slices)]
+        weights = [VectorReader(stored.bind(low, k, problem.slices))]
     elif problem.slices % 2:
         halves = [
             low.weights(k, part, f"weights{i}", scalar=Scalar.F16)
             for i, part in enumerate(operands.weights)
         ]
         readers = [WeightReader(half, None, problem.slices) for half in halves]
-        weights = [VectorReader(each, problem.slices) for each in readers]
+        weights = [VectorReader(each) for each in readers]
     else:
         weights = [
             PairReader(low.weight_pairs(k, part, f"weights{i}"), problem.slices)

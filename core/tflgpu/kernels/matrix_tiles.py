@@ -20,8 +20,34 @@ from tflgpu.lowering.tuning import MatrixModel, tuning_of
 PAD = 2
 
 
+class Pitches:
+    """How what a workgroup stages lies in shared memory."""
+
+    depth: int  # slices of a stage
+
+    @property
+    def slices(self) -> int:
+        """Channel slices of a workgroup."""
+        raise NotImplementedError
+
+    @property
+    def a_pitch(self) -> int:
+        """Pairs of vectors from one pixel to the next in shared memory."""
+        return (self.depth + PAD) // 2
+
+    @property
+    def b_pitch(self) -> int:
+        """Pairs of vectors from one of the products to the next in shared memory."""
+        return (self.slices + PAD) // 2
+
+    @property
+    def out_pitch(self) -> int:
+        """Vectors of f32 from one pixel of the result to the next."""
+        return self.slices + 1
+
+
 @attrs.frozen
-class MatrixTile:
+class MatrixTile(Pitches):
     """How the work is cut. A team is the subgroups that make a whole block of the output.
 
     Attributes:
@@ -63,21 +89,6 @@ class MatrixTile:
     def threads(self) -> int:
         """Invocations of a workgroup."""
         return self.team_threads * self.split
-
-    @property
-    def a_pitch(self) -> int:
-        """Pairs of vectors from one pixel to the next in shared memory."""
-        return (self.depth + PAD) // 2
-
-    @property
-    def b_pitch(self) -> int:
-        """Pairs of vectors from one of the products to the next in shared memory."""
-        return (self.slices + PAD) // 2
-
-    @property
-    def out_pitch(self) -> int:
-        """Vectors of f32 from one pixel of the result to the next."""
-        return self.slices + 1
 
     def shared_bytes(self, inputs: int, weights: int) -> int:
         """Shared memory of a workgroup, by the number of parts of either operand (1 or 2)."""
