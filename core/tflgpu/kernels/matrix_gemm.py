@@ -92,8 +92,16 @@ def build_matrix_gemm(
     low.dispatch(k, (problem.pixels * problem.slices, 1, 1))
 
 
-def _source(low: Lowering, k: Builder, problem: Problem) -> ReadView:
+def loads_of(low: Lowering, problem: Problem) -> int:
+    """How many loads bring two slices of a product's input."""
     if problem.in_pairs and low.lies_in_pairs(0):
+        return 1
+    layout = low.layout(low.node.input(0))
+    return 2 if layout.is_vector else 2 * min(layout.channels, 4)
+
+
+def _source(low: Lowering, k: Builder, problem: Problem) -> ReadView:
+    if loads_of(low, problem) == 1:
         return low.read_pairs(k, 0)
     src = low.read(k, 0)
     # What is stored as f32, as at a part's edges, is not rounded before it becomes two f16.

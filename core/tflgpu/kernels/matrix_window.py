@@ -76,6 +76,7 @@ class WindowTile(Pitches):
 
 #: Each was the best for some shape.
 WINDOW_TILES = (
+    WindowTile(2, 1, 2, 1, 4),
     WindowTile(2, 2, 4, 1, 4),
     WindowTile(4, 1, 2, 1, 8),
     WindowTile(4, 2, 2, 1, 8),
