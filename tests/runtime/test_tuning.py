@@ -23,9 +23,8 @@ from tflgpu.kernels import matrix_tiles, tiles
 from tflgpu.lowering.choices import Choices, name_of
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime import tuning
-from tflgpu.runtime.tuning import Tuning
 from tflgpu.saved import kept_choices
-from tflgpu.saved.kept_choices import KeptChoice, KeptChoices, table_name
+from tflgpu.saved.kept_choices import KeptChoice, KeptChoices, Tuning, table_name
 from typer.testing import CliRunner
 
 from tests.small_models import small_model
