@@ -131,11 +131,19 @@ def bind_bias(
     low: Lowering, k: Builder, problem: Problem, stored: StoredWeights, weights: WeightReader
 ) -> BoundProduct:
     """Bind what sums are scaled by and added to."""
+    product, bias = bind_end(low, k, problem, stored)
+    return BoundProduct(product, weights, bias)
+
+
+def bind_end(
+    low: Lowering, k: Builder, problem: Problem, stored: StoredWeights
+) -> tuple[MatrixProduct, KernelBuffer]:
+    """The product, and what its sums are added to and scaled by (`BoundProduct.bias`)."""
     bias, scales = problem.bias, stored.channel_scales
     if scales is not None:
         bias = np.concatenate([bias, pack_bias(scales, problem.channels)])
     product = attrs.evolve(problem.product, has_scales=scales is not None)
-    return BoundProduct(product, weights, low.weights(k, bias, "bias", scalar=Scalar.F32))
+    return product, low.weights(k, bias, "bias", scalar=Scalar.F32)
 
 
 def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:

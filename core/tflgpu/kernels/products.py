@@ -59,12 +59,14 @@ class Family:
         accepts: The reason for no that holds for all kernels.
         size: Of a node that was accepted.
         problems: A node's products.
+        takes_rows: As `KernelRule.takes_rows`, of the kernel for few rows.
     """
 
     op: str
     accepts: Accepts
     size: Callable[[Node, Site], ProductSize]
     problems: Callable[[Lowering], Iterable[Problem]]
+    takes_rows: Callable[[Node, Site], int] = lambda node, site: 0
 
     def rule(
         self, name: str, suffix: str, build: BuildProduct, more: Accepts, rank: int
@@ -83,7 +85,10 @@ class Family:
     def rules(self) -> tuple[KernelRule, ...]:
         """All of them, best first."""
         return (
-            self.rule("few_rows", "gemv", build_gemv, self._few_rows, 0),
+            attrs.evolve(
+                self.rule("few_rows", "gemv", build_gemv, self._few_rows, 0),
+                takes_rows=self.takes_rows,
+            ),
             self.rule("matrix", "matrix", _matrix, self._on_matrices, -1),
             self.rule("blocked", "gemm", _blocked, self._on_gpu, -2),
             self.rule("direct", "direct", _direct, self._alone, -3),

@@ -71,6 +71,23 @@ class MatrixModel:
 
 
 @attrs.frozen
+class FewRowsModel:
+    """How products of few rows are divided (`tflgpu.kernels.gemv`).
+
+    Attributes:
+        lanes: Invocations that share a sum, at most.
+        columns: Output slices of a workgroup, at most.
+        workgroup: Invocations of a workgroup, at most.
+        nbytes: Weights that an invocation has under way.
+    """
+
+    lanes: int
+    columns: int
+    workgroup: int
+    nbytes: int
+
+
+@attrs.frozen
 class ReductionModel:
     """How reductions are cut (`tflgpu.kernels.domain`), whose items have a number of steps each.
 
@@ -114,8 +131,6 @@ class Tuning:
         most_groups, wide: A grouped convolution is one product per group where there are at most so
             many groups of at least so many channels: each takes a dispatch, and a tile of a product
             is at least so wide.
-        columns_of_few, shares_of_few: Output slices of a workgroup of such a product, and how many
-            invocations share one's sums, at most.
         least_tiled_rows: Products of two tensors with fewer rows leave most of a workgroup's tile
             empty, so that they are made without shared memory.
         team_pooled_results, pool_team: Large windows are pooled by so many invocations each, where
@@ -131,6 +146,7 @@ class Tuning:
             beats vector code.
         dispatches_at_once: So many dispatches are submitted together, where a run is encoded anew:
             the device begins with the first while the next are encoded.
+        few: Divides products of few rows.
         reduction: Cuts reductions.
         blocked: Chooses the tiles of blocked products.
         matrix: The same on matrix tiles.
@@ -140,8 +156,6 @@ class Tuning:
     least_depth: int
     most_groups: int
     wide: int
-    columns_of_few: int
-    shares_of_few: int
     least_tiled_rows: int
     team_pooled_results: int
     pool_team: int
@@ -152,6 +166,7 @@ class Tuning:
     joins_pointwise: bool
     splits_products: bool
     dispatches_at_once: int
+    few: FewRowsModel
     reduction: ReductionModel
     blocked: BlockedModel
     matrix: MatrixModel
@@ -168,8 +183,6 @@ H200 = Tuning(
     least_depth=5,
     most_groups=8,
     wide=32,
-    columns_of_few=4,
-    shares_of_few=64,
     least_tiled_rows=16,
     team_pooled_results=1 << 14,
     pool_team=16,
@@ -180,6 +193,7 @@ H200 = Tuning(
     joins_pointwise=False,
     splits_products=True,
     dispatches_at_once=16,
+    few=FewRowsModel(lanes=128, columns=2, workgroup=512, nbytes=128),
     reduction=ReductionModel(
         workgroup=256,
         small_workgroup=64,
