@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_end
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
 from tflgpu.kernels.staged_row import RowShape, StagedRow, gamma_at, rms_factor
 from tflgpu.kernels.stored_weights import RowForm, RowWeights, StoredWeights
 from tflgpu.kernels.team import Teams
@@ -93,7 +93,7 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     plan = RowPlan.of(low.caps, form, whole=whole)
     k = low.kernel(name, plan.teams.workgroup)
     source, weights = rows.bind(low, k), form.bind(low, k, stored)
-    product, bias = bind_end(low, k, problem, stored)
+    product, bias = bind_bias(low, k, problem, stored)
     out = low.write(k)
     low.body(k, _write, product, plan, source, weights, bias, out)
     low.dispatch_groups(k, (-(-problem.slices // plan.teams.columns), 1, 1))
