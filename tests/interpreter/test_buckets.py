@@ -121,6 +121,10 @@ COMPUTED: dict[str, bytes] = {
         c=ints(2), t=ints(1), s=(1, 1, 1), q=SEQ, y=ROW,
     ),
     "average_of_all": chain("e = EXP(x)", "y = MEAN(e, a)", e=SEQ, a=ints(1, 2), y=(1,)),
+    "average_of_products": chain(
+        "e = EXP(x)", ("s = BATCH_MATMUL(e, e)", {"adj_y": True}), "y = MEAN(s, a)",
+        e=SEQ, s=(1, 1, 1), a=ints(1, 2), y=(1,),
+    ),
     "least": chain("e = EXP(x)", "y = REDUCE_MIN(e, t)", e=SEQ, t=ints(1), y=ROW),
     "largest": chain(
         "e = EXP(x)", "n = NEG(e)", "y = REDUCE_MAX(n, t)", e=SEQ, n=SEQ, t=ints(-2), y=ROW,
