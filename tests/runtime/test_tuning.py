@@ -198,6 +198,26 @@ def test_a_candidate_that_the_device_refuses_is_left_out(
     assert sorted(kept.name for kept in found.changed.values()) == sorted([BEST, GOOD])
 
 
+def test_other_results_are_not_kept(
+    model: bytes, times: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = tflgpu_cpu_ref.device.CpuRefDevice.load
+
+    def wrong(self: Any, plan: Plan, **more: Any) -> Any:
+        recording = load(self, plan, **more)
+        if any(dispatch.tuned for dispatch in plan.dispatches):
+            recording.outputs[0][...] = 1.0
+        return recording
+
+    times(best)  # of runs that are not made
+    assert tuned(model).is_kept
+    monkeypatch.setattr(tflgpu_cpu_ref.device.CpuRefDevice, "load", wrong)
+    monkeypatch.setenv("TFLGPU_CACHE_DIR", kept_choices.cache_folder("another").as_posix())
+    found = tuned(model)
+    assert (found.is_kept, found.refusal) == (False, "other results")
+    assert ran(model)[0] == []
+
+
 @pytest.mark.parametrize("which", ["no timers", "effort", "nodes"])
 def test_what_cannot_be_tuned_is_an_error(
     which: str, model: bytes, monkeypatch: pytest.MonkeyPatch
@@ -304,13 +324,16 @@ def test_a_release_s_table_is_used_where_nothing_was_measured(
 
 
 def test_tables_of_the_release_are_in_order() -> None:
-    known = {name_of(tile) for tile in (*tiles.TILES, *matrix_tiles.TILES)}
+    known = {name_of(tile) for tile in tiles.TILES}
+    fields = len(attrs.fields(matrix_tiles.MatrixTile))
     for path in kept_choices._TABLES.glob("*.json"):
         table = json.loads(path.read_text(encoding="utf-8"))
         device = DeviceInfo(table["backend"], 0, table["device"])
         assert path.name == f"{table_name(device)}.json"
         for key, name in table["choices"].items():
-            assert key.partition(" ")[0] not in ("matrix", "blocked") or name in known, key
+            kind = key.partition(" ")[0]
+            assert kind != "blocked" or name in known, key
+            assert kind != "matrix" or len(name.split("x")) == fields, key
 
 
 def test_a_saved_model_carries_its_choices(
@@ -355,4 +378,4 @@ def test_the_command(model: bytes, times: Callable[[Times], None], tmp_path: Pat
     assert len(json.loads(table.read_text())["choices"]) == 2
     again = runner.invoke(make_app(), ["tune", str(path), *given, "--json"])
     (found,) = json.loads(again.stdout)
-    assert (found["problems"], found["found"], found["is_kept"]) == (2, {}, True)
+    assert (found["problems"], found["found"], found["refusal"]) == (2, {}, "")

@@ -2,6 +2,7 @@
 
 few_rows   few rows, GPU              a workgroup per few output slices            gemv.py
 matrix     many rows, matrix tiles    blocked product on matrix tiles              matrix_gemm.py
+                                      or a window's, staged once for all taps      matrix_window.py
 blocked    many rows, GPU             blocked product through shared memory        gemm.py
 direct     anything else              one invocation per few pixels and a slice    direct.py
 
@@ -21,6 +22,7 @@ from tflgpu.kernels.gemm import Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, split_operands
 from tflgpu.kernels.matrix_tiles import choose_matrix_tile
+from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, storage_of
@@ -138,8 +140,12 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
         return
     parts = (operands.inputs, len(operands.weights))
     sizes = (problem.pixels, problem.slices, problem.depth)
-    tile = choose_matrix_tile(*sizes, *parts, low.caps, low.choose)
-    build_matrix_gemm(low, problem, operands, tile, name)
+    windows = windows_for(low, problem, operands)
+    way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, windows)
+    if isinstance(way, WindowTile):
+        build_matrix_window(low, problem, way, name.replace("_matrix", "_window"))
+    else:
+        build_matrix_gemm(low, problem, operands, way, name)
 
 
 def _blocked(low: Lowering, problem: Problem, name: str) -> None:

@@ -46,28 +46,43 @@ class BlockedModel:
 
 @attrs.frozen
 class MatrixModel:
-    """A machine model of products on matrix tiles (`tflgpu.kernels.matrix_tiles`), in a unit of
-    time of its own.
+    """A machine model of products on matrix tiles (`tflgpu.kernels.matrix_tiles`).
 
     Attributes:
-        a_clocks, b_clocks: Moving an f16 vector of an input, and of weights, to shared memory.
-        multiply_clocks: Multiplying two tiles.
-        stage_latency, fetch_latency, multiply_latency: What a stage takes that nothing hides: in
-            any case, for each vector that an invocation fetches, for each product of tiles.
+        word_clocks: Clocks of moving 16 bytes to shared memory.
+        a_line_clocks, b_line_clocks: The same of each row of at most 128 bytes that they lie in, of
+            inputs and of weights.
+        line_clocks: Clocks of such a row on the whole device.
+        multiply_clocks, load_clocks: Of multiplying two tiles, and of loading one.
+        load_latency, fetch_latency, barrier_latency, multiply_latency, tile_latency: What a stage
+            takes that nothing hides: until the first load arrives, for each load of an invocation,
+            for a barrier, for each product of tiles and each tile loaded.
         result_clocks: Storing a vector of the result.
-        resident_bytes: Shared memory that a processor has at a time.
+        resident_bytes, resident_threads, resident_registers: Shared memory, invocations and their
+            registers that a processor has at a time.
         wave_clocks: Starting and ending a wave of workgroups.
+        sum_clocks, summed_clocks: A second dispatch that adds up what workgroups have, and each
+            vector of that.
     """
 
-    a_clocks: float
-    b_clocks: float
+    word_clocks: float
+    a_line_clocks: float
+    b_line_clocks: float
+    line_clocks: float
     multiply_clocks: float
-    stage_latency: float
+    load_clocks: float
+    load_latency: float
     fetch_latency: float
+    barrier_latency: float
     multiply_latency: float
+    tile_latency: float
     result_clocks: float
     resident_bytes: int
+    resident_threads: int
+    resident_registers: int
     wave_clocks: float
+    sum_clocks: float
+    summed_clocks: float
 
 
 @attrs.frozen
@@ -159,10 +174,11 @@ class Tuning:
 
 #: `blocked` was fitted to kernel times of 86 convolution shapes of nine vision models through
 #: OpenCL in f32; there its choice is on average 5 % slower than the best of all tiles, and at most
-#: 29 %. `matrix` was fitted to 229 kernel times of convolutions of the same models (OpenCL in F16
-#: and F32_F16, Vulkan in F16), so that its choices are fast rather than its times right: on average
-#: the choice is 4 % slower than the best of all tiles, at most 34 %. Of 8, 16, 32 and all
-#: dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74.
+#: 29 %. `matrix` was fitted to 937 kernel times of 35 products and convolutions (Vulkan in F16 and
+#: F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets, EDSR), so that its choices are
+#: fast rather than its times right: on average the choice is 4 % slower than the best of all that
+#: were timed, at most 24 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest
+#: for models of 30 to 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
@@ -206,15 +222,24 @@ H200 = Tuning(
         wave_clocks=4080.0,
     ),
     matrix=MatrixModel(
-        a_clocks=0.55,
-        b_clocks=0.18,
-        multiply_clocks=0.32,
-        stage_latency=133.0,
-        fetch_latency=51.5,
-        multiply_latency=44.8,
-        result_clocks=0.32,
-        resident_bytes=51000,
-        wave_clocks=304.0,
+        word_clocks=0.361,
+        a_line_clocks=1.67,
+        b_line_clocks=0.933,
+        line_clocks=0.0267,
+        multiply_clocks=4.63,
+        load_clocks=0.661,
+        load_latency=326.0,
+        fetch_latency=56.8,
+        barrier_latency=161.0,
+        multiply_latency=20.4,
+        tile_latency=6.45,
+        result_clocks=0.0547,
+        resident_bytes=113_700,
+        resident_threads=2048,
+        resident_registers=69_600,
+        wave_clocks=1430.0,
+        sum_clocks=10600.0,
+        summed_clocks=0.00234,
     ),
 )
 

@@ -6,7 +6,8 @@
                        candidate, its third, ... each beside the model as it is, by turns; a
                        problem's time is that of the kernels of its operators, by the device's clock
     confirm            the model with all that was found faster beside the model as it was
-    whole              NumPy to NumPy; if that is no faster, nothing is kept
+    whole              runs of the model with it and without; if that is slower, or gives other
+                       numbers, nothing is kept
 
 So a candidate runs where it will run: between the model's other kernels, on the same buffers, with
 what they leave in the caches. Two forms of a model are loaded at a time, and both have warm clocks:
@@ -46,6 +47,8 @@ _FEW = 6
 #: A candidate has to be so much faster, or it may be by chance; a whole run has to be no more than
 #: so much slower.
 _LEAST_GAIN, _NOISE = 0.02, 0.01
+#: Results with other kernels may be so far away, in norms: far more than rounding of 16 bits.
+_FARTHEST = 0.05
 #: Seconds of runs before times count, and of timing; and the fewest runs of each form.
 _WARM_UP, _TIMING, _FEWEST = 0.15, 0.25, 5
 
@@ -76,7 +79,7 @@ class Tuning:
         changed: Of these, the ones that have other kernels from now on.
         before, after: Median seconds of a whole run of the model's parts on the device, as it was
             and with what was found; None where nothing faster was found.
-        is_kept: Whether the model is as fast or faster with what was found, so that it is kept.
+        refusal: Why nothing of what was found is kept; "" where it is.
         seconds: How long it took.
     """
 
@@ -88,8 +91,13 @@ class Tuning:
     changed: Mapping[str, KeptChoice]
     before: float | None
     after: float | None
-    is_kept: bool
+    refusal: str
     seconds: float
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what was found is kept."""
+        return not self.refusal
 
     def __str__(self) -> str:
         timed, changed = len(self.found), len(self.changed)
@@ -99,7 +107,7 @@ class Tuning:
         )
         if self.before is not None and self.after is not None:
             said += f"; a run takes {self.after * 1e3:.3f} ms, before {self.before * 1e3:.3f} ms"
-            said += "" if self.is_kept else ": not faster, so nothing is kept"
+            said += f": {self.refusal}, so nothing is kept" if self.refusal else ""
         return f"{said} ({self.seconds:.1f} s)"
 
 
@@ -118,9 +126,8 @@ def tune(
     tuner = _Tuner(device, graph, opened.target(), opened.kept_choices.known, effort)
     found = tuner.search(progress or (lambda done, whole: None))
     changed = {key: kept for key, kept in found.items() if kept.name != tuner.open[key].chosen}
-    before, after = tuner.whole(changed) if changed else (None, None)
-    is_kept = before is None or after is None or after <= before * (1.0 + _NOISE)
-    if found and is_kept:
+    before, after, refusal = tuner.whole(changed) if changed else (None, None, "")
+    if found and not refusal:
         opened.kept_choices.add(found)
     return Tuning(
         device.info.backend,
@@ -131,7 +138,7 @@ def tune(
         changed,
         before,
         after,
-        is_kept,
+        refusal,
         time.perf_counter() - start,
     )
 
@@ -256,15 +263,18 @@ class _Tuner:
             found[key] = KeptChoice(name, point.candidates[0], timed, before, after)
         return found
 
-    def whole(self, changed: Mapping[str, KeptChoice]) -> tuple[float, float]:
-        """Median seconds of a run as the model is, and with other choices."""
+    def whole(self, changed: Mapping[str, KeptChoice]) -> tuple[float, float, str]:
+        """Median seconds of a run as the model is, and with other choices; and why these cannot be
+        kept, "" where they can."""
         names = {**self._names, **{key: kept.name for key, kept in changed.items()}}
         with ExitStack() as stack:
             forms = [self._form(each, stack) for each in (self._names, names)]
             before, after = _by_turns(
                 [partial(run_seconds, each.recordings, each.plans) for each in forms]
             )
-        return median(before), median(after)
+            refusal = "" if _agree(*(each.recordings for each in forms)) else "other results"
+        old, new = median(before), median(after)
+        return old, new, refusal or ("not faster" if new > old * (1.0 + _NOISE) else "")
 
     def _compared(self, base: _Form, tried: Mapping[str, str]) -> dict[str, tuple[float, float]]:
         """Median seconds of problems as they are in a form, and with the candidates that are tried.
@@ -312,6 +322,18 @@ def _fill(recording: Recording) -> None:
     for array in recording.inputs:
         if array.dtype.kind == "f":
             array[...] = draw.uniform(-1, 1, array.shape)
+
+
+def _agree(usual: Sequence[Recording], other: Sequence[Recording]) -> bool:
+    """Whether the last runs gave the same but for rounding: a driver may get a kernel wrong."""
+    made = ([array for each in form for array in each.outputs] for form in (usual, other))
+    for expected, found in zip(*made, strict=True):
+        if expected.dtype.kind == "f":
+            wanted = np.nan_to_num(expected.astype(np.float64))
+            error = np.nan_to_num(found.astype(np.float64)) - wanted
+            if np.square(error).sum() > _FARTHEST**2 * np.square(wanted).sum():
+                return False
+    return True
 
 
 def _by_turns(runs: Sequence[Callable[[], T]]) -> list[list[T]]:
