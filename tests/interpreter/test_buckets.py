@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.errors import DeviceError, DeviceLostError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.runtime import opening
 
 from tests.interpreter.bucket_models import LONGEST, WORDS, encoder, sequence
 from tests.running import results
 from tests.small_models import small_model, tensor_of
+from tests.watched_device import WatchedDevice
 
 KERNELS = {"backend": "cpu_ref", "device": 1}
 WIDTH = 6
@@ -119,6 +121,10 @@ COMPUTED: dict[str, bytes] = {
         c=ints(2), t=ints(1), s=(1, 1, 1), q=SEQ, y=ROW,
     ),
     "average_of_all": chain("e = EXP(x)", "y = MEAN(e, a)", e=SEQ, a=ints(1, 2), y=(1,)),
+    "average_of_products": chain(
+        "e = EXP(x)", ("s = BATCH_MATMUL(e, e)", {"adj_y": True}), "y = MEAN(s, a)",
+        e=SEQ, s=(1, 1, 1), a=ints(1, 2), y=(1,),
+    ),
     "least": chain("e = EXP(x)", "y = REDUCE_MIN(e, t)", e=SEQ, t=ints(1), y=ROW),
     "largest": chain(
         "e = EXP(x)", "n = NEG(e)", "y = REDUCE_MAX(n, t)", e=SEQ, n=SEQ, t=ints(-2), y=ROW,
@@ -368,3 +374,28 @@ def test_sizes_are_whole_numbers_from_2() -> None:
     for wrong in ([1], [8, 8], ["a"], "8,x", 2.5):
         with pytest.raises(tflgpu.OptionError, match="shape_buckets is a list of different sizes"):
             tflgpu.DelegateOptions(shape_buckets=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("on_error", ["retry", "cpu", "raise"])
+@pytest.mark.parametrize("kind", [DeviceError, DeviceLostError])
+def test_a_run_that_fails_is_followed_as_with_other_plans(
+    kind: type[DeviceError], on_error: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of sizes, with plans that are kept; none of a device that broke is used."""
+    faults = WatchedDevice(monkeypatch)
+    with tflgpu.GpuDelegate(**KERNELS, shape_buckets=(8, 32), on_error=on_error) as on:
+        mine, theirs = opened(encoder(), on), opened(encoder(), None)
+        for size in (5, 20):
+            at(mine, text(size))
+        inputs = text(6)
+        at(mine, text(6))
+        faults.fails = [kind("gone")]
+        if on_error == "raise":
+            with pytest.raises(kind, match="gone"):
+                results(mine, inputs)
+        same(results(mine, inputs), at(theirs, inputs))
+        for size in (20, 3, 31):
+            inputs = text(size)
+            same(at(mine, inputs), at(theirs, inputs))
+            assert (on_error == "cpu") != ("runs by the plan for" in "".join(mine.report.choice))
+        mine.close()

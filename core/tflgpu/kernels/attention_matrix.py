@@ -20,7 +20,7 @@ from tflgpu.kernels.attention import LOWEST, accepts_any
 from tflgpu.kernels.attention_rows import AttentionRows, AttentionTensors, QueryRow, sizes_of
 from tflgpu.kernels.attention_tiles import AttentionTile, Parts, choose_attention_tile
 from tflgpu.kernels.domain import horizontal
-from tflgpu.kernels.matrix_gemm import LOW_SCALE, halves
+from tflgpu.kernels.matrix_stage import LOW_SCALE, halves
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
 from tflgpu.language.matrix import SUBGROUP, Matrix, MatrixRole
