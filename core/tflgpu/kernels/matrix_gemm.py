@@ -39,7 +39,7 @@ from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
 
 #: What ``low`` is scaled by: f16 has 11 bits.
-_LOW_SCALE = 2.0**11
+LOW_SCALE = 2.0**11
 #: To round an f32's bits to 11 significant ones: half a unit of the last, and the bits kept.
 _HALF_UNIT, _KEPT_BITS = 0x1000, 0xFFFFE000
 _SMALLEST_NORMAL = 2.0**-14  # of f16
@@ -143,8 +143,20 @@ def _split_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -> 
     if is_whole or precision.weight_storage(weights, caps) is not Scalar.F32:
         return (weights,)
     whole, high = weights.as_type(np.dtype(np.float32)), weights.as_type(np.dtype(np.float16))
-    rest = ((whole - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
+    rest = ((whole - high.astype(np.float32)) * LOW_SCALE).astype(np.float16)
     return (weights, Weights(rest)) if rest.any() else (weights,)
+
+
+def halves_of(k: Builder, x: Expr) -> tuple[Expr, Expr]:
+    """The two values, high and low, that f16 holds of an f32."""
+    # Rounded in f32 to what an f16 holds: compilers make more of a conversion there and back
+    # than the product takes. Normal numbers have 11 bits, and the others are multiples of
+    # 2^-24, as all of f32's are between 0.5 and 1.
+    bits = k.bitcast(x, Scalar.U32) + _HALF_UNIT & _KEPT_BITS
+    is_normal = k.call("abs", x) >= _SMALLEST_NORMAL
+    subnormal = (x + 0.75) - 0.75
+    high = k.let(k.select(is_normal, k.bitcast(bits, Scalar.F32), subnormal), "high")
+    return high, (x - high) * LOW_SCALE
 
 
 class _Lane:
@@ -248,16 +260,8 @@ class _Stage:
         if len(self.a) == 1:
             k.store_shared(self.a[0], at, k.cast(reg, Scalar.F16))
             return
-        # Rounded in f32 to what an f16 holds: compilers make more of a conversion there and back
-        # than the product takes. Normal numbers have 11 bits, and the others are multiples of
-        # 2^-24, as all of f32's are between 0.5 and 1.
-        bits = k.bitcast(reg, Scalar.U32) + _HALF_UNIT & _KEPT_BITS
-        is_normal = k.call("abs", reg) >= _SMALLEST_NORMAL
-        subnormal = (reg + 0.75) - 0.75
-        high = k.let(k.select(is_normal, k.bitcast(bits, Scalar.F32), subnormal), "high")
-        rest = (reg - high) * _LOW_SCALE
-        k.store_shared(self.a[0], at, k.cast(high, Scalar.F16))
-        k.store_shared(self.a[1], at, k.cast(rest, Scalar.F16))
+        for array, part in zip(self.a, halves_of(k, reg), strict=True):
+            k.store_shared(array, at, k.cast(part, Scalar.F16))
 
     def _commit_weights(self, at: Expr, item: int) -> None:
         for array, regs in zip(self.b, self._b_regs, strict=True):
@@ -321,6 +325,6 @@ class _Sums:
         for i in range(tile.block_rows):
             for j in range(tile.block_cols):
                 if self._low is not None:
-                    k.matrix_add(self._high[i][j], self._low[i][j], 1 / _LOW_SCALE)
+                    k.matrix_add(self._high[i][j], self._low[i][j], 1 / LOW_SCALE)
                 k.matrix_store(result, base + (i * TILE * pitch + j * 4), pitch, self._high[i][j])
         return result
