@@ -291,8 +291,8 @@ class TestInADelegate:
         (record,) = caplog.records
         assert record.getMessage() == (
             "tflgpu: 0 of 2 operators run on cpu_ref (NumPy kernel interpreter, f32); 2 on the "
-            "CPU: ABS, RELU: part of 2 nodes: 1 s on the device, 2.0 us on the CPU (estimates) "
-            "(2 operators); see the report"
+            "CPU: ABS, RELU: the model: 1 s with 2 nodes on the device, 2.0 us wholly on the CPU "
+            "(estimates) (2 operators); see the report"
         )
 
     def test_all_of_it_pays(

@@ -112,6 +112,13 @@ def test_the_model_as_the_file_has_it_may_be_faster_on_the_cpu() -> None:
     }
 
 
+def test_the_last_part_is_held_against_the_model_as_the_file_has_it() -> None:
+    """Which may take the CPU longer than the fewer nodes that the device would get."""
+    assert sides(chosen("G" * 9, alone=12 * US)) == "D" * 9
+    assert sides(chosen("C" + "G" * 9, alone=12 * US)) == "c" + "D" * 9
+    assert sides(chosen("C" + "G" * 9, alone=10 * US)) == "c" * 10
+
+
 def test_limits_of_the_options_come_first() -> None:
     result = chosen("G" * 20 + "C" + "G" * 30, max_partitions=1)
     assert sides(result) == "c" * 21 + "D" * 30

@@ -45,7 +45,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"CONCATENATION", "RESHAPE", "TRANSPOSE"}),
         "brings rows of several items into order by these, and puts columns before indices"),
     "passes/bucket.py": (
-        frozenset({"MUL", "SELECT_V2"}), "masks what does not count, and rescales averages"),
+        frozenset({"ADD", "MUL", "SELECT_V2"}),
+        "masks what does not count, in attention by the mask, and rescales averages"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZED_TABLE"}),
         "makes these conversions, and takes those of the file away",
@@ -174,6 +175,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "hosts/layout.py": (frozenset({"CONV_2D"}), "writes the model that a runtime is tried with"),
     "conformance/integer_checks.py": (
         frozenset({"CONV_2D", "ADD", "RELU"}), "makes quantized graphs of these"),
+    "conformance/position_checks.py": (
+        frozenset({"ADD"}), "adds to inputs, so that they are not 0 behind their size"),
     "conformance/dags.py": (
         frozenset({
             "RELU", "TANH", "LOGISTIC", "ABS", "NEG", "HARD_SWISH", "RELU6", "ADD", "SUB", "MUL",

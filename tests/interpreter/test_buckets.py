@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.errors import DeviceError, DeviceLostError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.runtime import opening
 
 from tests.interpreter.bucket_models import LONGEST, WORDS, encoder, sequence
 from tests.running import results
 from tests.small_models import small_model, tensor_of
+from tests.watched_device import WatchedDevice
 
 KERNELS = {"backend": "cpu_ref", "device": 1}
 WIDTH = 6
@@ -119,6 +121,10 @@ COMPUTED: dict[str, bytes] = {
         c=ints(2), t=ints(1), s=(1, 1, 1), q=SEQ, y=ROW,
     ),
     "average_of_all": chain("e = EXP(x)", "y = MEAN(e, a)", e=SEQ, a=ints(1, 2), y=(1,)),
+    "average_of_products": chain(
+        "e = EXP(x)", ("s = BATCH_MATMUL(e, e)", {"adj_y": True}), "y = MEAN(s, a)",
+        e=SEQ, s=(1, 1, 1), a=ints(1, 2), y=(1,),
+    ),
     "least": chain("e = EXP(x)", "y = REDUCE_MIN(e, t)", e=SEQ, t=ints(1), y=ROW),
     "largest": chain(
         "e = EXP(x)", "n = NEG(e)", "y = REDUCE_MAX(n, t)", e=SEQ, n=SEQ, t=ints(-2), y=ROW,
@@ -157,6 +163,15 @@ COMPUTED: dict[str, bytes] = {
         k=(), q=SEQ, zero=ints(0)[0], minus=ints(-1)[0], h=tensor_of((1,), DType.I32), p=(1,),
         w=ints(1, -1, 1), v=(1, 1, 1), y=SEQ,
     ),
+    # Behind the size the first makes numbers, where the second reads zeros in a plan for one size.
+    "windows": chain(
+        "q = EXPAND_DIMS(x, z)",
+        ("c = CONV_2D(q, w, b)", {"stride_h": 1, "stride_w": 1, "padding": 0, **NONE}),
+        ("y = DEPTHWISE_CONV_2D(c, d, -)", {"stride_h": 1, "stride_w": 1, "padding": 0,
+                                            "dilation_w_factor": 2, "depth_multiplier": 1, **NONE}),
+        z=ints(1)[0], q=(1, 1, 1, WIDTH), w=weights(5, 1, 4, WIDTH), b=weights(5),
+        c=(1, 1, 1, 5), d=weights(1, 1, 3, 5), y=(1, 1, 1, 5),
+    ),
     "pieces": chain(
         ("a, b = SPLIT(c, x)", {"num_splits": 2}),
         ("j = CONCATENATION(b, a, b)", {"axis": 2, **NONE}),
@@ -186,9 +201,16 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "window": (
         chain("q = EXPAND_DIMS(x, z)",
-              ("y = CONV_2D(q, w, -)", {"stride_h": 1, "stride_w": 1, "padding": 0, **NONE}),
+              ("y = CONV_2D(q, w, -)", {"stride_h": 1, "stride_w": 2, "padding": 0, **NONE}),
               z=ints(1)[0], q=(1, 1, 1, WIDTH), w=weights(2, 1, 3, WIDTH), y=(1, 1, 1, 2)),
-        "#1 CONV_2D: CONV_2D does not say",
+        "#1 CONV_2D: it puts positions along axis 2 of tensor 2 ('q') together",
+    ),
+    "pooled": (
+        chain("q = EXPAND_DIMS(x, z)",
+              ("y = MAX_POOL_2D(q)", {"stride_h": 1, "stride_w": 1, "filter_height": 1,
+                                      "filter_width": 3, "padding": 0, **NONE}),
+              z=ints(1)[0], q=(1, 1, 1, WIDTH), y=(1, 1, 1, WIDTH)),
+        "#1 MAX_POOL_2D: it puts positions along axis 2 of tensor 2 ('q') together",
     ),
 }  # fmt: skip
 
@@ -220,6 +242,52 @@ def test_others_have_a_plan_for_each_size(name: str, delegate: tflgpu.GpuDelegat
         assert said(mine).startswith("shape_buckets: this size has a plan of its own: ")
         assert reason in said(mine)
     mine.close()
+
+
+def test_items_are_computed_by_a_bucket_too(
+    delegate: tflgpu.GpuDelegate, compiled: list[Any]
+) -> None:
+    """Images: an open number of them, through windows and averages."""
+    window = {"stride_h": 2, "stride_w": 2, "padding": 0, **NONE}
+    content = small_model(
+        {
+            "x": tensor_of((1, 6, 5, 3), shape_signature=(-1, 6, 5, 3)), "w": weights(4, 3, 3, 3),
+            "p": tensor_of((4, 2), DType.I32, ints([0, 0], [1, 0], [0, 2], [0, 0])),
+            "padded": (1, 7, 7, 3), "c": (1, 4, 4, 4), "pool": (1, 2, 2, 4), "axes": ints(1, 2),
+            "m": (1, 4), "flat": (1, 16), "wide": ints(-1, 16), "f": weights(5, 16), "y": (1, 5),
+        },
+        "padded = PAD(x, p)", ("c = CONV_2D(padded, w, -)", window),
+        ("pool = AVERAGE_POOL_2D(c)", {**window, "filter_height": 2, "filter_width": 2}),
+        "m = MEAN(pool, axes)", "flat = RESHAPE(pool, wide)",
+        ("y = FULLY_CONNECTED(flat, f, -)", NONE), outputs="m y",
+    )  # fmt: skip
+    mine, theirs = opened(content, delegate), opened(content, None)
+    for count in (5, 8, 2):
+        images = [rng.standard_normal((count, 6, 5, 3)).astype(np.float32)]
+        same(at(mine, images), at(theirs, images))
+        assert "runs by the plan for 8" in said(mine)
+    assert len(compiled) == 1
+    mine.close()
+
+
+def test_plans_stay_on_the_device_unless_memory_is_limited() -> None:
+    """Bytes of a small bucket, of a large one after it, and of the small one again."""
+
+    def taken(limit: str | None) -> list[int]:
+        with tflgpu.GpuDelegate(**KERNELS, shape_buckets=(8, 32), memory_limit=limit) as on:
+            mine, found = opened(encoder(), on), []
+            for size in (5, 20, 5):
+                at(mine, text(size))
+                found.append(on.memory.total)
+            mine.close()
+            assert on.memory.total == 0
+            return found
+
+    small, both, again = taken(None)
+    alone, large, last = taken("64MiB")
+    assert small < both == again
+    assert alone == last == small
+    assert small < large < both
 
 
 def test_what_was_there_before_is_not_read(delegate: tflgpu.GpuDelegate) -> None:
@@ -306,3 +374,28 @@ def test_sizes_are_whole_numbers_from_2() -> None:
     for wrong in ([1], [8, 8], ["a"], "8,x", 2.5):
         with pytest.raises(tflgpu.OptionError, match="shape_buckets is a list of different sizes"):
             tflgpu.DelegateOptions(shape_buckets=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("on_error", ["retry", "cpu", "raise"])
+@pytest.mark.parametrize("kind", [DeviceError, DeviceLostError])
+def test_a_run_that_fails_is_followed_as_with_other_plans(
+    kind: type[DeviceError], on_error: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of sizes, with plans that are kept; none of a device that broke is used."""
+    faults = WatchedDevice(monkeypatch)
+    with tflgpu.GpuDelegate(**KERNELS, shape_buckets=(8, 32), on_error=on_error) as on:
+        mine, theirs = opened(encoder(), on), opened(encoder(), None)
+        for size in (5, 20):
+            at(mine, text(size))
+        inputs = text(6)
+        at(mine, text(6))
+        faults.fails = [kind("gone")]
+        if on_error == "raise":
+            with pytest.raises(kind, match="gone"):
+                results(mine, inputs)
+        same(results(mine, inputs), at(theirs, inputs))
+        for size in (20, 3, 31):
+            inputs = text(size)
+            same(at(mine, inputs), at(theirs, inputs))
+            assert (on_error == "cpu") != ("runs by the plan for" in "".join(mine.report.choice))
+        mine.close()

@@ -27,7 +27,7 @@ from tflgpu.language.matrix import (
 )
 from tflgpu.language.same import same
 from tflgpu.language.tree import Stmt
-from tflgpu.language.types import F16x4, F32x4, Scalar, Type
+from tflgpu.language.types import F16x4, F32x4, Scalar, Type, U32x4
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_vulkan.spirv.module import module_of, text_of
 from tflgpu_vulkan.spirv.target import Target
@@ -39,33 +39,43 @@ PTX = OpenCLDialect(f16_arithmetic=True, matrix_tiles=True)
 COOPERATIVE = Target(f16_arithmetic=True, matrix_tiles=True)
 
 
-def product(depth: int = 3, subgroups: int = 2, width: int = 4, spare: int = 2) -> Kernel:
+def product(
+    depth: int = 3, subgroups: int = 2, width: int = 4, spare: int = 2, *, turned: bool = False
+) -> Kernel:
     """``5 + A @ B + (A @ B) * 0.5``, 16 rows a subgroup: A is [rows, depth * 16], B is
-    [depth * 16, 16], the result is [rows, 16]."""
+    [depth * 16, 16], the result is [rows, 16]; ``turned``: A and B lie transposed in memory."""
     half, full = Type(Scalar.F16, width), Type(Scalar.F32, width)
     threads = 32 * subgroups
     rows, deep = 16 * subgroups, 16 * depth
     # Rows are further apart than they are long, so that a wrong stride shows.
-    a_pitch, pitch = (deep + 8 * spare) // width, (16 + 8 * spare) // width
+    (a_lines, a_line), (b_lines, b_line) = (rows, deep), (deep, 16)
+    if turned:
+        (a_lines, a_line), (b_lines, b_line) = (deep, rows), (16, deep)
+    a_pitch, b_pitch, pitch = ((n + 8 * spare) // width for n in (a_line, b_line, 16))
     k = Builder("product", (threads, 1, 1))
     a = k.buffer("a", Scalar.F16, width, "read")
     b = k.buffer("b", Scalar.F16, width, "read")
     dst = k.buffer("dst", Scalar.F32, width, "write")
-    left = k.shared("left", half, rows * a_pitch)
-    right = k.shared("right", half, deep * pitch)
+    left = k.shared("left", half, a_lines * a_pitch)
+    right = k.shared("right", half, b_lines * b_pitch)
     result = k.shared("result", full, rows * pitch)
     lane, first = k.local_id(0), k.let(k.group_id(0) * (rows * deep // width), "first")
     with k.loop(lane, rows * deep // width, threads) as i:
-        row = i // (deep // width)
-        k.store_shared(left, row * a_pitch + i % (deep // width), k.load(a, first + i))
+        row = i // (a_line // width)
+        k.store_shared(left, row * a_pitch + i % (a_line // width), k.load(a, first + i))
     with k.loop(lane, deep * 16 // width, threads) as i:
-        k.store_shared(right, i // (16 // width) * pitch + i % (16 // width), k.load(b, i))
+        at = i // (b_line // width) * b_pitch + i % (b_line // width)
+        k.store_shared(right, at, k.load(b, i))
     k.barrier()
     total, half_total = k.matrix_fill(5.0), k.matrix_fill()
     top = k.let(k.subgroup_id() * 16, "top")
     with k.loop(0, depth, name="step") as step:
-        x = k.matrix_load(left, top * a_pitch + step * (16 // width), a_pitch, MatrixRole.A)
-        y = k.matrix_load(right, step * (16 * pitch), pitch, MatrixRole.B)
+        x_at, y_at = top * a_pitch + step * (16 // width), step * (16 * b_pitch)
+        if turned:
+            x_at = step * (16 * a_pitch) + k.subgroup_id() * (16 // width)
+            y_at = step * (16 // width)
+        x = k.matrix_load(left, x_at, a_pitch, MatrixRole.A, transposed=turned)
+        y = k.matrix_load(right, y_at, b_pitch, MatrixRole.B, transposed=turned)
         k.matrix_multiply(total, x, y)
         k.matrix_multiply(half_total, x, y)
     k.matrix_add(total, half_total, 0.5)
@@ -75,6 +85,34 @@ def product(depth: int = 3, subgroups: int = 2, width: int = 4, spare: int = 2) 
     with k.loop(lane, rows * 16 // width, threads) as i:
         at = i // (16 // width) * pitch + i % (16 // width)
         k.store(dst, out + i, k.load_shared(result, at))
+    return k.build()
+
+
+def product_in_words(depth: int = 3, barriers: int = 3) -> Kernel:
+    """`product`'s ``5 + A @ B`` of a subgroup, for which both operands, and then the result, lie
+    in one array of u32x4."""
+    k = Builder("product_in_words", (32, 1, 1))
+    a, b = (k.buffer(name, Scalar.U32, 4, "read") for name in "ab")
+    dst = k.buffer("dst", Scalar.F32, 4, "write")
+    a_pitch, lane = depth * 2 + 1, k.local_id(0)
+    words = k.shared("words", U32x4, 16 * a_pitch + depth * 48)
+    with k.loop(lane, 32 * depth, 32) as i:
+        at = k.let(i // (depth * 2) * a_pitch + i % (depth * 2), "at")
+        k.store_shared(words, at, k.load(a, k.group_id(0) * (32 * depth) + i))
+        k.store_shared(words, 16 * a_pitch + i // 2 * 3 + i % 2, k.load(b, i))
+    k.barrier()
+    total = k.matrix_fill(5.0)
+    for step in range(depth):
+        x = k.matrix_load(words, step * 2, a_pitch, MatrixRole.A)
+        y = k.matrix_load(words, 16 * a_pitch + step * 48, 3, MatrixRole.B)
+        k.matrix_multiply(total, x, y)
+    if barriers == 3:
+        k.barrier()
+    k.matrix_store(words, 0, 5, total)
+    k.barrier()
+    with k.loop(lane, 64, 32) as i:
+        found = k.bitcast(k.load_shared(words, i // 4 * 5 + i % 4), Scalar.F32)
+        k.store(dst, k.group_id(0) * 64 + i, found)
     return k.build()
 
 
@@ -98,6 +136,42 @@ def test_the_interpreter_multiplies(depth: int, subgroups: int, groups: int, wid
     arrays = operands(depth, subgroups, groups)
     interpret(product(depth, subgroups, width), (groups, 1, 1), arrays)
     np.testing.assert_array_equal(arrays[2], expected(arrays, depth))
+
+
+def words_of(arrays: list[Array]) -> list[Array]:
+    """Operands as `product_in_words` reads them."""
+    return [arrays[0].view(np.uint32), arrays[1].view(np.uint32), arrays[2].copy()]
+
+
+def test_tiles_in_the_bits_of_u32() -> None:
+    arrays = operands(3, 1, 2)
+    found = words_of(arrays)
+    interpret(product_in_words(), (2, 1, 1), found)
+    exact = arrays[0].reshape(-1, 48).astype(np.float64) @ arrays[1].reshape(48, 16)
+    np.testing.assert_array_equal(found[2], (5 + exact).astype(np.float32).ravel())
+
+
+def test_a_result_stored_over_operands_before_the_barrier() -> None:
+    with pytest.raises(KernelError, match="words is overwritten without a barrier"):
+        interpret(product_in_words(barriers=2), (2, 1, 1), words_of(operands(3, 1, 2)))
+
+
+def transposed(arrays: list[Array], depth: int, subgroups: int) -> list[Array]:
+    """Operands that lie transposed in memory, each workgroup's A by itself."""
+    a = arrays[0].reshape(-1, subgroups * 16, depth * 16).swapaxes(1, 2)
+    b = arrays[1].reshape(depth * 16, 16).T
+    return [np.ascontiguousarray(a).ravel(), np.ascontiguousarray(b).ravel(), arrays[2].copy()]
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize(("depth", "subgroups", "groups"), [(1, 1, 1), (3, 2, 3), (2, 8, 2)])
+def test_the_interpreter_loads_transposed(
+    depth: int, subgroups: int, groups: int, width: int
+) -> None:
+    arrays = operands(depth, subgroups, groups)
+    turned = transposed(arrays, depth, subgroups)
+    interpret(product(depth, subgroups, width, turned=True), (groups, 1, 1), turned)
+    np.testing.assert_array_equal(turned[2], expected(arrays, depth))
 
 
 def test_products_are_f32_of_f16_operands() -> None:
@@ -254,6 +328,7 @@ def test_a_matrix_outside_its_block() -> None:
     (lambda half, full: MatrixStore(half, _zero(), 4, Matrix("m", MatrixRole.ACCUMULATOR)),
      "array half"),
     (lambda half, full: MatrixLoad(Matrix("m", MatrixRole.B), half, _zero(), 3), "overlap"),
+    (lambda half, full: MatrixLoad(Matrix("m", MatrixRole.B), _words(), _zero(), 1), "overlap"),
     (lambda half, full: MatrixLoad(Matrix("m", MatrixRole.B), half, _zero(), 5), "multiple of 16"),
     (lambda half, full: MatrixLoad(Matrix("m", MatrixRole.ACCUMULATOR), full, _zero(), 4),
      "m is accumulator where a is needed"),
@@ -268,6 +343,10 @@ def test_a_statement_that_is_wrong_by_itself(
     k.emit(made)
     with pytest.raises(KernelError, match=message):
         k.build()
+
+
+def _words() -> Any:
+    return Builder("", (1, 1, 1)).shared("words", U32x4, 64)
 
 
 def _zero() -> Any:
@@ -286,6 +365,7 @@ def test_operands_in_the_wrong_order() -> None:
 
 def test_matrix_kernels_are_told_apart() -> None:
     kernels = [product(1), product(2), product(1, spare=3), product(1, subgroups=1)]
+    kernels += [product(1, subgroups=1, turned=True)]
     assert not [pair for pair in itertools.combinations(kernels, 2) if same(*pair)]
     assert product(2) is kernels[1]
     assert has_matrices(product(1))
@@ -305,6 +385,17 @@ def test_ptx_text() -> None:
     assert source.count("__attribute__((aligned(16)));") == 3
     assert "matrix_load_a((__local const half*)left + (top * 16 + k_step * 4) * 4, 64)" in source
     assert "matrix_store((__local float*)result + top * 8 * 4, 32, sum);" in source
+    source = PTX.source(product(turned=True))
+    assert "= matrix_load_a_transposed((__local const half*)left + " in source
+    assert "= matrix_load_b_transposed((__local const half*)right + k_step * 4 * 4, 64);" in source
+
+
+def test_text_of_tiles_in_words() -> None:
+    source = PTX.source(product_in_words())
+    assert "matrix_load_a((__local const half*)words + 2 * 8, 56)" in source
+    assert "matrix_store((__local float*)words + 0 * 4, 20, sum);" in source
+    text = text_of(product_in_words(), COOPERATIVE)
+    assert text.count("OpCooperativeMatrixLoadKHR") == 6
 
 
 def test_spirv_text() -> None:
@@ -320,6 +411,18 @@ def test_spirv_text() -> None:
     shared = [x for x in text.splitlines() if "OpCooperativeMatrix" in x and "MulAdd" not in x]
     assert len(shared) == 3
     assert all(x.endswith("NonPrivatePointer") for x in shared)
+
+
+def test_spirv_text_of_transposed_operands() -> None:
+    layouts = []
+    for turned in (False, True):
+        lines = text_of(product(turned=turned), COOPERATIVE).splitlines()
+        numbers = {line.split()[0]: line.split()[-1] for line in lines if "OpConstant " in line}
+        moves = ("OpCooperativeMatrixLoad", "OpCooperativeMatrixStore")
+        moved = [line.split()[-3] for line in lines if any(move in line for move in moves)]
+        layouts += [numbers[layout] for layout in moved]
+    # Row by row, and column by column; a result is stored row by row in any case.
+    assert layouts == ["0", "0", "0", "1", "1", "0"]
 
 
 def test_spirv_rounds_what_is_converted_there_and_back() -> None:
@@ -361,11 +464,20 @@ def test_an_opencl_device_multiplies(
     device.close()
     if not has_tiles:
         pytest.skip(f"{name} has no matrix tiles")
-    arrays = operands(depth, subgroups, groups)
+    arrays, run = operands(depth, subgroups, groups), opencl.run
     for given in (arrays, with_special_numbers([a.copy() for a in arrays], depth)):
-        results = opencl.run(product(depth, subgroups, width), (groups, 1, 1), given, PTX)
-        with np.errstate(invalid="ignore"):
-            np.testing.assert_array_equal(results[2], expected(given, depth))
+        turned = transposed(given, depth, subgroups)
+        kernels = [product(depth, subgroups, width, turned=each) for each in (False, True)]
+        for kernel, memory in zip(kernels, (given, turned), strict=True):
+            results = run(kernel, (groups, 1, 1), memory, PTX)
+            with np.errstate(invalid="ignore"):
+                np.testing.assert_array_equal(results[2], expected(given, depth))
+        if subgroups == 1:
+            results = run(product_in_words(depth), (groups, 1, 1), words_of(given), PTX)
+            exact = given[0].reshape(-1, 16 * depth).astype(np.float64) @ given[1].reshape(-1, 16)
+            with np.errstate(invalid="ignore"):
+                want = (5 + exact).astype(np.float32).ravel()
+            np.testing.assert_array_equal(results[2], want)
 
 
 def test_an_accumulator_of_special_numbers_is_printed_as_opencl_spells_them() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.backend_kit import waiting
 from tflgpu.backend_kit.recording import BaseRecording
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.memory import Usage, assign
@@ -295,32 +296,43 @@ def test_an_invoke_of_several_runs(runs: list[str]) -> None:
     assert len(runs) in (2 * 3, 2 * 3 + 1)
 
 
-def test_active_waiting_asks_until_it_is_over() -> None:
+def test_active_waiting_never_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the run takes by the clock."""
     asked: list[str] = []
+    clock = SimpleNamespace(
+        perf_counter=lambda: 10.0 * len(asked), sleep=lambda seconds: asked.append("sleep")
+    )
+    monkeypatch.setattr(waiting, "time", clock)
 
-    class Pending:
-        def done(self) -> bool:
-            asked.append("done")
-            return asked.count("done") == 3
+    def is_over() -> bool:
+        asked.append("done")
+        return asked.count("done") % 3 == 0
 
-        def wait(self) -> bool:
-            asked.append("wait")
-            return True
+    def wait(timeout: float | None = None) -> bool:
+        return waiting.wait_until(is_over)
 
-    recording: Any = SimpleNamespace(submit=Pending, run=lambda: asked.append("run"))
-    RunPolicy(wait=WaitType.ACTIVE).run(recording)
-    assert asked == ["done", "done", "done", "wait"]
+    pending = SimpleNamespace(done=is_over, wait=wait)
+    recording: Any = SimpleNamespace(submit=lambda: pending, run=wait)
+    policy = RunPolicy(wait=WaitType.ACTIVE)
+    policy.run(recording)
+    assert asked == ["done"] * 3
+    asked.clear()
+    policy.submit(recording).wait()
+    assert asked == ["done"] * 3
+    asked.clear()
+    RunPolicy(wait=WaitType.ACTIVE, timeout=60.0).run(recording)
+    assert asked == ["done"] * 3
     asked.clear()
     RunPolicy(loops=2).run(recording)
-    assert asked == ["run", "run"]
+    assert asked == ["done", "sleep", "done", "sleep", "done"] * 2
 
 
 # On this device a submission is a run.
-@pytest.mark.parametrize(("wait", "how"), [("active", ["submit", "run"]), ("passive", ["run"])])
-def test_waiting(wait: str, how: list[str], runs: list[str]) -> None:
-    with opened(chain("ABS"), wait_type=wait) as interpreter:
+@pytest.mark.parametrize("options", [{"wait_type": "active"}, {"wait_type": "passive"}])
+def test_waiting(options: Any, runs: list[str]) -> None:
+    with opened(chain("ABS"), **options) as interpreter:
         np.testing.assert_array_equal(run(interpreter, X), np.abs(X))
-    assert runs == how
+    assert runs == ["run"]
 
 
 def test_a_part_that_cannot_be_warmed_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {  # by option: text, and what it means
     "first_delegate_node_index": ("4", 4), "last_delegate_node_index": ("2147483647", 2**31 - 1),
     "include": ("CONV_2D, 7,t1", ("CONV_2D", 7, "t1")), "exclude": ("0", (0,)),
     "memory_limit": ("2KiB", 2048), "wait_type": ("active", tflgpu.WaitType.ACTIVE),
-    "invoke_loop_times": ("5", 5), "guard_bands": ("true", True),
+    "invoke_loop_times": ("5", 5), "keep_warm": ("60", 60.0), "guard_bands": ("true", True),
     "on_error": ("retry", tflgpu.OnError.RETRY), "run_timeout": ("2.5", 2.5),
     "shape_buckets": ("64, 16", (16, 64)),
     "accuracy_guard": ("runs=3, on_failure=keep", None),

@@ -23,9 +23,8 @@ from tflgpu.kernels import matrix_tiles, tiles
 from tflgpu.lowering.choices import Choices, name_of
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime import tuning
-from tflgpu.runtime.tuning import Tuning
 from tflgpu.saved import kept_choices
-from tflgpu.saved.kept_choices import KeptChoice, KeptChoices, table_name
+from tflgpu.saved.kept_choices import KeptChoice, KeptChoices, Tuning, table_name
 from typer.testing import CliRunner
 
 from tests.small_models import small_model
@@ -160,7 +159,7 @@ def test_what_is_faster_once_only_is_not_kept(model: bytes, times: Callable[[Tim
 
     def once(dispatch: PlannedDispatch) -> float:
         seen.append(dispatch.tuned)
-        return 1.0 if seen.count(dispatch.tuned) <= 3 and dispatch.tuned.endswith(BEST) else 2.0
+        return 1.0 if seen.count(dispatch.tuned) <= 6 and dispatch.tuned.endswith(BEST) else 2.0
 
     times(once)
     found = tuned(model)
@@ -196,6 +195,26 @@ def test_a_candidate_that_the_device_refuses_is_left_out(
     times(best)
     found = tuned(model)
     assert sorted(kept.name for kept in found.changed.values()) == sorted([BEST, GOOD])
+
+
+def test_other_results_are_not_kept(
+    model: bytes, times: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = tflgpu_cpu_ref.device.CpuRefDevice.load
+
+    def wrong(self: Any, plan: Plan, **more: Any) -> Any:
+        recording = load(self, plan, **more)
+        if any(dispatch.tuned for dispatch in plan.dispatches):
+            recording.outputs[0][...] = 1.0
+        return recording
+
+    times(best)  # of runs that are not made
+    assert tuned(model).is_kept
+    monkeypatch.setattr(tflgpu_cpu_ref.device.CpuRefDevice, "load", wrong)
+    monkeypatch.setenv("TFLGPU_CACHE_DIR", kept_choices.cache_folder("another").as_posix())
+    found = tuned(model)
+    assert (found.is_kept, found.refusal) == (False, "other results")
+    assert ran(model)[0] == []
 
 
 @pytest.mark.parametrize("which", ["no timers", "effort", "nodes"])
@@ -304,13 +323,16 @@ def test_a_release_s_table_is_used_where_nothing_was_measured(
 
 
 def test_tables_of_the_release_are_in_order() -> None:
-    known = {name_of(tile) for tile in (*tiles.TILES, *matrix_tiles.TILES)}
+    known = {name_of(tile) for tile in tiles.TILES}
+    fields = len(attrs.fields(matrix_tiles.MatrixTile))
     for path in kept_choices._TABLES.glob("*.json"):
         table = json.loads(path.read_text(encoding="utf-8"))
         device = DeviceInfo(table["backend"], 0, table["device"])
         assert path.name == f"{table_name(device)}.json"
         for key, name in table["choices"].items():
-            assert key.partition(" ")[0] not in ("matrix", "blocked") or name in known, key
+            kind = key.partition(" ")[0]
+            assert kind != "blocked" or name in known, key
+            assert kind != "matrix" or len(name.split("x")) == fields, key
 
 
 def test_a_saved_model_carries_its_choices(
@@ -355,4 +377,4 @@ def test_the_command(model: bytes, times: Callable[[Times], None], tmp_path: Pat
     assert len(json.loads(table.read_text())["choices"]) == 2
     again = runner.invoke(make_app(), ["tune", str(path), *given, "--json"])
     (found,) = json.loads(again.stdout)
-    assert (found["problems"], found["found"], found["is_kept"]) == (2, {}, True)
+    assert (found["problems"], found["found"], found["refusal"]) == (2, {}, "")

@@ -24,6 +24,12 @@ uint matrix_row(__local const half* tile, int stride) {
     return (uint)(size_t)(tile + ((lane & 15) * stride + (lane >> 4) * 8));
 }
 
+// The quarters below the first and beside it change places.
+uint matrix_row_transposed(__local const half* tile, int stride) {
+    const int lane = (int)matrix_lane();
+    return (uint)(size_t)(tile + (((lane & 7) + (lane >> 4) * 8) * stride + (lane & 8)));
+}
+
 matrix_operand matrix_load_a(__local const half* tile, int stride) {
     matrix_operand m;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -36,6 +42,22 @@ matrix_operand matrix_load_b(__local const half* tile, int stride) {
     matrix_operand m;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(m.x0), "=r"(m.x1), "=r"(m.x2), "=r"(m.x3) : "r"(matrix_row(tile, stride))
+        : "memory");
+    return m;
+}
+
+matrix_operand matrix_load_a_transposed(__local const half* tile, int stride) {
+    matrix_operand m;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(m.x0), "=r"(m.x1), "=r"(m.x2), "=r"(m.x3) : "r"(matrix_row_transposed(tile, stride))
+        : "memory");
+    return m;
+}
+
+matrix_operand matrix_load_b_transposed(__local const half* tile, int stride) {
+    matrix_operand m;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(m.x0), "=r"(m.x1), "=r"(m.x2), "=r"(m.x3) : "r"(matrix_row_transposed(tile, stride))
         : "memory");
     return m;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -23,6 +24,8 @@ _SPIN = 2e-3
 #: After so long a thread that waits hears of a signal (Ctrl-C), which may come in a run of some
 #: hundredths of a second. Nanoseconds.
 _NAP = 4_000_000
+#: Fences of a recording: resetting as many takes as long as one.
+FENCES = 8
 _WAITING = "waiting for the device"
 #: How many queues recordings are spread over, where the device has them. With one, whatever several
 #: runs in flight do is done in turn, the copies of one between the kernels of another.
@@ -70,6 +73,24 @@ class Context(Counted):
         with self._queue_lock:
             return next(self._turns)
 
+    def run(self, submit_info: Any, commands: Commands) -> None:
+        """`start` and `finish`, in one call: each run of a model is one.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+        handle, fences, turn = self.handle, commands.fences, commands.turn
+        fence = fences + turn
+        self.start(submit_info, fence, "running", commands.queue)
+        result = self._wait(handle, fence)
+        commands.turn = turn = turn + 1
+        if not result and turn == FENCES:
+            commands.turn, result = 0, lib.vkResetFences(handle, FENCES, fences)
+        if result:
+            check(result, "running")
+        if self.instance.problems:
+            self.instance.raise_problems("running")
+
     def start(self, submit_info: Any, fence: Any, what: str, queue: Any) -> None:
         """Hand a command buffer to a queue; ``fence`` will tell of its end.
 
@@ -78,7 +99,8 @@ class Context(Counted):
         """
         with self._queue_lock:
             result = lib.vkQueueSubmit(queue, 1, submit_info, fence[0])
-        check(result, what)
+        if result:
+            check(result, what)
 
     def finish(self, fence: Any, what: str) -> None:
         """Wait until what was handed over with ``fence`` is done.
@@ -87,8 +109,7 @@ class Context(Counted):
             DeviceError: the device failed.
         """
         handle = self.handle
-        result = self._wait(handle, fence)
-        check(result, what)
+        check(self._wait(handle, fence), what)
         # One that stays as it is would say of the next run that it is over.
         check(lib.vkResetFences(handle, 1, fence), what)
         if self.instance.problems:
@@ -104,12 +125,12 @@ class Context(Counted):
 
     def _wait(self, handle: Any, fence: Any) -> int:
         status = lib.vkGetFenceStatus
-        only = fence[0]
-        result: int = vk.VK_NOT_READY
-        if self._spin and not manner.asleep:
-            end = time.perf_counter() + self._spin
+        only, waiting = fence[0], vk.VK_NOT_READY
+        result: int = waiting
+        if manner.awake or (self._spin and not manner.asleep):
+            end = math.inf if manner.awake else time.perf_counter() + self._spin
             result = status(handle, only)
-            while result == vk.VK_NOT_READY and time.perf_counter() < end:
+            while result == waiting and time.perf_counter() < end:
                 result = status(handle, only)
         while result in (vk.VK_NOT_READY, vk.VK_TIMEOUT):
             result = lib.vkWaitForFences(handle, 1, fence, vk.VK_TRUE, _NAP)
@@ -195,14 +216,18 @@ class Commands:
         self._pool = create(
             lib.vkCreateCommandPool, "VkCommandPool", context.handle, pool, "making commands"
         )
+        #: Those of `Context.run`, which takes one after another, and resets all of them at once.
+        self.fences = ffi.new("VkFence[]", FENCES)
+        self.turn = 0
+        #: Of the command buffer that was submitted last; one runs at a time.
+        self.fence = ffi.new("VkFence[]", 1)
         fence = make("VkFenceCreateInfo")
         try:
-            made = create(lib.vkCreateFence, "VkFence", context.handle, fence, "making a fence")
+            for into in (*(self.fences + i for i in range(FENCES)), self.fence):
+                check(lib.vkCreateFence(context.handle, fence, NULL, into), "making a fence")
         except DeviceError:
-            lib.vkDestroyCommandPool(context.handle, self._pool, NULL)
+            self.release()
             raise
-        #: Of the command buffer that was submitted last; one runs at a time.
-        self.fence = array("VkFence", [made])
         self._made: list[Any] = []
 
     def begin(self) -> Any:
@@ -247,10 +272,12 @@ class Commands:
 
     def release(self) -> None:
         """Free the pool with all its command buffers; nothing of it may be running."""
-        handle, fence, pool = self._context.handle, self.fence[0], self._pool
+        handle, pool, fences = self._context.handle, self._pool, [*self.fences, *self.fence]
         # First: a signal may end this, and it is called again.
         self.fence[0] = self._pool = NULL
-        lib.vkDestroyFence(handle, fence, NULL)
+        self.fences = ffi.new("VkFence[]", FENCES)
+        for fence in fences:
+            lib.vkDestroyFence(handle, fence, NULL)
         lib.vkDestroyCommandPool(handle, pool, NULL)
 
 

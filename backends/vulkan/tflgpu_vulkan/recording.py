@@ -82,6 +82,13 @@ class VulkanRecording(PooledRecording[Block]):
     def _submit(self, commands: Any, what: str) -> None:
         self._commands.submit(commands, what)
 
+    def _run(self) -> None:
+        sets = self._sets
+        if sets is None or not self._goes_on:
+            super()._run()
+        else:
+            self._context.run(sets.for_run().commands, self._commands)
+
     def _begin(self) -> None:
         commands = self._outputs.for_run().commands
         self._context.start(commands, self._commands.fence, "running", self._commands.queue)

@@ -94,7 +94,7 @@ def _half_kernel() -> Kernel:
 
 @cache
 def _matrix_kernel() -> Kernel:
-    """``7 + a @ b + (7 + a @ b) / 2``."""
+    """``c + c / 2``, of which c is ``7 + a @ b`` and the product of both transposed."""
     k = Builder("matrix_probe", (SUBGROUP, 1, 1))
     src = k.buffer("src", Scalar.F16, 4, "read")
     dst = k.buffer("dst", Scalar.F32, 4, "write")
@@ -106,8 +106,11 @@ def _matrix_kernel() -> Kernel:
     k.barrier()
     a = k.matrix_load(operands, 0, _PITCH, MatrixRole.A)
     b = k.matrix_load(operands, TILE * _PITCH, _PITCH, MatrixRole.B)
+    turned_a = k.matrix_load(operands, 0, _PITCH, MatrixRole.A, transposed=True)
+    turned_b = k.matrix_load(operands, TILE * _PITCH, _PITCH, MatrixRole.B, transposed=True)
     total = k.matrix_fill(7.0)
     k.matrix_multiply(total, a, b)
+    k.matrix_multiply(total, turned_a, turned_b)
     k.matrix_add(total, total, 0.5)
     k.matrix_store(result, 0, _PITCH, total)
     k.barrier()

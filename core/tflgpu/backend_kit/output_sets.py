@@ -38,6 +38,7 @@ class OutputSet:
 
     Attributes:
         arrays: One per output.
+        loans: Of arrays that were lent, some of which may be gone.
         touched: Outputs that were lent since the last run: the caller may have changed their
             contents.
     """
@@ -45,19 +46,19 @@ class OutputSet:
     def __init__(self, arrays: Sequence[Array]) -> None:
         self.arrays = tuple(arrays)
         self.touched: set[int] = set()
-        self._loans: list[weakref.ref[_Loan]] = []
+        self.loans: list[weakref.ref[_Loan]] = []
 
     @property
     def is_free(self) -> bool:
         """Whether no lent array is alive."""
-        if self._loans:
-            self._loans = [loan for loan in self._loans if loan() is not None]
-        return not self._loans
+        if self.loans:
+            self.loans = [loan for loan in self.loans if loan() is not None]
+        return not self.loans
 
     def lend(self, index: int) -> Array:
         """An array over the memory of an output."""
         loan = _Loan(self.arrays[index])
-        self._loans.append(weakref.ref(loan))
+        self.loans.append(weakref.ref(loan))
         self.touched.add(index)
         return np.asarray(loan)
 
@@ -107,12 +108,13 @@ class OutputSets(Generic[S]):
 
     def for_run(self) -> S:
         """Where the next run is to leave its outputs."""
-        if not self.current.is_free:
+        current = self.current
+        if current.loans and not current.is_free:
             # Lending saw to it that there is another.
-            self.current = self._other() or self._made()
-        self.current.touched.clear()
+            current = self.current = self._other() or self._made()
+        current.touched.clear()
         self._has_run = True
-        return self.current
+        return current
 
     def lend(self, index: int) -> Array | None:
         """Output ``index`` of the last run for the caller to keep; None where it must be copied."""

@@ -128,7 +128,14 @@ class BaseRecording(Holder, ABC, Generic[S]):
         with self._lock:
             if self._closed or self._unfinished:
                 self._check_usable()
-            self._attempt(self._run)
+            # As `_attempt`, in one call less: it is made for each run.
+            self._unfinished = True
+            try:
+                self._run()
+            except BaseException as error:
+                self._failed(error)
+                raise
+            self._unfinished = False
 
     def submit(self) -> Pending:
         """Begin a run; what it gives tells when the outputs are there.
@@ -322,18 +329,26 @@ class BaseRecording(Holder, ABC, Generic[S]):
         self._unfinished = True
         try:
             result = action()
-        except NoRoomError:
-            self._unfinished = False
-            raise
         except BaseException as error:
-            # Where nobody closes it, the device may be at work in its memory for a long time yet.
-            _in_flight.add(self)
-            self._failure = str(error) or type(error).__name__
-            if isinstance(error, Exception) and not isinstance(error, TflgpuError):
-                raise DeviceError(f"{type(self).__name__} raised {describe(error)}") from error
+            self._failed(error)
             raise
         self._unfinished = False
         return result
+
+    def _failed(self, error: BaseException) -> None:
+        """What was attempted ended in an error.
+
+        Raises:
+            DeviceError: in the place of an error that is not tflgpu's.
+        """
+        if isinstance(error, NoRoomError):
+            self._unfinished = False
+            return
+        # Where nobody closes it, the device may be at work in its memory for a long time yet.
+        _in_flight.add(self)
+        self._failure = str(error) or type(error).__name__
+        if isinstance(error, Exception) and not isinstance(error, TflgpuError):
+            raise DeviceError(f"{type(self).__name__} raised {describe(error)}") from error
 
 
 def stray_write(damage: str, dispatch: PlannedDispatch | None) -> DeviceError:

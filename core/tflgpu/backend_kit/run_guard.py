@@ -108,9 +108,15 @@ class RunGuard(Holder):
         self.belongs_to_process()
 
     def __enter__(self) -> None:
-        self.check_outside()
-        self.take()
-        _here.calls.add(self)
+        calls = _here.calls
+        # As `check_outside` and `take` do, without calls of Python: each run of a model is in one.
+        if self in calls or self._shut or not self._lock.acquire(self._waits):
+            self.check_outside()
+            self.take()
+        elif self._shut:
+            self._lock.release()
+            self.take()
+        calls.add(self)
 
     def enter(self, timeout: float | None) -> bool:
         """As ``with`` does, where a call of another thread ends within ``timeout`` seconds;
@@ -129,7 +135,8 @@ class RunGuard(Holder):
         """What `enter` began is over."""
         _here.calls.discard(self)
         self._lock.release()
-        _catch_up()
+        if _here.put_off:
+            _catch_up()
 
     __exit__ = leave
 

@@ -29,9 +29,10 @@ class Manner(threading.local):
             hearing of the end at once: it asks seldom, or has the driver wait.
         by_driver: Whether it has the driver wait for a run that was submitted. No signal comes
             meanwhile, so that it is for threads other than the main one.
+        awake: Whether it never sleeps, however long the device computes.
     """
 
-    asleep = by_driver = False
+    asleep = by_driver = awake = False
 
 
 manner = Manner()
@@ -47,7 +48,7 @@ def wait_until(done: Callable[[], bool], timeout: float = math.inf) -> bool:
         waited = time.perf_counter() - start
         if waited >= timeout:
             return False
-        if waited < _AWAKE and not manner.asleep:
+        if manner.awake or (waited < _AWAKE and not manner.asleep):
             _pass_on()
         else:
             time.sleep(min(max(waited * _PART, _SHORTEST), _LONGEST, timeout - waited))

@@ -75,6 +75,8 @@ def given_up(
     reasons: dict[int, str] = {}
     while True:
         losses = [(_loss(clock, line, at), at) for at, run in enumerate(line) if run.delegated]
+        if len(losses) == 1 and alone is not None:
+            break  # without it the model runs as the file has it, which is compared below
         worst = max(losses, key=lambda found: found[0], default=(0.0, 0))
         if worst[0] <= 0:
             break

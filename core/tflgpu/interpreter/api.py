@@ -314,7 +314,10 @@ class Interpreter(
             StateError: not allocated, closed or in use.
         """
         with self._busy:
-            self._settle()
+            if self._lanes is not None:
+                self._settle()
+            if type(subgraph_index) is int and not subgraph_index:
+                return self._main.get(tensor_index)
             return self._subgraph(subgraph_index).get(tensor_index)
 
     def tensor(self, tensor_index: int) -> Callable[[], Array]:

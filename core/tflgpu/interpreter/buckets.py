@@ -6,7 +6,10 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import attrs
+
 from tflgpu.errors import ModelError
+from tflgpu.errors.blame import attempt
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.lowering.reason import Unsupported
@@ -15,10 +18,27 @@ from tflgpu.passes.bucket import Bucket, bucket_of
 from tflgpu.runtime.bucket_session import BucketSession
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import SubgraphInfo
-from tflgpu.values import define
+from tflgpu.values import define, frozen
 
 #: Sessions that are kept for other sizes; each has its plan's memory on the device.
-_MOST_KEPT = 4
+_MOST_KEPT = 8
+#: Sizes of a bucket that are remembered.
+_MOST_SIZES = 64
+
+
+@frozen(eq=False)
+class _Size:
+    """A size of a bucket.
+
+    Attributes:
+        shapes: Of the file's tensors.
+        edge: Its inputs and outputs.
+        contents: Of the bucket's further inputs.
+    """
+
+    shapes: Mapping[int, Shape]
+    edge: frozenset[int]
+    contents: Mapping[int, Array]
 
 
 @define(eq=False)
@@ -28,12 +48,12 @@ class _Plan:
     Attributes:
         graph: The file's graph at the size of the bucket.
         bucket: What is compiled.
-        contents: Of the bucket's further inputs, by size; or why a size is not computed.
+        sizes: Those that it was asked for, the last ones; or why one is not computed.
     """
 
     graph: Graph
     bucket: Bucket
-    contents: dict[int, Mapping[int, Array] | Unsupported]
+    sizes: dict[int, _Size | Unsupported] = attrs.Factory(dict)
 
 
 class Buckets:
@@ -43,6 +63,7 @@ class Buckets:
         sizes: Of buckets, in rising order.
         ops: Op definitions by name.
         load: Opens a session of a graph.
+        is_limited: Whether memory is, so that plans that do not run are released for another.
     """
 
     def __init__(
@@ -50,8 +71,10 @@ class Buckets:
         sizes: tuple[int, ...],
         ops: Mapping[str, OpDef],
         load: Callable[[Graph], Session],
+        *,
+        is_limited: bool = False,
     ) -> None:
-        self._sizes, self._ops, self._load = sizes, ops, load
+        self._sizes, self._ops, self._load, self._is_limited = sizes, ops, load, is_limited
         self._plans: dict[object, _Plan | Unsupported] = {}
         self._shelf = _Shelf()
         self._end = weakref.finalize(self, self._shelf.close)
@@ -62,10 +85,10 @@ class Buckets:
         info: SubgraphInfo,
         shapes: Mapping[int, Shape],
         build: Callable[[Mapping[int, Shape]], Graph],
-    ) -> tuple[BucketSession, Graph] | Unsupported | None:
-        """A session of a subgraph at these shapes of inputs, by the plan of a bucket, and the graph
-        that the file has at them; why there is none; None where no input has another size than in
-        the file.
+    ) -> tuple[BucketSession, Mapping[int, Shape], frozenset[int]] | Unsupported | None:
+        """A session of a subgraph at these shapes of inputs, by the plan of a bucket, the shapes of
+        the file's tensors then, and its inputs and outputs; why there is none; None where no input
+        has another size than in the file.
 
         Raises:
             DeviceError, PluginError, GraphError: as `tflgpu.runtime.opening.open_graph`.
@@ -93,7 +116,6 @@ class Buckets:
                 }
             )
 
-        graph = build(now)
         rest = [(i, at, now[i][at]) for i, at in places if (i, at) not in moving]
         key = number, size, tuple(rest)
         if key not in self._plans:
@@ -101,15 +123,22 @@ class Buckets:
         plan = self._plans[key]
         if isinstance(plan, Unsupported):
             return plan
-        contents = self._contents(plan, real, graph)
-        if isinstance(contents, Unsupported):
-            return contents
+        known = plan.sizes.get(real)
+        if known is None:
+            if len(plan.sizes) >= _MOST_SIZES:
+                plan.sizes.pop(next(iter(plan.sizes)))
+            known = plan.sizes[real] = self._size(plan, build(now), is_full=real == size)
+        if isinstance(known, Unsupported):
+            return known
         session = self._shelf.take(key)
         if session is None:
+            if self._is_limited:
+                self._shelf.clear()
             session = BucketSession(self._load(plan.bucket.graph), partial(self._shelf.put, key))
-        edge = {v.id: v.shape for v in (*graph.inputs, *graph.outputs)}
-        session.fit(edge, contents, f"size {real} runs by the plan for {size} (shape_buckets)")
-        return session, graph
+        edge = {i: known.shapes[i] for i in known.edge}
+        said = f"size {real} runs by the plan for {size} (shape_buckets)"
+        session.fit(edge, known.contents, said)
+        return session, known.shapes, known.edge
 
     def close(self) -> None:
         """Release all sessions that are kept; twice is harmless. What is closed later is not
@@ -126,19 +155,20 @@ class Buckets:
             return Unsupported(f"the operators do not work out at {size}: {error}")
         if isinstance(bucket, Unsupported):
             return bucket
-        return _Plan(graph, bucket, {size: bucket.full})
+        return _Plan(graph, bucket)
 
-    def _contents(self, plan: _Plan, size: int, graph: Graph) -> Mapping[int, Array] | Unsupported:
-        if size not in plan.contents:
+    def _size(self, plan: _Plan, graph: Graph, *, is_full: bool) -> _Size | Unsupported:
+        contents = plan.bucket.full
+        if not is_full:
             found = bucket_of(plan.graph, graph, self._ops, plan.bucket.varying)
-            if isinstance(found, Bucket):
-                same = found.recipe == plan.bucket.recipe
-                plan.contents[size] = (
-                    found.contents if same else Unsupported("other constants change in size")
-                )
-            else:
-                plan.contents[size] = found
-        return plan.contents[size]
+            if isinstance(found, Unsupported):
+                return found
+            if found.recipe != plan.bucket.recipe:
+                return Unsupported("other constants change from size to size")
+            contents = found.contents
+        shapes = {v.id: v.shape for v in graph.values.values()}
+        edge = frozenset(v.id for v in (*graph.inputs, *graph.outputs))
+        return _Size(shapes, edge, contents)
 
 
 class _Shelf:
@@ -149,8 +179,11 @@ class _Shelf:
         self._is_open = True
 
     def put(self, key: object, session: BucketSession) -> bool:
-        """Keep a session; False after `close`."""
-        if not self._is_open:
+        """Keep a session; False after `close`, and of one that broke: with its device, perhaps,
+        so that the others go, too."""
+        if session.is_broken:
+            self.clear()
+        if session.is_broken or not self._is_open:
             return False
         self._sessions.append((key, session))
         return True
@@ -161,10 +194,15 @@ class _Shelf:
         if found is not None:
             self._sessions.remove(found)
         while len(self._sessions) > _MOST_KEPT:
-            Session.close(self._sessions.pop(0)[1])
+            attempt(Session.close, self._sessions.pop(0)[1])
         return None if found is None or found[1].inherited else found[1]
 
-    def close(self) -> None:
-        self._is_open = False
+    def clear(self) -> None:
+        """Release what is kept."""
         while self._sessions:
-            Session.close(self._sessions.pop()[1])
+            attempt(Session.close, self._sessions.pop()[1])
+
+    def close(self) -> None:
+        """Release what is kept, and keep nothing from now on."""
+        self._is_open = False
+        self.clear()

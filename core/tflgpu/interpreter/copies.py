@@ -3,9 +3,7 @@ and which of them need no second look.
 
 NumPy lets go of the interpreter lock while it copies more than 500 elements. Where other threads
 want it, getting it back takes longer than a small copy does, so these are made without. Large ones
-gain: on an H200's host, reading EDSR's output of 25 MB took 1.9 to 2.4 ms by one thread and 1.4 to
-1.5 ms by four; DeepLab's 5.5 MB took 0.38 ms by one and 0.43 to 0.53 ms by four, so only very large
-arrays are split.
+are made by several threads (`tflgpu.interpreter.split_copy`).
 
 A fresh array of some megabytes costs more than filling it: the system hands out its pages one fault
 at a time. A caller that reads an output, uses it and drops it gets the same memory again.
@@ -18,11 +16,8 @@ found stays right as long as the session has the same arrays and nothing is boun
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,9 +27,8 @@ from tflgpu.errors import AllocationError
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.session import Session
 
-#: Below this other threads cost more to wake than they save.
-_SPLIT = 16 << 20
-_MOST_THREADS = 4
+#: From here on several threads may pay.
+_SPLIT = 2 << 20
 #: From here on the interpreter lock is let go of.
 _SMALL = 16 << 10
 #: Smaller arrays come from the allocator's own lists without any faults.
@@ -46,37 +40,19 @@ _KEPT = 4
 def copy(target: Array, source: Array, small: int = _SMALL) -> None:
     """``target[...] = source`` for arrays of one shape and type; of up to ``small`` bytes without
     letting go of the interpreter lock."""
-    if source.nbytes < _SPLIT:
-        if (
-            0 < source.nbytes <= small
-            and source.flags.c_contiguous
-            and target.flags.c_contiguous
-            and source.dtype is target.dtype
-            and source.dtype.kind in "biuf"
-        ):
-            target.data.cast("B")[:] = source.data.cast("B")
-            return
+    nbytes = source.nbytes
+    if small < nbytes < _SPLIT or not nbytes:
         np.copyto(target, source)
         return
-    # Only asked for here: counting processors takes some microseconds.
-    threads = min(_MOST_THREADS, os.cpu_count() or 1)
-    contiguous = target.flags.c_contiguous and source.flags.c_contiguous
-    same = target.dtype == source.dtype and target.shape == source.shape
-    if threads < 2 or not (contiguous and same):
-        np.copyto(target, source)
+    plain = source.flags.c_contiguous and target.flags.c_contiguous
+    plain = plain and source.dtype == target.dtype and source.shape == target.shape
+    if plain and nbytes <= small and source.dtype.kind in "biuf":
+        target.data.cast("B")[:] = source.data.cast("B")
         return
-    to, given = target.reshape(-1), source.reshape(-1)
-    step = -(-to.size // threads)
-    parts = [slice(i, i + step) for i in range(0, to.size, step)]
-    others = [_pool().submit(np.copyto, to[part], given[part]) for part in parts[1:]]
-    np.copyto(to[parts[0]], given[parts[0]])
-    for other in others:
-        other.result()
+    from tflgpu.interpreter.split_copy import split_copy  # few models have such tensors
 
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_MOST_THREADS - 1, "tflgpu-copy")
+    if not (plain and split_copy(target, source)):
+        np.copyto(target, source)
 
 
 class ResultPool:
@@ -131,6 +107,18 @@ def _holders(blocks: list[Array], index: int) -> int:
     return sys.getrefcount(blocks[index])
 
 
+class _Known:
+    """An array of a session, and the bytes of one that is copied without letting go of the
+    interpreter lock."""
+
+    __slots__ = ("array", "bytes", "dtype", "shape")
+
+    def __init__(self, array: Array) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+        small = 0 < array.nbytes <= _SMALL and array.flags.c_contiguous
+        self.bytes = array.data.cast("B") if small and array.dtype.kind in "biuf" else None
+
+
 class TensorCache:
     """Tensors of one subgraph that were set or read before: the next time asks little. Anything
     that was not has False or None here, and is looked at."""
@@ -138,36 +126,51 @@ class TensorCache:
     def __init__(self, pool: ResultPool) -> None:
         self._pool = pool
         self._arrays: Mapping[int, Array] = {}
-        self._inputs: dict[int, Array] = {}
-        self._outputs: set[int] = set()
+        self._inputs: dict[int, _Known] = {}
+        self._outputs: dict[int, _Known] = {}
 
     def put(self, session: Session, index: Any, value: Any) -> bool:
         """Copy a value into an input that was set before; False where that has to be looked at."""
-        if type(value) is not np.ndarray or not self._holds(session, index):
+        if type(index) is not int or session.arrays is not self._arrays or session.inherited:
             return False
-        target = self._inputs.get(index)
-        if target is None or value.shape != target.shape or value.dtype != target.dtype:
+        known = self._inputs.get(index)
+        if known is None or type(value) is not np.ndarray:
             return False
-        copy(target, value)
+        if value.shape != known.shape or value.dtype != known.dtype:
+            return False
+        if known.bytes is not None and value.flags.c_contiguous and value.dtype is known.dtype:
+            known.bytes[:] = value.data.cast("B")
+        else:
+            copy(known.array, value)
         return True
 
     def copied(self, session: Session, index: Any) -> Array | None:
         """An output that was read before, for the caller; None where that has to be looked at."""
-        if self._holds(session, index) and session.complete and index in self._outputs:
-            return self._pool.copied(self._arrays[index])
-        return None
+        # Another number that equals an index (True, 1.0) is told what it is.
+        if type(index) is not int or session.arrays is not self._arrays or session.inherited:
+            return None
+        known = self._outputs.get(index)
+        # A run may leave results in other arrays.
+        if known is None or known.array is not self._arrays[index] or not session.complete:
+            return None
+        if known.bytes is None:
+            return self._pool.copied(known.array)
+        made = np.empty(known.shape, known.dtype)
+        made.data.cast("B")[:] = known.bytes
+        return made
 
     def learn_input(self, session: Session, index: int, target: Array, source: Array) -> None:
         """That a value was copied into an input, which is not bound to anything."""
         if source.dtype == target.dtype and index not in session.kept:
             self._turn_to(session)
-            self._inputs[index] = target
+            self._inputs[index] = _Known(target)
 
     def learn_output(self, session: Session, index: int) -> None:
         """That an output was copied, which is neither bound nor lent."""
-        if session.arrays.get(index) is not None and index not in session.kept:
+        array = session.arrays.get(index)
+        if array is not None and index not in session.kept:
             self._turn_to(session)
-            self._outputs.add(index)
+            self._outputs[index] = _Known(array)
 
     def forget(self) -> None:
         """Something changed that has a say."""
@@ -181,7 +184,3 @@ class TensorCache:
         if session.arrays is not self._arrays:
             self.forget()
             self._arrays = session.arrays
-
-    def _holds(self, session: Session, index: Any) -> bool:
-        # Another number that equals an index (True, 1.0) is told what it is.
-        return type(index) is int and session.arrays is self._arrays and not session.inherited

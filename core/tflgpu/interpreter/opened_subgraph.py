@@ -48,13 +48,13 @@ class SessionMemory:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.views: weakref.WeakSet[ViewBase] = weakref.WeakSet()
+        self.views: set[weakref.ref[ViewBase]] = set()
         self._close = weakref.finalize(self, session.close)
 
     def view(self, array: Array) -> Array:
         """A view of one of the session's arrays that keeps the session open while it is held."""
         lease = ViewBase(array, self)
-        self.views.add(lease)
+        self.views.add(weakref.ref(lease, self.views.discard))
         return np.asarray(lease)
 
     def release(self) -> None:
@@ -227,7 +227,8 @@ class OpenedSubgraph:
         Raises:
             StateError: one is.
         """
-        if self.has_views:
+        memory = self._memory
+        if memory is not None and memory.views:
             raise StateError(
                 "There is at least 1 reference to internal data: a NumPy view of a tensor is still "
                 "held; keep the function that tensor() returned, and call it each time"

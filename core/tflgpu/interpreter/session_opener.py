@@ -223,16 +223,12 @@ class SessionOpener(Holder):
         if self._buckets is None:
             from tflgpu.interpreter.buckets import Buckets  # few ask for them
 
-            self._buckets = Buckets(sizes, self.ops, self._session)
+            is_limited = self.options.memory_limit is not None
+            self._buckets = Buckets(sizes, self.ops, self._session, is_limited=is_limited)
         info = self.model.subgraphs[number]
-        found = self._buckets.open(
-            number, info, shapes, lambda shapes: self._graph(number, dict(shapes), _quietly)
+        return self._buckets.open(
+            number, info, shapes, lambda shapes: self._graph(number, dict(shapes), warn)
         )
-        if found is None or isinstance(found, Unsupported):
-            return found
-        session, graph = found
-        edge = {v.id for v in (*graph.inputs, *graph.outputs)}
-        return session, {v.id: v.shape for v in graph.values.values()}, edge
 
     def _close_buckets(self) -> None:
         if self._buckets is not None:

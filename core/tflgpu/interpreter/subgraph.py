@@ -55,9 +55,11 @@ class Subgraph(OpenedSubgraph):
         Raises:
             As `array`.
         """
-        known = self._known.copied(self._session(), index) if self._is_plain else None
-        if known is not None:
-            return known
+        memory = self._memory
+        if memory is not None and not self._lost and not self.bound:
+            known = self._known.copied(memory.session, index)
+            if known is not None:
+                return known
         source = self.array(index)
         if self._lost and int(index) in self._lost:
             raise StateError(self._lost[int(index)])
@@ -67,7 +69,6 @@ class Subgraph(OpenedSubgraph):
         if not source.ndim or source.dtype.hasobject:  # texts stay an array
             found: Array = source.copy() if source.dtype.hasobject else source.copy()[()]
             return found
-        memory = self._memory
         if memory is not None and source.nbytes < _LENT:
             self._known.learn_output(memory.session, int(index))
         elif memory is not None and not self.has_views and not self._is_written:
@@ -84,9 +85,13 @@ class Subgraph(OpenedSubgraph):
             InputError: another type or shape than the tensor has, or a constant.
             NotAllocatedError, ArgumentError: as `array`.
         """
-        if self._is_plain and self._known.put(self._session(), index, value):
-            self.touch()
-            return
+        memory = self._memory
+        # In the session's arrays, and nowhere else.
+        if memory is not None and not self._lost and not self.bound:  # noqa: SIM102
+            if self._known.put(memory.session, index, value):
+                self._changed = True
+                self._edition += 1
+                return
         target = self.array(index, *_UNSET)
         info = self.info.tensors[as_index(index)]
         if not target.flags.writeable:
@@ -124,11 +129,6 @@ class Subgraph(OpenedSubgraph):
         self.touch()
         self._lost.pop(index, None)
         return self.array(index)
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether tensors are in the session's arrays, and nowhere else."""
-        return self._memory is not None and not self._lost and not self.bound
 
     @property
     def edition(self) -> object:

@@ -13,31 +13,33 @@ without keys adds nothing; a query without any key gets 0 / 0, as by the operato
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import BOOLS, FLOATS, takes
+from tflgpu.kernels.attention_rows import AttentionRows, AttentionTensors, QueryRow, sizes_of
 from tflgpu.kernels.domain import horizontal, power_of_two
 from tflgpu.kernels.team import Member, Teams
-from tflgpu.kernels.unary import tanh
 from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32, Scalar
 from tflgpu.language.variables import Variable
-from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import KernelRule, Site
-from tflgpu.lowering.view import ReadView
-from tflgpu.ops.attention import NAME, Attention, AttentionSizes
+from tflgpu.lowering.tuning import tuning_of
+from tflgpu.lowering.view import ReadView, WriteView
+from tflgpu.ops.attention import NAME, AttentionSizes
 
-_LOWEST = float(np.finfo(np.float32).min)
+LOWEST = float(np.finfo(np.float32).min)
 _LANES = 64
 _ROWS = 8  # queries of a workgroup
 _FEW_GROUPS = 64  # of which a device is not full: fewer queries each
 _DEEPEST = 1024  # numbers of a value that invocations hold sums of
 _F32X4 = F32.with_width(4)
-_RESULT = 3
 
 
 @attrs.frozen
@@ -50,23 +52,30 @@ class _Shape:
         share: Queries, of all heads, that read the same keys.
         slots: Invocations, a power of two, among which the numbers of a value are divided; as many
             groups of them as there are sum every so many keys.
+        splits: Workgroups among which the keys of some queries are divided.
+        blocks: Blocks of keys of each.
     """
 
     lanes: int
     rows: int
     share: int
     slots: int
+    splits: int
+    blocks: int
 
     @classmethod
-    def of(cls, sizes: AttentionSizes, most: int) -> _Shape:
-        most = min(_LANES, 1 << (most.bit_length() - 1))
-        wide = power_of_two(-(-sizes.width // 4))
-        lanes = min(most, max(power_of_two(-(-sizes.keys // 4)), wide))
-        share = sizes.heads // sizes.key_heads * sizes.queries
-        rows = min(_ROWS, power_of_two(share))
-        while rows > 1 and sizes.items * sizes.key_heads * -(-share // rows) < _FEW_GROUPS:
+    def of(cls, sizes: AttentionSizes, caps: DeviceCaps) -> _Shape:
+        most = min(_LANES, 1 << (caps.max_workgroup.bit_length() - 1))
+        wide, quads = power_of_two(-(-sizes.width // 4)), -(-sizes.keys // 4)
+        lanes = min(most, max(power_of_two(quads), wide))
+        pairs, blocks = sizes.items * sizes.key_heads, -(-quads // lanes)
+        splits = blocks if blocks >= tuning_of(caps).least_key_blocks else 1
+        rows = min(_ROWS, power_of_two(sizes.share))
+        while rows > 1 and pairs * -(-sizes.share // rows) * splits < _FEW_GROUPS:
             rows //= 2
-        return cls(lanes, rows, share, min(lanes, wide))
+        groups = pairs * -(-sizes.share // rows)
+        each = -(-blocks // min(splits, -(-2 * caps.compute_units // groups)))
+        return cls(lanes, rows, sizes.share, min(lanes, wide), -(-blocks // each), each)
 
     @property
     def groups(self) -> int:
@@ -75,27 +84,20 @@ class _Shape:
 
 
 class _Kernel:
-    """The kernel, being written."""
+    """The kernel, being written. ``found``: where it leaves the largest score and the sum of shares
+    of each query, and in ``out`` sums, where keys are divided among workgroups."""
 
-    def __init__(self, low: Lowering) -> None:
-        self.low, self.attrs = low, low.attrs
-        q, k, v = (low.node.input(i).shape for i in range(3))
-        self.sizes = AttentionSizes.of(low.attrs, q, k, v)
-        self.shape = _Shape.of(self.sizes, low.caps.max_workgroup)
-        teams = Teams.of(low.caps, 1, self.shape.lanes, lanes_first=True)
-        self.k: Builder = low.kernel("attention", teams.workgroup)
-        self.team: Member = teams.member(self.k)
-        self.query, self.keys, self.values = (low.read(self.k, i) for i in range(3))
-        self.mask = None if low.node.optional_input(3) is None else low.read(self.k, 3)
-        self.out = low.write(self.k)
-        self.quads = -(-self.sizes.keys // 4)
-        self.width = self.out.slices
+    def __init__(
+        self, k: Builder, tensors: AttentionTensors, out: WriteView, found: WriteView | None,
+        shape: _Shape, teams: Teams,
+    ) -> None:  # fmt: skip
+        self.k, self.tensors, self.out, self.found = k, tensors, out, found
+        self.sizes, self.shape, self.width = tensors.sizes, shape, out.slices
+        self.team: Member = teams.member(k)
+        self.rows_of = AttentionRows(k, tensors)
 
     def build(self) -> None:
-        k, shape, sizes = self.k, self.shape, self.sizes
-        pair = k.let(k.group_id(1), "pair")  # an item, and a head of its keys
-        self.item = k.let(pair // sizes.key_heads, "item")
-        self.head = k.let(pair % sizes.key_heads, "head")
+        k, shape = self.k, self.shape
         first = k.let(k.group_id(0) * shape.rows, "first")
         self.rows = [_Row(self, first + r) for r in range(shape.rows)]
         self.rooms = [self.team.shared(F32, "largest") for _ in self.rows]
@@ -107,51 +109,34 @@ class _Kernel:
         self.part = k.let(self.team.lane // shape.slots, "part")
         for row in self.rows:
             row.start(len(self.mine))
-        with k.loop(0, self.quads, shape.lanes, name="block") as block:
+        start = k.let(k.group_id(2) * (shape.blocks * shape.lanes), "start")
+        stop = k.let(k.min(self.tensors.quads, start + shape.blocks * shape.lanes), "stop")
+        with k.loop(start, stop, shape.lanes, name="block") as block:
             quad = k.let(block + self.team.lane, "quad")
             self._score(quad)
             k.barrier()
             self._sum(block)
             k.barrier()  # before the next block's shares
         self._finish()
-        self.low.dispatch_groups(k, (shape.groups, sizes.items * sizes.key_heads, 1))
-
-    def _key_row(self, operand: int, token: Expr) -> Expr:
-        """Where a key or value of a token lies."""
-        sizes = self.sizes
-        return self.row_of(operand, self.item, self.head, token, sizes.key_heads, sizes.keys)
-
-    def row_of(
-        self, operand: int, item: Expr, head: Expr, token: Expr, heads: int, tokens: int
-    ) -> Expr:
-        """The row of an operand, or of what is of the shape of queries."""
-        rows = self.attrs.rows[operand] if operand < 3 else None
-        first = self.attrs.heads_first
-        if rows is not None:
-            places = (item, head, token) if first else (item, token, head)
-            found = self.k.i32(rows.first)
-            for place, step in zip(places, rows.steps, strict=True):
-                found = found + place * step
-            return found
-        if first:
-            return (item * heads + head) * tokens + token
-        return (item * tokens + token) * heads + head
 
     def _f32(self, view: ReadView, row: Expr, slice_: Expr) -> Expr:
         return self.k.let(self.k.cast(view.load(row, slice_), Scalar.F32), "x")
 
     def _score(self, quad: Expr) -> None:
         """Scores of four keys for each query, and what they are of all so far."""
-        k, last = self.k, self.sizes.keys - 1
-        places = [k.let(self._key_row(1, k.min(quad * 4 + j, last)), "at") for j in range(4)]
+        k, tensors, last = self.k, self.tensors, self.sizes.keys - 1
+        places = [k.let(self.rows_of.key_row(1, k.min(quad * 4 + j, last)), "at") for j in range(4)]
         products = [[k.var(k.f32(0.0), "product") for _ in range(4)] for _ in self.rows]
-        with k.loop(0, self.keys.slices, 1, name="h") as h:
-            keys = [self._f32(self.keys, place, h) for place in places]
+        with k.loop(0, tensors.keys.slices, 1, name="h") as h:
+            keys = [self._f32(tensors.keys, place, h) for place in places]
             for row, sums in zip(self.rows, products, strict=True):
-                query = self._f32(self.query, row.query, h)
+                query = self._f32(tensors.query, row.query, h)
                 for key, total in zip(keys, sums, strict=True):
                     k.add_to(total, k.dot(query, key))
-        seen = [row.seen(k.vec(sums), quad) for row, sums in zip(self.rows, products, strict=True)]
+        seen = [
+            row.scores(k.vec(sums), quad, LOWEST)
+            for row, sums in zip(self.rows, products, strict=True)
+        ]
         largest = [
             k.var(k.max(row.largest, horizontal(k, scores, k.max)), "largest")
             for row, (scores, _) in zip(self.rows, seen, strict=True)
@@ -174,7 +159,7 @@ class _Kernel:
     def _sum(self, block: Expr) -> None:
         """Add the block's values, by their shares, to each query's sums."""
         k, parts = self.k, self.shape.lanes // self.shape.slots
-        count = k.let(k.min(self.quads - block, self.shape.lanes), "count")
+        count = k.let(k.min(self.tensors.quads - block, self.shape.lanes), "count")
         with k.loop(self.part, count, parts, name="j") as j:
             quad = k.let(block + j, "quad")
             shares = [
@@ -188,18 +173,18 @@ class _Kernel:
 
     def _values(self, quad: Expr, slice_: Expr) -> list[Expr]:
         """Of four tokens: four numbers of each; or, where tokens come last, four of each number."""
-        k, sizes = self.k, self.sizes
-        if self.attrs.tokens_last:
-            base = k.let((self.item * sizes.key_heads + self.head) * sizes.width, "base")
+        k, sizes, tensors = self.k, self.sizes, self.tensors
+        if tensors.settings.tokens_last:
+            base = k.let(self.rows_of.value_base(), "base")
             last = sizes.width - 1
             rows = [k.let(base + k.min(slice_ * 4 + c, last), "at") for c in range(4)]
-            return [self._f32(self.values, row, quad) for row in rows]
+            return [self._f32(tensors.values, row, quad) for row in rows]
         found = []
-        safe = k.let(k.min(slice_, self.values.slices - 1), "safe")
+        safe = k.let(k.min(slice_, tensors.values.slices - 1), "safe")
         for j in range(4):
             token = k.let(quad * 4 + j, "token")
-            row = k.let(self._key_row(2, k.min(token, sizes.keys - 1)), "at")
-            value = self._f32(self.values, row, safe)
+            row = k.let(self.rows_of.key_row(2, k.min(token, sizes.keys - 1)), "at")
+            value = self._f32(tensors.values, row, safe)
             # There may be no such token: not a number times a share of 0 would be one.
             there = sizes.keys % 4 == 0 or j < sizes.keys % 4
             zero = k.f32(0.0, 4)
@@ -225,84 +210,48 @@ class _Kernel:
                     with k.if_(self.part.eq(0)):
                         k.add_to(sums, k.load_shared(self.shares, where))
                 k.barrier()
-            total = k.let(k.splat(row.total, 4), "total")
+            total, place = k.let(k.splat(row.total, 4), "total"), row.place
+            if self.found is not None:
+                place = k.let(place * shape.splits + k.group_id(2), "place")
+                with k.if_(row.valid & self.team.lane.eq(0)):
+                    found = k.vec([row.largest, row.total, k.f32(0.0), k.f32(0.0)])
+                    self.found.store(place, 0, found)
             for i, slice_ in enumerate(self.mine):
                 with k.if_(row.valid & (slice_ < self.width) & self.part.eq(0)):
-                    self.out.store(row.place, slice_, row.sums[i] / total)
+                    made = row.sums[i] / total if self.found is None else k.let(row.sums[i])
+                    self.out.store(place, slice_, made)
 
 
-class _Row:
-    """One query: where it lies, and what it knows of the keys so far."""
+class _Row(QueryRow):
+    """One query, and what it knows of the keys so far."""
 
     largest: Variable
     total: Variable
     sums: list[Variable]
 
     def __init__(self, kernel: _Kernel, index: Expr) -> None:
-        self.kernel = kernel
-        k, sizes = kernel.k, kernel.sizes
-        index = k.let(index, "row")
-        self.valid = k.let(index < kernel.shape.share, "valid")
-        index = k.let(k.min(index, kernel.shape.share - 1), "row")
-        shared = sizes.heads // sizes.key_heads
-        self.head = k.let(kernel.head * shared + index // sizes.queries, "query_head")
-        self.token = k.let(index % sizes.queries, "query_token")
-        where = (kernel.item, self.head, self.token, sizes.heads, sizes.queries)
-        self.place = k.let(kernel.row_of(_RESULT, *where), "place")
-        same = kernel.attrs.rows[0] is None
-        self.query = self.place if same else k.let(kernel.row_of(0, *where), "query")
-        self._mask_row = None if kernel.mask is None else self._row_of(kernel.mask)
+        super().__init__(kernel.rows_of, index)
+        self._k = kernel.k
+        self.query = self._k.let(kernel.rows_of.query_row(self.head, self.token), "query")
 
     def start(self, slices: int) -> None:
         """Nothing seen yet."""
-        k = self.kernel.k
-        self.largest = k.var(k.f32(_LOWEST), "so_far")
+        k = self._k
+        self.largest = k.var(k.f32(LOWEST), "so_far")
         self.total = k.var(k.f32(0.0), "total")
         self.sums = [k.var(k.f32(0.0, 4), "sums") for _ in range(slices)]
 
-    def _row_of(self, mask: ReadView) -> Expr:
-        item, head, token = ((1,) * (4 - len(mask.shape)) + tuple(mask.shape))[:3]
-        k = self.kernel.k
-        row = self.kernel.item * head if item > 1 else k.i32(0)
-        row = (row + self.head) * token if head > 1 else row * token
-        return k.let(row + self.token if token > 1 else row, "mask_row")
-
-    def seen(self, products: Expr, quad: Expr) -> tuple[Expr, Expr]:
-        """The scores of four keys, and which of them there are for this query."""
-        kernel, k = self.kernel, self.kernel.k
-        settings: Attention = kernel.attrs
-        scores = products * settings.scale
-        if settings.cap:
-            scores = tanh(k, scores * (1.0 / settings.cap)) * settings.cap
-        tokens = k.let(k.vec([quad * 4 + j for j in range(4)]), "tokens")
-        there = tokens < k.splat(k.i32(kernel.sizes.keys), 4)
-        if kernel.mask is not None and self._mask_row is not None:
-            at = k.let(k.min(quad, kernel.quads - 1), "at")
-            mask = k.let(kernel.mask.load(self._mask_row, at), "mask")
-            if not mask.type.scalar.is_float:
-                kept = mask > k.const(0, mask.type)
-                if math.isinf(settings.fill):
-                    there = there & kept
-                else:
-                    scores = k.select(kept, scores, k.f32(settings.fill, 4))
-            else:
-                scores = scores + k.cast(mask, Scalar.F32)
-        if settings.causal:
-            there = there & (tokens <= k.splat(self.token, 4))
-        there = k.let(there, "there")
-        return k.let(k.select(there, scores, k.f32(_LOWEST, 4)), "scores"), there
-
     def shrink(self, factor: Expr) -> None:
         """A larger score was found: what was summed counts for less."""
-        k = self.kernel.k
+        k = self._k
         k.set(self.total, self.total * factor)
         for sums in self.sums:
             k.set(sums, sums * k.splat(factor, 4))
 
     def add(self, i: int, c: int, share: Expr, number: Expr) -> None:
         """Add the numbers of a token; or of all four tokens to one lane."""
-        k = self.kernel.k
-        if not self.kernel.attrs.tokens_last:
+        k = self._k
+        if not self.tensors.settings.tokens_last:
             k.add_to(self.sums[i], number * k.splat(share.lane(c), 4))
             return
         zero = k.f32(0.0)
@@ -310,27 +259,67 @@ class _Row:
         k.add_to(self.sums[i], k.vec([product if lane == c else zero for lane in range(4)]))
 
 
+def _write(
+    k: Builder, tensors: AttentionTensors, out: WriteView, found: WriteView | None, shape: _Shape,
+    teams: Teams,
+) -> None:  # fmt: skip
+    _Kernel(k, tensors, out, found, shape, teams).build()
+
+
+def _merge(low: Lowering, temps: Sequence[Temp], splits: int) -> None:
+    """Merge what workgroups found of some of the keys each."""
+    k = low.kernel("attention_merge", (_LANES, 1, 1))
+    sums, found = (low.read_temp(k, temp) for temp in temps)
+    out = low.write(k)
+    rows = temps[0].layout.outer // splits
+    place = k.let(k.global_id(0), "place")
+    guard(k, place < rows * sums.slices)
+    row, slice_ = k.let(place // sums.slices, "row"), k.let(place % sums.slices, "slice")
+    first = k.let(row * splits, "first")
+    largest = k.var(k.f32(LOWEST), "largest")
+    with k.loop(0, splits) as i:
+        k.set(largest, k.max(largest, found.load(first + i, 0).lane(0)))
+    total, made = k.var(k.f32(0.0), "total"), k.var(k.f32(0.0, 4), "made")
+    with k.loop(0, splits) as i:
+        part = k.let(found.load(first + i, 0), "part")
+        factor = k.let(k.call("exp", part.lane(0) - largest), "factor")
+        k.add_to(total, part.lane(1) * factor)
+        k.add_to(made, sums.load(first + i, slice_) * k.splat(factor, 4))
+    out.store(row, slice_, made / k.splat(total, 4))
+    low.dispatch(k, (rows * sums.slices, 1, 1))
+
+
 def _build(low: Lowering) -> None:
-    _Kernel(low).build()
+    sizes, made = sizes_of(low.node), low.node.outputs[0].shape
+    shape = _Shape.of(sizes, low.caps)
+    teams = Teams.of(low.caps, 1, shape.lanes, lanes_first=True)
+    k = low.kernel("attention", teams.workgroup)
+    tensors, rows = AttentionTensors.of(low, k), math.prod(made[:-1]) * shape.splits
+    temps = [low.temp((rows, n), Scalar.F32) for n in (made[-1], 2) if shape.splits > 1]
+    out, found = [low.write_temp(k, temp) for temp in temps] or (low.write(k), None)
+    low.body(k, _write, tensors, out, found, shape, teams)
+    low.dispatch_groups(k, (shape.groups, sizes.items * sizes.key_heads, shape.splits))
+    if shape.splits > 1:
+        _merge(low, temps, shape.splits)
 
 
 _floats = takes(FLOATS, 3)
 
 
-def _accepts(node: Node, site: Site) -> str | None:
+def accepts_any(node: Node, site: Site) -> str | None:
+    """Why no kernel serves a node, None where this one does."""
     mask = node.optional_input(3)
     if mask is not None and mask.dtype not in FLOATS | BOOLS:
         return f"{NAME}: its mask {mask.name} is {mask.dtype.value}"
     width = node.outputs[0].shape[3]
     if width > _DEEPEST:
         return f"{NAME}: values of {width} numbers; its kernel takes {_DEEPEST}"
-    q, k, v = (node.input(i).shape for i in range(3))
-    sizes = AttentionSizes.of(node.attrs, q, k, v)
-    shape = _Shape.of(sizes, site.caps.max_workgroup)
+    sizes = sizes_of(node)
+    shape = _Shape.of(sizes, site.caps)
     most = site.caps.max_groups
     if shape.groups > most[0] or sizes.items * sizes.key_heads > most[1]:
         return f"{NAME}: {sizes.items} items and {sizes.queries} queries are more than a launch has"
     return _floats(node, site)
 
 
-RULES = (KernelRule(NAME, "blocks", _build, _accepts),)
+RULES = (KernelRule(NAME, "blocks", _build, accepts_any),)

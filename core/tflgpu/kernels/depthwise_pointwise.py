@@ -22,7 +22,8 @@ from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import FAMILY, conv_problem
 from tflgpu.kernels.depthwise import WindowSums, read_channels
 from tflgpu.kernels.gemm import MatrixProduct, pack_bias
-from tflgpu.kernels.matrix_gemm import LOW_SCALE, halves_of, parts_of_weights, split_operands
+from tflgpu.kernels.matrix_gemm import parts_of_weights, split_operands
+from tflgpu.kernels.matrix_stage import LOW_SCALE, halves
 from tflgpu.kernels.pair_tiles import RUN, PairSize, PairTile, choose_pair_tile
 from tflgpu.kernels.sharing import each_item, items, maybe
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
@@ -275,9 +276,9 @@ class _Stage:
     def _store_run(self, at: Expr, made: Sequence[Expr]) -> None:
         k = self._k
         for i, value in enumerate(made):
-            parts = halves_of(k, value) if len(self.a) > 1 else (value,)
+            parts = halves(k, value) if len(self.a) > 1 else (k.cast(value, Scalar.F16),)
             for array, part in zip(self.a, parts, strict=True):
-                k.store_shared(array, at + i * self._tile.a_pitch, k.cast(part, Scalar.F16))
+                k.store_shared(array, at + i * self._tile.a_pitch, part)
 
     def _store_weights(self, at: Expr, values: Sequence[Expr]) -> None:
         for array, value in zip(self.b, values, strict=True):

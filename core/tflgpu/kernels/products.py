@@ -2,6 +2,7 @@
 
 few_rows   few rows, GPU              a workgroup per few output slices            gemv.py
 matrix     many rows, matrix tiles    blocked product on matrix tiles              matrix_gemm.py
+                                      or a window's, staged once for all taps      matrix_window.py
 blocked    many rows, GPU             blocked product through shared memory        gemm.py
 direct     anything else              one invocation per few pixels and a slice    direct.py
 
@@ -21,6 +22,7 @@ from tflgpu.kernels.gemm import Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, split_operands
 from tflgpu.kernels.matrix_tiles import choose_matrix_tile
+from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, storage_of
@@ -59,12 +61,14 @@ class Family:
         accepts: The reason for no that holds for all kernels.
         size: Of a node that was accepted.
         problems: A node's products.
+        takes_rows: As `KernelRule.takes_rows`, of the kernel for few rows.
     """
 
     op: str
     accepts: Accepts
     size: Callable[[Node, Site], ProductSize]
     problems: Callable[[Lowering], Iterable[Problem]]
+    takes_rows: Callable[[Node, Site], int] = lambda node, site: 0
 
     def rule(
         self, name: str, suffix: str, build: BuildProduct, more: Accepts, rank: int
@@ -83,7 +87,10 @@ class Family:
     def rules(self) -> tuple[KernelRule, ...]:
         """All of them, best first."""
         return (
-            self.rule("few_rows", "gemv", build_gemv, self.few_rows, 0),
+            attrs.evolve(
+                self.rule("few_rows", "gemv", build_gemv, self.few_rows, 0),
+                takes_rows=self.takes_rows,
+            ),
             self.rule("matrix", "matrix", _matrix, self._deep_on_matrices, -1),
             self.rule("blocked", "gemm", _blocked, self._on_gpu, -2),
             self.rule("direct", "direct", _direct, self._alone, -3),
@@ -143,8 +150,12 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
         return
     parts = (operands.inputs, len(operands.weights))
     sizes = (problem.pixels, problem.slices, problem.depth)
-    tile = choose_matrix_tile(*sizes, *parts, low.caps, low.choose)
-    build_matrix_gemm(low, problem, operands, tile, name)
+    windows = windows_for(low, problem, operands)
+    way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, windows)
+    if isinstance(way, WindowTile):
+        build_matrix_window(low, problem, way, name.replace("_matrix", "_window"))
+    else:
+        build_matrix_gemm(low, problem, operands, way, name)
 
 
 def _blocked(low: Lowering, problem: Problem, name: str) -> None:

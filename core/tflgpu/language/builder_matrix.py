@@ -35,12 +35,19 @@ class MatrixBuilder(BuilderBase):
         return target
 
     def matrix_load(
-        self, array: SharedArray, index: Operand, stride: int, role: MatrixRole, name: str = "m"
+        self,
+        array: SharedArray,
+        index: Operand,
+        stride: int,
+        role: MatrixRole,
+        name: str = "m",
+        *,
+        transposed: bool = False,
     ) -> Matrix:
-        """The operand whose rows begin at element ``index`` of a shared f16 array, ``stride``
-        elements apart."""
+        """The operand whose rows (or columns, where it is ``transposed``) begin at element
+        ``index`` of a shared f16 array, ``stride`` elements apart."""
         target = Matrix(self._fresh(name), role)
-        self._matrix(MatrixLoad(target, array, make.wrap(index, I32), stride))
+        self._matrix(MatrixLoad(target, array, make.wrap(index, I32), stride, transposed))
         return target
 
     def matrix_multiply(self, target: Matrix, a: Matrix, b: Matrix) -> None:

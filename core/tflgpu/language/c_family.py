@@ -18,6 +18,7 @@ from tflgpu.language.matrix import (
     MatrixMultiply,
     MatrixRole,
     MatrixStmt,
+    lanes_of,
 )
 from tflgpu.language.needs import Features
 from tflgpu.language.overflow import made_of_data
@@ -220,8 +221,9 @@ class CPrinter(Printer):
 
     def matrix(self, stmt: MatrixStmt, *operands: Code) -> list[str]:
         """A matrix statement as a call of one of the functions `matrix_fill`, `matrix_load_a`,
-        `matrix_load_b`, `matrix_multiply`, `matrix_add` and `matrix_store`, on values of the types
-        `matrix_operand` and `matrix_sums`, which `prelude` defines where a device has them.
+        `matrix_load_b`, both also with `_transposed`, `matrix_multiply`, `matrix_add` and
+        `matrix_store`, on values of the types `matrix_operand` and `matrix_sums`, which `prelude`
+        defines where a device has them.
         """
         return [self._matrix(stmt, *operands)]
 
@@ -237,12 +239,14 @@ class CPrinter(Printer):
             target, other = names[stmt.target.ident], names[stmt.other.ident]
             factor = float_number(stmt.factor, Scalar.F32).text
             return f"{target} = matrix_add({target}, {other}, {factor});"
-        width = stmt.array.type.width
+        role = stmt.target.role if isinstance(stmt, MatrixLoad) else stmt.source.role
+        width = lanes_of(stmt.array.type, role)
         index = f"{operands[0].at(MUL)} * {width}" if width > 1 else operands[0].at(ADD)
-        pointer = self.shared_pointer(stmt.array, stmt.array.type.scalar, index)
+        pointer = self.shared_pointer(stmt.array, role.scalar, index)
         stride = stmt.stride * width
         if isinstance(stmt, MatrixLoad):
             part = "a" if stmt.target.role is MatrixRole.A else "b"
+            part += "_transposed" if stmt.transposed else ""
             target = names[stmt.target.ident]
             return f"const matrix_operand {target} = matrix_load_{part}({pointer}, {stride});"
         return f"matrix_store({pointer}, {stride}, {names[stmt.source.ident]});"

@@ -55,6 +55,7 @@ def run_matrix(
     elif isinstance(stmt, MatrixLoad):
         at = _first(values[0], frame.count)
         tiles = shared[stmt.array.name].load_tiles(at, stmt.stride, group[::SUBGROUP])
+        tiles = tiles.swapaxes(1, 2) if stmt.transposed else tiles
         frame.declare(stmt.target.ident, tiles.reshape(-1, _SHARE))
     elif isinstance(stmt, MatrixMultiply):
         a, b = (_tiles(frame, m.ident).astype(np.float32) for m in (stmt.a, stmt.b))

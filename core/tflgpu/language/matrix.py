@@ -6,7 +6,7 @@ everywhere, and is stored to shared memory. How the elements are spread over the
 invocations is up to the device.
 
 ``multiply`` adds ``a @ b`` to an accumulator: products of f16 are exact in f32, sums are f32 in
-any order. Subnormal f16 operands count as what they are.
+any order. Subnormal f16 operands count as what they are. An operand may be loaded transposed.
 
 Subgroups are `SUBGROUP` invocations that follow each other along the first axis of the
 workgroup, whose size along that axis is a multiple of it. All invocations of a workgroup must
@@ -22,7 +22,7 @@ import enum
 from typing import Union
 
 from tflgpu.language.tree import Expr, Kernel, SharedArray, Stmt
-from tflgpu.language.types import ROW_ALIGNMENT, TILE, Scalar
+from tflgpu.language.types import ROW_ALIGNMENT, TILE, Scalar, Type
 from tflgpu.language.walk import statements
 from tflgpu.values import frozen
 
@@ -66,12 +66,14 @@ class MatrixFill(Stmt):
 
 @frozen(eq=False)
 class MatrixLoad(Stmt):
-    """Declare an operand: the tile that begins at element ``index`` of a shared array."""
+    """Declare an operand: the tile that begins at element ``index`` of a shared array; where
+    ``transposed``, its columns lie there as rows."""
 
     target: Matrix
     array: SharedArray
     index: Expr
     stride: int
+    transposed: bool = False
 
     @property
     def declares(self) -> tuple[str, ...]:
@@ -111,6 +113,12 @@ MatrixStmt = Union[MatrixFill, MatrixLoad, MatrixMultiply, MatrixAdd, MatrixStor
 MATRIX_STATEMENTS = (MatrixFill, MatrixLoad, MatrixMultiply, MatrixAdd, MatrixStore)
 
 
+def lanes_of(kind: Type, role: MatrixRole) -> int:
+    """Elements of a matrix that an element of a shared array has: its lanes, or for u32 those
+    whose bits it has."""
+    return kind.width * kind.scalar.itemsize // role.scalar.itemsize
+
+
 def declared(stmt: Stmt) -> Matrix | None:
     """The tile that a statement declares."""
     return stmt.target if isinstance(stmt, (MatrixFill, MatrixLoad)) else None
@@ -146,9 +154,9 @@ def problem_of(stmt: MatrixStmt) -> str | None:
             return f"matrix {tile.ident} is {tile.role.value} where {role.value} is needed"
     if isinstance(stmt, (MatrixLoad, MatrixStore)):
         kind, stride = stmt.array.type, stmt.stride
-        if kind.scalar is not tiles[0].role.scalar or kind.width not in (1, 2, 4):
+        if kind.scalar not in (tiles[0].role.scalar, Scalar.U32) or kind.width not in (1, 2, 4):
             return f"matrix {tiles[0].ident} and shared array {stmt.array.name} of {kind}"
-        if stride * kind.width < TILE:
+        if stride * lanes_of(kind, tiles[0].role) < TILE:
             return f"rows of matrix {tiles[0].ident} overlap at a stride of {stride} {kind}"
         if stride * kind.width * kind.scalar.itemsize % ROW_ALIGNMENT:
             return (

@@ -46,28 +46,60 @@ class BlockedModel:
 
 @attrs.frozen
 class MatrixModel:
-    """A machine model of products on matrix tiles (`tflgpu.kernels.matrix_tiles`), in a unit of
-    time of its own.
+    """A machine model of products on matrix tiles (`tflgpu.kernels.matrix_tiles`).
 
     Attributes:
-        a_clocks, b_clocks: Moving an f16 vector of an input, and of weights, to shared memory.
-        multiply_clocks: Multiplying two tiles.
-        stage_latency, fetch_latency, multiply_latency: What a stage takes that nothing hides: in
-            any case, for each vector that an invocation fetches, for each product of tiles.
+        word_clocks: Clocks of moving 16 bytes to shared memory.
+        a_line_clocks, b_line_clocks: The same of each row of at most 128 bytes that they lie in, of
+            inputs and of weights.
+        line_clocks: Clocks of such a row on the whole device.
+        multiply_clocks, load_clocks: Of multiplying two tiles, and of loading one.
+        load_latency, fetch_latency, barrier_latency, multiply_latency, tile_latency: What a stage
+            takes that nothing hides: until the first load arrives, for each load of an invocation,
+            for a barrier, for each product of tiles and each tile loaded.
         result_clocks: Storing a vector of the result.
-        resident_bytes: Shared memory that a processor has at a time.
+        resident_bytes, resident_threads, resident_registers: Shared memory, invocations and their
+            registers that a processor has at a time.
         wave_clocks: Starting and ending a wave of workgroups.
+        sum_clocks, summed_clocks: A second dispatch that adds up what workgroups have, and each
+            vector of that.
     """
 
-    a_clocks: float
-    b_clocks: float
+    word_clocks: float
+    a_line_clocks: float
+    b_line_clocks: float
+    line_clocks: float
     multiply_clocks: float
-    stage_latency: float
+    load_clocks: float
+    load_latency: float
     fetch_latency: float
+    barrier_latency: float
     multiply_latency: float
+    tile_latency: float
     result_clocks: float
     resident_bytes: int
+    resident_threads: int
+    resident_registers: int
     wave_clocks: float
+    sum_clocks: float
+    summed_clocks: float
+
+
+@attrs.frozen
+class FewRowsModel:
+    """How products of few rows are divided (`tflgpu.kernels.gemv`).
+
+    Attributes:
+        lanes: Invocations that share a sum, at most.
+        columns: Output slices of a workgroup, at most.
+        workgroup: Invocations of a workgroup, at most.
+        nbytes: Weights that an invocation has under way.
+    """
+
+    lanes: int
+    columns: int
+    workgroup: int
+    nbytes: int
 
 
 @attrs.frozen
@@ -147,8 +179,6 @@ class Tuning:
         most_groups, wide: A grouped convolution is one product per group where there are at most so
             many groups of at least so many channels: each takes a dispatch, and a tile of a product
             is at least so wide.
-        columns_of_few, shares_of_few: Output slices of a workgroup of such a product, and how many
-            invocations share one's sums, at most.
         least_tiled_rows: Products of two tensors with fewer rows leave most of a workgroup's tile
             empty, so that they are made without shared memory.
         team_pooled_results, pool_team: Large windows are pooled by so many invocations each, where
@@ -156,12 +186,15 @@ class Tuning:
         busy_invocations: Invocations that a processor needs to hide the latency of its memory.
         rounded_weights: Weights of more bytes (in f32) are worth rounding to f16 in F32_F16.
         tested_weights: Weights of more bytes are worth asking whether f16 holds them exactly.
+        least_key_blocks: Attention of few queries to so many blocks of keys, or more, has
+            workgroups for parts of the keys, and a dispatch more that merges what they found.
         joins_pointwise: A 1x1 convolution and the depthwise one after it are faster as one kernel.
             No device has been found on which they are; none was measured yet.
         splits_products: Matrix tiles are so fast that an f32 product made of several f16 products
             beats vector code.
         dispatches_at_once: So many dispatches are submitted together, where a run is encoded anew:
             the device begins with the first while the next are encoded.
+        few: Divides products of few rows.
         reduction: Cuts reductions.
         blocked: Chooses the tiles of blocked products.
         matrix: The same on matrix tiles.
@@ -173,17 +206,17 @@ class Tuning:
     least_depth: int
     most_groups: int
     wide: int
-    columns_of_few: int
-    shares_of_few: int
     least_tiled_rows: int
     team_pooled_results: int
     pool_team: int
     busy_invocations: int
     rounded_weights: int
     tested_weights: int
+    least_key_blocks: int
     joins_pointwise: bool
     splits_products: bool
     dispatches_at_once: int
+    few: FewRowsModel
     reduction: ReductionModel
     blocked: BlockedModel
     matrix: MatrixModel
@@ -192,28 +225,29 @@ class Tuning:
 
 #: `blocked` was fitted to kernel times of 86 convolution shapes of nine vision models through
 #: OpenCL in f32; there its choice is on average 5 % slower than the best of all tiles, and at most
-#: 29 %. `matrix` was fitted to 229 kernel times of convolutions of the same models (OpenCL in F16
-#: and F32_F16, Vulkan in F16), so that its choices are fast rather than its times right: on average
-#: the choice is 4 % slower than the best of all tiles, at most 34 %. `pairs` was fitted to 117
-#: kernel times of the pairs of MobileNet v1 and v2 (Vulkan in F16 and F32_F16); there its choice is
-#: on average 1 % slower than the best, at most 5 %. Of 8, 16, 32 and all dispatches at once
-#: (WebGPU), 16 was the quickest for models of 30 to 74.
+#: 29 %. `matrix` was fitted to 937 kernel times of 35 products and convolutions (Vulkan in F16 and
+#: F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets, EDSR), so that its choices are
+#: fast rather than its times right: on average the choice is 4 % slower than the best of all that
+#: were timed, at most 24 %. `pairs` was fitted to 117 kernel times of the pairs of MobileNet v1 and
+#: v2 (Vulkan in F16 and F32_F16); there its choice is on average 1 % slower than the best, at most
+#: 5 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest for models of 30 to
+#: 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
     most_groups=8,
     wide=32,
-    columns_of_few=4,
-    shares_of_few=64,
     least_tiled_rows=16,
     team_pooled_results=1 << 14,
     pool_team=16,
     busy_invocations=256,
     rounded_weights=16 << 10,
     tested_weights=4 << 10,
+    least_key_blocks=2,
     joins_pointwise=False,
     splits_products=True,
     dispatches_at_once=16,
+    few=FewRowsModel(lanes=128, columns=2, workgroup=512, nbytes=128),
     reduction=ReductionModel(
         workgroup=256,
         small_workgroup=64,
@@ -240,15 +274,24 @@ H200 = Tuning(
         wave_clocks=4080.0,
     ),
     matrix=MatrixModel(
-        a_clocks=0.55,
-        b_clocks=0.18,
-        multiply_clocks=0.32,
-        stage_latency=133.0,
-        fetch_latency=51.5,
-        multiply_latency=44.8,
-        result_clocks=0.32,
-        resident_bytes=51000,
-        wave_clocks=304.0,
+        word_clocks=0.361,
+        a_line_clocks=1.67,
+        b_line_clocks=0.933,
+        line_clocks=0.0267,
+        multiply_clocks=4.63,
+        load_clocks=0.661,
+        load_latency=326.0,
+        fetch_latency=56.8,
+        barrier_latency=161.0,
+        multiply_latency=20.4,
+        tile_latency=6.45,
+        result_clocks=0.0547,
+        resident_bytes=113_700,
+        resident_threads=2048,
+        resident_registers=69_600,
+        wave_clocks=1430.0,
+        sum_clocks=10600.0,
+        summed_clocks=0.00234,
     ),
     pairs=PairModel(
         window_clocks=1.03,

@@ -136,6 +136,11 @@ class AttentionSizes:
         )
 
     @property
+    def share(self) -> int:
+        """Queries, of all heads, that read the same keys."""
+        return self.heads // self.key_heads * self.queries
+
+    @property
     def scores(self) -> Shape:
         """The shape that a mask is broadcast to."""
         return (self.items, self.heads, self.queries, self.keys)
@@ -347,6 +352,8 @@ def _samples() -> list[Sample]:
                 mask=(1, 1, 1, 37), mask_type=DType.BOOL),
         _sample("causal", 1, 9, 9, 1, 1, 4, heads_first=True, causal=True),
         _sample("long", 1, 2, 300, 1, 1, 12, mask=(300,)),
+        _sample("tiles", 1, 20, 37, 4, 2, 24, 40, mask=(1, 1, 20, 37)),
+        _sample("many_keys", 1, 2, 1100, 2, 1, 8, mask=(1100,), mask_type=DType.BOOL),
         _sample("packed", 2, 5, 5, 3, 3, 6, packed=True),
         _sample("packed_heads_first", 2, 7, 7, 2, 2, 8, packed=True, heads_first=True),
     ]  # fmt: skip

@@ -184,7 +184,7 @@ def _positions(node: Node, cut: Node) -> Positions:
         outer = list(aligned(node.input(i), rank))[:-2]
         inner = [summed, Along(rank - 1)] if i else [Along(rank - 2), summed]
         found.append([*outer, *(reversed(inner) if is_turned else inner)])
-    return Positions(found)
+    return Positions(found, is_product=True)
 
 
 OPS = (

@@ -41,6 +41,7 @@ from tflgpu.ops.windows import (
     place,
     trimmed,
     unseen_products,
+    window_positions,
 )
 
 # Columns are made for so many bytes at a time, to stay in the caches and out of memory trouble.
@@ -229,6 +230,7 @@ OPS = (
         file=FileForm(max_version=8),
         generate=draws.conv,
         batch=each_row(0),
+        positions=window_positions,
         arithmetic=Arithmetic(activation_field="activation", filter=_ROLES),
         quantized=Quantized(
             hybrid=_hybrid, digits=of_filter(_ROLES, "activation", products=True, own=of_fours)

@@ -36,6 +36,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Batched, Filter, Items, Work
 from tflgpu.ops.items import each_row, first_size, rows_of
+from tflgpu.ops.positions import of_items
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 
 Size3 = tuple[int, int, int]
@@ -318,7 +319,7 @@ OPS = (
     OpDef(
         _PLAIN, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE,
         arithmetic=Arithmetic(activation_field="activation", filter=ROLES[_PLAIN]),
-        device=OnDevice(work=_work), batch=each_row(0)
+        device=OnDevice(work=_work), batch=each_row(0), positions=of_items
     ),
     OpDef(
         _TURNED, _parse, _infer_turned, _reference_turned, _turned_samples,

@@ -40,6 +40,7 @@ from tflgpu.ops.windows import (
     tap_view,
     trimmed,
     unseen_products,
+    window_positions,
 )
 
 # Rows are finished in blocks of so many bytes, which stay in a core's cache over all taps.
@@ -176,6 +177,7 @@ OPS = (
         file=FileForm(max_version=7),
         generate=draws.depthwise,
         batch=each_row(0),
+        positions=window_positions,
         arithmetic=Arithmetic(activation_field="activation", filter=_ROLES),
         quantized=Quantized(
             digits=of_filter(_ROLES, "activation", own=of_fours),

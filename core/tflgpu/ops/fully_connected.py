@@ -221,7 +221,8 @@ def _positions(node: Node, cut: Node) -> Positions | str:
     if x.shape[-1:] != weights.shape[1:]:
         return "a row of its weights takes in several of its input"
     rows = regrouped(x.shape[:-1], less[:-1], result.shape[:-1], less_result[:-1])
-    return Positions([[*rows, Along(fill=0)], [last, Along(fill=0)], [last]])
+    plain = node.optional_input(2) is None and node.attrs.activation is Activation.NONE
+    return Positions([[*rows, Along(fill=0)], [last, Along(fill=0)], [last]], is_product=plain)
 
 
 OPS = (

@@ -14,6 +14,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import Accuracy, Arg, Arrays, Fields, OpDef, Operands, Sample
 from tflgpu.ops.items import each_row
+from tflgpu.ops.positions import of_items
 
 _NAME = "LOCAL_RESPONSE_NORMALIZATION"
 
@@ -84,5 +85,6 @@ OPS = (
         _samples,
         accuracy=Accuracy.TRANSCENDENTAL,
         batch=each_row(0),
+        positions=of_items,
     ),
 )

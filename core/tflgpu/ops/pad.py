@@ -36,6 +36,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Batched, Items, copies_first
 from tflgpu.ops.items import lifted, rows_of
+from tflgpu.ops.positions import Along, Positions
 
 Borders = tuple[tuple[int, int], ...]
 
@@ -213,22 +214,31 @@ def _batch(node: Node, items: Items) -> Batched | str:
     return lifted(node, items, (0,), constants={1: np.concatenate([none, paddings])})
 
 
+def _positions(node: Node, cut: Node) -> Positions | str:
+    paddings = node.input(1).data
+    if paddings is None:
+        return "how much it pads is not known"
+    axes = [None if pads.any() else Along(i) for i, pads in enumerate(paddings.reshape(-1, 2))]
+    return Positions([axes, *([None] * 2 for _ in node.inputs[1:])])
+
+
 OPS = (
     OpDef(
         "PAD", no_attrs, _infer_pad, _reference_pad, _pad_samples, generate=draws.pad,
         accuracy=Accuracy.EXACT, file=FileForm(max_version=6),
         movement=Movement(keeps_values=True, copies=copies_first), contents=Contents(counts=(1,)),
-        batch=_batch
+        batch=_batch, positions=_positions
     ),
     OpDef(
         "PADV2", no_attrs, _infer_pad_v2, _reference_pad_v2, _pad_v2_samples,
         accuracy=Accuracy.EXACT, file=FileForm(max_version=6),
         movement=Movement(keeps_values=True, copies=copies_first), contents=Contents(counts=(1,)),
-        batch=_batch
+        batch=_batch, positions=_positions
     ),
     OpDef(
         "MIRROR_PAD", _parse_mirror, _infer_mirror, _reference_mirror, _mirror_samples,
         accuracy=Accuracy.EXACT, file=FileForm(max_version=3),
-        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch
+        movement=Movement(keeps_values=True, copies=copies_first), batch=_batch,
+        positions=_positions
     ),
 )  # fmt: skip

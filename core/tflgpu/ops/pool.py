@@ -41,6 +41,7 @@ from tflgpu.ops.elementwise import QUANTIZED, check_unscaled
 from tflgpu.ops.facets import Work
 from tflgpu.ops.fixed_point import clamp_limits
 from tflgpu.ops.items import each_row
+from tflgpu.ops.positions import of_items
 from tflgpu.ops.products import finish, floats, needed, take
 from tflgpu.ops.windows import (
     Window,
@@ -250,6 +251,7 @@ def _op(
         device=OnDevice(work=_work),
         generate=draws.pool,
         batch=each_row(0),
+        positions=of_items,
     )
 
 

@@ -49,12 +49,14 @@ class Positions:
         shapes: Positions of operands that say shapes, which may differ from size to size.
         repeats: Whether axes of the result that no operand has repeat what there is.
         averaged: Axes of operand 0 whose sums are divided by their size.
+        is_product: Whether the result is sums of products of operands 0 and 1, and nothing else.
     """
 
     operands: Sequence[Axes]
     shapes: tuple[int, ...] = ()
     repeats: bool = False
     averaged: tuple[int, ...] = ()
+    is_product: bool = False
 
 
 #: The node at the size of a plan, and the same node at a smaller one.
@@ -89,6 +91,12 @@ def broadcast(node: Node, cut: Node) -> Positions:
     """Of an op that computes each element of the same, broadcast, elements of its operands."""
     rank = len(node.outputs[0].shape)
     return Positions([aligned(value, rank) for value in node.inputs])
+
+
+def of_items(node: Node, cut: Node) -> Positions:
+    """Of an op that computes an item along axis 0 of that of operand 0."""
+    axes: list[Axes] = [[None] * (0 if v is None else len(v.shape)) for v in node.inputs]
+    return Positions([[Along(0), *axes[0][1:]], *axes[1:]])
 
 
 def of_rows(fill: float | None = None, *, clears: bool = False) -> Rule:

@@ -29,6 +29,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype
 from tflgpu.ops.items import each_row
+from tflgpu.ops.positions import of_items
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 
 _F32 = np.float32
@@ -281,11 +282,12 @@ OPS = (
         "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear,
         _samples, generate=draws.resize, accuracy=Accuracy.ACCUMULATE,
         file=FileForm(max_version=4, result_type=0), movement=Movement(copies=_copies),
-        quantized=Quantized(one_scale=True, results=_as_stored), batch=each_row(0)
+        quantized=Quantized(one_scale=True, results=_as_stored), batch=each_row(0),
+        positions=of_items
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,
         _nearest_samples, accuracy=Accuracy.EXACT, file=FileForm(max_version=4, result_type=0),
-        movement=Movement(keeps_values=True, copies=_copies), batch=each_row(0)
+        movement=Movement(keeps_values=True, copies=_copies), batch=each_row(0), positions=of_items
     ),
 )  # fmt: skip

@@ -32,6 +32,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row, rows_of
+from tflgpu.ops.positions import of_items
 
 
 @attrs.frozen
@@ -247,12 +248,12 @@ OPS = (
     OpDef(
         "DEPTH_TO_SPACE", _parse_block, _infer_depth_to_space, _reference_depth_to_space,
         _depth_to_space_samples, accuracy=Accuracy.EXACT, file=FileForm(max_version=2),
-        movement=Movement(keeps_values=True), batch=each_row(0)
+        movement=Movement(keeps_values=True), batch=each_row(0), positions=of_items
     ),
     OpDef(
         "SPACE_TO_DEPTH", _parse_block, _infer_space_to_depth, _reference_space_to_depth,
         _space_to_depth_samples, accuracy=Accuracy.EXACT, file=FileForm(max_version=2),
-        movement=Movement(keeps_values=True), batch=each_row(0)
+        movement=Movement(keeps_values=True), batch=each_row(0), positions=of_items
     ),
     OpDef(
         "BATCH_TO_SPACE_ND", no_attrs, _infer_batch_to_space, _reference_batch_to_space,

@@ -43,6 +43,7 @@ from tflgpu.ops.base import (
 from tflgpu.ops.digit_sums import of_filter
 from tflgpu.ops.facets import Batched, Filter, Items, Work
 from tflgpu.ops.items import each_row, first_size, rows_of
+from tflgpu.ops.positions import of_items
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
 
@@ -370,6 +371,6 @@ OPS = (
         CUSTOM, _parse_custom, _infer_custom, _reference_custom, _custom_samples,
         accuracy=Accuracy.ACCUMULATE, is_custom=True,
         arithmetic=Arithmetic(activation_field="activation", filter=ROLES[CUSTOM]),
-        device=OnDevice(work=_work), batch=each_row(0)
+        device=OnDevice(work=_work), batch=each_row(0), positions=of_items
     ),
 )  # fmt: skip

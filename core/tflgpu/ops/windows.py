@@ -15,6 +15,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape
 from tflgpu.ops.base import Activation, Padding
 from tflgpu.ops.facets import Pads
+from tflgpu.ops.positions import Along, Positions, of_items
 
 # Positions are computed in signed 32-bit numbers on devices, as in TFLite.
 _MAX_REACH = 2**31 - 1
@@ -186,6 +187,19 @@ def conv_zeros(node: Node) -> Pads:
     below = (window.out_h - 1) * window.stride_h + span_h - height - window.pad_top
     right = (window.out_w - 1) * window.stride_w + span_w - width - window.pad_left
     return Pads(window.pad_top, max(below, 0), window.pad_left, max(right, 0))
+
+
+def window_positions(node: Node, cut: Node) -> Positions:
+    """Along an image's sides, of a convolution whose result is as large: positions behind the size
+    have to be the zeros that are read there."""
+    found = of_items(node, cut)
+    (images, *axes), *others = found.operands
+    pads, less = conv_zeros(node), conv_zeros(cut)
+    if node.attrs.stride_h == 1 and pads.top == less.top:
+        axes[0] = Along(1, 0)
+    if node.attrs.stride_w == 1 and pads.left == less.left:
+        axes[1] = Along(2, 0)
+    return Positions([[images, *axes], *others])
 
 
 def pad_image(image: Array, window: Window, fill: float = 0.0) -> Array:

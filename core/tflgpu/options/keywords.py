@@ -127,6 +127,7 @@ class OptionKeywords(TypedDict, total=False):
     on_error: OnError | OnErrorWord | None
     run_timeout: float | None
     wait_type: WaitType | WaitWord | Literal[0, 1]
+    keep_warm: float | None
     invoke_loop_times: int
     guard_bands: Truth
 

@@ -240,6 +240,13 @@ class OptionList:
         "hears of the end sooner.",
         origin="Metal",
     )
+    keep_warm: float | None = option(
+        OrNone(Seconds()),
+        None,
+        "Seconds after the last run for which small runs keep the device's clocks up, ten in a "
+        "second, so that the first runs after a pause are not slow; none makes no such runs "
+        "(docs/benchmark.md).",
+    )
     invoke_loop_times: int = option(
         WholeNumber(),
         1,

@@ -15,6 +15,7 @@ from some sizes about others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from itertools import zip_longest
@@ -32,6 +33,7 @@ from tflgpu.ops.base import NoAttrs, OpDef, Operand
 from tflgpu.ops.binary import BinaryAttrs
 from tflgpu.ops.positions import Along, Positions, broadcast
 from tflgpu.ops.unknown import unknown_reason
+from tflgpu.passes.attention_operands import scaling
 from tflgpu.values import frozen
 
 
@@ -110,6 +112,7 @@ class _BucketGraph:
         self._masks: dict[int, Value] = {}
         self._ratios: dict[int, Value] = {}
         self._filled: dict[tuple[int, int, float], Value] = {}
+        self._made: dict[int, tuple[Node, Positions]] = {}
 
     def begin(self) -> str | None:
         """The inputs."""
@@ -141,7 +144,8 @@ class _BucketGraph:
             if refused:
                 return refused
             if value.id in self.parameters:
-                if i in definition.must_know(node.attrs, operands):
+                axes = found.operands[i] if i < len(found.operands) else (None,)
+                if None in axes or i in definition.must_know(node.attrs, operands):
                     return f"{_named(value)} is another constant at another size"
                 node.inputs[i] = self.parameters[value.id]
         for value, other in zip(node.outputs, cut.outputs, strict=True):
@@ -179,9 +183,11 @@ class _BucketGraph:
             return f"{node.op} does not say what it does along axes that change in size"
         found = broadcast(node, cut)
         checked = [
-            [a and Along(a.axis, 1) for a in axes] if i in definition.device.checked else axes
+            [a and Along(a.axis, 1) for a in axes]
+            if i in definition.device.checked and node.input(i).dtype.is_int
+            else axes
             for i, axes in enumerate(found.operands)
-        ]  # divisors, of which 0 is refused
+        ]  # whole divisors, of which 0 is refused
         return Positions(checked)
 
     def _relate(self, value: Value, cut: Value) -> str | None:
@@ -213,7 +219,7 @@ class _BucketGraph:
             assert whole is not None
             assert real is not None
             padded = np.zeros_like(whole)
-            padded[_corner(cut.shape)] = real
+            padded[corner(cut.shape)] = real
             made = self._input(value.shape, value.dtype, padded, whole)
             self.parameters[value.id] = made
             self._axes[made.id] = self._zero[made.id] = self._axes[value.id]
@@ -240,7 +246,7 @@ class _BucketGraph:
             return changing
         sources = {along.axis for axes in found.operands for along in axes if along is not None}
         targets = {along.axis for _, _, along in changing} - {None}
-        moves = self.ops[node.op].movement.moves is not None
+        moves = self._moves(node)
         averaged = sum(i == 0 and axis in found.averaged for i, axis, _ in changing)
         zero: set[int] = set()
         for i, axis, along in changing:
@@ -252,9 +258,10 @@ class _BucketGraph:
                 continue
             if value.quant is not None:
                 return f"{_named(value)} is quantized, and some positions of it do not count"
-            node.inputs[i] = self._fill(value, axis, along.fill, node)
+            node.inputs[i] = self._fill(value, axis, along.fill)
         self.nodes.append(node)
         for value in node.outputs:
+            self._made[value.id] = node, found
             axes = self._axes[value.id]
             if not targets <= axes or not (found.repeats or axes <= sources):
                 return f"{_named(value)} does not change in size as its operands do"
@@ -266,22 +273,86 @@ class _BucketGraph:
         if result.dtype is not DType.F32 or result.quant is not None:
             return f"{_named(result)} is an average of {result.dtype.value}"
         node.outputs = [self._like(result)]
-        self._add("MUL", BinaryAttrs(), [node.outputs[0], self._ratio(averaged)], result, node)
+        factors: list[Value | None] = [node.outputs[0], self._ratio(averaged)]
+        self.nodes.append(Node("MUL", BinaryAttrs(), factors, [result], origins=node.origins))
+        self._made[result.id] = self.nodes[-1], Positions(())
         return None
 
-    def _fill(self, value: Value, axis: int, fill: float, node: Node) -> Value:
+    def _fill(self, value: Value, axis: int, fill: float) -> Value:
+        """A value with a number beyond the size of an axis. What only moves elements gets them
+        filled, and masked scores by their mask, so that attention is found as in a plan for one
+        size."""
         key = value.id, axis, fill
-        if key not in self._filled:
+        found = self._filled.get(key)
+        if found is None:
             self.recipe.append(key)
-            number = np.array(fill, value.dtype.numpy)
-            number.setflags(write=False)
-            scalar = self.graph.add_value((), value.dtype, name="fill", data=number)
-            made = self._filled[key] = self._like(value)
-            mask = self._mask(len(value.shape) - 1 - axis)
-            self._add("SELECT_V2", NoAttrs(), [mask, value, scalar], made, node)
-            self._axes[made.id] = self._axes[value.id]
-            self._zero[made.id] = self._zero[value.id] | ({axis} if fill == 0 else set())
-        return self._filled[key]
+            found = self._filled_before(value, axis, fill) or self._selected(value, axis, fill)
+            self._filled[key] = found
+            self._axes[found.id] = self._axes[value.id]
+            self._zero[found.id] = self._zero[value.id] | ({axis} if fill == 0 else set())
+        return found
+
+    def _filled_before(self, value: Value, axis: int, fill: float) -> Value | None:
+        """A value itself, where what it is made of could be filled."""
+        node, found = self._made.get(value.id, (None, None))
+        if node is None or found is None:
+            return None
+        if fill == 0 and self._moves(node):
+            source = self._source(node, found, 0, axis)
+            if source is not None:
+                node.inputs[0] = self._fill(node.input(0), source, fill)
+                return value
+        if fill == -math.inf and node.op == "ADD" and node.attrs == BinaryAttrs():
+            for i in (0, 1):
+                source = self._source(node, found, 1 - i, axis)
+                if source is not None and self._is_cleared(node, found, i, axis):
+                    node.inputs[1 - i] = self._fill(node.input(1 - i), source, fill)
+                    return value
+        return None
+
+    def _is_cleared(self, node: Node, found: Positions, i: int, axis: int) -> bool:
+        """Whether scores could be made 0 beyond the size: of queries that are no numbers, they are
+        none in the whole row."""
+        value, source = node.input(i), self._source(node, found, i, axis)
+        if source is None or value.quant is not None or value.id not in self._made:
+            return False
+        node, found = self._made[value.id]
+        if found.is_product:
+            for k in (0, 1):
+                keys = self._source(node, found, k, source)
+                if keys is not None and keys not in self._zero[node.input(k).id]:
+                    node.inputs[k] = self._fill(node.input(k), keys, 0)
+                if keys is not None:
+                    return True
+        if self._moves(node):
+            return self._is_cleared(node, found, 0, source)
+        scaled = scaling(node)
+        if scaled is None:
+            return False
+        return self._is_cleared(node, found, node.inputs.index(scaled[0]), source)
+
+    def _source(self, node: Node, found: Positions, i: int, axis: int) -> int | None:
+        """The axis of an operand that changes in size and becomes that of the result."""
+        value = node.optional_input(i)
+        changing = () if value is None else self._axes.get(value.id, ())
+        axes = found.operands[i] if i < len(found.operands) else ()
+        return next((a for a in changing if axes[a] == Along(axis)), None)
+
+    def _moves(self, node: Node) -> bool:
+        return self.ops[node.op].movement.moves is not None
+
+    def _selected(self, value: Value, axis: int, fill: float) -> Value:
+        number = np.array(fill, value.dtype.numpy)
+        number.setflags(write=False)
+        scalar = self.graph.add_value((), value.dtype, name="fill", data=number)
+        made, mask = self._like(value), self._mask(len(value.shape) - 1 - axis)
+        maker = self._made.get(value.id, (None,))[0]
+        at = 0 if maker is None else self.nodes.index(maker) + 1
+        origins = () if maker is None else maker.origins
+        node = Node("SELECT_V2", NoAttrs(), [mask, value, scalar], [made], origins=origins)
+        self.nodes.insert(at, node)
+        self._made[made.id] = node, Positions(())
+        return made
 
     def _mask(self, behind: int) -> Value:
         """Whether positions count, of an axis with so many axes behind it."""
@@ -308,31 +379,28 @@ class _BucketGraph:
     def _like(self, value: Value) -> Value:
         return self.graph.add_value(value.shape, value.dtype, name=value.name)
 
-    def _add(
-        self, op: str, attributes: object, inputs: list[Value | None], out: Value, node: Node
-    ) -> None:
-        self.nodes.append(Node(op, attributes, inputs, [out], origins=node.origins))
-
 
 def _begins_with(value: Value, cut: Value) -> bool:
     """Whether a constant has the contents of another, as far as that goes."""
-    whole, part = value.contents, cut.contents
-    if isinstance(whole, StoredReals) or isinstance(part, StoredReals):
-        if whole is part:
-            return True
-        whole, part = value.data, cut.data
-    assert whole is not None
-    assert part is not None
-    corner = whole[_corner(part.shape)]
-    if whole is part or (
-        corner.__array_interface__["data"] == part.__array_interface__["data"]
-        and (corner.shape, corner.strides) == (part.shape, part.strides)
+    stored, other = value.contents, cut.contents
+    if (
+        isinstance(stored, StoredReals)
+        and isinstance(other, StoredReals)
+        and _place(stored.numbers) == _place(other.numbers)
     ):
-        return True
-    return corner.tobytes() == part.tobytes()
+        return True  # of one tensor of the file; its scale is too
+    # Arrays also where there are no axes, and kept while their addresses are compared.
+    whole, part = np.asarray(value.data), np.asarray(cut.data)
+    first = np.asarray(whole[corner(part.shape)])
+    return _place(first) == _place(part) or first.tobytes() == part.tobytes()
 
 
-def _corner(shape: Shape) -> tuple[slice, ...]:
+def _place(array: Array) -> tuple[int, tuple[int, ...], Shape]:
+    return array.ctypes.data, array.strides, array.shape
+
+
+def corner(shape: Shape) -> tuple[slice, ...]:
+    """The index of the beginnings of all axes."""
     return tuple(slice(0, size) for size in shape)
 
 

@@ -37,6 +37,7 @@ from tflgpu.saved.kept_choices import KeptChoices
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
+    from tflgpu.runtime.keep_warm import KeepWarm
 
 _LOG = logging.getLogger("tflgpu")
 #: A logger of its own, so that a program which prints the choice can turn these reasons off.
@@ -90,9 +91,14 @@ class OpenedDevice(Holder):
         self._replaced: list[tuple[Device | NodeDevice, weakref.WeakSet[Session]]] = []
         self._renewal = threading.Lock()
         self._times: TimeModel | None = None  # measured when it is first needed
+        self._warm: KeepWarm | None = None
         self.device: Device | NodeDevice | None = None
         self.belongs_to_process()
         self._open()
+        if options.keep_warm is not None and isinstance(self.device, Device):
+            from tflgpu.runtime.keep_warm import KeepWarm  # few options ask for it
+
+            self._warm = KeepWarm(self._use, options.keep_warm)
         if not only_gpus and not self.choice.explicit:
             self._say_without_gpu()
 
@@ -256,6 +262,10 @@ class OpenedDevice(Holder):
 
     # Inside
 
+    def _use(self) -> tuple[Device | NodeDevice | None, int]:
+        """The device, and the runs of the sessions on it."""
+        return self.device, sum(session.traffic.runs for session in tuple(self._sessions))
+
     def _say_without_gpu(self) -> None:
         if self.device is None:
             for reason in self.choice.reasons:
@@ -269,6 +279,8 @@ class OpenedDevice(Holder):
         self.cpu.close()
         if self.inherited:
             return
+        if self._warm is not None:
+            self._warm.close()
         while self._replaced:
             attempt(self._replaced[-1][0].close)
             self._replaced.pop()

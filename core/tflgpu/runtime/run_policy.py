@@ -1,10 +1,12 @@
-"""How options have recordings run where a plain run does not do: spun for, repeated, timed."""
+"""How options have recordings run where a plain run does not do: waited for without sleep,
+repeated, timed."""
 
 from __future__ import annotations
 
-import math
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
+from tflgpu.backend_kit.waiting import manner
 from tflgpu.checks.overdue import give_up
 from tflgpu.contract.device import Recording
 from tflgpu.contract.pending import Pending
@@ -13,8 +15,8 @@ from tflgpu.options import WaitType
 from tflgpu.values import frozen
 
 
-class Spinning:
-    """A run that is waited for by asking again and again."""
+class Awake:
+    """A run that is waited for without sleep."""
 
     def __init__(self, pending: Pending) -> None:
         self._pending = pending
@@ -25,12 +27,18 @@ class Spinning:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end, at most ``timeout`` seconds; False where the run is not over then."""
-        done = self._pending.done
-        end = math.inf if timeout is None else time.perf_counter() + timeout
-        while not done():
-            if time.perf_counter() >= end:
-                return False
-        return self._pending.wait()
+        with _awake():
+            return self._pending.wait(timeout)
+
+
+@contextmanager
+def _awake() -> Iterator[None]:
+    """This thread asks its device again and again, and never sleeps."""
+    manner.awake = True
+    try:
+        yield
+    finally:
+        manner.awake = False
 
 
 @frozen
@@ -55,13 +63,12 @@ class RunPolicy:
             RunTimeoutError: it takes longer than it may. The recording is given up then.
             StateError, DeviceError: as `Recording.run`.
         """
-        for _ in range(self.loops):
-            if self.timeout is not None:
-                self.finish(recording, recording.submit())
-            elif self.wait is WaitType.ACTIVE:
-                Spinning(recording.submit()).wait()
-            else:
-                recording.run()
+        with _awake() if self.wait is WaitType.ACTIVE else nullcontext():
+            for _ in range(self.loops):
+                if self.timeout is not None:
+                    self.finish(recording, recording.submit())
+                else:
+                    recording.run()
 
     @property
     def submits(self) -> bool:
@@ -72,7 +79,7 @@ class RunPolicy:
     def submit(self, recording: Recording) -> Pending:
         """Submit a run, to be waited for later."""
         pending = recording.submit()
-        return Spinning(pending) if self.wait is WaitType.ACTIVE else pending
+        return Awake(pending) if self.wait is WaitType.ACTIVE else pending
 
     def finish(self, recording: Recording, pending: Pending) -> None:
         """Wait for a run that was submitted, as long as it may take.
@@ -84,12 +91,7 @@ class RunPolicy:
         if self.timeout is None:
             pending.wait()
             return
-        if self.wait is WaitType.ACTIVE:
-            end = time.perf_counter() + self.timeout
-            while not pending.done() and time.perf_counter() < end:
-                pass
-        left = 0.0 if self.wait is WaitType.ACTIVE else self.timeout
-        if not pending.wait(left):
+        if not pending.wait(self.timeout):
             give_up(recording, pending)
             raise RunTimeoutError(
                 f"a run was not over after {self.timeout:g} seconds (run_timeout); the device may "

@@ -54,8 +54,9 @@ class Matrices(Memory):
 
     def _matrix_load(self, stmt: MatrixLoad, index: Id) -> None:
         kind = self._type(stmt.target.role)
-        pointer, rows = self.shared_element(stmt.array, index), self._rows(stmt.stride)
-        access = self.shared_access
+        pointer, access = self.shared_element(stmt.array, index), self.shared_access
+        layout = MatrixLayout.ColumnMajorKHR if stmt.transposed else MatrixLayout.RowMajorKHR
+        rows = self._rows(stmt.stride, layout)
         loaded = self.emit_raw(Op.CooperativeMatrixLoadKHR, kind, pointer, *rows, *access)
         self._tiles[stmt.target.ident] = loaded
         self.name(loaded, stmt.target.ident)
@@ -96,6 +97,6 @@ class Matrices(Memory):
     def _set(self, matrix: Matrix, value: Id) -> None:
         self.do(Op.Store, self._tiles[matrix.ident], value)
 
-    def _rows(self, stride: int) -> tuple[Id, Id]:
+    def _rows(self, stride: int, layout: MatrixLayout = MatrixLayout.RowMajorKHR) -> tuple[Id, Id]:
         """The layout and the stride, which counts what the pointer points to."""
-        return self.u32(MatrixLayout.RowMajorKHR), self.u32(stride)
+        return self.u32(layout), self.u32(stride)
