@@ -62,7 +62,7 @@ class OpenCLDialect(Features):
 
 class _OpenCLPrinter(CPrinter):
     function_names: ClassVar[Mapping[str, str]] = {"round": "rint", "abs": "fabs"}
-    unroll_hint = "#pragma unroll"
+    unroll_hint, loop_hint = "#pragma unroll", "#pragma unroll 1"
 
     def __init__(self, kernel: tree.Kernel, dialect: OpenCLDialect) -> None:
         super().__init__(kernel, dialect)

@@ -103,6 +103,39 @@ class FewRowsModel:
 
 
 @attrs.frozen
+class PairModel:
+    """A machine model of a depthwise convolution with the 1x1 convolution behind it
+    (`tflgpu.kernels.pair_tiles`), in clocks.
+
+    Attributes:
+        window_clocks, weight_clocks: A processor's work for a vector of the depthwise convolution,
+            and for one of the other's weights.
+        stage_latency, run_latency, weight_latency, multiply_latency: What a stage takes that
+            nothing hides: in any case, for each run of pixels and for each vector of weights of an
+            invocation, for each product of tiles.
+        store_latency, team_latency: The same of storing a vector of the result, and of adding what
+            a team has.
+        resident_bytes, resident_threads: Shared memory and invocations that a processor has at a
+            time.
+        wave_clocks: Starting and ending a wave of workgroups.
+        boundary_clocks: The least that a dispatch takes that waits for another one.
+    """
+
+    window_clocks: float
+    weight_clocks: float
+    stage_latency: float
+    run_latency: float
+    weight_latency: float
+    multiply_latency: float
+    store_latency: float
+    team_latency: float
+    resident_bytes: int
+    resident_threads: int
+    wave_clocks: float
+    boundary_clocks: float
+
+
+@attrs.frozen
 class ReductionModel:
     """How reductions are cut (`tflgpu.kernels.domain`), whose items have a number of steps each.
 
@@ -165,6 +198,8 @@ class Tuning:
         reduction: Cuts reductions.
         blocked: Chooses the tiles of blocked products.
         matrix: The same on matrix tiles.
+        pairs: Chooses whether a depthwise convolution and the 1x1 convolution behind it are one
+            kernel on matrix tiles, and its tiles; None where that is not known to be faster.
     """
 
     few_rows: int
@@ -185,6 +220,7 @@ class Tuning:
     reduction: ReductionModel
     blocked: BlockedModel
     matrix: MatrixModel
+    pairs: PairModel | None
 
 
 #: `blocked` was fitted to kernel times of 86 convolution shapes of nine vision models through
@@ -192,8 +228,10 @@ class Tuning:
 #: 29 %. `matrix` was fitted to 937 kernel times of 35 products and convolutions (Vulkan in F16 and
 #: F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets, EDSR), so that its choices are
 #: fast rather than its times right: on average the choice is 4 % slower than the best of all that
-#: were timed, at most 24 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest
-#: for models of 30 to 74.
+#: were timed, at most 24 %. `pairs` was fitted to 117 kernel times of the pairs of MobileNet v1 and
+#: v2 (Vulkan in F16 and F32_F16); there its choice is on average 1 % slower than the best, at most
+#: 5 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest for models of 30 to
+#: 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
@@ -255,10 +293,24 @@ H200 = Tuning(
         sum_clocks=10600.0,
         summed_clocks=0.00234,
     ),
+    pairs=PairModel(
+        window_clocks=1.03,
+        weight_clocks=0.19,
+        stage_latency=662.0,
+        run_latency=332.0,
+        weight_latency=29.6,
+        multiply_latency=63.3,
+        store_latency=58.8,
+        team_latency=83.5,
+        resident_bytes=230000,
+        resident_threads=1728,
+        wave_clocks=2950.0,
+        boundary_clocks=4200.0,
+    ),
 )
 
 #: How fast matrix tiles are elsewhere is not known.
-UNMEASURED = attrs.evolve(H200, splits_products=False)
+UNMEASURED = attrs.evolve(H200, splits_products=False, pairs=None)
 
 #: By `DeviceCaps.vendor`.
 TABLE: Mapping[str, Tuning] = {"nvidia": H200}

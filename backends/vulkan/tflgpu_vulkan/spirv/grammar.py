@@ -118,9 +118,8 @@ MemoryModel = enum.IntEnum("MemoryModel", {"GLSL450": 1, "Vulkan": 3})
 ExecutionModel = enum.IntEnum("ExecutionModel", {"GLCompute": 5})
 #: How a conversion rounds.
 RoundingMode = enum.IntEnum("RoundingMode", {"RTE": 0})
-#: Hints about functions, branches, products of matrices and (the only ones that may be unrolled)
-#: loops.
-Control = enum.IntFlag("Control", {"NoHint": 0, "Unroll": 1})
+#: Hints about functions, branches, products of matrices and (the only ones with others) loops.
+Control = enum.IntFlag("Control", {"NoHint": 0, "Unroll": 1, "DontUnroll": 2})
 #: What an access to memory promises or asks.
 MemoryAccess = enum.IntFlag("MemoryAccess", {"NonPrivatePointer": 0x20})
 #: What a cooperative matrix is in a product.
