@@ -24,7 +24,8 @@ from tflgpu.language.budget import MAX_CHAIN, cost
 from tflgpu.language.expressions import Load
 from tflgpu.language.walk import expressions
 from tflgpu.lowering.inlined import Inlined
-from tflgpu.lowering.lowering import Dispatch
+from tflgpu.lowering.lowering import Dispatch, InlinedTensor
+from tflgpu.lowering.row_change import InlinedRows
 from tflgpu.lowering.rule import Site
 
 #: Most additions of vectors that a launch less may cost: the smaller GPUs make as many in the time
@@ -203,10 +204,19 @@ class JoinReads:
         del self._groups[id(group)]
 
 
-def inlined_in(group: Group, members: Callable[[Value], Sequence[Value]]) -> dict[int, Inlined]:
+def inlined_in(
+    group: Group, members: Callable[[Value], Sequence[Value]]
+) -> dict[int, InlinedTensor]:
     """By the ids of the values that are computed where they are read: what computes them."""
-    found: dict[int, Inlined] = {}
+    found: dict[int, InlinedTensor] = {}
     for each in group.all_inlined:
+        change = None if each.rule.pointwise else each.rule.row_change(each.head)
+        if change is not None:
+            source = each.head.input(0)
+            before = found.get(source.id)
+            rows = before if isinstance(before, InlinedRows) else InlinedRows(source)
+            found.update((value.id, rows.then(change)) for value in members(each.result))
+            continue
         for output, result in enumerate(each.results):
             made = Inlined(each.head, each.rule.build, each.fused if not output else (), output)
             found.update((value.id, made) for value in members(result))
