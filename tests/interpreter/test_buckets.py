@@ -399,3 +399,14 @@ def test_a_run_that_fails_is_followed_as_with_other_plans(
             same(at(mine, inputs), at(theirs, inputs))
             assert (on_error == "cpu") != ("runs by the plan for" in "".join(mine.report.choice))
         mine.close()
+
+
+def test_a_model_is_called_with_any_size(compiled: list[Any]) -> None:
+    """As a function of arrays, which resizes by itself from the shapes of the file."""
+    options: Any = {**KERNELS, "shape_buckets": (8, 32), "enable_serialization": False}
+    theirs = opened(encoder(), None)
+    with tflgpu.Model(encoder(), **options) as model:
+        for size in (5, 20, 6, 30):
+            inputs = text(size)
+            same(model(*inputs), at(theirs, inputs))
+    assert [g.inputs[0].shape[1] for g in compiled] == [1, 8, 32]
