@@ -129,6 +129,7 @@ class PairSize:
         slices: Channel slices of the result.
         depth: Length of the sums, in slices.
         inputs, weights: Parts (f16 values) of an input and of a weight, 1 or 2.
+        taps: Of the depthwise convolution's window.
     """
 
     positions: int
@@ -136,6 +137,7 @@ class PairSize:
     depth: int
     inputs: int
     weights: int
+    taps: int = 9
 
 
 def choose_pair_tile(size: PairSize, caps: DeviceCaps) -> PairTile | None:
@@ -151,7 +153,12 @@ def choose_pair_tile(size: PairSize, caps: DeviceCaps) -> PairTile | None:
     ]
     if model is None or not fitting:
         return None
-    units = caps.compute_units
+    units, share = caps.compute_units, size.taps / 9
+    model = attrs.evolve(
+        model,
+        window_clocks=model.window_clocks * share,
+        run_latency=model.run_latency * share,
+    )
     tile = min(fitting, key=lambda each: _clocks(model, each, size, units))
     # What the depthwise convolution adds to the product, and what it would take by itself.
     free = attrs.evolve(model, window_clocks=0.0, run_latency=0.0)
