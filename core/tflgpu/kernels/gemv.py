@@ -26,6 +26,7 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, KernelBuffer
 from tflgpu.language.types import F32x4, Scalar, type_of
 from tflgpu.language.variables import Variable
+from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.row_change import RowSource, rows_of
 from tflgpu.lowering.rule import Site
@@ -37,6 +38,25 @@ from tflgpu.lowering.weights import Weights
 _MOST_VECTORS = 16
 #: So many products of two bytes, and of a byte and 255 steps, stay below 2^31.
 _MOST_WHOLE = 1 << 16
+
+
+@attrs.frozen
+class RowCut:
+    """Output slices of a workgroup, invocations of each, and units that one loads before it needs
+    the first."""
+
+    columns: int
+    lanes: int
+    unroll: int
+
+    def others(self, units: int) -> list[RowCut]:
+        """This one, and then others that have as many invocations."""
+        sides = [(self.columns, self.lanes)]
+        sides += [(self.columns * n, self.lanes // n) for n in (2, 4) if self.lanes >= n]
+        if self.columns > 1 and self.lanes * 2 <= units:
+            sides.append((self.columns // 2, self.lanes * 2))
+        unrolls = dict.fromkeys((self.unroll, self.unroll * 2, max(1, self.unroll // 2)))
+        return [RowCut(columns, lanes, n) for columns, lanes in sides for n in unrolls]
 
 
 @attrs.frozen
@@ -54,8 +74,10 @@ class RowPlan:
     unroll: int
 
     @classmethod
-    def of(cls, caps: DeviceCaps, form: RowForm, *, whole: bool) -> RowPlan:
-        """The division for a device."""
+    def of(
+        cls, caps: DeviceCaps, form: RowForm, *, whole: bool, choose: Choose = predicted
+    ) -> RowPlan:
+        """The division for a device; ``choose`` knows what was measured."""
         model = tuning_of(caps).few
         most = min(model.workgroup, caps.max_workgroup, caps.max_workgroup_size[0])
         lanes = 1
@@ -65,11 +87,13 @@ class RowPlan:
         while columns * 2 <= min(model.columns, most // lanes) and columns < form.slices:
             columns *= 2
         unroll = max(1, model.nbytes // (64 if form.bits else 32))  # of four outputs
-        teams = Teams.of(caps, columns, lanes, lanes_first=True)
+        cuts = RowCut(columns, lanes, unroll).others(form.units)
+        cut = choose("few_rows", (form.slices, form.units, int(whole)), cuts, cuts.index)
+        teams = Teams.of(caps, cut.columns, cut.lanes, lanes_first=True)
         whole_group = Teams.of(caps, 1, columns * lanes, lanes_first=True)
-        if whole_group.near > lanes:
+        if whole_group.near > cut.lanes:
             whole_group = attrs.evolve(whole_group, near=1)
-        return cls(teams, RowShape(whole_group, form.units, form.unit, whole), unroll)
+        return cls(teams, RowShape(whole_group, form.units, form.unit, whole), cut.unroll)
 
 
 def takes_rows(node: Node, site: Site) -> int:
@@ -90,7 +114,7 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     form = RowForm.of(stored, problem.depth, problem.slices)
     rows = rows_of(low)
     whole = form.bits == 8 and rows.change.rounding is not None and problem.depth * 4 <= _MOST_WHOLE
-    plan = RowPlan.of(low.caps, form, whole=whole)
+    plan = RowPlan.of(low.caps, form, whole=whole, choose=low.choose)
     k = low.kernel(name, plan.teams.workgroup)
     source, weights = rows.bind(low, k), form.bind(low, k, stored)
     product, bias = bind_bias(low, k, problem, stored)
