@@ -55,7 +55,7 @@ def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
     _, height, width, outs = first.input(1).shape
     if outs != first.input(0).shape[3] or height * width > _MOST_TAPS:
         return None
-    size = _size(node, site.precision, site.caps)
+    size = _size(first, node, site.precision, site.caps)
     tile = choose_pair_tile(size, site.caps)
     if tile is None:
         return None
@@ -71,7 +71,7 @@ def _is_pointwise(node: Node) -> bool:
     return (height, width) == (1, 1) and image[:3] == made[:3] and image[3] == inner
 
 
-def _size(node: Node, precision: Precision, caps: DeviceCaps) -> PairSize:
+def _size(first: Node, node: Node, precision: Precision, caps: DeviceCaps) -> PairSize:
     batch, height, width, outs = node.outputs[0].shape
     storage = storage_of(node.input(0), precision, caps)
     is_half = precision is Precision.F16 or storage is Scalar.F16
@@ -81,6 +81,7 @@ def _size(node: Node, precision: Precision, caps: DeviceCaps) -> PairSize:
         -(-int(node.input(0).shape[3]) // 4),
         1 if is_half else 2,
         parts_of_weights(Weights(node.contents(1)), precision, caps),
+        first.input(1).shape[1] * first.input(1).shape[2],
     )
 
 
@@ -120,7 +121,7 @@ def build_pair(low: Lowering) -> None:
     window = conv_window(first)
     _, height, width, channels = first.input(0).shape
     before = _Depthwise(window, height, width, -(-channels // 4), first.attrs.activation)
-    size = _size(node, low.precision, low.caps)
+    size = _size(first, node, low.precision, low.caps)
     tile = choose_pair_tile(size, low.caps, low.choose)
     assert tile is not None  # as when they were matched
 
