@@ -83,7 +83,7 @@ class Family:
         def accepts(node: Node, site: Site) -> str | None:
             return self.accepts(node, site) or more(node, site)
 
-        return KernelRule(self.op, name, build_all, accepts, rank=rank)
+        return KernelRule(self.op, name, build_all, accepts, rank=rank, reads_often=True)
 
     def rules(self) -> tuple[KernelRule, ...]:
         """All of them, best first."""

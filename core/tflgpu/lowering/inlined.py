@@ -9,19 +9,22 @@ reader's, whose place is where the reader reads, and whose result is a value.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 
+from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language import make
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Const, Expr, Name, Operand
-from tflgpu.language.types import I32, Size3
+from tflgpu.language.tree import Const, Expr, KernelBuffer, Name, Operand
+from tflgpu.language.types import I32, Scalar, Size3
 from tflgpu.lowering.layout import Layout, LayoutKind, Shape
 from tflgpu.lowering.lowering import FusedNode, Lowering
 from tflgpu.lowering.view import ReadView, WriteView
+from tflgpu.lowering.weights import Weights
 
 _LANES = 4
 
@@ -222,6 +225,7 @@ class _InLoad(Lowering):
         self._k, self._output = k, inlined.output
         # What loads of one kernel read, they read from one buffer.
         self.bindings, self.views = reader.bindings, reader.views
+        self.constants, self._names = reader.constants, Counter[str]()
 
     def kernel(self, name: str, workgroup: Size3) -> Builder:
         return self._k
@@ -234,6 +238,22 @@ class _InLoad(Lowering):
         if key not in self.views:
             self.views[key] = super().read_value(k, value, f"in_{name}")
         return self.views[key]
+
+    def weights(
+        self,
+        k: Builder,
+        data: Array | Weights,
+        name: str = "weights",
+        *,
+        width: int = 4,
+        scalar: Scalar | None = None,
+    ) -> KernelBuffer:
+        key = id(k), id(self.node), name, self._names[name]
+        self._names[name] += 1
+        if key not in self.constants:
+            made = super().weights(k, data, f"in_{name}", width=width, scalar=scalar)
+            self.constants[key] = made
+        return self.constants[key]
 
     def write(self, k: Builder, index: int = 0) -> WriteView:
         made = self.node.outputs[index]

@@ -143,6 +143,8 @@ class Lowering:
         self.inlined = inlined
         #: By the id of the builder and that of the value: what such loads read.
         self.views: dict[tuple[int, int], ReadView] = {}
+        #: Likewise by the id of the node, the name and how many before have it: constants.
+        self.constants: dict[tuple[int, int, str, int], KernelBuffer] = {}
         #: By the id of its builder: a kernel whose body is written, and the builder's size then.
         self._written: dict[int, tuple[Kernel, int]] = {}
         self._temps = 0

@@ -109,10 +109,10 @@ class PairModel:
 
     Attributes:
         window_clocks, weight_clocks: A processor's work for a vector of the depthwise convolution,
-            and for one of the other's weights.
+            by a window of 3x3, and for one of the other's weights.
         stage_latency, run_latency, weight_latency, multiply_latency: What a stage takes that
-            nothing hides: in any case, for each run of pixels and for each vector of weights of an
-            invocation, for each product of tiles.
+            nothing hides: in any case, for each run of pixels (by such a window) and for each
+            vector of weights of an invocation, for each product of tiles.
         store_latency, team_latency: The same of storing a vector of the result, and of adding what
             a team has.
         resident_bytes, resident_threads: Shared memory and invocations that a processor has at a
@@ -305,7 +305,7 @@ H200 = Tuning(
         resident_bytes=230000,
         resident_threads=1728,
         wave_clocks=2950.0,
-        boundary_clocks=4200.0,
+        boundary_clocks=2900.0,
     ),
 )
 

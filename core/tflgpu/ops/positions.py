@@ -1,9 +1,10 @@
 """`OpDef.positions`: which positions along an axis an op's results are made of.
 
 A plan for sequences of 32 tokens computes one of 17 where the 15 positions behind it do not count.
-They hold anything. An op says of each axis of its operands what it does along it: each position of
-the result is made of the same one of the operand, so that what is behind stays behind; or several
-are put together, and then those behind have to hold a number that changes nothing.
+They hold anything. An op says of each axis of its operands what it does along it: positions of the
+result that count are made of such as count, so that what is behind stays behind; or all are put
+together, and then those behind have to hold a number that changes nothing. A result may be longer
+or shorter by some positions, the same number at every size.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Along:
     """What an op does along an axis of an operand.
 
     Attributes:
-        axis: The result's axis whose position i is made of position i of this one, and of no
-            later one unless there is a ``fill``. None where no axis of the result stands for it:
+        axis: The result's axis whose positions that count are made of those that count here, and of
+            no others unless there is a ``fill``. None where no axis of the result stands for it:
             positions are put together, or only those that are there at every size are read.
         fill: What positions beyond the size must hold; None where they may hold anything.
         clears: Whether the result is 0 at positions beyond the size then.

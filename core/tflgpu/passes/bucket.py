@@ -109,8 +109,9 @@ class _BucketGraph:
         self._axes: dict[int, frozenset[int]] = {}  # that change in size, by value
         self._zero: dict[int, frozenset[int]] = {}  # beyond whose size a value is 0
         self._twins: dict[int, int] = {}  # ids of the narrow graph
-        self._masks: dict[int, Value] = {}
-        self._ratios: dict[int, Value] = {}
+        self._real: dict[int, Shape] = {}  # shapes at the smaller size, by value
+        self._masks: dict[tuple[int, int], Value] = {}
+        self._ratios: dict[float, Value] = {}
         self._filled: dict[tuple[int, int, float], Value] = {}
         self._made: dict[int, tuple[Node, Positions]] = {}
 
@@ -194,12 +195,14 @@ class _BucketGraph:
         """Learn along which axes a value changes in size."""
         pairs = list(zip_longest(value.shape, cut.shape, fillvalue=-1))
         axes = frozenset(i for i, (size, real) in enumerate(pairs) if size != real)
-        if any(pairs[i] != (self.size, self.real) for i in axes) or value.dtype is not cut.dtype:
+        less = self.size - self.real
+        if any(pairs[i][0] - pairs[i][1] != less for i in axes) or value.dtype is not cut.dtype:
             return (
                 f"{_named(value)} has the shape {listed(value.shape)} at {self.size}, and "
                 f"{listed(cut.shape)} at {self.real}"
             )
         self._axes[value.id], self._twins[value.id] = axes, cut.id
+        self._real[value.id] = cut.shape
         self._zero.setdefault(value.id, frozenset())
         self.recipe.append((value.id, axes))
         return None
@@ -223,6 +226,7 @@ class _BucketGraph:
             made = self._input(value.shape, value.dtype, padded, whole)
             self.parameters[value.id] = made
             self._axes[made.id] = self._zero[made.id] = self._axes[value.id]
+            self._real[made.id] = cut.shape
         return refused
 
     def _changing(self, node: Node, found: Positions) -> list[tuple[int, int, Along]] | str:
@@ -247,7 +251,8 @@ class _BucketGraph:
         sources = {along.axis for axes in found.operands for along in axes if along is not None}
         targets = {along.axis for _, _, along in changing} - {None}
         moves = self._moves(node)
-        averaged = sum(i == 0 and axis in found.averaged for i, axis, _ in changing)
+        averaged = [axis for i, axis, _ in changing if i == 0 and axis in found.averaged]
+        data = node.optional_input(0)
         zero: set[int] = set()
         for i, axis, along in changing:
             value = node.input(i)
@@ -266,14 +271,17 @@ class _BucketGraph:
             if not targets <= axes or not (found.repeats or axes <= sources):
                 return f"{_named(value)} does not change in size as its operands do"
             self._zero[value.id] = frozenset(zero)
-        return self._rescale(node, averaged) if averaged else None
+        if not averaged or data is None:
+            return None
+        sizes = [data.shape[axis] / self._real[data.id][axis] for axis in averaged]
+        return self._rescale(node, math.prod(sizes))
 
-    def _rescale(self, node: Node, averaged: int) -> str | None:
+    def _rescale(self, node: Node, ratio: float) -> str | None:
         (result,) = node.outputs
         if result.dtype is not DType.F32 or result.quant is not None:
             return f"{_named(result)} is an average of {result.dtype.value}"
         node.outputs = [self._like(result)]
-        factors: list[Value | None] = [node.outputs[0], self._ratio(averaged)]
+        factors: list[Value | None] = [node.outputs[0], self._ratio(ratio)]
         self.nodes.append(Node("MUL", BinaryAttrs(), factors, [result], origins=node.origins))
         self._made[result.id] = self.nodes[-1], Positions(())
         return None
@@ -288,7 +296,7 @@ class _BucketGraph:
             self.recipe.append(key)
             found = self._filled_before(value, axis, fill) or self._selected(value, axis, fill)
             self._filled[key] = found
-            self._axes[found.id] = self._axes[value.id]
+            self._axes[found.id], self._real[found.id] = self._axes[value.id], self._real[value.id]
             self._zero[found.id] = self._zero[value.id] | ({axis} if fill == 0 else set())
         return found
 
@@ -345,7 +353,7 @@ class _BucketGraph:
         number = np.array(fill, value.dtype.numpy)
         number.setflags(write=False)
         scalar = self.graph.add_value((), value.dtype, name="fill", data=number)
-        made, mask = self._like(value), self._mask(len(value.shape) - 1 - axis)
+        made, mask = self._like(value), self._mask(value, axis)
         maker = self._made.get(value.id, (None,))[0]
         at = 0 if maker is None else self.nodes.index(maker) + 1
         origins = () if maker is None else maker.origins
@@ -354,20 +362,23 @@ class _BucketGraph:
         self._made[made.id] = node, Positions(())
         return made
 
-    def _mask(self, behind: int) -> Value:
-        """Whether positions count, of an axis with so many axes behind it."""
-        if behind not in self._masks:
-            shape = (self.size, *[1] * behind)
-            counts = np.arange(self.size).reshape(shape) < self.real
-            self._masks[behind] = self._input(shape, DType.BOOL, counts, np.ones(shape, np.bool_))
-        return self._masks[behind]
+    def _mask(self, value: Value, axis: int) -> Value:
+        """Whether positions along an axis count."""
+        size, behind = value.shape[axis], len(value.shape) - 1 - axis
+        if (size, behind) not in self._masks:
+            shape = (size, *[1] * behind)
+            counts = np.arange(size).reshape(shape) < self._real[value.id][axis]
+            made = self._input(shape, DType.BOOL, counts, np.ones(shape, np.bool_))
+            self._masks[size, behind] = made
+        return self._masks[size, behind]
 
-    def _ratio(self, axes: int) -> Value:
-        """What an average over so many axes is multiplied by."""
-        if axes not in self._ratios:
-            ratio = np.array((self.size / self.real) ** axes, np.float32)
-            self._ratios[axes] = self._input((), DType.F32, ratio, np.ones((), np.float32))
-        return self._ratios[axes]
+    def _ratio(self, ratio: float) -> Value:
+        """What an average is multiplied by."""
+        if ratio not in self._ratios:
+            contents = np.array(ratio, np.float32)
+            made = self._input((), DType.F32, contents, np.ones((), np.float32))
+            self._ratios[ratio] = made
+        return self._ratios[ratio]
 
     def _input(self, shape: Shape, dtype: DType, contents: Array, full: Array) -> Value:
         made = self.graph.add_value(shape, dtype, name=f"size{len(self.extra)}")
