@@ -61,7 +61,7 @@ class Family:
         accepts: The reason for no that holds for all kernels.
         size: Of a node that was accepted.
         problems: A node's products.
-        takes_rows: As `KernelRule.takes_rows`, of the kernel for few rows.
+        takes_rows, beside: As those of `KernelRule`, of the kernel for few rows.
     """
 
     op: str
@@ -69,6 +69,7 @@ class Family:
     size: Callable[[Node, Site], ProductSize]
     problems: Callable[[Lowering], Iterable[Problem]]
     takes_rows: Callable[[Node, Site], int] = lambda node, site: 0
+    beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
 
     def rule(
         self, name: str, suffix: str, build: BuildProduct, more: Accepts, rank: int
@@ -90,6 +91,7 @@ class Family:
             attrs.evolve(
                 self.rule("few_rows", "gemv", build_gemv, self.few_rows, 0),
                 takes_rows=self.takes_rows,
+                beside=self.beside,
             ),
             self.rule("matrix", "matrix", _matrix, self._deep_on_matrices, -1),
             self.rule("blocked", "gemm", _blocked, self._on_gpu, -2),
