@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, mirrored
 from tflgpu.kernels.matrix_gemm import Operands
 from tflgpu.kernels.matrix_tiles import Pitches, Work
 from tflgpu.kernels.sharing import items, maybe
@@ -135,7 +135,8 @@ def build_matrix_window(low: Lowering, problem: Problem, tile: WindowTile, name:
     assert problem.window is not None
     weights = low.weight_pairs(k, problem.weights)
     product, bias = bind_bias(low, k, problem, StoredWeights(problem.weights))
-    low.body(k, _write, product, problem.window, tile, src, weights, bias, low.write(k))
+    given = (problem.window, problem.turn, tile, src, weights, bias, low.write(k))
+    low.body(k, _write, product, *given)
     blocks = tile.blocks(problem.window, problem.pixels)
     low.dispatch_groups(k, (-(-problem.slices // tile.slices), blocks, 1))
 
@@ -144,6 +145,7 @@ def _write(
     k: Builder,
     problem: MatrixProduct,
     window: Window,
+    turn: int | None,
     tile: WindowTile,
     src: PairView,
     weights: KernelBuffer,
@@ -171,6 +173,8 @@ def _write(
         pixel = k.let(item // half, "pixel")
         y = k.let(y0 - window.pad_top + pixel // staged_w, "y")
         x = k.let(x0 - window.pad_left + pixel % staged_w, "x")
+        if turn is not None:
+            y, x = mirrored(k, y, height, turn), mirrored(k, x, width, turn)
         inside = k.let((y >= 0) & (y < height) & (x >= 0) & (x < width), "inside")
         at = k.clamp(y, 0, height - 1) * width + k.clamp(x, 0, width - 1)
         from_ = k.let(image * (height * width) + at, "from")

@@ -61,12 +61,15 @@ class Family:
         accepts: The reason for no that holds for all kernels.
         size: Of a node that was accepted.
         problems: A node's products.
+        takes_rows, beside: As those of `KernelRule`, of the kernel for few rows.
     """
 
     op: str
     accepts: Accepts
     size: Callable[[Node, Site], ProductSize]
     problems: Callable[[Lowering], Iterable[Problem]]
+    takes_rows: Callable[[Node, Site], int] = lambda node, site: 0
+    beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
 
     def rule(
         self, name: str, suffix: str, build: BuildProduct, more: Accepts, rank: int
@@ -80,13 +83,17 @@ class Family:
         def accepts(node: Node, site: Site) -> str | None:
             return self.accepts(node, site) or more(node, site)
 
-        return KernelRule(self.op, name, build_all, accepts, rank=rank)
+        return KernelRule(self.op, name, build_all, accepts, rank=rank, reads_often=True)
 
     def rules(self) -> tuple[KernelRule, ...]:
         """All of them, best first."""
         return (
-            self.rule("few_rows", "gemv", build_gemv, self._few_rows, 0),
-            self.rule("matrix", "matrix", _matrix, self._on_matrices, -1),
+            attrs.evolve(
+                self.rule("few_rows", "gemv", build_gemv, self.few_rows, 0),
+                takes_rows=self.takes_rows,
+                beside=self.beside,
+            ),
+            self.rule("matrix", "matrix", _matrix, self._deep_on_matrices, -1),
             self.rule("blocked", "gemm", _blocked, self._on_gpu, -2),
             self.rule("direct", "direct", _direct, self._alone, -3),
         )
@@ -101,14 +108,22 @@ class Family:
         size = self.size(node, site)
         return None if size.groups == 1 or size.separable else "its groups are many or narrow"
 
-    def _few_rows(self, node: Node, site: Site) -> str | None:
+    def few_rows(self, node: Node, site: Site) -> str | None:
+        """No where rows are many."""
         refused = self._on_gpu(node, site)
         if refused is not None:
             return refused
         rows, most = self.size(node, site).rows, tuning_of(site.caps).few_rows
         return None if rows <= most else f"it has {rows} rows, more than {most}"
 
-    def _on_matrices(self, node: Node, site: Site) -> str | None:
+    def _deep_on_matrices(self, node: Node, site: Site) -> str | None:
+        refused = self.on_matrices(node, site)
+        if refused is not None:
+            return refused
+        depth, least = self.size(node, site).depth, tuning_of(site.caps).least_depth
+        return None if depth >= least else f"its sums of {depth} slices are shorter than {least}"
+
+    def on_matrices(self, node: Node, site: Site) -> str | None:
         """No where matrix tiles are not there or would be no faster."""
         caps, precision = site.caps, site.precision
         refused = self._on_gpu(node, site)
@@ -118,9 +133,6 @@ class Family:
             return "the device has no matrix tiles"
         if precision is Precision.F32:
             return "precision F32 promises products of f32"
-        depth, least = self.size(node, site).depth, tuning_of(caps).least_depth
-        if depth < least:
-            return f"its sums of {depth} slices are shorter than {least}"
         weights = Weights(node.contents(1))
         if precision is Precision.F32_F16 and not weights.within_f16:
             return "its weights are beyond f16"
