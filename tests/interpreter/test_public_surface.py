@@ -40,7 +40,7 @@ METHODS = {
     },
     tflgpu.GpuDelegate: {
         "accuracy_checks", "caps", "choice", "close", "device", "memory", "options", "precision",
-        "reports", "save",
+        "reports", "save", "tune",
     },
     tflgpu.DeviceBuffer: {"close", "export", "read", "reshaped", "write"},
     tflgpu.Invocation: {"done", "get_tensor", "results", "wait"},

@@ -12,7 +12,7 @@ import pytest
 from tflgpu.errors import KernelError
 from tflgpu.language import evaluate
 from tflgpu.language.builder import Builder
-from tflgpu.language.definitions import DEFINED, definition
+from tflgpu.language.definitions import definition
 from tflgpu.language.evaluate import binary, convert
 from tflgpu.language.exact import EXACT, exact
 from tflgpu.language.functions import FUNCTIONS
@@ -269,7 +269,7 @@ def test_powers() -> None:
     )
 
 
-@pytest.mark.parametrize("fn", DEFINED)
+@pytest.mark.parametrize("fn", _EXACT)
 def test_special_numbers(fn: str) -> None:
     """NaN, infinities, zeros and their signs, in all pairs; the last bits are the others'
     matter."""

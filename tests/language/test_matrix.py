@@ -27,7 +27,7 @@ from tflgpu.language.matrix import (
 )
 from tflgpu.language.same import same
 from tflgpu.language.tree import Stmt
-from tflgpu.language.types import F16x4, F32x4, Scalar, Type
+from tflgpu.language.types import F16x4, F32x4, Scalar, Type, U32x4
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_vulkan.spirv.module import module_of, text_of
 from tflgpu_vulkan.spirv.target import Target
@@ -88,6 +88,34 @@ def product(
     return k.build()
 
 
+def product_in_words(depth: int = 3, barriers: int = 3) -> Kernel:
+    """`product`'s ``5 + A @ B`` of a subgroup, for which both operands, and then the result, lie
+    in one array of u32x4."""
+    k = Builder("product_in_words", (32, 1, 1))
+    a, b = (k.buffer(name, Scalar.U32, 4, "read") for name in "ab")
+    dst = k.buffer("dst", Scalar.F32, 4, "write")
+    a_pitch, lane = depth * 2 + 1, k.local_id(0)
+    words = k.shared("words", U32x4, 16 * a_pitch + depth * 48)
+    with k.loop(lane, 32 * depth, 32) as i:
+        at = k.let(i // (depth * 2) * a_pitch + i % (depth * 2), "at")
+        k.store_shared(words, at, k.load(a, k.group_id(0) * (32 * depth) + i))
+        k.store_shared(words, 16 * a_pitch + i // 2 * 3 + i % 2, k.load(b, i))
+    k.barrier()
+    total = k.matrix_fill(5.0)
+    for step in range(depth):
+        x = k.matrix_load(words, step * 2, a_pitch, MatrixRole.A)
+        y = k.matrix_load(words, 16 * a_pitch + step * 48, 3, MatrixRole.B)
+        k.matrix_multiply(total, x, y)
+    if barriers == 3:
+        k.barrier()
+    k.matrix_store(words, 0, 5, total)
+    k.barrier()
+    with k.loop(lane, 64, 32) as i:
+        found = k.bitcast(k.load_shared(words, i // 4 * 5 + i % 4), Scalar.F32)
+        k.store(dst, k.group_id(0) * 64 + i, found)
+    return k.build()
+
+
 def operands(depth: int, subgroups: int, groups: int) -> list[Array]:
     """Whole numbers, whose sums are exact in any order."""
     rng = np.random.default_rng(5)
@@ -108,6 +136,24 @@ def test_the_interpreter_multiplies(depth: int, subgroups: int, groups: int, wid
     arrays = operands(depth, subgroups, groups)
     interpret(product(depth, subgroups, width), (groups, 1, 1), arrays)
     np.testing.assert_array_equal(arrays[2], expected(arrays, depth))
+
+
+def words_of(arrays: list[Array]) -> list[Array]:
+    """Operands as `product_in_words` reads them."""
+    return [arrays[0].view(np.uint32), arrays[1].view(np.uint32), arrays[2].copy()]
+
+
+def test_tiles_in_the_bits_of_u32() -> None:
+    arrays = operands(3, 1, 2)
+    found = words_of(arrays)
+    interpret(product_in_words(), (2, 1, 1), found)
+    exact = arrays[0].reshape(-1, 48).astype(np.float64) @ arrays[1].reshape(48, 16)
+    np.testing.assert_array_equal(found[2], (5 + exact).astype(np.float32).ravel())
+
+
+def test_a_result_stored_over_operands_before_the_barrier() -> None:
+    with pytest.raises(KernelError, match="words is overwritten without a barrier"):
+        interpret(product_in_words(barriers=2), (2, 1, 1), words_of(operands(3, 1, 2)))
 
 
 def transposed(arrays: list[Array], depth: int, subgroups: int) -> list[Array]:
@@ -282,6 +328,7 @@ def test_a_matrix_outside_its_block() -> None:
     (lambda half, full: MatrixStore(half, _zero(), 4, Matrix("m", MatrixRole.ACCUMULATOR)),
      "array half"),
     (lambda half, full: MatrixLoad(Matrix("m", MatrixRole.B), half, _zero(), 3), "overlap"),
+    (lambda half, full: MatrixLoad(Matrix("m", MatrixRole.B), _words(), _zero(), 1), "overlap"),
     (lambda half, full: MatrixLoad(Matrix("m", MatrixRole.B), half, _zero(), 5), "multiple of 16"),
     (lambda half, full: MatrixLoad(Matrix("m", MatrixRole.ACCUMULATOR), full, _zero(), 4),
      "m is accumulator where a is needed"),
@@ -296,6 +343,10 @@ def test_a_statement_that_is_wrong_by_itself(
     k.emit(made)
     with pytest.raises(KernelError, match=message):
         k.build()
+
+
+def _words() -> Any:
+    return Builder("", (1, 1, 1)).shared("words", U32x4, 64)
 
 
 def _zero() -> Any:
@@ -337,6 +388,14 @@ def test_ptx_text() -> None:
     source = PTX.source(product(turned=True))
     assert "= matrix_load_a_transposed((__local const half*)left + " in source
     assert "= matrix_load_b_transposed((__local const half*)right + k_step * 4 * 4, 64);" in source
+
+
+def test_text_of_tiles_in_words() -> None:
+    source = PTX.source(product_in_words())
+    assert "matrix_load_a((__local const half*)words + 2 * 8, 56)" in source
+    assert "matrix_store((__local float*)words + 0 * 4, 20, sum);" in source
+    text = text_of(product_in_words(), COOPERATIVE)
+    assert text.count("OpCooperativeMatrixLoadKHR") == 6
 
 
 def test_spirv_text() -> None:
@@ -413,6 +472,12 @@ def test_an_opencl_device_multiplies(
             results = run(kernel, (groups, 1, 1), memory, PTX)
             with np.errstate(invalid="ignore"):
                 np.testing.assert_array_equal(results[2], expected(given, depth))
+        if subgroups == 1:
+            results = run(product_in_words(depth), (groups, 1, 1), words_of(given), PTX)
+            exact = given[0].reshape(-1, 16 * depth).astype(np.float64) @ given[1].reshape(-1, 16)
+            with np.errstate(invalid="ignore"):
+                want = (5 + exact).astype(np.float32).ravel()
+            np.testing.assert_array_equal(results[2], want)
 
 
 def test_an_accumulator_of_special_numbers_is_printed_as_opencl_spells_them() -> None:

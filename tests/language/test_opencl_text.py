@@ -51,6 +51,18 @@ def scale() -> Kernel:
     return k.build()
 
 
+def test_loops_are_unrolled_as_they_say() -> None:
+    k = Builder("rounds", (1, 1, 1))
+    dst = k.buffer("dst", Scalar.F32, 1, "write")
+    for unroll in (None, True, False):
+        with k.loop(0, 3, name="j", unroll=unroll) as j:
+            k.store(dst, j, k.f32(1.0))
+    lines = [line.strip() for line in FULL.source(k.build()).splitlines()]
+    before = [lines[i - 1] for i, line in enumerate(lines) if line.startswith("for")]
+    assert before[1:] == ["#pragma unroll", "#pragma unroll 1"]
+    assert "#" not in before[0]
+
+
 SCALE = """\
 __kernel __attribute__((reqd_work_group_size(8, 4, 1)))
 void scale(

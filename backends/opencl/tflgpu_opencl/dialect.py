@@ -62,7 +62,7 @@ class OpenCLDialect(Features):
 
 class _OpenCLPrinter(CPrinter):
     function_names: ClassVar[Mapping[str, str]] = {"round": "rint", "abs": "fabs"}
-    unroll_hint = "#pragma unroll"
+    unroll_hint, loop_hint = "#pragma unroll", "#pragma unroll 1"
 
     def __init__(self, kernel: tree.Kernel, dialect: OpenCLDialect) -> None:
         super().__init__(kernel, dialect)
@@ -159,6 +159,8 @@ class _OpenCLPrinter(CPrinter):
         """A function of whole numbers, whose name is OpenCL C's where nothing else is said."""
         if expr.fn == "sign":
             return Code(f"clamp({args[0].text}, -1, 1)")
+        if expr.fn == "dot4_i8":
+            return self.helper(f"dot4_i8_{expr.type.width}", *args)
         found = self.function_of(expr.fn, *args)
         if expr.fn == "abs":  # gives unsigned numbers
             return self.convert(expr.type.with_scalar(Scalar.U32), expr.type, found)

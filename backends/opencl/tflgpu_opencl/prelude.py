@@ -50,6 +50,13 @@ def _helpers() -> dict[str, str]:
             name = f"float_{fn}{width}"
             lanes = ", ".join(f"{fn}(x.{lane})" for lane in "xyzw"[:width])
             found[name] = f"{kind} {name}({kind} x) {{ return ({kind})({lanes}); }}"
+        lanes = "" if width == 1 else str(width)
+        terms = (f"((x << {at}) >> 24) * ((y << {at}) >> 24)" for at in (0, 8, 16, 24))
+        found[f"dot4_i8_{width}"] = (
+            f"int{lanes} dot4_i8_{width}(uint{lanes} a, uint{lanes} b) {{ "
+            f"const int{lanes} x = as_int{lanes}(a), y = as_int{lanes}(b); "
+            f"return {' + '.join(terms)}; }}"
+        )
         name = f"float_sign{width}"
         found[name] = f"{kind} {name}({kind} x) {{ return isnan(x) ? x : sign(x); }}"
         for source, target in (("half", "float"), ("float", "half")) if width > 1 else ():

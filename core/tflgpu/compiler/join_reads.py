@@ -23,8 +23,9 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_CHAIN, cost
 from tflgpu.language.expressions import Load
 from tflgpu.language.walk import expressions
-from tflgpu.lowering.inlined import Inlined
-from tflgpu.lowering.lowering import Dispatch
+from tflgpu.lowering.inlined import Inlined, InlinedProduct
+from tflgpu.lowering.lowering import Dispatch, InlinedTensor
+from tflgpu.lowering.row_change import InlinedRows
 from tflgpu.lowering.rule import Site
 
 #: Most additions of vectors that a launch less may cost: the smaller GPUs make as many in the time
@@ -154,7 +155,7 @@ class JoinReads:
         ids = {v.id for v in results}
         by_head = any(v.id in ids for v in self._roots((*reader.before, reader.head)))
         if by_head and not reader.rule.reads_once:
-            return False
+            return reader.rule.reads_often and self._takes_channels(group)
         mine, its = self._measured(reader), self._measured(group)
         if mine is None or its is None or its.kernels != len(group.head.outputs):
             return False
@@ -193,6 +194,15 @@ class JoinReads:
         moves = not group.fused and self._moves(group.head)
         return moves and all(self._only_moves(each) for each in group.inlined)
 
+    def _takes_channels(self, group: Group) -> bool:
+        """Whether vectors of a group's results are some of those of the same row."""
+        head = group.head
+        rows = {v.shape[:-1] for v in (*head.inputs, *head.outputs) if v and not v.is_const}
+        if len(rows) != 1 or not self._only_moves(group):
+            return False
+        its = self._measured(group)
+        return its is not None and its.loads.total() == its.kernels == len(head.outputs)
+
     def _inline(self, group: Group, readers: Mapping[int, Group], results: Sequence[Value]) -> None:
         each = self._cost(group)
         for reader in readers.values():
@@ -203,10 +213,23 @@ class JoinReads:
         del self._groups[id(group)]
 
 
-def inlined_in(group: Group, members: Callable[[Value], Sequence[Value]]) -> dict[int, Inlined]:
+def inlined_in(
+    group: Group, members: Callable[[Value], Sequence[Value]]
+) -> dict[int, InlinedTensor]:
     """By the ids of the values that are computed where they are read: what computes them."""
-    found: dict[int, Inlined] = {}
+    found: dict[int, InlinedTensor] = {}
     for each in group.all_inlined:
+        change = None if each.rule.pointwise else each.rule.row_change(each.head)
+        if change is not None:
+            source = each.head.input(0)
+            before = found.get(source.id)
+            rows = before if isinstance(before, InlinedRows) else InlinedRows(source)
+            found.update((value.id, rows.then(change)) for value in members(each.result))
+            continue
+        if not each.rule.pointwise:
+            product = InlinedProduct(each.head, each.rule.build, each.fused)
+            found.update((value.id, product) for value in members(each.result))
+            continue
         for output, result in enumerate(each.results):
             made = Inlined(each.head, each.rule.build, each.fused if not output else (), output)
             found.update((value.id, made) for value in members(result))

@@ -11,7 +11,9 @@ from tflgpu.compiler.build import build_checked
 from tflgpu.compiler.constants import ConstantItem, Constants
 from tflgpu.compiler.fuse import Group, group_nodes
 from tflgpu.compiler.join_moves import join_moves
+from tflgpu.compiler.join_products import join_products
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
+from tflgpu.compiler.join_row_changes import join_row_changes
 from tflgpu.compiler.join_rows import join_rows
 from tflgpu.compiler.levels import Touched, schedule_of
 from tflgpu.compiler.match_groups import match_groups
@@ -163,8 +165,16 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
     moves = {key: each for key, each in found if each is not None}
     if moves:
         groups = join_moves(groups, moves, storage.root, part.outputs, part.at)
-    if not any(group.rule.pointwise for group in groups):
-        return groups
+    if any(group.rule.pointwise for group in groups):
+        groups = _joined_reads(groups, part, storage, bodies)
+    groups = join_row_changes(groups, storage.root, part.outputs, part.at)
+    return join_products(groups, storage.root, part.outputs, part.at)
+
+
+def _joined_reads(
+    groups: list[Group], part: LoweringInput, storage: _Storage, bodies: KernelBodies
+) -> list[Group]:
+    """The groups that are left once readers compute what they can."""
 
     def launches(group: Group) -> list[Dispatch] | None:
         try:

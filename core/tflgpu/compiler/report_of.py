@@ -18,7 +18,7 @@ from tflgpu.compiler.report_values import (
     TunedDispatch,
 )
 from tflgpu.errors import SavedModelError
-from tflgpu.ir.graph import Graph
+from tflgpu.ir.graph import Graph, Node
 from tflgpu.lowering.reason import ReasonCode
 
 
@@ -182,7 +182,7 @@ def _rows(graph: Graph) -> dict[int, OperatorReport]:
             tuple("" if v is None else v.name for v in node.inputs),
             tuple(v.name for v in node.outputs),
         )
-        for node in graph
+        for node in _of_the_file_last(graph)
         for origin in node.origins
     }
 
@@ -192,4 +192,9 @@ def _origins(part: Part) -> set[int]:
 
 
 def _names(graph: Graph) -> dict[int, str]:
-    return {origin: node.op for node in graph for origin in node.origins}
+    return {origin: node.op for node in _of_the_file_last(graph) for origin in node.origins}
+
+
+def _of_the_file_last(graph: Graph) -> list[Node]:
+    """Nodes, so that of several that stand for one operator the file's own names it."""
+    return sorted(graph, key=lambda node: node.source is not None)

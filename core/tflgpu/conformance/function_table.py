@@ -96,6 +96,12 @@ def _wrapped_abs(a: int) -> int:
     return a if a == -(2**31) else abs(a)
 
 
+def _dot_of_bytes(a: int, b: int) -> int:
+    """The sum of the products of the signed bytes of two words."""
+    sides = ((n - 256 * (n > 127) for n in x.to_bytes(4, "little")) for x in (a, b))
+    return sum(x * y for x, y in zip(*sides, strict=True))
+
+
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 ROWS = (
@@ -125,6 +131,7 @@ ROWS = (
     FunctionRow(
         "fma", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c, 1, exact=False, leaves_out=huge
     ),
+    FunctionRow("dot4_i8", _dot_of_bytes, None, scalars=(Scalar.U32,)),
 )
 
 

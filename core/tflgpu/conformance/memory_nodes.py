@@ -107,6 +107,21 @@ def half_values() -> ProgramCase:
     return ProgramCase(k.build(), (128, 1, 1), [data, np.zeros_like(data)], {1: want})
 
 
+def half_bits() -> ProgramCase:
+    """Two vectors of f16 as the bits of u32x4; numbers only, since a device may change a NaN's."""
+    k = Builder("half_bits", (4, 1, 1))
+    src = k.buffer("src", Scalar.F32, 4, "read")
+    dst = k.buffer("dst", Scalar.U32, 4, "write")
+    item = k.let(k.global_id(0), "item")
+    halves = [k.cast(k.load(src, item * 2 + i), Scalar.F16) for i in range(2)]
+    words = [k.let(k.bitcast(each, Scalar.U32), "words") for each in halves]
+    k.store(dst, item, k.vec([*words[0].lanes, *words[1].lanes]))
+    data = np.random.default_rng(4).normal(0, 30, 512).astype(np.float32)
+    data[:4] = [-0.0, 65504, -np.inf, 1 / 3]
+    want = data.astype(np.float16).view(np.uint32)
+    return ProgramCase(k.build(), (16, 1, 1), [data, np.zeros_like(want)], {1: want})
+
+
 def literals() -> ProgramCase:
     """Literals arrive exactly: limits, subnormals, infinities, the sign of zero, no number."""
     floats = [
@@ -352,5 +367,6 @@ KERNELS: list[tuple[Callable[[], ProgramCase], Scalar | None]] = [
     (shared_i32x4, None),
     (shared_u32x2, None), (shared_f16x1, Scalar.F16), (shared_f16x2, Scalar.F16),
     (shared_f16x3, Scalar.F16), (shared_f16x4, Scalar.F16), (half_values, Scalar.F16),
+    (half_bits, Scalar.F16),
     (widened_i8, Scalar.I8), (widened_u8, Scalar.U8), (widened_i16, Scalar.I16),
 ]  # fmt: skip

@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import attrs
+
 from tflgpu.errors import ModelError
 from tflgpu.errors.blame import attempt
 from tflgpu.ir.dtypes import Array
@@ -16,10 +18,27 @@ from tflgpu.passes.bucket import Bucket, bucket_of
 from tflgpu.runtime.bucket_session import BucketSession
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import SubgraphInfo
-from tflgpu.values import define
+from tflgpu.values import define, frozen
 
 #: Sessions that are kept for other sizes; each has its plan's memory on the device.
 _MOST_KEPT = 8
+#: Sizes of a bucket that are remembered.
+_MOST_SIZES = 64
+
+
+@frozen(eq=False)
+class _Size:
+    """A size of a bucket.
+
+    Attributes:
+        shapes: Of the file's tensors.
+        edge: Its inputs and outputs.
+        contents: Of the bucket's further inputs.
+    """
+
+    shapes: Mapping[int, Shape]
+    edge: frozenset[int]
+    contents: Mapping[int, Array]
 
 
 @define(eq=False)
@@ -29,12 +48,12 @@ class _Plan:
     Attributes:
         graph: The file's graph at the size of the bucket.
         bucket: What is compiled.
-        contents: Of the bucket's further inputs, by size; or why a size is not computed.
+        sizes: Those that it was asked for, the last ones; or why one is not computed.
     """
 
     graph: Graph
     bucket: Bucket
-    contents: dict[int, Mapping[int, Array] | Unsupported]
+    sizes: dict[int, _Size | Unsupported] = attrs.Factory(dict)
 
 
 class Buckets:
@@ -66,10 +85,10 @@ class Buckets:
         info: SubgraphInfo,
         shapes: Mapping[int, Shape],
         build: Callable[[Mapping[int, Shape]], Graph],
-    ) -> tuple[BucketSession, Graph] | Unsupported | None:
-        """A session of a subgraph at these shapes of inputs, by the plan of a bucket, and the graph
-        that the file has at them; why there is none; None where no input has another size than in
-        the file.
+    ) -> tuple[BucketSession, Mapping[int, Shape], frozenset[int]] | Unsupported | None:
+        """A session of a subgraph at these shapes of inputs, by the plan of a bucket, the shapes of
+        the file's tensors then, and its inputs and outputs; why there is none; None where no input
+        has another size than in the file.
 
         Raises:
             DeviceError, PluginError, GraphError: as `tflgpu.runtime.opening.open_graph`.
@@ -97,7 +116,6 @@ class Buckets:
                 }
             )
 
-        graph = build(now)
         rest = [(i, at, now[i][at]) for i, at in places if (i, at) not in moving]
         key = number, size, tuple(rest)
         if key not in self._plans:
@@ -105,17 +123,22 @@ class Buckets:
         plan = self._plans[key]
         if isinstance(plan, Unsupported):
             return plan
-        contents = self._contents(plan, real, graph)
-        if isinstance(contents, Unsupported):
-            return contents
+        known = plan.sizes.get(real)
+        if known is None:
+            if len(plan.sizes) >= _MOST_SIZES:
+                plan.sizes.pop(next(iter(plan.sizes)))
+            known = plan.sizes[real] = self._size(plan, build(now), is_full=real == size)
+        if isinstance(known, Unsupported):
+            return known
         session = self._shelf.take(key)
         if session is None:
             if self._is_limited:
                 self._shelf.clear()
             session = BucketSession(self._load(plan.bucket.graph), partial(self._shelf.put, key))
-        edge = {v.id: v.shape for v in (*graph.inputs, *graph.outputs)}
-        session.fit(edge, contents, f"size {real} runs by the plan for {size} (shape_buckets)")
-        return session, graph
+        edge = {i: known.shapes[i] for i in known.edge}
+        said = f"size {real} runs by the plan for {size} (shape_buckets)"
+        session.fit(edge, known.contents, said)
+        return session, known.shapes, known.edge
 
     def close(self) -> None:
         """Release all sessions that are kept; twice is harmless. What is closed later is not
@@ -132,19 +155,20 @@ class Buckets:
             return Unsupported(f"the operators do not work out at {size}: {error}")
         if isinstance(bucket, Unsupported):
             return bucket
-        return _Plan(graph, bucket, {size: bucket.full})
+        return _Plan(graph, bucket)
 
-    def _contents(self, plan: _Plan, size: int, graph: Graph) -> Mapping[int, Array] | Unsupported:
-        if size not in plan.contents:
+    def _size(self, plan: _Plan, graph: Graph, *, is_full: bool) -> _Size | Unsupported:
+        contents = plan.bucket.full
+        if not is_full:
             found = bucket_of(plan.graph, graph, self._ops, plan.bucket.varying)
-            if isinstance(found, Bucket):
-                same = found.recipe == plan.bucket.recipe
-                plan.contents[size] = (
-                    found.contents if same else Unsupported("other constants change in size")
-                )
-            else:
-                plan.contents[size] = found
-        return plan.contents[size]
+            if isinstance(found, Unsupported):
+                return found
+            if found.recipe != plan.bucket.recipe:
+                return Unsupported("other constants change from size to size")
+            contents = found.contents
+        shapes = {v.id: v.shape for v in graph.values.values()}
+        edge = frozenset(v.id for v in (*graph.inputs, *graph.outputs))
+        return _Size(shapes, edge, contents)
 
 
 class _Shelf:

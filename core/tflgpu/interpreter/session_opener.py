@@ -203,7 +203,8 @@ class SessionOpener(Holder):
             return self._of_graph(graph)
         info = self.model.subgraphs[number]
         of_texts = any(info.tensors[i].dtype is DType.STRING for i in (*info.inputs, *info.outputs))
-        by_bucket = None if of_texts else self._by_bucket(number, shapes, warn)
+        with self.lock:
+            by_bucket = None if of_texts else self._by_bucket(number, shapes, warn)
         if by_bucket is not None and not isinstance(by_bucket, Unsupported):
             return by_bucket
         opening = self._exactly(source, number, shapes, warn, of_texts=of_texts)
@@ -226,14 +227,9 @@ class SessionOpener(Holder):
             is_limited = self.options.memory_limit is not None
             self._buckets = Buckets(sizes, self.ops, self._session, is_limited=is_limited)
         info = self.model.subgraphs[number]
-        found = self._buckets.open(
-            number, info, shapes, lambda shapes: self._graph(number, dict(shapes), _quietly)
+        return self._buckets.open(
+            number, info, shapes, lambda shapes: self._graph(number, dict(shapes), warn)
         )
-        if found is None or isinstance(found, Unsupported):
-            return found
-        session, graph = found
-        edge = {v.id for v in (*graph.inputs, *graph.outputs)}
-        return session, {v.id: v.shape for v in graph.values.values()}, edge
 
     def _close_buckets(self) -> None:
         if self._buckets is not None:

@@ -18,9 +18,14 @@ from collections.abc import Callable
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.attention import LOWEST, accepts_any
 from tflgpu.kernels.attention_rows import AttentionRows, AttentionTensors, QueryRow, sizes_of
-from tflgpu.kernels.attention_tiles import AttentionTile, Parts, choose_attention_tile
+from tflgpu.kernels.attention_tiles import (
+    AttentionTile,
+    Parts,
+    attention_tiles,
+    choose_attention_tile,
+)
 from tflgpu.kernels.domain import horizontal
-from tflgpu.kernels.matrix_gemm import LOW_SCALE, halves
+from tflgpu.kernels.matrix_stage import LOW_SCALE, halves
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
 from tflgpu.language.matrix import SUBGROUP, Matrix, MatrixRole
@@ -328,8 +333,10 @@ def _build(low: Lowering) -> None:
     sizes = sizes_of(low.node)
     stored = [low.layout(low.node.input(i)).storage for i in range(3)]
     parts = Parts.of(low.precision, stored)
-    tile = choose_attention_tile(sizes, parts, low.caps, turned=low.attrs.tokens_last)
-    assert tile is not None
+    best = choose_attention_tile(sizes, parts, low.caps, turned=low.attrs.tokens_last)
+    assert best is not None
+    tiles = attention_tiles(best, sizes, parts, low.caps)
+    tile = low.choose("attention", (), tiles, tiles.index)
     k = low.kernel("attention_matrix", (tile.threads, 1, 1))
     tensors = AttentionTensors.of(low, k)
     low.body(k, _write, tensors, low.write(k), tile, parts)

@@ -155,3 +155,14 @@ def choose_attention_tile(
         if tile.shared_bytes(parts) <= caps.shared_bytes and tile.threads <= caps.most_members:
             return tile
     return None
+
+
+def attention_tiles(
+    best: AttentionTile, sizes: AttentionSizes, parts: Parts, caps: DeviceCaps
+) -> list[AttentionTile]:
+    """The ways to cut the work that a device can have, ``best`` as the first."""
+    tiles = -(-sizes.keys // TILE)
+    blocks = dict.fromkeys(-(-tiles // -(-tiles // most)) for most in range(_MOST_KEYS, 0, -1))
+    found = [attrs.evolve(best, rows=n, keys=keys) for n in {best.rows: 0, 1: 0} for keys in blocks]
+    fitting = (tile for tile in found if tile.shared_bytes(parts) <= caps.shared_bytes)
+    return [best, *(tile for tile in fitting if tile != best)]

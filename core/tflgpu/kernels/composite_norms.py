@@ -22,6 +22,7 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.layout import Layout, Shape
 from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.row_change import RowChange
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.composite_norms import GROUP, LAYER, RMS
@@ -113,8 +114,14 @@ def _accepts_groups(node: Node, site: Site) -> str | None:
     return _floats(node, site)
 
 
+def _row_change(node: Node) -> RowChange | None:
+    if node.optional_input(2) is not None:
+        return None
+    return RowChange(node.input(0).shape[-1], node.attrs.epsilon, node.optional_input(1))
+
+
 RULES = (
-    KernelRule(RMS, "team", _rows(_of_square), _floats, reads_once=True),
+    KernelRule(RMS, "team", _rows(_of_square), _floats, reads_once=True, row_change=_row_change),
     KernelRule(LAYER, "team", _rows(_of_gap), _floats, reads_once=True),
     KernelRule(GROUP, "team", _build_groups, _accepts_groups),
 )

@@ -7,17 +7,24 @@ filter known only at run   one invocation per pixel and slice           here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-import attrs
+from collections.abc import Iterator
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.gemm import Finish, Gather, Problem, pack_bias, pack_weights
+from tflgpu.kernels.gemm import (
+    Finish,
+    Gather,
+    Loads,
+    Problem,
+    gather_by_slice,
+    mirrored,
+    pack_bias,
+    pack_weights,
+)
 from tflgpu.kernels.grouped import build_grouped
 from tflgpu.kernels.products import Family, ProductSize
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr
+from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule, Site
@@ -36,9 +43,21 @@ def finish_with(activation: Activation) -> Finish:
     return finish
 
 
-def gather_window(shape: tuple[int, ...], window: Window, first: int = 0) -> Gather:
+def slice_of(k: Builder, base: Expr, at: Operand, slices: int, step: int) -> tuple[Expr, Expr]:
+    """The input slice ``base + at`` of a pixel that has ``slices``, and whether it exists; where
+    not, one that does. ``base`` is a multiple of ``step``, and ``at`` is below it."""
+    if slices % step == 0:
+        return k.let(k.min(base, slices - step) + at, "q"), base < slices
+    q = k.let(base + at, "q")
+    return k.let(k.min(q, slices - 1), "slice"), q < slices
+
+
+def gather_window(
+    shape: tuple[int, ...], window: Window, first: int = 0, turn: int | None = None
+) -> Gather:
     """Loads of input slices under a window sliding over an NHWC tensor of ``shape``, of whose
-    channels those from slice ``first`` on are read, so many as the shape says."""
+    channels those from slice ``first`` on are read, so many as the shape says. Outside are zeros,
+    or the image mirrored (`mirrored`)."""
     _, height, width, channels = shape
     slices = -(-channels // 4)
     taps = window.kernel_h * window.kernel_w
@@ -49,45 +68,50 @@ def gather_window(shape: tuple[int, ...], window: Window, first: int = 0) -> Gat
         and (window.pad_top, window.pad_left) == (0, 0)
     )
 
-    def at_pixel(k: Builder, src: ReadView, row: Expr) -> Callable[[Expr], Expr]:
-        depth = taps * slices
+    def at_pixel(k: Builder, src: ReadView, row: Expr, step: int) -> Loads:
+        def load_same(base: Expr, at: Operand) -> tuple[Expr, Expr]:
+            slice_, inside = slice_of(k, base, at, slices, step)
+            return src.load(row, k.let(first + slice_, "slice")), inside
+
         if pointwise:
-            return lambda q: _masked(k, src, row, first + k.min(q, slices - 1), q < depth)
+            return load_same
         x = k.let(row % window.out_w, "x")
         rest = k.let(row // window.out_w, "rest")
         y = k.let(rest % window.out_h, "y")
         batch = k.let(rest // window.out_h, "batch")
         y0 = k.let(y * window.stride_h - window.pad_top, "y0")
         x0 = k.let(x * window.stride_w - window.pad_left, "x0")
-        base = k.let(batch * (height * width), "image")
+        image = k.let(batch * (height * width), "image")
 
-        def load(q: Expr) -> Expr:
-            tap = k.let(q // slices, "tap")
+        def load(base: Expr, at: Operand) -> tuple[Expr, Expr]:
+            if slices % step == 0:  # a stage is of one tap
+                tap, slice_ = k.let(base // slices, "tap"), k.let(base % slices + at, "at")
+            else:
+                q = k.let(base + at, "q")
+                tap, slice_ = k.let(q // slices, "tap"), k.let(q % slices, "at")
             iy = k.let(y0 + tap // window.kernel_w * window.dilation_h, "iy")
             ix = k.let(x0 + tap % window.kernel_w * window.dilation_w, "ix")
-            inside = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & (q < depth)
+            inside = tap < taps
+            if turn is None:
+                inside = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & inside
+            else:
+                iy, ix = mirrored(k, iy, height, turn), mirrored(k, ix, width, turn)
             position = k.clamp(iy, 0, height - 1) * width + k.clamp(ix, 0, width - 1)
-            return _masked(k, src, base + position, first + q % slices, inside)
+            outer = k.let(image + position, "outer")
+            return src.load(outer, k.let(first + slice_, "slice")), inside
 
         return load
 
     return at_pixel
 
 
-def _masked(k: Builder, src: ReadView, outer: Expr, slice_: Expr, inside: Expr) -> Expr:
-    # Products are summed in f32: what is stored as f32, as at a part's edges, is not rounded first.
-    wide = attrs.evolve(src, compute=Scalar.F32)
-    value = wide.load(k.let(outer, "outer"), k.let(slice_, "slice"))
-    return k.select(inside, value, k.f32(0.0, 4))
-
-
 def _groups(node: Node) -> int:
     return int(node.input(0).shape[3] // node.input(1).shape[3])
 
 
-def conv_problem(low: Lowering, group: int = 0) -> Problem:
+def conv_problem(low: Lowering, group: int = 0, turn: int | None = None) -> Problem:
     """One group of a convolution with a constant filter as a product. Where there are more, the
-    channels of each fill whole slices."""
+    channels of each fill whole slices. ``turn`` is that of `gather_window`."""
     node = low.node
     bias_value = node.optional_input(2)
     bias = None if bias_value is None else bias_value.data
@@ -97,19 +121,29 @@ def conv_problem(low: Lowering, group: int = 0) -> Problem:
     mine = slice(group * channels, (group + 1) * channels)
     weights = node.contents(1) if _groups(node) == 1 else node.const(1)[mine]
     pixels = shape[0] * window.out_h * window.out_w
+    in_pairs = shape[3] % 8 == 0
+    is_local = (
+        in_pairs
+        and _groups(node) == window.stride_h == window.stride_w == 1
+        and window.kernel_h * window.kernel_w > 1
+    )
     return Problem(
         pixels,
         channels,
         window.kernel_h * window.kernel_w * -(-shape[3] // 4),
         pack_weights(weights),
         pack_bias(None if bias is None else bias.reshape(-1)[mine], channels),  # of any rank
-        gather_window(shape, window, group * shape[3] // 4),
+        gather_window(shape, window, group * shape[3] // 4, turn),
         finish_with(low.attrs.activation),
         group * channels // 4,
+        in_pairs,
+        window if is_local else None,
+        turn,
     )
 
 
-def _size(node: Node, site: Site) -> ProductSize:
+def product_size(node: Node, site: Site) -> ProductSize:
+    """The sizes of a convolution's products."""
     groups, (outs, height, width, inner) = _groups(node), node.input(1).shape
     per_group, tuning = outs // groups, tuning_of(site.caps)
     separable = (
@@ -157,12 +191,12 @@ def build_runtime_filter(low: Lowering) -> None:
     pixels = batch * window.out_h * window.out_w
     column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
     guard(k, column < out.slices, row < pixels)
-    gather = gather_window(node.input(0).shape, window)(k, src, row)
+    gather = gather_by_slice(gather_window(node.input(0).shape, window), k, src, row)
     taps = window.kernel_h * window.kernel_w
     sums = [k.var(k.f32(0.0), "acc") for _ in range(4)]
     channels = [k.let(k.min(column * 4 + lane, out.channels - 1), "channel") for lane in range(4)]
     with k.loop(0, taps, name="tap") as tap, k.loop(0, src.slices, name="s") as s:
-        value = k.let(gather(tap * src.slices + s), "v")
+        value = k.let(gather(k.let(tap * src.slices + s, "q")), "v")
         for acc, channel in zip(sums, channels, strict=True):
             weight = k.cast(weights.load(channel * taps + tap, s), Scalar.F32)
             k.add_to(acc, k.dot(value, weight))
@@ -183,8 +217,9 @@ def _build_grouped(low: Lowering) -> None:
     build_grouped(low, f"{low.node.op.lower()}_grouped")
 
 
+FAMILY = Family("CONV_2D", constant_weights, product_size, _problems)
 RULES = (
-    *Family("CONV_2D", constant_weights, _size, _problems).rules(),
+    *FAMILY.rules(),
     KernelRule("CONV_2D", "grouped", _build_grouped, constant_weights, rank=-4),
     KernelRule("CONV_2D", "runtime_filter", build_runtime_filter, _accepts_runtime, rank=-10),
 )

@@ -68,7 +68,7 @@ def read_channels(src: ReadView, multiplier: int) -> Callable[[Expr, Expr], Expr
     return lambda at, slice_: k.cast(read(at, slice_), Scalar.F32)
 
 
-class _Rows:
+class WindowSums:
     """The sums of one invocation, fed one row of the window at a time."""
 
     def __init__(
@@ -107,6 +107,22 @@ class _Rows:
                 tap, rest = divmod(column - p * window.stride_w, window.dilation_w)
                 if rest == 0 and 0 <= tap < window.kernel_w:
                     k.fma_to(self.sums[p], value, weights[tap])
+
+    def add_all(self, y0: Expr, image: Expr, height: int) -> None:
+        """Add all rows of a window that begins at row ``y0`` of an image, whose rows begin at row
+        ``image``."""
+        # Rows outside are read at the edge and dropped: a branch would keep the reads of
+        # different rows from being under way together.
+        k, window = self.k, self.window
+        first_row = -window.pad_top
+        last_row = (window.out_h - 1) * window.stride_h - window.pad_top
+        for tap in range(window.kernel_h):
+            y, inside = k.let(y0 + k.i32(tap) * window.dilation_h, "iy"), None
+            reach = tap * window.dilation_h
+            if first_row + reach < 0 or last_row + reach >= height:
+                inside = k.let((y >= 0) & (y < height), "inside")
+                y = k.clamp(y, 0, height - 1)
+            self.add(k.let((image + y) * self.width, "line"), k.i32(tap), inside)
 
     def add_looped(self, row: Expr, tap_row: Expr, inside: Expr | None) -> None:
         """Add the taps in a loop, for one pixel.
@@ -230,7 +246,7 @@ def _write(
     offset = k.let(bias(slice_), "b")
     sums = [k.var(offset, "acc") for _ in range(pixels)]
     x0 = k.let(first * window.stride_w - window.pad_left, "x0")
-    work = _Rows(
+    work = WindowSums(
         k, window, width, blocks, x0, slice_, read_channels(src, plan.multiplier), weights, sums
     )
 
@@ -241,18 +257,7 @@ def _write(
         return k.let((image + y) * width, "line")
 
     if plan.unrolled:
-        # Rows outside are read at the edge and dropped: a branch would keep the reads of
-        # different rows from being under way together.
-        first_row = -window.pad_top
-        last_row = (window.out_h - 1) * window.stride_h - window.pad_top
-        for tap in range(window.kernel_h):
-            y = image_row(k.i32(tap))
-            reach = tap * window.dilation_h
-            inside = None
-            if first_row + reach < 0 or last_row + reach >= height:
-                inside = k.let((y >= 0) & (y < height), "inside")
-                y = k.clamp(y, 0, height - 1)
-            work.add(line(y), k.i32(tap), inside)
+        work.add_all(y0, image, height)
     else:
         with k.loop(0, window.kernel_h, name="tap") as tap_row:
             y = image_row(tap_row)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.conv import constant_weights, finish_with, floats_only
-from tflgpu.kernels.gemm import Gather, Problem, pack_bias
+from tflgpu.kernels.conv import constant_weights, finish_with, floats_only, slice_of
+from tflgpu.kernels.gemm import Gather, Loads, Problem, gather_by_slice, pack_bias
+from tflgpu.kernels.gemv import beside, takes_rows
 from tflgpu.kernels.products import Family, ProductSize
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr
+from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule, Site
@@ -21,12 +22,11 @@ from tflgpu.lowering.weights import Weights
 def gather_rows(units: int) -> Gather:
     """Loads of four neighbours of a row, where a tensor of any shape is read as [rows, units]."""
 
-    def at_row(k: Builder, src: ReadView, row: Expr) -> Callable[[Expr], Expr]:
+    def at_row(k: Builder, src: ReadView, row: Expr, step: int) -> Loads:
         slices = -(-units // 4)
 
-        def load(q: Expr) -> Expr:
-            inside = q < slices
-            at = k.let(k.min(q, slices - 1), "at")
+        def load(base: Expr, offset: Operand) -> tuple[Expr, Expr]:
+            at, inside = slice_of(k, base, offset, slices, step)
             if src.channels == units:
                 value = src.load(row, at)
             elif src.channels % 4 == 0 and units % 4 == 0:
@@ -41,7 +41,7 @@ def gather_rows(units: int) -> Gather:
                     zero = k.const(0, found.type)
                     lanes.append(k.select(column < units, found, zero))
                 value = k.vec(lanes)
-            return k.select(inside, k.cast(k.let(value, "x"), Scalar.F32), k.f32(0.0, 4))
+            return value, inside
 
         return load
 
@@ -72,6 +72,7 @@ def _problems(low: Lowering) -> Iterator[Problem]:
         pack_bias(None if bias is None else bias.data, outs),
         gather_rows(units),
         finish_with(low.attrs.activation),
+        in_pairs=units % 8 == 0,
     )
 
 
@@ -86,7 +87,7 @@ def build_runtime_matrix(low: Lowering) -> None:
     slices = -(-outs // 4)
     column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
     guard(k, column < slices, row < rows)
-    gather = gather_rows(units)(k, src, row)
+    gather = gather_by_slice(gather_rows(units), k, src, row)
     sums = [k.var(k.f32(0.0), "acc") for _ in range(4)]
     lines = [k.let(k.min(column * 4 + lane, outs - 1), "line") for lane in range(4)]
     with k.loop(0, -(-units // 4), name="q") as q:
@@ -101,6 +102,6 @@ def build_runtime_matrix(low: Lowering) -> None:
 
 
 RULES = (
-    *Family("FULLY_CONNECTED", constant_weights, _size, _problems).rules(),
+    *Family("FULLY_CONNECTED", constant_weights, _size, _problems, takes_rows, beside).rules(),
     KernelRule("FULLY_CONNECTED", "runtime_matrix", build_runtime_matrix, floats_only, rank=-10),
 )

@@ -24,12 +24,13 @@ from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
 from tflgpu.kernels.tiles import Tile
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
+from tflgpu.language.tree import Expr, KernelBuffer, Operand, SharedArray
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
+from tflgpu.ops.windows import Window
 
 
 def pack_weights(ohwi: ConstantData) -> Weights:
@@ -46,10 +47,32 @@ def pack_bias(bias: Array | None, channels: int) -> Array:
     return padded
 
 
-#: (row expression) -> a function that loads input slice ``q`` for that output pixel, or zero
-#: where it lies in the padding or ``q`` is past the end.
-Gather = Callable[[Builder, ReadView, Expr], Callable[[Expr], Expr]]
+#: What is read for an output pixel: (first slice of a stage, slice in it) -> an input slice, and
+#: whether it counts. Where it lies in the padding or past the end, another one is read.
+Loads = Callable[[Expr, Operand], tuple[Expr, Expr]]
+#: (tensor, output pixel, slices of a stage) -> what is read for it.
+Gather = Callable[[Builder, ReadView, Expr, int], Loads]
 Finish = Callable[[Builder, Expr], Expr]
+
+
+def gather_by_slice(gather: Gather, k: Builder, src: ReadView, row: Expr) -> Callable[[Expr], Expr]:
+    """A function that loads input slice ``q`` for an output pixel as f32, or zero where it lies in
+    the padding or ``q`` is past the end."""
+    # Products are summed in f32: what is stored as f32, as at a part's edges, is not rounded first.
+    loads = gather(k, attrs.evolve(src, compute=Scalar.F32), row, 1)
+
+    def load(q: Expr) -> Expr:
+        value, inside = loads(q, 0)
+        return k.select(inside, k.cast(k.let(value, "x"), Scalar.F32), k.f32(0.0, 4))
+
+    return load
+
+
+def mirrored(k: Builder, at: Expr, size: int, turn: int) -> Expr:
+    """The place in a row of pixels that one outside is the mirror image of. With ``turn`` 1 the
+    pixels at the edges are there twice, with 0 once."""
+    at = k.let(k.select(at < 0, -at - turn, at), "at")
+    return k.let(k.select(at >= size, 2 * (size - 1) + turn - at, at), "at")
 
 
 @attrs.frozen
@@ -59,10 +82,14 @@ class MatrixProduct:
     pixels: int
     slices: int  # of output channels
     depth: int  # q slices
-    gather: Gather
+    loads: Gather
     finish: Finish
     first: int
     has_scales: bool = False
+
+    def gather(self, k: Builder, src: ReadView, row: Expr) -> Callable[[Expr], Expr]:
+        """What `gather_by_slice` loads for an output pixel."""
+        return gather_by_slice(self.loads, k, src, row)
 
     def end(self, k: Builder, bias: KernelBuffer, column: Expr) -> Callable[[Expr], Expr]:
         """What becomes of sums of an output slice: they are scaled, where weights are whole
@@ -83,9 +110,14 @@ class Problem:
     depth: int  # q slices
     weights: Weights = attrs.field(eq=False)  # pack_weights
     bias: Array = attrs.field(eq=False)  # pack_bias
-    gather: Gather
+    loads: Gather
     finish: Finish
     first: int = 0  # slice of the output that its results start at
+    in_pairs: bool = False  # whether slices 2q and 2q + 1 of an input lie side by side
+    #: That of a convolution whose window has several taps and moves by one pixel, over all channels
+    #: of an input that is `in_pairs`.
+    window: Window | None = None
+    turn: int | None = None  # whether such a window sees the image mirrored, as in `mirrored`
 
     @property
     def slices(self) -> int:
@@ -96,7 +128,7 @@ class Problem:
     def product(self) -> MatrixProduct:
         """It without its operands."""
         return MatrixProduct(
-            self.pixels, self.slices, self.depth, self.gather, self.finish, self.first
+            self.pixels, self.slices, self.depth, self.loads, self.finish, self.first
         )
 
     @property
@@ -124,18 +156,20 @@ class BoundProduct:
 def bind(low: Lowering, k: Builder, problem: Problem) -> BoundProduct:
     """Bind the constants of a product to a kernel, in the form that the device has them."""
     stored = StoredWeights.on(low.caps, problem.weights)
-    return bind_bias(low, k, problem, stored, stored.bind(low, k, problem.slices))
+    weights = stored.bind(low, k, problem.slices)
+    product, bias = bind_bias(low, k, problem, stored)
+    return BoundProduct(product, weights, bias)
 
 
 def bind_bias(
-    low: Lowering, k: Builder, problem: Problem, stored: StoredWeights, weights: WeightReader
-) -> BoundProduct:
-    """Bind what sums are scaled by and added to."""
+    low: Lowering, k: Builder, problem: Problem, stored: StoredWeights
+) -> tuple[MatrixProduct, KernelBuffer]:
+    """The product, and what its sums are scaled by and added to."""
     bias, scales = problem.bias, stored.channel_scales
     if scales is not None:
         bias = np.concatenate([bias, pack_bias(scales, problem.channels)])
     product = attrs.evolve(problem.product, has_scales=scales is not None)
-    return BoundProduct(product, weights, low.weights(k, bias, "bias", scalar=Scalar.F32))
+    return product, low.weights(k, bias, "bias", scalar=Scalar.F32)
 
 
 def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:

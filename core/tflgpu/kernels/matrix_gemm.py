@@ -18,31 +18,23 @@ where tensors are stored as f16; weights beyond it keep a product off the matrix
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 import numpy as np
 
 from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
+from tflgpu.kernels.matrix_stage import LOW_SCALE, Lane, PairReader, Reader, Stage, VectorReader
 from tflgpu.kernels.matrix_tiles import MatrixTile
-from tflgpu.kernels.sharing import items, maybe
+from tflgpu.kernels.sharing import items
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import Matrix, MatrixRole
 from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
-from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
-from tflgpu.language.variables import Variable
-from tflgpu.lowering.lowering import Lowering
+from tflgpu.language.types import TILE, Scalar
+from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
-
-#: What ``low`` is scaled by: f16 has 11 bits.
-LOW_SCALE = 2.0**11
-#: To round an f32's bits to 11 significant ones: half a unit of the last, and the bits kept.
-_HALF_UNIT, _KEPT_BITS = 0x1000, 0xFFFFE000
-_SMALLEST_NORMAL = 2.0**-14  # of f16
 
 
 @attrs.frozen
@@ -64,24 +56,76 @@ def build_matrix_gemm(
 ) -> None:
     """Write the kernel of a product and dispatch it; for devices with ``caps.matrix_tiles``."""
     k = low.kernel(name, (tile.threads, 1, 1))
-    src = low.read(k, 0)
+    src = _source(low, k, problem)
     stored = StoredWeights.on(low.caps, problem.weights)
-    if stored.weights is problem.weights:
+    weights: list[Reader]
+    if stored.weights is not problem.weights:
+        weights = [VectorReader(stored.bind(low, k, problem.slices))]
+    elif problem.slices % 2:
         halves = [
             low.weights(k, part, f"weights{i}", scalar=Scalar.F16)
             for i, part in enumerate(operands.weights)
         ]
-        weights = [WeightReader(half, None, problem.slices) for half in halves]
+        readers = [WeightReader(half, None, problem.slices) for half in halves]
+        weights = [VectorReader(each) for each in readers]
     else:
-        weights = [stored.bind(low, k, problem.slices)]
-    bound = bind_bias(low, k, problem, stored, weights[0])
-    out = low.write(k)
-    ragged = problem.depth % (tile.depth * tile.split) != 0
+        weights = [
+            PairReader(low.weight_pairs(k, part, f"weights{i}"), problem.slices)
+            for i, part in enumerate(operands.weights)
+        ]
+    ragged = problem.depth % (tile.depth * tile.split * tile.parts) != 0
     masked = ragged and not problem.ends_finite
-    given = (src, tuple(weights), bound.bias, out, operands.inputs, masked)
-    low.body(k, _write, bound.product, tile, *given)
-    groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
+    given = (src, tuple(weights), operands.inputs, masked)
+    groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), tile.parts)
+    if tile.parts == 1:
+        product, bias = bind_bias(low, k, problem, stored)
+        low.body(k, _write, product, tile, *given, bias, low.write(k))
+        low.dispatch_groups(k, groups)
+        return
+    temp = low.temp((tile.parts, problem.pixels, problem.channels), Scalar.F32)
+    low.body(k, _write, problem.product, tile, *given, None, low.write_temp(k, temp))
     low.dispatch_groups(k, groups)
+    k = low.kernel(f"{name}_sum", (256, 1, 1))
+    parts = low.read_temp(k, temp)
+    product, bias = bind_bias(low, k, problem, stored)
+    low.body(k, _write_sum, product, tile, parts, bias, low.write(k))
+    low.dispatch(k, (problem.pixels * problem.slices, 1, 1))
+
+
+def loads_of(low: Lowering, problem: Problem) -> int:
+    """How many loads bring two slices of a product's input."""
+    if problem.in_pairs and low.lies_in_pairs(0):
+        return 1
+    layout = low.layout(low.node.input(0))
+    return 2 if layout.is_vector else 2 * min(layout.channels, 4)
+
+
+def _source(low: Lowering, k: Builder, problem: Problem) -> ReadView:
+    if loads_of(low, problem) == 1:
+        return low.read_pairs(k, 0)
+    src = low.read(k, 0)
+    # What is stored as f32, as at a part's edges, is not rounded before it becomes two f16.
+    return attrs.evolve(src, compute=Scalar.F32) if src.layout.storage is Scalar.F32 else src
+
+
+def _write_sum(
+    k: Builder,
+    problem: MatrixProduct,
+    tile: MatrixTile,
+    parts: ReadView,
+    bias: KernelBuffer,
+    out: WriteView,
+) -> None:
+    item = k.let(k.global_id(0), "item")
+    guard(k, item < problem.pixels * problem.slices)
+    row, column = k.let(item // problem.slices, "row"), k.let(item % problem.slices, "column")
+    values = [
+        k.let(parts.load(row + part * problem.pixels, column), "part") for part in range(tile.parts)
+    ]
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    out.store(row, problem.first + column, problem.end(k, bias, column)(k.let(total, "total")))
 
 
 def _write(
@@ -89,28 +133,51 @@ def _write(
     problem: MatrixProduct,
     tile: MatrixTile,
     src: ReadView,
-    weights: tuple[WeightReader, ...],
-    bias: KernelBuffer,
-    out: WriteView,
+    weights: tuple[Reader, ...],
     inputs: int,
     masked: bool,
+    bias: KernelBuffer | None,
+    out: WriteView,
 ) -> None:
     """The body. ``inputs`` is that of `Operands`; ``masked``: weights past the end of the sum have
-    to be made zeros."""
-    lane = _Lane(k, tile)
-    stage = _Stage(k, tile, problem, lane, src, weights, inputs, masked)
+    to be made zeros. Without a ``bias`` what is written is a part of the sums."""
+    lane = Lane(k, tile)
+    stage = Stage(k, tile, problem, lane, src, weights, inputs, masked)
     sums = _Sums(k, tile, lane, has_low=inputs + len(weights) > 2)
-    stages = -(-problem.depth // (tile.depth * tile.split))
-    first = k.let(lane.team * tile.depth, "first")
-    stage.fetch(first)
-    with k.loop(0, stages, name="stage") as step:
-        buffer = k.let(step % 2, "buffer")
-        stage.commit(buffer)
+    teams = tile.split * tile.parts
+    stages = -(-problem.depth // (tile.depth * teams))
+    team = lane.team
+    if tile.parts > 1:
+        team = k.let(k.group_id(2) * tile.split + lane.team, "part")
+    first = k.let(team * tile.depth, "first")
+
+    def fetch(registers: int, step: Expr) -> None:
+        stage.fetch(registers, k.let(first + step * (tile.depth * teams), "q0"))
+
+    def multiply(registers: int, step: Expr, *, has_next: bool) -> None:
+        place = k.i32(registers) if tile.ahead % tile.places == 0 else step
+        place = k.let(place % tile.places, "place")
+        stage.commit(registers, place)
         k.barrier()
-        with k.if_(step + 1 < stages):
-            stage.fetch(k.let(first + (step + 1) * (tile.depth * tile.split), "q0"))
-        sums.accumulate(stage, buffer)
-    result = sums.share()
+        if has_next:
+            with k.if_(step + tile.ahead < stages):
+                fetch(registers, step + tile.ahead)
+        sums.accumulate(stage, place)
+        if tile.places == 1:
+            k.barrier()
+
+    for registers in range(min(tile.ahead, stages)):
+        fetch(registers, k.i32(registers))
+    whole = stages - stages % tile.ahead
+    if whole:
+        with k.loop(0, whole, tile.ahead, name="stage") as step:
+            for registers in range(tile.ahead):
+                multiply(registers, k.let(step + registers, "step"), has_next=True)
+    for registers in range(stages - whole):
+        multiply(registers, k.i32(whole + registers), has_next=False)
+    if tile.places == 2:
+        k.barrier()
+    sums.share(stage.words)
     k.barrier()
     for item, inside in items(k, lane.x, tile.pixels * tile.slices, tile.threads):
         row = k.let(k.group_id(1) * tile.pixels + item // tile.slices, "row")
@@ -118,23 +185,15 @@ def _write(
         valid = (row < problem.pixels) & (column < problem.slices)
         with k.if_(valid if inside is None else valid & inside):
             at = k.let(item // tile.slices * tile.out_pitch + item % tile.slices, "at")
-            total = k.load_shared(result, at)
-            for team in range(1, tile.split):
-                offset = team * tile.pixels * tile.out_pitch
-                total = total + k.load_shared(result, at + offset)
-            end = problem.end(k, bias, column)
-            out.store(row, problem.first + column, end(k.let(total, "total")))
-
-
-def halves(k: Builder, x: Expr | Variable) -> tuple[Expr, Expr]:
-    """The two f16 values that an f32 one is made of (see the module's text)."""
-    # Rounded in f32 to what an f16 holds: compilers make more of a conversion there and back
-    # than the product takes. Normal numbers have 11 bits, and the others are multiples of
-    # 2^-24, as all of f32's are between 0.5 and 1.
-    bits = k.bitcast(x, Scalar.U32) + _HALF_UNIT & _KEPT_BITS
-    is_normal = k.call("abs", x) >= _SMALLEST_NORMAL
-    high = k.let(k.select(is_normal, k.bitcast(bits, Scalar.F32), (x + 0.75) - 0.75), "high")
-    return k.cast(high, Scalar.F16), k.cast((x - high) * LOW_SCALE, Scalar.F16)
+            total = k.bitcast(k.load_shared(stage.words, at), Scalar.F32)
+            for team_ in range(1, tile.split):
+                offset = team_ * tile.pixels * tile.out_pitch
+                total = total + k.bitcast(k.load_shared(stage.words, at + offset), Scalar.F32)
+            total = k.let(total, "total")
+            if bias is None:
+                out.store(k.group_id(2) * problem.pixels + row, column, total)
+            else:
+                out.store(row, problem.first + column, problem.end(k, bias, column)(total))
 
 
 def split_operands(low: Lowering, problem: Problem) -> Operands:
@@ -158,148 +217,43 @@ def _split_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -> 
     return (weights, Weights(rest)) if rest.any() else (weights,)
 
 
-class _Lane:
-    """Where an invocation stands in its workgroup."""
-
-    def __init__(self, k: Builder, tile: MatrixTile) -> None:
-        self.x = k.let(k.local_id(0), "lx")
-        subgroup = k.let(k.subgroup_id(), "subgroup")
-        team_size = tile.rows * tile.cols
-        self.team = k.let(subgroup // team_size, "team") if tile.split > 1 else k.i32(0)
-        self.row = k.let(subgroup % team_size // tile.cols, "srow")
-        self.col = k.let(subgroup % tile.cols, "scol")
-        self.id = k.let(self.x % tile.team_threads, "lid")  # within its team
-
-
-class _Stage:
-    """Staging of both operands: global memory -> registers (`fetch`) -> shared (`commit`).
-
-    Both are stored as rows of f16 vectors: pixels x depth, and depth x channels.
-    """
-
-    def __init__(
-        self,
-        k: Builder,
-        tile: MatrixTile,
-        problem: MatrixProduct,
-        lane: _Lane,
-        src: ReadView,
-        weights: tuple[WeightReader, ...],
-        inputs: int,
-        masked: bool,
-    ) -> None:
-        self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
-        self._weights, self._masked = weights, masked
-        self.a_size = tile.pixels * tile.a_pitch
-        self.b_size = tile.depth * 4 * tile.b_pitch
-        self.a = [k.shared(f"a{i}", F16x4, 2 * tile.split * self.a_size) for i in range(inputs)]
-        self.b = [
-            k.shared(f"b{i}", F16x4, 2 * tile.split * self.b_size) for i in range(len(weights))
-        ]
-        self._a_items = items(k, lane.id, tile.pixels * tile.depth, tile.team_threads)
-        self._b_items = items(k, lane.id, tile.depth * 4 * tile.slices, tile.team_threads)
-        self._a_regs = [k.var(k.f32(0.0, 4), "ra") for _ in self._a_items]
-        self._b_regs = [[k.var(k.const(0, F16x4), "rb") for _ in self._b_items] for _ in weights]
-        self._gathers: list[Callable[[Expr], Expr]] = []
-        for item, _ in self._a_items:
-            row = k.let(k.group_id(1) * tile.pixels + item // tile.depth, "pixel")
-            # Past the last pixel any pixel will do: its sums are never stored.
-            row = k.let(k.min(row, problem.pixels - 1), "pixel")
-            self._gathers.append(problem.gather(k, src, row))
-
-    def a_base(self, buffer: Expr) -> Expr:
-        """Where this team's pixels begin in ``a``."""
-        return (buffer * self.tile.split + self.lane.team) * self.a_size
-
-    def b_base(self, buffer: Expr) -> Expr:
-        """Where this team's weights begin in ``b``."""
-        return (buffer * self.tile.split + self.lane.team) * self.b_size
-
-    def fetch(self, q0: Expr) -> None:
-        """Start the loads of the stage that begins at slice ``q0``."""
-        k, tile = self.k, self.tile
-        for (item, _), reg, gather in zip(self._a_items, self._a_regs, self._gathers, strict=True):
-            k.set(reg, gather(k.let(q0 + item % tile.depth, "q")))
-        limit = self.problem.depth * 4
-        ragged = self.problem.depth % (tile.depth * tile.split) != 0
-        for i, (item, _) in enumerate(self._b_items):
-            row = q0 * 4 + item // tile.slices
-            column = k.group_id(0) * tile.slices + item % tile.slices
-            # Columns past the end are never stored, and rows past the end meet zeros of the other
-            # operand: any finite weight will do for both.
-            inside = row < limit if self._masked else None
-            row = k.min(row, limit - 1) if ragged else row
-            if self.problem.slices % tile.slices:
-                column = k.min(column, self.problem.slices - 1)
-            row, column = k.let(row, "wrow"), k.let(column, "wcol")
-            for regs, weights in zip(self._b_regs, self._weights, strict=True):
-                weight = k.cast(weights.row(k, row, column, Scalar.F16), Scalar.F16)
-                if inside is not None:
-                    weight = k.select(inside, weight, k.const(0.0, weight.type))
-                k.set(regs[i], weight)
-
-    def commit(self, buffer: Expr) -> None:
-        """Put what was fetched into shared memory."""
-        k, tile = self.k, self.tile
-        a_base = k.let(self.a_base(buffer), "pa")
-        for (item, inside), reg in zip(self._a_items, self._a_regs, strict=True):
-            at = k.let(a_base + item // tile.depth * tile.a_pitch + item % tile.depth, "ia")
-            maybe(
-                k,
-                inside,
-                lambda at=at, reg=reg: self._commit_input(at, reg),  # type: ignore[misc]
-            )
-        b_base = k.let(self.b_base(buffer), "pb")
-        for i, (item, inside) in enumerate(self._b_items):
-            at = k.let(b_base + item // tile.slices * tile.b_pitch + item % tile.slices, "ib")
-            maybe(k, inside, lambda at=at, i=i: self._commit_weights(at, i))  # type: ignore[misc]
-
-    def _commit_input(self, at: Expr, reg: Variable) -> None:
-        k = self.k
-        if len(self.a) == 1:
-            k.store_shared(self.a[0], at, k.cast(reg, Scalar.F16))
-            return
-        for array, part in zip(self.a, halves(k, reg), strict=True):
-            k.store_shared(array, at, part)
-
-    def _commit_weights(self, at: Expr, item: int) -> None:
-        for array, regs in zip(self.b, self._b_regs, strict=True):
-            self.k.store_shared(array, at, regs[item])
-
-
 class _Sums:
     """A subgroup's block of accumulators, twice where there are low parts."""
 
-    def __init__(self, k: Builder, tile: MatrixTile, lane: _Lane, *, has_low: bool) -> None:
+    def __init__(self, k: Builder, tile: MatrixTile, lane: Lane, *, has_low: bool) -> None:
         self._k, self._tile, self._lane = k, tile, lane
         shape = range(tile.block_rows), range(tile.block_cols)
         self._high = [[k.matrix_fill() for _ in shape[1]] for _ in shape[0]]
         self._low = [[k.matrix_fill() for _ in shape[1]] for _ in shape[0]] if has_low else None
 
-    def accumulate(self, stage: _Stage, buffer: Expr) -> None:
+    def accumulate(self, stage: Stage, place: Expr) -> None:
         """Multiply what is staged."""
         k, tile, lane = self._k, self._tile, self._lane
-        a0 = lane.row * (tile.block_rows * TILE * tile.a_pitch)
-        b0 = lane.col * (tile.block_cols * 4)
-        a0, b0 = k.let(stage.a_base(buffer) + a0, "ta"), k.let(stage.b_base(buffer) + b0, "tb")
+        base = k.let(stage.base(place), "staged")
+        a0 = k.let(base + lane.row * (tile.block_rows * TILE * tile.a_pitch), "ta")
+        behind = stage.inputs * stage.a_size
+        b0 = k.let(base + (behind + lane.col * (tile.block_cols * 2)), "tb")
         for s in range(tile.depth // 4):
             left = [
                 [
                     k.matrix_load(
-                        array,
-                        a0 + (i * TILE * tile.a_pitch + s * 4),
+                        stage.words,
+                        a0 + (part * stage.a_size + i * TILE * tile.a_pitch + s * 2),
                         tile.a_pitch,
                         MatrixRole.A,
                         "l",
                     )
                     for i in range(tile.block_rows)
                 ]
-                for array in stage.a
+                for part in range(stage.inputs)
             ]
             for j in range(tile.block_cols):
-                at = b0 + (s * TILE * tile.b_pitch + j * 4)
+                at = b0 + (s * TILE * tile.b_pitch + j * 2)
                 right = [
-                    k.matrix_load(array, at, tile.b_pitch, MatrixRole.B, "r") for array in stage.b
+                    k.matrix_load(
+                        stage.words, at + part * stage.b_size, tile.b_pitch, MatrixRole.B, "r"
+                    )
+                    for part in range(len(stage.weights))
                 ]
                 for i in range(tile.block_rows):
                     self._multiply(i, j, [part[i] for part in left], right)
@@ -314,16 +268,14 @@ class _Sums:
         if len(right) > 1:
             k.matrix_multiply(self._low[i][j], left[0], right[1])
 
-    def share(self) -> SharedArray:
-        """Put the sums into shared memory: teams x pixels x slices."""
+    def share(self, words: SharedArray) -> None:
+        """Put the sums into shared memory: teams x pixels x slices of f32 vectors."""
         k, tile, lane = self._k, self._tile, self._lane
         pitch = tile.out_pitch
-        result = k.shared("result", F32x4, tile.split * tile.pixels * pitch)
         row = lane.team * tile.pixels + lane.row * (tile.block_rows * TILE)
         base = k.let(row * pitch + lane.col * (tile.block_cols * 4), "mine")
         for i in range(tile.block_rows):
             for j in range(tile.block_cols):
                 if self._low is not None:
                     k.matrix_add(self._high[i][j], self._low[i][j], 1 / LOW_SCALE)
-                k.matrix_store(result, base + (i * TILE * pitch + j * 4), pitch, self._high[i][j])
-        return result
+                k.matrix_store(words, base + (i * TILE * pitch + j * 4), pitch, self._high[i][j])

@@ -2,6 +2,7 @@
 
 few_rows   few rows, GPU              a workgroup per few output slices            gemv.py
 matrix     many rows, matrix tiles    blocked product on matrix tiles              matrix_gemm.py
+                                      or a window's, staged once for all taps      matrix_window.py
 blocked    many rows, GPU             blocked product through shared memory        gemm.py
 direct     anything else              one invocation per few pixels and a slice    direct.py
 
@@ -19,8 +20,9 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.kernels.gemm import Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
-from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, split_operands
+from tflgpu.kernels.matrix_gemm import build_matrix_gemm, loads_of, parts_of_weights, split_operands
 from tflgpu.kernels.matrix_tiles import choose_matrix_tile
+from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, storage_of
@@ -59,12 +61,15 @@ class Family:
         accepts: The reason for no that holds for all kernels.
         size: Of a node that was accepted.
         problems: A node's products.
+        takes_rows, beside: As those of `KernelRule`, of the kernel for few rows.
     """
 
     op: str
     accepts: Accepts
     size: Callable[[Node, Site], ProductSize]
     problems: Callable[[Lowering], Iterable[Problem]]
+    takes_rows: Callable[[Node, Site], int] = lambda node, site: 0
+    beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
 
     def rule(
         self, name: str, suffix: str, build: BuildProduct, more: Accepts, rank: int
@@ -78,13 +83,17 @@ class Family:
         def accepts(node: Node, site: Site) -> str | None:
             return self.accepts(node, site) or more(node, site)
 
-        return KernelRule(self.op, name, build_all, accepts, rank=rank)
+        return KernelRule(self.op, name, build_all, accepts, rank=rank, reads_often=True)
 
     def rules(self) -> tuple[KernelRule, ...]:
         """All of them, best first."""
         return (
-            self.rule("few_rows", "gemv", build_gemv, self._few_rows, 0),
-            self.rule("matrix", "matrix", _matrix, self._on_matrices, -1),
+            attrs.evolve(
+                self.rule("few_rows", "gemv", build_gemv, self.few_rows, 0),
+                takes_rows=self.takes_rows,
+                beside=self.beside,
+            ),
+            self.rule("matrix", "matrix", _matrix, self._deep_on_matrices, -1),
             self.rule("blocked", "gemm", _blocked, self._on_gpu, -2),
             self.rule("direct", "direct", _direct, self._alone, -3),
         )
@@ -99,14 +108,22 @@ class Family:
         size = self.size(node, site)
         return None if size.groups == 1 or size.separable else "its groups are many or narrow"
 
-    def _few_rows(self, node: Node, site: Site) -> str | None:
+    def few_rows(self, node: Node, site: Site) -> str | None:
+        """No where rows are many."""
         refused = self._on_gpu(node, site)
         if refused is not None:
             return refused
         rows, most = self.size(node, site).rows, tuning_of(site.caps).few_rows
         return None if rows <= most else f"it has {rows} rows, more than {most}"
 
-    def _on_matrices(self, node: Node, site: Site) -> str | None:
+    def _deep_on_matrices(self, node: Node, site: Site) -> str | None:
+        refused = self.on_matrices(node, site)
+        if refused is not None:
+            return refused
+        depth, least = self.size(node, site).depth, tuning_of(site.caps).least_depth
+        return None if depth >= least else f"its sums of {depth} slices are shorter than {least}"
+
+    def on_matrices(self, node: Node, site: Site) -> str | None:
         """No where matrix tiles are not there or would be no faster."""
         caps, precision = site.caps, site.precision
         refused = self._on_gpu(node, site)
@@ -116,9 +133,6 @@ class Family:
             return "the device has no matrix tiles"
         if precision is Precision.F32:
             return "precision F32 promises products of f32"
-        depth, least = self.size(node, site).depth, tuning_of(caps).least_depth
-        if depth < least:
-            return f"its sums of {depth} slices are shorter than {least}"
         weights = Weights(node.contents(1))
         if precision is Precision.F32_F16 and not weights.within_f16:
             return "its weights are beyond f16"
@@ -138,8 +152,12 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
         return
     parts = (operands.inputs, len(operands.weights))
     sizes = (problem.pixels, problem.slices, problem.depth)
-    tile = choose_matrix_tile(*sizes, *parts, low.caps, low.choose)
-    build_matrix_gemm(low, problem, operands, tile, name)
+    others, loads = windows_for(low, problem, operands), loads_of(low, problem)
+    way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, loads, others)
+    if isinstance(way, WindowTile):
+        build_matrix_window(low, problem, way, name.replace("_matrix", "_window"))
+    else:
+        build_matrix_gemm(low, problem, operands, way, name)
 
 
 def _blocked(low: Lowering, problem: Problem, name: str) -> None:

@@ -6,6 +6,9 @@ many teams look for the ranges of parts, and two more dispatches merge these and
 
 from __future__ import annotations
 
+import math
+
+from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
@@ -13,6 +16,7 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32, F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, Temp, guard
+from tflgpu.lowering.row_change import RowChange
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.quantize_on_the_fly import HIGH, LOW, OP, SIDE
@@ -68,25 +72,32 @@ def _range(at: Share, domain: Domain, view: ReadView) -> tuple[ItemSteps, Variab
 
 
 class RoundingOver:
-    """The steps of one row, from the ends of its range: a number, or four lanes of rows."""
+    """The steps of one row, from the ends of its range: a number, or four lanes of rows.
+
+    Attributes:
+        scale: The size of a step; not finite where the row is not.
+        zero: The step that stands for 0, None where that is step 0.
+    """
+
+    zero: Expr | None = None
 
     def __init__(self, k: Builder, rounding: Rounding, low: Expr, high: Expr) -> None:
-        self.k, self._symmetric = k, rounding is Rounding.SYMMETRIC
-        self._even = rounding is Rounding.EVEN
+        self.k, self._even = k, rounding is Rounding.EVEN
+        self._symmetric = rounding is Rounding.SYMMETRIC
         if low.type.width == 1:
             low, high = (k.splat(end, 4) for end in (low, high))
         if self._symmetric:
             reach = k.let(k.max(k.call("abs", low), k.call("abs", high)), "reach")
-            self._scale, self._inverse = self._factors(reach, float(SIDE))
+            self.scale, self._inverse = self._factors(reach, float(SIDE))
             return
         low, high = k.let(k.min(low, 0.0), "low"), k.let(k.max(high, 0.0), "high")
-        self._scale, self._inverse = self._factors(k.let(high - low, "reach"), float(HIGH - LOW))
+        self.scale, self._inverse = self._factors(k.let(high - low, "reach"), float(HIGH - LOW))
         below, above = k.let(low * self._inverse, "below"), k.let(high * self._inverse, "above")
         nearer = k.call("abs", below) - LOW < k.call("abs", above) + HIGH
         zero = self._whole(k.select(nearer, LOW - below, HIGH - above))
         if self._even:  # which a division that is not exact must not decide
             zero = k.select(high.eq(-low), 0.0, zero)
-        self._zero = k.let(k.clamp(zero, float(LOW), float(HIGH)), "zero")
+        self.zero = k.let(k.clamp(zero, float(LOW), float(HIGH)), "zero")
 
     def _factors(self, reach: Expr, steps: float) -> tuple[Expr, Expr]:
         """A step and its inverse; 1 where all of a row is 0."""
@@ -101,15 +112,17 @@ class RoundingOver:
 
     def of(self, x: Expr) -> Expr:
         """Four lanes of the row, rounded."""
+        step = self.step(x)
+        return (step if self.zero is None else step - self.zero) * self.scale
+
+    def step(self, x: Expr) -> Expr:
+        """The steps that four lanes of the row are rounded to, as whole f32."""
         k = self.k
         exact = k.let(x * self._inverse, "exact")
-        if self._symmetric:
-            return k.clamp(self._whole(exact), -float(SIDE), float(SIDE)) * self._scale
-        whole = (
-            k.call("round", exact) + self._zero if self._even else self._whole(self._zero + exact)
-        )
-        step = k.clamp(whole, float(LOW), float(HIGH))
-        return (step - self._zero) * self._scale
+        if self.zero is None:
+            return k.clamp(self._whole(exact), -float(SIDE), float(SIDE))
+        whole = k.call("round", exact) + self.zero if self._even else self._whole(self.zero + exact)
+        return k.clamp(whole, float(LOW), float(HIGH))
 
     def _whole(self, x: Expr) -> Expr:
         k = self.k
@@ -191,4 +204,12 @@ def _round(low: Lowering, domain: Domain, ends: tuple[Temp, Temp]) -> None:
     low.dispatch(k, (rows * out.slices, 1, 1))
 
 
-RULES = (KernelRule(OP, "team", _build, takes(FLOATS)),)
+def _row_change(node: Node) -> RowChange | None:
+    shape, axes = node.input(0).shape, node.attrs.axes
+    first = len(shape) - len(axes)
+    if sorted(axes) != list(range(first, len(shape))):
+        return None
+    return RowChange(math.prod(shape[first:]), rounding=node.attrs.rounding)
+
+
+RULES = (KernelRule(OP, "team", _build, takes(FLOATS), row_change=_row_change),)

@@ -7,7 +7,7 @@ scale, a sum of whole numbers is scaled once, at its end; blocks have a buffer o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 import numpy as np
@@ -16,9 +16,14 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, KernelBuffer
-from tflgpu.language.types import Scalar
+from tflgpu.language.types import U32, Scalar
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.weights import Weights
+
+#: Outputs of a slice, lanes of a vector, and words of a load.
+_FOUR = range(4)
+#: Bytes to add up the bytes of a word with.
+_ONES = 0x01010101
 
 
 @attrs.frozen
@@ -56,11 +61,20 @@ class StoredWeights:
     def bind(self, low: Lowering, k: Builder, slices: int) -> WeightReader:
         """Their buffers in a kernel whose product has so many output slices."""
         numbers = low.weights(k, self.weights)
-        scales = None
-        if self.scales is not None:
-            half = Scalar.F16 if Weights(self.scales).fits_f16 and low.caps.f16_storage else None
-            scales = low.weights(k, self.scales, "scales", scalar=half)
+        scales = self.bind_scales(low, k)
         return WeightReader(numbers, scales, slices, self.block, self.in_nibbles)
+
+    def bind_scales(self, low: Lowering, k: Builder) -> KernelBuffer | None:
+        """The buffer of the scales of blocks, where there are some."""
+        if self.scales is None:
+            return None
+        half = Scalar.F16 if Weights(self.scales).fits_f16 and low.caps.f16_storage else None
+        return low.weights(k, self.scales, "scales", scalar=half)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a buffer has whole numbers."""
+        return self.channel_scales is not None or self.scales is not None
 
 
 @attrs.frozen
@@ -106,6 +120,95 @@ class WeightReader:
         if self.scales is None:
             return None
         return k.let(k.load(self.scales, block * self.slices + column, Scalar.F32), "scale")
+
+
+@attrs.frozen
+class RowForm:
+    """How weights lie in their buffer.
+
+    Attributes:
+        bits: Of a number in words; 0 where numbers are real.
+        unit: Vectors of input that a unit has weights for.
+        units: Units of an output.
+        slices: Output slices.
+        block: Inputs that have a scale in common, 0 where all of an output's have.
+        blocks: Blocks of an output.
+    """
+
+    bits: int
+    unit: int
+    units: int
+    slices: int
+    block: int
+    blocks: int
+
+    @classmethod
+    def of(cls, stored: StoredWeights, depth: int, slices: int) -> RowForm:
+        """That of weights whose sums have ``depth`` vectors of input."""
+        bits = 4 if stored.in_nibbles else 8 if stored.is_whole else 0
+        unit = 128 // bits // 4 if bits else 1
+        blocks = 0 if stored.scales is None else len(stored.scales)
+        return cls(bits, unit, -(-depth // unit), slices, stored.block, blocks)
+
+    def bind(self, low: Lowering, k: Builder, stored: StoredWeights) -> RowWeights:
+        """The buffers of a kernel."""
+        row = self.units * self.unit * 4
+        weights = attrs.evolve(stored.weights, row=row // 2 if self.bits == 4 else row)
+        numbers = low.weights(k, weights, scalar=Scalar.U32 if self.bits else None)
+        return RowWeights(self, numbers, stored.bind_scales(low, k))
+
+
+@attrs.frozen
+class RowWeights:
+    """How a kernel reads them: real numbers in vectors of four, or words in such; and the scales of
+    blocks, where there are some."""
+
+    form: RowForm
+    numbers: KernelBuffer
+    scales: KernelBuffer | None
+
+    def unit(self, k: Builder, column: Expr, unit: Expr) -> list[Expr]:
+        """What is stored of a unit, for each output of a slice."""
+        scalar = None if self.form.bits else Scalar.F32
+        first = k.let(column * (4 * self.form.units) + unit, "first")
+        return [
+            k.let(k.load(self.numbers, first + i * self.form.units, scalar), "w") for i in _FOUR
+        ]
+
+    def reals(self, k: Builder, stored: Sequence[Expr], vector: int) -> list[Expr]:
+        """For each output the four weights of a vector of the unit, without scales."""
+        bits = self.form.bits
+        if not bits:
+            return list(stored)
+        first = vector * 4 * bits
+        word, at = divmod(first, 32)
+        found = []
+        for each in stored:
+            bytes_ = k.let(k.bitcast(each.lane(word), Scalar.I32), "bytes")
+            ups = [32 - bits - at - i * bits for i in _FOUR]
+            lanes = [(bytes_ << up if up else bytes_) >> (32 - bits) for up in ups]
+            found.append(k.cast(k.vec(lanes), Scalar.F32))
+        return found
+
+    def dots(self, k: Builder, stored: Sequence[Expr], words: Expr | None) -> Expr:
+        """For each output the sum of the unit's products with words of input, or with ones."""
+        ones = k.const(_ONES, U32)
+        totals: list[Expr] = []
+        for each in stored:
+            terms = [
+                k.call("dot4_i8", each.lane(i), ones if words is None else words.lane(i))
+                for i in _FOUR
+            ]
+            totals.append(terms[0] + terms[1] + terms[2] + terms[3])
+        return k.vec(totals)
+
+    def scale(self, k: Builder, column: Expr, vector: Expr) -> Expr | None:
+        """The scales of a slice's outputs for a vector of input."""
+        if self.scales is None:
+            return None
+        form = self.form
+        block = k.min(vector // (form.block // 4), form.blocks - 1)
+        return k.let(k.load(self.scales, block * form.slices + column, Scalar.F32), "scale")
 
 
 def _low(k: Builder, pair: Expr) -> Expr:

@@ -95,21 +95,23 @@ class Member:
         merge: Merge,
         *,
         everywhere: bool = False,
+        again: bool = True,
     ) -> None:
         """Merge ``values`` (variables) over the lanes; lane 0 has the result, or all of them
-        with ``everywhere``. Every invocation of the workgroup must come here."""
+        with ``everywhere``. ``again`` is whether the arrays are written again then. Every
+        invocation of the workgroup must come here."""
         arrays = [room for room in rooms if room is not None]
         if self.teams.near > 1:
-            self._by_shuffles(arrays, values, merge, everywhere)
+            self._by_shuffles(arrays, values, merge, everywhere and again)
         elif self.teams.lanes > 1:
-            self._by_memory(arrays, values, merge, everywhere)
+            self._by_memory(arrays, values, merge, everywhere, again)
 
     def _by_shuffles(
         self,
         arrays: Sequence[SharedArray],
         values: Sequence[Variable],
         merge: Merge,
-        everywhere: bool,
+        again: bool,
     ) -> None:
         k, columns, near = self.k, self.teams.columns, self.teams.near
         self._exchange(values, merge, near)
@@ -122,7 +124,7 @@ class Member:
         # Each run of `parts` lanes takes all that is left, so that another exchange ends it.
         self._get(arrays, k.let(self.lane % parts * columns + self.column, "slot"), values)
         self._exchange(values, merge, parts)
-        if everywhere:
+        if again:
             k.barrier()  # before anyone writes the arrays again
 
     def _exchange(self, values: Sequence[Variable], merge: Merge, count: int) -> None:
@@ -138,6 +140,7 @@ class Member:
         values: Sequence[Variable],
         merge: Merge,
         everywhere: bool,
+        again: bool,
     ) -> None:
         k, columns = self.k, self.teams.columns
         slot = k.let(self.lane * columns + self.column, "slot")
@@ -154,6 +157,7 @@ class Member:
         if everywhere:
             k.barrier()
             self._get(arrays, self.column, values)
+        if everywhere and again:
             k.barrier()  # before anyone writes the arrays again
 
     def _merge(self, values: Sequence[Variable], merge: Merge, others: Sequence[Expr]) -> None:

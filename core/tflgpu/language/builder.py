@@ -69,6 +69,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         #: What views have done with it that its kernel does not show ("chain": ran what joined a
         #: store).
         self.marks: set[str] = set()
+        #: What a kernel has made besides what it stores now, by number.
+        self.made: dict[int, Expr] = {}
 
     # Parameters and shared memory
 
@@ -321,9 +323,15 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     @contextmanager
     def loop(
-        self, start: Operand, stop: Operand, step: int = 1, *, name: str = "i", unroll: bool = False
+        self,
+        start: Operand,
+        stop: Operand,
+        step: int = 1,
+        *,
+        name: str = "i",
+        unroll: bool | None = None,
     ) -> Iterator[Expr]:
-        """``with k.loop(0, n) as i:`` the index is an i32; ``unroll`` is a hint to the driver."""
+        """``with k.loop(0, n) as i:`` the index is an i32; ``unroll`` is that of `For`."""
         if step <= 0:
             raise refused(f"{self.name}: a loop's step is positive, not {step}")
         first, end = self._index(start), self._index(stop)

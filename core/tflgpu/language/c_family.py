@@ -18,6 +18,7 @@ from tflgpu.language.matrix import (
     MatrixMultiply,
     MatrixRole,
     MatrixStmt,
+    lanes_of,
 )
 from tflgpu.language.needs import Features
 from tflgpu.language.overflow import made_of_data
@@ -238,9 +239,10 @@ class CPrinter(Printer):
             target, other = names[stmt.target.ident], names[stmt.other.ident]
             factor = float_number(stmt.factor, Scalar.F32).text
             return f"{target} = matrix_add({target}, {other}, {factor});"
-        width = stmt.array.type.width
+        role = stmt.target.role if isinstance(stmt, MatrixLoad) else stmt.source.role
+        width = lanes_of(stmt.array.type, role)
         index = f"{operands[0].at(MUL)} * {width}" if width > 1 else operands[0].at(ADD)
-        pointer = self.shared_pointer(stmt.array, stmt.array.type.scalar, index)
+        pointer = self.shared_pointer(stmt.array, role.scalar, index)
         stride = stmt.stride * width
         if isinstance(stmt, MatrixLoad):
             part = "a" if stmt.target.role is MatrixRole.A else "b"

@@ -21,8 +21,9 @@ from functools import cache
 import attrs
 
 from tflgpu.language.builder import Builder
+from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.tree import Expr, Kernel, Let, Name, Operand
-from tflgpu.language.types import F32, Scalar, Type
+from tflgpu.language.types import Scalar, Type, type_of
 
 # erf(x) / x in x^2, |x| <= 1; 1.2e-9 relative
 _ERF_SMALL = (
@@ -109,8 +110,9 @@ def define(write: Callable[..., Expr], names: tuple[str, ...], kind: Type) -> De
 
 @cache
 def definition(fn: str, width: int) -> Definition:
-    """A function of `DEFINED` for ``width`` lanes of f32."""
-    return define(*DEFINED[fn], F32.with_width(width))
+    """A function of `DEFINED` for ``width`` lanes of f32, or of u32 if it takes no floats."""
+    scalar = Scalar.F32 if Scalar.F32 in FUNCTIONS[fn].takes else Scalar.U32
+    return define(*DEFINED[fn], type_of(scalar, width))
 
 
 class Writer(Builder):
@@ -226,6 +228,13 @@ def _pow(k: Writer, x: Expr, y: Expr) -> Expr:
     return k.select(y.eq(0.0) | x.eq(1.0), 1.0, result)
 
 
+def _dot4_i8(k: Writer, a: Expr, b: Expr) -> Expr:
+    """APIs have it as an instruction, if at all, where a device has one for it."""
+    left, right = (k.let(k.bitcast(x, Scalar.I32), "bytes") for x in (a, b))
+    products = [((left << n) >> 24) * ((right << n) >> 24) for n in (0, 8, 16, 24)]
+    return products[0] + products[1] + products[2] + products[3]
+
+
 #: By name: what writes the function, and its parameters.
 DEFINED: dict[str, tuple[Callable[..., Expr], tuple[str, ...]]] = {
     "erf": (_erf, ("x",)),
@@ -234,4 +243,5 @@ DEFINED: dict[str, tuple[Callable[..., Expr], tuple[str, ...]]] = {
     "cos": (_cos, ("x",)),
     "atan2": (_atan2, ("y", "x")),
     "pow": (_pow, ("x", "y")),
+    "dot4_i8": (_dot4_i8, ("a", "b")),
 }

@@ -33,7 +33,7 @@ from tflgpu.language.expressions import (
 )
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.numbers import is_same
-from tflgpu.language.types import BOOL, I32, Scalar, Type
+from tflgpu.language.types import BOOL, I32, F16x4, Scalar, Type, U32x2
 from tflgpu.language.variables import Variable
 
 _RANGES = {
@@ -131,14 +131,19 @@ def cast(value: Expr, scalar: Scalar) -> Expr:
 
 
 def bitcast(value: Expr, scalar: Scalar) -> Expr:
-    """Read the lanes' bits as ``scalar``; nothing where they have that type.
+    """Read the lanes' bits as ``scalar``; nothing where they have that type. Four
+    lanes of f16 are two of u32, of which each has the first of its two in the lower half.
 
     Raises:
-        KernelError: one of the types does not have 32 bits, or is not a number.
+        KernelError: one of the types does not have 32 bits, or is not a number; four lanes of f16
+            are read as u32 alone.
     """
     value = read(value)
-    if value.type.scalar is scalar:
+    kind = value.type
+    if kind.scalar is scalar:
         return value
+    if kind == F16x4 and scalar is Scalar.U32:
+        return Bitcast(U32x2, value)
     for each in (value.type.scalar, scalar):
         if each not in (Scalar.F32, Scalar.I32, Scalar.U32):
             raise refused(f"bits of {value.type.scalar.value} as {scalar.value}: 32 bits only")

@@ -22,7 +22,7 @@ import enum
 from typing import Union
 
 from tflgpu.language.tree import Expr, Kernel, SharedArray, Stmt
-from tflgpu.language.types import ROW_ALIGNMENT, TILE, Scalar
+from tflgpu.language.types import ROW_ALIGNMENT, TILE, Scalar, Type
 from tflgpu.language.walk import statements
 from tflgpu.values import frozen
 
@@ -113,6 +113,12 @@ MatrixStmt = Union[MatrixFill, MatrixLoad, MatrixMultiply, MatrixAdd, MatrixStor
 MATRIX_STATEMENTS = (MatrixFill, MatrixLoad, MatrixMultiply, MatrixAdd, MatrixStore)
 
 
+def lanes_of(kind: Type, role: MatrixRole) -> int:
+    """Elements of a matrix that an element of a shared array has: its lanes, or for u32 those
+    whose bits it has."""
+    return kind.width * kind.scalar.itemsize // role.scalar.itemsize
+
+
 def declared(stmt: Stmt) -> Matrix | None:
     """The tile that a statement declares."""
     return stmt.target if isinstance(stmt, (MatrixFill, MatrixLoad)) else None
@@ -148,9 +154,9 @@ def problem_of(stmt: MatrixStmt) -> str | None:
             return f"matrix {tile.ident} is {tile.role.value} where {role.value} is needed"
     if isinstance(stmt, (MatrixLoad, MatrixStore)):
         kind, stride = stmt.array.type, stmt.stride
-        if kind.scalar is not tiles[0].role.scalar or kind.width not in (1, 2, 4):
+        if kind.scalar not in (tiles[0].role.scalar, Scalar.U32) or kind.width not in (1, 2, 4):
             return f"matrix {tiles[0].ident} and shared array {stmt.array.name} of {kind}"
-        if stride * kind.width < TILE:
+        if stride * lanes_of(kind, tiles[0].role) < TILE:
             return f"rows of matrix {tiles[0].ident} overlap at a stride of {stride} {kind}"
         if stride * kind.width * kind.scalar.itemsize % ROW_ALIGNMENT:
             return (

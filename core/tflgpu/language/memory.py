@@ -193,20 +193,23 @@ class SharedMemory:
         self._data[at] = value
 
     def load_tiles(self, index: Index, stride: int, group: Index) -> Array:
-        """A matrix tile for each subgroup: [subgroups, 16, 16]."""
-        at = self._tile_elements(index, stride, group)
+        """A matrix tile of f16 for each subgroup: [subgroups, 16, 16]."""
+        at = self._tile_elements(index, stride, group, np.float16)
         if self._races:
             self._owners.read_together(at.ravel())
-        return np.asarray(self._data[at].reshape(-1, TILE, TILE))
+        return np.ascontiguousarray(self._data[at]).view(np.float16).reshape(-1, TILE, TILE)
 
     def store_tiles(self, index: Index, stride: int, tiles: Array, group: Index) -> None:
-        """Write a matrix tile of each subgroup."""
-        at = self._tile_elements(index, stride, group)
+        """Write a matrix tile of f32 of each subgroup."""
+        at = self._tile_elements(index, stride, group, np.float32)
         if self._races:
             self._owners.write_together(at.ravel())
-        self._data[at] = tiles.reshape(*at.shape, *self._data.shape[1:])
+        bits = np.ascontiguousarray(tiles, np.float32).view(self._data.dtype)
+        self._data[at] = bits.reshape(*at.shape, *self._data.shape[1:])
 
-    def _tile_elements(self, index: Index, stride: int, group: Index) -> Index:
+    def _tile_elements(
+        self, index: Index, stride: int, group: Index, dtype: npt.DTypeLike
+    ) -> Index:
         """Of each subgroup's tile the elements: [subgroups, 16, elements of a row]."""
         kind = self.array.type
         if (index * kind.width * kind.scalar.itemsize % ROW_ALIGNMENT).any():
@@ -215,7 +218,8 @@ class SharedMemory:
                 f"of {ROW_ALIGNMENT} bytes"
             )
         rows = index[:, None] + np.arange(TILE) * stride
-        elements = rows[:, :, None] + np.arange(TILE // kind.width)
+        row_bytes = TILE * np.dtype(dtype).itemsize
+        elements = rows[:, :, None] + np.arange(row_bytes // self._data[:1].nbytes)
         return self._at(elements, group[:, None, None])
 
     def barrier(self, arrived: npt.NDArray[np.bool_]) -> None:

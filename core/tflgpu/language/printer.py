@@ -79,8 +79,8 @@ class Printer(NodeWriter):
 
     #: The language's names of functions, where they are others than the kernel language's.
     function_names: ClassVar[Mapping[str, str]] = {}
-    #: The line before a loop that is to be unrolled.
-    unroll_hint = ""
+    #: The lines before a loop that is to be unrolled, and before one that is not to be.
+    unroll_hint, loop_hint = "", ""
 
     def __init__(self, kernel: Kernel, has: Features) -> None:
         self.kernel = kernel
@@ -207,8 +207,8 @@ class Printer(NodeWriter):
         """Everything of a loop up to the opening brace."""
         step = f"{index}++" if stmt.step == 1 else f"{index} += {stmt.step}"
         first = self.declare(index, stmt.index.type, start.text, True)
-        hint = [self.unroll_hint] if stmt.unroll and self.unroll_hint else []
-        return [*hint, f"for ({first} {index} < {stop.at(ADD)}; {step}) {{"]
+        hint = {None: "", True: self.unroll_hint, False: self.loop_hint}[stmt.unroll]
+        return [*([hint] if hint else []), f"for ({first} {index} < {stop.at(ADD)}; {step}) {{"]
 
     def subgroup_shuffle_xor(self, stmt: SubgroupShuffleXor, value: Code) -> str:
         """Name what a shuffle gives. APIs promise it of words only."""

@@ -187,7 +187,8 @@ class For(Stmt):
     """``index`` runs from ``start`` while it is below ``stop``, by ``step`` (> 0).
 
     The bounds are values that do not change while the loop runs, so it does not matter whether
-    ``stop`` is computed once or every time round.
+    ``stop`` is computed once or every time round. ``unroll`` is a hint to the driver: to write the
+    body out for each round, or not to (False), since code is fetched before it runs.
     """
 
     index: Name
@@ -195,7 +196,7 @@ class For(Stmt):
     stop: Expr
     step: int
     body: tuple[Stmt, ...]
-    unroll: bool = False
+    unroll: bool | None = None
 
     @property
     def declares(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.place import VectorPlace
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.storage import IntegerStorage
-from tflgpu.lowering.view import Link, ReadView, WriteView, load_broadcast
+from tflgpu.lowering.view import Link, PairView, ReadView, WriteView, load_broadcast
 from tflgpu.lowering.weights import Weights
 
 C = TypeVar("C")
@@ -137,10 +137,14 @@ class Lowering:
         #: Of the buffers of kernels that are not dispatched yet, by the id of the builder.
         self.bindings: dict[int, list[Binding]] = {}
         self._bodies = bodies or KernelBodies()
+        #: The products that its kernel makes besides, in the order of `Builder.made`.
+        self.beside: list[Any] = []
         #: Tensors that are computed where they are read, by the ids of values.
         self.inlined = inlined
         #: By the id of the builder and that of the value: what such loads read.
         self.views: dict[tuple[int, int], ReadView] = {}
+        #: Likewise by the id of the node, the name and how many before have it: constants.
+        self.constants: dict[tuple[int, int, str, int], KernelBuffer] = {}
         #: By the id of its builder: a kernel whose body is written, and the builder's size then.
         self._written: dict[int, tuple[Kernel, int]] = {}
         self._temps = 0
@@ -193,6 +197,22 @@ class Lowering:
     def read(self, k: Builder, index: int) -> ReadView:
         """Operand ``index`` of the node."""
         return self.read_value(k, self.node.input(index), f"src{index}")
+
+    def lies_in_pairs(self, index: int) -> bool:
+        """Whether operand ``index`` of the node has a buffer whose rows are pairs of f16 vectors,
+        for `read_pairs`."""
+        value = self.node.input(index)
+        if value.contents is not None or value.id in self.inlined:
+            return False
+        layout = self._layout_of(value)
+        return layout.storage is Scalar.F16 and layout.is_vector and layout.slices % 2 == 0
+
+    def read_pairs(self, k: Builder, index: int) -> PairView:
+        """Operand ``index`` of the node by two vectors of f16 at once."""
+        value = self.node.input(index)
+        buffer = k.buffer(f"src{index}", Scalar.U32, 4, "read")
+        self.bindings[id(k)].append(value)
+        return PairView(k, buffer, self._layout_of(value), Scalar.U32)
 
     def read_value(self, k: Builder, value: Value, name: str) -> ReadView:
         """Any tensor that exists before this node runs; constants are uploaded."""
@@ -268,6 +288,14 @@ class Lowering:
         # What is large, and as a file has it, is written when it is uploaded.
         later = isinstance(data, Weights) and data.is_from_file
         self.bindings[id(k)].append(Constant(stored if later else stored.array()))
+        return buffer
+
+    def weight_pairs(self, k: Builder, data: Weights, name: str = "weights") -> KernelBuffer:
+        """A constant buffer of f16 vectors from ``data``, of which two are read at once, as the
+        bits of u32x4."""
+        buffer = k.buffer(name, Scalar.U32, 4, "read")
+        stored = attrs.evolve(data, dtype=Scalar.F16.numpy)
+        self.bindings[id(k)].append(Constant(stored if data.is_from_file else stored.array()))
         return buffer
 
     def body(self, k: Builder, write: Callable[..., None], *args: Any) -> None:

@@ -46,28 +46,93 @@ class BlockedModel:
 
 @attrs.frozen
 class MatrixModel:
-    """A machine model of products on matrix tiles (`tflgpu.kernels.matrix_tiles`), in a unit of
-    time of its own.
+    """A machine model of products on matrix tiles (`tflgpu.kernels.matrix_tiles`).
 
     Attributes:
-        a_clocks, b_clocks: Moving an f16 vector of an input, and of weights, to shared memory.
-        multiply_clocks: Multiplying two tiles.
-        stage_latency, fetch_latency, multiply_latency: What a stage takes that nothing hides: in
-            any case, for each vector that an invocation fetches, for each product of tiles.
+        word_clocks: Clocks of moving 16 bytes to shared memory.
+        a_line_clocks, b_line_clocks: The same of each row of at most 128 bytes that they lie in, of
+            inputs and of weights.
+        line_clocks: Clocks of such a row on the whole device.
+        multiply_clocks, load_clocks: Of multiplying two tiles, and of loading one.
+        load_latency, fetch_latency, barrier_latency, multiply_latency, tile_latency: What a stage
+            takes that nothing hides: until the first load arrives, for each load of an invocation,
+            for a barrier, for each product of tiles and each tile loaded.
         result_clocks: Storing a vector of the result.
-        resident_bytes: Shared memory that a processor has at a time.
+        resident_bytes, resident_threads, resident_registers: Shared memory, invocations and their
+            registers that a processor has at a time.
         wave_clocks: Starting and ending a wave of workgroups.
+        sum_clocks, summed_clocks: A second dispatch that adds up what workgroups have, and each
+            vector of that.
     """
 
-    a_clocks: float
-    b_clocks: float
+    word_clocks: float
+    a_line_clocks: float
+    b_line_clocks: float
+    line_clocks: float
     multiply_clocks: float
-    stage_latency: float
+    load_clocks: float
+    load_latency: float
     fetch_latency: float
+    barrier_latency: float
     multiply_latency: float
+    tile_latency: float
     result_clocks: float
     resident_bytes: int
+    resident_threads: int
+    resident_registers: int
     wave_clocks: float
+    sum_clocks: float
+    summed_clocks: float
+
+
+@attrs.frozen
+class FewRowsModel:
+    """How products of few rows are divided (`tflgpu.kernels.gemv`).
+
+    Attributes:
+        lanes: Invocations that share a sum, at most.
+        columns: Output slices of a workgroup, at most.
+        workgroup: Invocations of a workgroup, at most.
+        nbytes: Weights that an invocation has under way.
+    """
+
+    lanes: int
+    columns: int
+    workgroup: int
+    nbytes: int
+
+
+@attrs.frozen
+class PairModel:
+    """A machine model of a depthwise convolution with the 1x1 convolution behind it
+    (`tflgpu.kernels.pair_tiles`), in clocks.
+
+    Attributes:
+        window_clocks, weight_clocks: A processor's work for a vector of the depthwise convolution,
+            by a window of 3x3, and for one of the other's weights.
+        stage_latency, run_latency, weight_latency, multiply_latency: What a stage takes that
+            nothing hides: in any case, for each run of pixels (by such a window) and for each
+            vector of weights of an invocation, for each product of tiles.
+        store_latency, team_latency: The same of storing a vector of the result, and of adding what
+            a team has.
+        resident_bytes, resident_threads: Shared memory and invocations that a processor has at a
+            time.
+        wave_clocks: Starting and ending a wave of workgroups.
+        boundary_clocks: The least that a dispatch takes that waits for another one.
+    """
+
+    window_clocks: float
+    weight_clocks: float
+    stage_latency: float
+    run_latency: float
+    weight_latency: float
+    multiply_latency: float
+    store_latency: float
+    team_latency: float
+    resident_bytes: int
+    resident_threads: int
+    wave_clocks: float
+    boundary_clocks: float
 
 
 @attrs.frozen
@@ -114,8 +179,6 @@ class Tuning:
         most_groups, wide: A grouped convolution is one product per group where there are at most so
             many groups of at least so many channels: each takes a dispatch, and a tile of a product
             is at least so wide.
-        columns_of_few, shares_of_few: Output slices of a workgroup of such a product, and how many
-            invocations share one's sums, at most.
         least_tiled_rows: Products of two tensors with fewer rows leave most of a workgroup's tile
             empty, so that they are made without shared memory.
         team_pooled_results, pool_team: Large windows are pooled by so many invocations each, where
@@ -131,17 +194,18 @@ class Tuning:
             beats vector code.
         dispatches_at_once: So many dispatches are submitted together, where a run is encoded anew:
             the device begins with the first while the next are encoded.
+        few: Divides products of few rows.
         reduction: Cuts reductions.
         blocked: Chooses the tiles of blocked products.
         matrix: The same on matrix tiles.
+        pairs: Chooses whether a depthwise convolution and the 1x1 convolution behind it are one
+            kernel on matrix tiles, and its tiles; None where that is not known to be faster.
     """
 
     few_rows: int
     least_depth: int
     most_groups: int
     wide: int
-    columns_of_few: int
-    shares_of_few: int
     least_tiled_rows: int
     team_pooled_results: int
     pool_team: int
@@ -152,24 +216,27 @@ class Tuning:
     joins_pointwise: bool
     splits_products: bool
     dispatches_at_once: int
+    few: FewRowsModel
     reduction: ReductionModel
     blocked: BlockedModel
     matrix: MatrixModel
+    pairs: PairModel | None
 
 
 #: `blocked` was fitted to kernel times of 86 convolution shapes of nine vision models through
 #: OpenCL in f32; there its choice is on average 5 % slower than the best of all tiles, and at most
-#: 29 %. `matrix` was fitted to 229 kernel times of convolutions of the same models (OpenCL in F16
-#: and F32_F16, Vulkan in F16), so that its choices are fast rather than its times right: on average
-#: the choice is 4 % slower than the best of all tiles, at most 34 %. Of 8, 16, 32 and all
-#: dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74.
+#: 29 %. `matrix` was fitted to 937 kernel times of 35 products and convolutions (Vulkan in F16 and
+#: F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets, EDSR), so that its choices are
+#: fast rather than its times right: on average the choice is 4 % slower than the best of all that
+#: were timed, at most 24 %. `pairs` was fitted to 117 kernel times of the pairs of MobileNet v1 and
+#: v2 (Vulkan in F16 and F32_F16); there its choice is on average 1 % slower than the best, at most
+#: 5 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest for models of 30 to
+#: 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
     most_groups=8,
     wide=32,
-    columns_of_few=4,
-    shares_of_few=64,
     least_tiled_rows=16,
     team_pooled_results=1 << 14,
     pool_team=16,
@@ -180,6 +247,7 @@ H200 = Tuning(
     joins_pointwise=False,
     splits_products=True,
     dispatches_at_once=16,
+    few=FewRowsModel(lanes=128, columns=2, workgroup=512, nbytes=128),
     reduction=ReductionModel(
         workgroup=256,
         small_workgroup=64,
@@ -206,20 +274,43 @@ H200 = Tuning(
         wave_clocks=4080.0,
     ),
     matrix=MatrixModel(
-        a_clocks=0.55,
-        b_clocks=0.18,
-        multiply_clocks=0.32,
-        stage_latency=133.0,
-        fetch_latency=51.5,
-        multiply_latency=44.8,
-        result_clocks=0.32,
-        resident_bytes=51000,
-        wave_clocks=304.0,
+        word_clocks=0.308,
+        a_line_clocks=1.73,
+        b_line_clocks=1.55,
+        line_clocks=0.0265,
+        multiply_clocks=3.73,
+        load_clocks=1.04,
+        load_latency=360.0,
+        fetch_latency=54.0,
+        barrier_latency=170.0,
+        multiply_latency=20.9,
+        tile_latency=5.41,
+        result_clocks=0.0625,
+        resident_bytes=113_700,
+        resident_threads=2048,
+        resident_registers=67_600,
+        wave_clocks=1470.0,
+        sum_clocks=11200.0,
+        summed_clocks=0.00257,
+    ),
+    pairs=PairModel(
+        window_clocks=1.03,
+        weight_clocks=0.19,
+        stage_latency=662.0,
+        run_latency=332.0,
+        weight_latency=29.6,
+        multiply_latency=63.3,
+        store_latency=58.8,
+        team_latency=83.5,
+        resident_bytes=230000,
+        resident_threads=1728,
+        wave_clocks=2950.0,
+        boundary_clocks=2900.0,
     ),
 )
 
 #: How fast matrix tiles are elsewhere is not known.
-UNMEASURED = attrs.evolve(H200, splits_products=False)
+UNMEASURED = attrs.evolve(H200, splits_products=False, pairs=None)
 
 #: By `DeviceCaps.vendor`.
 TABLE: Mapping[str, Tuning] = {"nvidia": H200}

@@ -104,6 +104,17 @@ class ReadView(View):
 
 
 @attrs.frozen
+class PairView(ReadView):
+    """An operand that lies as f16 vectors, of which two neighbours are read at once, as the bits of
+    u32x4; its rows have an even number of them."""
+
+    def load(self, outer: Operand, slice_: Operand) -> Expr:
+        """Vectors ``slice_``, which is even, and ``slice_ + 1`` at a position."""
+        half = make.wrap(slice_, I32) >> 1
+        return self.k.load(self.buffer, _at(outer, self.layout.slices // 2, half))
+
+
+@attrs.frozen
 class WriteView(View):
     """A result. Takes ``compute`` (or f32) lanes, applies the fused chain, keeps padding zero.
 

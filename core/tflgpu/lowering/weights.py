@@ -18,6 +18,7 @@ _INFINITE_F16 = 65520.0
 #: The least of f16's normal numbers.
 _NORMAL_F16 = 2.0**-14
 _F32: np.dtype[Any] = np.dtype(np.float32)
+_WORD: np.dtype[Any] = np.dtype(np.uint32)
 #: The largest f16.
 F16_MAX = 65504.0
 
@@ -75,6 +76,7 @@ class Weights:
     contents: ConstantData
     taps: int | None = None
     dtype: np.dtype[Any] = _F32
+    row: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,6 +84,8 @@ class Weights:
         if self.taps is None:
             return self.contents.shape
         outputs, taps, inputs = self._sizes
+        if self.row is not None:
+            return -(-outputs // 4) * 4, self.row // (4 if self._in_words else 1)
         return taps, -(-inputs // 4), 4, -(-outputs // 4), 4
 
     @property
@@ -177,8 +181,13 @@ class Weights:
             with np.errstate(over="ignore"):
                 return self.contents.astype(dtype, order="C", copy=False).reshape(-1)
         outputs, taps, inputs = self._sizes
+        kind = np.dtype(np.int8) if dtype == _WORD else dtype
+        inner = -(-inputs // 4) * 4
         if self.taps is None:
             packed = np.empty((outputs, taps * inputs), dtype)
+        elif self.row is not None:
+            padded = inputs != inner or outputs % 4 or self.row != taps * inner
+            packed = (np.zeros if padded else np.empty)((-(-outputs // 4) * 4, self.row), kind)
         else:
             padded = inputs % 4 or outputs % 4
             _, slices, _, columns, _ = self.shape
@@ -187,9 +196,12 @@ class Weights:
         def write(start: int) -> None:
             stop = min(start + _ROWS, outputs)
             with np.errstate(over="ignore"):
-                rows = self._rows(start, stop, dtype).reshape(stop - start, taps, inputs)
+                rows = self._rows(start, stop, kind).reshape(stop - start, taps, inputs)
                 if self.taps is None:
                     packed[start:stop] = rows.reshape(stop - start, -1)
+                elif self.row is not None:
+                    for tap in range(taps):
+                        packed[start:stop, tap * inner :][:, :inputs] = rows[:, tap]
                 else:
                     packed[:, :inputs, start:stop] = rows.transpose(1, 2, 0)
 
@@ -201,7 +213,11 @@ class Weights:
         else:
             with ThreadPoolExecutor(threads, "tflgpu-weights") as pool:
                 list(pool.map(write, starts))
-        return packed.reshape(-1)
+        return packed.reshape(-1).view(dtype)
+
+    @property
+    def _in_words(self) -> bool:
+        return self.dtype == _WORD
 
     @property
     def _sizes(self) -> tuple[int, int, int]:

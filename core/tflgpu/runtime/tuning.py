@@ -38,7 +38,7 @@ from tflgpu.ir.graph import Graph
 from tflgpu.lowering.choices import ChoicePoint, Choices
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.opened_device import OpenedDevice
-from tflgpu.saved.kept_choices import KeptChoice
+from tflgpu.saved.kept_choices import KeptChoice, Tuning
 
 T = TypeVar("T")
 _LOG = logging.getLogger("tflgpu")
@@ -65,50 +65,6 @@ class Effort(enum.Enum):
     def most(self, point: ChoicePoint) -> int:
         """How many of a problem's."""
         return min(_FEW, len(point.candidates)) if self is Effort.FAST else len(point.candidates)
-
-
-@attrs.frozen
-class Tuning:
-    """What became of a model by tuning.
-
-    Attributes:
-        backend, device: Where it was timed.
-        effort: "fast" or "exhaustive".
-        problems: How many problems with several candidates the model has.
-        found: Of those that were timed now, by key; the rest were measured before.
-        changed: Of these, the ones that have other kernels from now on.
-        before, after: Median seconds of a whole run of the model's parts on the device, as it was
-            and with what was found; None where nothing faster was found.
-        refusal: Why nothing of what was found is kept; "" where it is.
-        seconds: How long it took.
-    """
-
-    backend: str
-    device: str
-    effort: str
-    problems: int
-    found: Mapping[str, KeptChoice]
-    changed: Mapping[str, KeptChoice]
-    before: float | None
-    after: float | None
-    refusal: str
-    seconds: float
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether what was found is kept."""
-        return not self.refusal
-
-    def __str__(self) -> str:
-        timed, changed = len(self.found), len(self.changed)
-        said = (
-            f"{self.problems} problems on {self.backend} ({self.device}): {timed} timed, "
-            f"{self.problems - timed} known before; {changed} have faster kernels"
-        )
-        if self.before is not None and self.after is not None:
-            said += f"; a run takes {self.after * 1e3:.3f} ms, before {self.before * 1e3:.3f} ms"
-            said += f": {self.refusal}, so nothing is kept" if self.refusal else ""
-        return f"{said} ({self.seconds:.1f} s)"
 
 
 def tune(

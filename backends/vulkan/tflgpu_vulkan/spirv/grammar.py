@@ -37,7 +37,7 @@ Op = enum.IntEnum("Op", {
     "LoopMerge": 246, "SelectionMerge": 247, "Label": 248, "Branch": 249, "BranchConditional": 250,
     "Return": 253, "Unreachable": 255, "GroupNonUniformShuffleXor": 346,
     "TypeCooperativeMatrixKHR": 4456, "CooperativeMatrixLoadKHR": 4457,
-    "CooperativeMatrixStoreKHR": 4458, "CooperativeMatrixMulAddKHR": 4459,
+    "SDotKHR": 4450, "CooperativeMatrixStoreKHR": 4458, "CooperativeMatrixMulAddKHR": 4459,
     # What no kernel has yet, so that a new function or node finds its instruction here.
     "VectorExtractDynamic": 77, "VectorInsertDynamic": 78, "VectorShuffle": 79,
     "CompositeInsert": 82, "QuantizeToF16": 116, "SRem": 138, "SMod": 139, "FRem": 140,
@@ -82,6 +82,8 @@ Capability = enum.IntEnum(
         "SignedZeroInfNanPreserve": 4466,
         "RoundingModeRTE": 4467,
         "VulkanMemoryModel": 5345,
+        "DotProductInput4x8BitPackedKHR": 6018,
+        "DotProductKHR": 6019,
         "CooperativeMatrixKHR": 6022,
     },
 )
@@ -116,9 +118,8 @@ MemoryModel = enum.IntEnum("MemoryModel", {"GLSL450": 1, "Vulkan": 3})
 ExecutionModel = enum.IntEnum("ExecutionModel", {"GLCompute": 5})
 #: How a conversion rounds.
 RoundingMode = enum.IntEnum("RoundingMode", {"RTE": 0})
-#: Hints about functions, branches, products of matrices and (the only ones that may be unrolled)
-#: loops.
-Control = enum.IntFlag("Control", {"NoHint": 0, "Unroll": 1})
+#: Hints about functions, branches, products of matrices and (the only ones with others) loops.
+Control = enum.IntFlag("Control", {"NoHint": 0, "Unroll": 1, "DontUnroll": 2})
 #: What an access to memory promises or asks.
 MemoryAccess = enum.IntFlag("MemoryAccess", {"NonPrivatePointer": 0x20})
 #: What a cooperative matrix is in a product.

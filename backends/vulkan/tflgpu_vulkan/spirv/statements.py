@@ -117,8 +117,8 @@ class Statements(Expressions, Matrices):
         self.do(Op.Store, index, start)
         self.do(Op.Branch, header)
         self.label(header)
-        hint = Control.Unroll if stmt.unroll else Control.NoHint
-        self.do(Op.LoopMerge, end, again, hint)
+        hints = {None: Control.NoHint, True: Control.Unroll, False: Control.DontUnroll}
+        self.do(Op.LoopMerge, end, again, hints[stmt.unroll])
         self.do(Op.Branch, test)
         self.label(test)
         current = self.emit(Op.Load, I32, index)

@@ -22,10 +22,11 @@ from tflgpu.language.types import BOOL, Scalar, Type
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body
-from tflgpu_vulkan.spirv.grammar import Glsl, Op
+from tflgpu_vulkan.spirv.grammar import Capability, Glsl, Op
 from tflgpu_vulkan.spirv.target import Target
 
 _INFINITY_TWICE = 0xFF000000  # the bits of infinity without the sign, one place to the left
+_PACKED_4X8 = 0  # PackedVectorFormat4x8BitKHR
 _BEYOND = {"min": Op.FOrdGreaterThan, "max": Op.FOrdLessThan}
 _BEFORE = {"min": Op.FOrdLessThan, "max": Op.FOrdGreaterThan}
 #: Functions that are one instruction, of floats and of whole numbers.
@@ -142,6 +143,8 @@ class Values(Body):
         the instruction that there is, as it treats NaN."""
         if fn == "isnan":
             return self.is_nan(type, *args)
+        if fn == "dot4_i8":
+            return self._dot4(type, *args)
         if not type.is_float:
             return self.instruction(_WHOLE[fn], type, *args)
         if type.scalar is Scalar.F16 and not FUNCTIONS[fn].in_half:
@@ -159,3 +162,12 @@ class Values(Body):
             # FSign makes 0 of a NaN, and a device that does not promise to keep NaN anything.
             return self.emit(Op.Select, type, self.is_nan(type, args[0]), args[0], found)
         return found
+
+    def _dot4(self, type: Type, a: Id, b: Id) -> Id:
+        """The sum of the products of four bytes."""
+        if not self.target.int8_dot or type.width > 1:
+            return self.written(definition("dot4_i8", type.width), a, b)
+        packed = {Capability.DotProductKHR, Capability.DotProductInput4x8BitPackedKHR}
+        self.capabilities |= packed
+        self.extensions.add("SPV_KHR_integer_dot_product")
+        return self.emit(Op.SDotKHR, type.with_scalar(Scalar.I32), a, b, _PACKED_4X8)

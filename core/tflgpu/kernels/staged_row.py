@@ -1,0 +1,161 @@
+"""A row that a workgroup normalizes and rounds in its registers and puts into shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+
+import attrs
+
+from tflgpu.kernels.domain import horizontal
+from tflgpu.kernels.quantize_on_the_fly import RoundingOver
+from tflgpu.kernels.team import Member, Teams
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import F32, F32x4, Scalar, type_of
+from tflgpu.lowering.row_change import RowSource
+from tflgpu.lowering.view import ReadView
+
+#: A small whole number plus this has its lowest bits as an i32 has them.
+_WHOLE = 1.5 * 2**23
+
+
+@attrs.frozen
+class RowShape:
+    """How a workgroup holds a row.
+
+    Attributes:
+        teams: All invocations of the workgroup as one team.
+        units: Numbers of the row that an invocation has together, in vectors of four.
+        unit: Vectors of one.
+        whole: Whether whole numbers are shared, as words of four bytes, not real ones.
+    """
+
+    teams: Teams
+    units: int
+    unit: int
+    whole: bool
+
+    @property
+    def parts(self) -> int:
+        """Elements of shared memory that a unit takes, of 16 bytes."""
+        return self.unit // 4 if self.whole else self.unit
+
+    @property
+    def rounds(self) -> int:
+        """Units that an invocation has in registers."""
+        return -(-self.units // self.teams.lanes)
+
+
+class StagedRow:
+    """A row in shared memory, once the workgroup has passed a barrier.
+
+    Attributes:
+        over: How it was rounded.
+    """
+
+    def __init__(
+        self,
+        k: Builder,
+        lane: Expr,
+        shape: RowShape,
+        load: Callable[[Expr], Expr],
+        source: RowSource,
+    ) -> None:
+        """Make it: ``load`` gives the vector of a place in it, and zeros past its end, which change
+        no sum of squares, nor a range that has a 0."""
+        assert source.change.rounding is not None
+        self._k, self._shape = k, shape
+        units = [k.let(lane + i * shape.teams.lanes, "unit") for i in range(shape.rounds)]
+        places = [k.let(unit * shape.unit + j, "q") for unit in units for j in range(shape.unit)]
+        vectors = [k.let(load(q), "x") for q in places]
+        combine = partial(self._combine, Member(k, shape.teams, k.i32(0), lane))
+        if source.change.epsilon is None:
+            ends = combine(self._ends(vectors), (k.min, k.max))
+        else:
+            square = k.dot(vectors[0], vectors[0])
+            for x in vectors[1:]:
+                square = square + k.dot(x, x)
+            # Factors are positive and rounding keeps order, so that ends are still ends then.
+            early = self._ends(vectors) if source.gamma is None else []
+            square, *ends = combine([square, *early], (_sum, k.min, k.max))
+            factor = k.let(rms_factor(k, square, source), "factor")
+            vectors = [k.let(x * factor, "normal") for x in vectors]
+            ends = [k.let(end * factor, "end") for end in ends]
+            if source.gamma is not None:
+                gammas = [gamma_at(k, source.gamma, q) for q in places]
+                vectors = [k.let(x * g, "x") for x, g in zip(vectors, gammas, strict=True)]
+                ends = combine(self._ends(vectors), (k.min, k.max))
+        self.over = RoundingOver(k, source.change.rounding, *ends)
+        rounded = self.over.step if shape.whole else self.over.of
+        vectors = [k.let(rounded(x), "x") for x in vectors]
+        kind = type_of(Scalar.U32, 4) if shape.whole else F32x4
+        self._shared = k.shared("row", kind, shape.units * shape.parts)
+        for i, unit in enumerate(units):
+            mine = vectors[i * shape.unit : (i + 1) * shape.unit]
+            with k.if_(unit < shape.units):
+                for j, part in enumerate(self._words(mine) if shape.whole else mine):
+                    k.store_shared(self._shared, unit * shape.parts + j, part)
+
+    def unit(self, unit: Expr) -> list[Expr]:
+        """What it has of a unit: vectors, or one of four words."""
+        places = [unit * self._shape.parts + j for j in range(self._shape.parts)]
+        return [self._k.let(self._k.load_shared(self._shared, at), "x") for at in places]
+
+    def _ends(self, vectors: Sequence[Expr]) -> list[Expr]:
+        """The least and the largest, as whole numbers: their extremes are an instruction each."""
+        k = self._k
+        keys = [k.let(_key(k.let(k.bitcast(x, Scalar.I32), "bits")), "key") for x in vectors]
+        return [horizontal(k, reduce(of, keys), of) for of in (k.min, k.max)]
+
+    def _combine(
+        self,
+        member: Member,
+        values: Sequence[Expr],
+        merges: Sequence[Callable[[Expr, Expr], Expr]],
+    ) -> list[Expr]:
+        """What all invocations have, merged."""
+        k = self._k
+        found = [k.var(value, "found") for value in values]
+        member.combine(
+            [member.shared(each.type, "room") for each in found],
+            found,
+            lambda a, b: [of(x, y) for of, x, y in zip(merges, a, b, strict=False)],
+            everywhere=True,
+            again=False,
+        )
+        numbers = [
+            each if each.type == F32 else k.bitcast(_key(k.let(each, "key")), Scalar.F32)
+            for each in found
+        ]
+        return [k.let(each, "found") for each in numbers]
+
+    def _words(self, vectors: Sequence[Expr]) -> list[Expr]:
+        """Whole numbers as words of four bytes, four words together."""
+        k, words = self._k, []
+        for vector in vectors:
+            numbers = k.let(k.bitcast(vector + _WHOLE, Scalar.U32) & 255, "numbers")
+            a, b, c, d = numbers.lanes
+            words.append(k.let(a | (b << 8) | (c << 16) | (d << 24), "word"))
+        return [k.let(k.vec(words[i : i + 4]), "words") for i in range(0, len(words), 4)]
+
+
+def _sum(a: Expr, b: Expr) -> Expr:
+    return a + b
+
+
+def _key(bits: Expr) -> Expr:
+    """A whole number for the bits of an f32, in the order of these, with NaN at the ends; and the
+    bits for such a number."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def rms_factor(k: Builder, squares: Expr, source: RowSource) -> Expr:
+    """One by the root mean square of a row, from the sum of its squares."""
+    assert source.change.epsilon is not None
+    return k.call("rsqrt", squares * (1.0 / source.change.length) + source.change.epsilon)
+
+
+def gamma_at(k: Builder, gamma: ReadView, q: Expr) -> Expr:
+    """The numbers that a vector of a normalized row is multiplied by, as f32."""
+    return k.let(k.cast(gamma.load(0, k.min(q, gamma.slices - 1)), Scalar.F32), "gamma")

@@ -1,0 +1,158 @@
+"""What normalizes or rounds rows is done by the products that read them, each for itself; on the
+interpreter, which refuses races and what lies out of bounds."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.plan import Plan
+from tflgpu.compiler.target import Target
+from tflgpu.contract.device import Device
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph, Value
+from tflgpu.ir.quant import Quantization
+from tflgpu.ir.stored_reals import StoredReals
+from tflgpu.lowering.precision import Precision
+from tflgpu.ops.base import Activation
+from tflgpu.ops.composite_norms import RMS, NormAttrs
+from tflgpu.ops.fully_connected import FullyConnected
+from tflgpu.ops.quantize_on_the_fly import OP as ROUND
+from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly, rounded
+from tflgpu.ops.quantized import Rounding
+
+EPSILON = 1e-5
+
+
+class Net:
+    """Rows of so many numbers, what is made of them, and products of that."""
+
+    def __init__(self, rows: int, units: int) -> None:
+        self.graph, self.units = Graph(), units
+        self.x = self.graph.add_value((rows, units), DType.F32)
+        self.graph.inputs = [self.x]
+        self.rng = np.random.default_rng(units)
+        self.data = self.rng.uniform(-3, 2, (rows, units)).astype(np.float32)
+
+    def rms(self, x: Value, *, scaled: bool = False) -> Value:
+        gamma = self.rng.uniform(0.5, 2, self.units).astype(np.float32)
+        others = [self.graph.add_const(gamma)] if scaled else []
+        return self._node(RMS, NormAttrs(EPSILON), [x, *others], x.shape)
+
+    def round(self, x: Value, rounding: Rounding) -> Value:
+        return self._node(ROUND, QuantizeOnTheFly((1,), rounding), [x], x.shape)
+
+    def product(self, x: Value, outputs: int, weights: StoredReals | None = None) -> Value:
+        real = self.rng.uniform(-1, 1, (outputs, self.units)).astype(np.float32)
+        constant = self.graph.add_const(real if weights is None else weights)
+        attributes = FullyConnected(Activation.NONE)
+        shape = (x.shape[0], outputs)
+        result = self._node("FULLY_CONNECTED", attributes, [x, constant, None], shape)
+        self.graph.outputs.append(result)
+        return result
+
+    def _node(self, op: str, attributes: object, inputs: list, shape: tuple[int, ...]) -> Value:  # type: ignore[type-arg]
+        result = self.graph.add_value(shape, DType.F32)
+        self.graph.add_node(op, attributes, inputs, [result])
+        return result
+
+    def run(self, device: Device, *, fuse: bool = True) -> tuple[Plan, list[Array]]:
+        caps = attrs.evolve(device.caps, is_gpu=True, int8_storage=True, shared_bytes=32768)
+        target = Target.plain(caps, Precision.F32, alignment=device.alignment)
+        graph = self.graph
+        plan = plan_of(graph.nodes, graph.inputs, graph.outputs, attrs.evolve(target, fuse=fuse))
+        recording = device.load(plan, guard_bands=True)
+        recording.inputs[0][...] = self.data
+        recording.run()
+        found = [np.array(array) for array in recording.outputs]
+        recording.close()
+        return plan, found
+
+
+def _bytes(outputs: int, units: int) -> tuple[StoredReals, Array]:
+    rng = np.random.default_rng(outputs)
+    numbers = rng.integers(-127, 128, (outputs, units)).astype(np.int8)
+    scales = rng.uniform(1e-3, 1e-1, outputs).astype(np.float32)
+    quantization = Quantization(tuple(map(float, scales)), (0,) * outputs)
+    return StoredReals(numbers, quantization), numbers.astype(np.float64) * scales[:, None]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize(("rows", "units"), [(1, 64), (1, 1203), (1, 1), (3, 37)])
+def test_products_normalize_for_themselves(
+    device: Device, rows: int, units: int, scaled: bool
+) -> None:
+    net = Net(rows, units)
+    made = net.rms(net.x, scaled=scaled)
+    net.product(made, 13)
+    net.product(made, 1)
+    plan, found = net.run(device)
+    assert len(plan.dispatches) == 2
+    assert all(RMS in item.label for item in plan.dispatches)
+    _, apart = net.run(device, fuse=False)
+    for got, want in zip(found, apart, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+@pytest.mark.parametrize(("rows", "units"), [(1, 64), (1, 1203), (1, 1), (5, 37)])
+def test_rounded_rows_meet_bytes_as_whole_numbers(
+    device: Device, rounding: Rounding, rows: int, units: int
+) -> None:
+    net = Net(rows, units)
+    weights, reals = _bytes(13, units)
+    net.product(net.round(net.x, rounding), 13, weights)
+    plan, (found,) = net.run(device)
+    assert len(plan.dispatches) == 1
+    want = rounded(net.data, (1,), rounding).astype(np.float64) @ reals.T
+    np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-6)
+
+
+def test_a_row_is_normalized_and_then_rounded(device: Device) -> None:
+    net = Net(1, 130)
+    weights, reals = _bytes(6, 130)
+    net.product(net.round(net.rms(net.x), Rounding.EVEN), 6, weights)
+    plan, (found,) = net.run(device)
+    assert len(plan.dispatches) == 1
+    x = net.data.astype(np.float64)
+    normal = (x / np.sqrt((x * x).mean(axis=1, keepdims=True) + EPSILON)).astype(np.float32)
+    want = rounded(normal, (1,), Rounding.EVEN).astype(np.float64) @ reals.T
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+@pytest.mark.parametrize("number", [0.0, np.nan, np.inf, -np.inf])
+def test_rows_of_zeros_and_rows_that_are_not_finite(
+    device: Device, rounding: Rounding, number: float
+) -> None:
+    net = Net(3, 70)
+    net.data[1] = 0 if number == 0 else net.data[1]
+    net.data[1, 5] = number
+    weights, reals = _bytes(5, 70)
+    net.product(net.round(net.x, rounding), 5, weights)
+    _, (found,) = net.run(device)
+    with np.errstate(invalid="ignore"):
+        want = rounded(net.data, (1,), rounding).astype(np.float64) @ reals.T
+    np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-6)
+
+
+def test_a_tensor_that_others_read_has_a_buffer(device: Device) -> None:
+    net = Net(1, 36)
+    made = net.rms(net.x)
+    net.product(made, 5)
+    net.graph.outputs.append(made)
+    plan, (found, normal) = net.run(device)
+    assert [item.label for item in plan.dispatches] == [f"#new {RMS}", "#new FULLY_CONNECTED"]
+    _, (want, _) = net.run(device, fuse=False)
+    np.testing.assert_array_equal(found, want)
+    assert np.isfinite(normal).all()
+
+
+def test_rows_that_do_not_fit_into_a_workgroup_stay_apart(device: Device) -> None:
+    net = Net(1, 9000)
+    net.product(net.rms(net.x), 3)
+    plan, (found,) = net.run(device)
+    assert len(plan.dispatches) == 2
+    _, (want,) = net.run(device, fuse=False)
+    np.testing.assert_array_equal(found, want)
