@@ -23,7 +23,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_CHAIN, cost
 from tflgpu.language.expressions import Load
 from tflgpu.language.walk import expressions
-from tflgpu.lowering.inlined import Inlined
+from tflgpu.lowering.inlined import Inlined, InlinedProduct
 from tflgpu.lowering.lowering import Dispatch, InlinedTensor
 from tflgpu.lowering.row_change import InlinedRows
 from tflgpu.lowering.rule import Site
@@ -225,6 +225,10 @@ def inlined_in(
             before = found.get(source.id)
             rows = before if isinstance(before, InlinedRows) else InlinedRows(source)
             found.update((value.id, rows.then(change)) for value in members(each.result))
+            continue
+        if not each.rule.pointwise:
+            product = InlinedProduct(each.head, each.rule.build, each.fused)
+            found.update((value.id, product) for value in members(each.result))
             continue
         for output, result in enumerate(each.results):
             made = Inlined(each.head, each.rule.build, each.fused if not output else (), output)

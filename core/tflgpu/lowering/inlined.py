@@ -128,6 +128,66 @@ class ComputedView(ReadView):
         return found if isinstance(found, (Const, Name)) else self.k.let(found, "at")
 
 
+@attrs.frozen(eq=False)
+class InlinedProduct:
+    """A product's result, after what joined its store, that the chain in the store of another
+    product reads, whose kernel makes both."""
+
+    head: Node
+    build: Callable[[Lowering], None]
+    fused: Sequence[FusedNode]
+
+    def view(self, reader: Lowering, k: Builder, value: Value) -> ReadView:
+        """It as an operand of the reader's chain."""
+        if self not in reader.beside:
+            reader.beside.append(self)
+        compute = reader.compute_of(value)
+        layout, nowhere = Layout(value.shape, LayoutKind.C4, compute), None
+        return MadeBeside(k, nowhere, layout, compute, reader.beside.index(self))  # type: ignore[arg-type]
+
+
+@attrs.frozen
+class MadeBeside(ReadView):
+    """The vector that the kernel has made where its store is now, by the number of its product."""
+
+    number: int
+
+    def load(self, outer: Operand, slice_: Operand) -> Expr:
+        """That vector."""
+        return self.k.made[self.number]
+
+
+class Beside(Lowering):
+    """The workplace of a product that the kernel of another makes too.
+
+    Attributes:
+        problem: It, once its rule has made it.
+    """
+
+    problem: Any = None
+
+    def __init__(self, reader: Lowering, inlined: InlinedProduct) -> None:
+        super().__init__(
+            inlined.head,
+            reader.caps,
+            reader.precision,
+            reader.layout,
+            inlined.fused,
+            (),
+            reader.integers,
+            inlined=reader.inlined,
+        )
+        self.bindings = reader.bindings
+
+    def write(self, k: Builder, index: int = 0) -> WriteView:
+        """What joined its store, without a buffer behind it."""
+        made = self.node.outputs[index]
+        compute = self.compute_of(made)
+        nowhere: Any = None
+        layout = Layout(made.shape, LayoutKind.C4, compute)
+        return WriteView(k, nowhere, layout, compute, self._links(k))
+
+
 @attrs.frozen
 class _Result(WriteView):
     """Where the kernel of an inlined node stores."""

@@ -137,6 +137,8 @@ class Lowering:
         #: Of the buffers of kernels that are not dispatched yet, by the id of the builder.
         self.bindings: dict[int, list[Binding]] = {}
         self._bodies = bodies or KernelBodies()
+        #: The products that its kernel makes besides, in the order of `Builder.made`.
+        self.beside: list[Any] = []
         #: Tensors that are computed where they are read, by the ids of values.
         self.inlined = inlined
         #: By the id of the builder and that of the value: what such loads read.

@@ -129,6 +129,8 @@ class KernelRule:
             that is not all.
         takes_rows: How long the rows of operand 0 are that ``build`` makes so; 0 where it makes
             none.
+        beside: Whether ``build`` can make the product of another node, of the same operand 0, in
+            the kernel of a node's whose chain reads it.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
@@ -145,6 +147,7 @@ class KernelRule:
     rows: Callable[[Node], RowReduction | None] = lambda node: None
     row_change: Callable[[Node], RowChange | None] = lambda node: None
     takes_rows: Callable[[Node, Site], int] = lambda node, site: 0
+    beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     owner: str = attrs.field(default="", eq=False)
 
     def __str__(self) -> str:

@@ -114,10 +114,11 @@ def of_rows(fill: float | None = None, *, clears: bool = False) -> Rule:
 
 def reshaped(node: Node, cut: Node) -> Positions:
     """Of an op that reads operand 0 in row-major order."""
-    pairs = [(v.shape, c.shape) for v, c in ((node.input(0), cut.input(0)), _result(node, cut))]
+    image = regrouped(
+        node.input(0).shape, cut.input(0).shape, node.outputs[0].shape, cut.outputs[0].shape
+    )
     others: list[Axes] = [[] if v is None else [None] * len(v.shape) for v in node.inputs[1:]]
-    shapes = tuple(range(1, len(node.inputs)))
-    return Positions([regrouped(*pairs[0], *pairs[1]), *others], shapes)
+    return Positions([image, *others], tuple(range(1, len(node.inputs))))
 
 
 def regrouped(shape: Shape, less: Shape, result: Shape, less_result: Shape) -> Axes:
@@ -145,7 +146,3 @@ def without(axis: int, value: Value, *, gone: bool = False) -> Axes:
     rank = len(value.shape)
     axis %= max(rank, 1)
     return [None if i == axis else Along(i - (gone and i > axis)) for i in range(rank)]
-
-
-def _result(node: Node, cut: Node) -> tuple[Value, Value]:
-    return node.outputs[0], cut.outputs[0]

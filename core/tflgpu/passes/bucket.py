@@ -16,7 +16,7 @@ from some sizes about others.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import zip_longest
 
@@ -73,23 +73,19 @@ def bucket_of(
     """
     made = wide.copy()
     work = _BucketGraph(made, narrow, ops, varying)
-    refused = work.begin()
-    for node, cut in () if refused else zip_longest(tuple(made.nodes), narrow.nodes):
-        if node is None or cut is None or node.op != cut.op or node.origins != cut.origins:
-            refused = "the model has other operators at another size"
-        else:
-            refused = work.add(node, cut)
-            refused = refused and f"operator {node.label}: {refused}"
-        if refused:
-            break
-    refused = refused or work.end()
-    if refused:
-        return Unsupported(refused)
+    try:
+        work.compute()
+    except _Refused as refused:
+        return Unsupported(str(refused))
     made.nodes = work.nodes
     made.inputs += work.extra
     made.prune()
     verify(made, "bucket")
     return Bucket(made, work.contents, work.full, frozenset(work.parameters), tuple(work.recipe))
+
+
+class _Refused(Exception):
+    """Why there is no bucket."""
 
 
 class _BucketGraph:
@@ -115,73 +111,69 @@ class _BucketGraph:
         self._filled: dict[tuple[int, int, float], Value] = {}
         self._made: dict[int, tuple[Node, Positions]] = {}
 
-    def begin(self) -> str | None:
-        """The inputs."""
-        if any(v.is_variable for v in self.graph.values.values()):
-            return "the model keeps state"
-        pairs = list(zip(self.graph.inputs, self.narrow.inputs, strict=True))
-        sizes = {s for v, c in pairs for s in zip(v.shape, c.shape, strict=True) if s[0] != s[1]}
-        if len(sizes) != 1:
-            return f"inputs change in size in {len(sizes)} ways"
-        ((self.size, self.real),) = sizes
-        for value, cut in pairs:
-            refused = self._relate(value, cut)
-            if refused:
-                return refused
-            self._zero[value.id] = self._axes[value.id]
-        return None
+    def compute(self) -> None:
+        """Make the nodes.
 
-    def add(self, node: Node, cut: Node) -> str | None:
+        Raises:
+            _Refused: there is no bucket of these graphs.
+        """
+        graph, narrow = self.graph, self.narrow
+        pairs = list(zip(graph.inputs, narrow.inputs, strict=True))
+        sizes = {s for v, c in pairs for s in zip(v.shape, c.shape, strict=True) if s[0] != s[1]}
+        if len(sizes) != 1 or any(v.is_variable for v in graph.values.values()):
+            raise _Refused("the model keeps state, or its inputs change in size in several ways")
+        ((self.size, self.real),) = sizes
+        for value, less in pairs:
+            self._relate(value, less)
+            self._zero[value.id] = self._axes[value.id]
+        for node, cut in zip_longest(tuple(graph.nodes), narrow.nodes):
+            if node is None or cut is None or node.op != cut.op or node.origins != cut.origins:
+                raise _Refused("the model has other operators at another size")
+            try:
+                self._add(node, cut)
+            except _Refused as refused:
+                raise _Refused(f"operator {node.label}: {refused}") from None
+        for value, less in zip(graph.outputs, narrow.outputs, strict=True):
+            if self._twins.get(value.id) != less.id:
+                raise _Refused(f"output {_named(value)} does not depend on the inputs")
+
+    def _add(self, node: Node, cut: Node) -> None:
         """A node that follows those before it, and the same one at the smaller size."""
         found = self._positions(node, cut)
-        if isinstance(found, str):
-            return found
-        definition = self.ops[node.op]
         operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
-        for i, (value, other) in enumerate(zip(node.inputs, cut.inputs, strict=True)):
-            if value is None or other is None or (i in found.shapes and value.is_const):
+        for i, (value, less) in enumerate(zip(node.inputs, cut.inputs, strict=True)):
+            if value is None or less is None or (i in found.shapes and value.is_const):
                 continue
-            refused = self._operand(value, other)
-            if refused:
-                return refused
+            self._operand(value, less)
             if value.id in self.parameters:
                 axes = found.operands[i] if i < len(found.operands) else (None,)
-                if None in axes or i in definition.must_know(node.attrs, operands):
-                    return f"{_named(value)} is another constant at another size"
+                if None in axes or i in self.ops[node.op].must_know(node.attrs, operands):
+                    raise _Refused(f"{_named(value)} is another constant at another size")
                 node.inputs[i] = self.parameters[value.id]
-        for value, other in zip(node.outputs, cut.outputs, strict=True):
-            refused = self._relate(value, other)
-            if refused:
-                return refused
-        return self._become(node, found)
-
-    def end(self) -> str | None:
-        """The outputs."""
-        for value, cut in zip(self.graph.outputs, self.narrow.outputs, strict=True):
-            if self._twins.get(value.id) != cut.id:
-                return f"output {_named(value)} does not depend on the inputs"
-        return None
+        for value, less in zip(node.outputs, cut.outputs, strict=True):
+            self._relate(value, less)
+        self._become(node, found)
 
     # Inside
 
-    def _positions(self, node: Node, cut: Node) -> Positions | str:
+    def _positions(self, node: Node, cut: Node) -> Positions:
         unknown = unknown_reason(node.attrs)
         if unknown is not None or not (node.shapes_known and cut.shapes_known):
-            return unknown or "the shapes of its results are not known before the model runs"
+            raise _Refused(unknown or "shapes of its results are not known before the model runs")
         definition = self.ops.get(node.op)
         if definition is None or definition.state is not None:
-            return f"{node.op} keeps state, or is not defined"
-        if node.attrs != cut.attrs and not definition.movement.is_view:
-            return "it has other attributes at another size"
-        if len(node.inputs) != len(cut.inputs):
-            return "it has other operands at another size"
+            raise _Refused(f"{node.op} keeps state, or is not defined")
+        others = node.attrs != cut.attrs and not definition.movement.is_view
+        if others or len(node.inputs) != len(cut.inputs):
+            raise _Refused("it has other attributes or operands at another size")
         if definition.positions is not None:
-            found = attempt(definition.positions, node, cut)
-            if isinstance(found, Failed):
-                return f"asked what it does along axes that change in size, it raised {found}"
-            return found if isinstance(found, (Positions, str)) else "it does not say"
+            said = attempt(definition.positions, node, cut)
+            if not isinstance(said, Positions):
+                failed = isinstance(said, Failed)
+                raise _Refused(f"asked what it does, it raised {said}" if failed else str(said))
+            return said
         if not definition.is_elementwise(node):
-            return f"{node.op} does not say what it does along axes that change in size"
+            raise _Refused(f"{node.op} does not say what it does along axes that change in size")
         found = broadcast(node, cut)
         checked = [
             [a and Along(a.axis, 1) for a in axes]
@@ -191,13 +183,13 @@ class _BucketGraph:
         ]  # whole divisors, of which 0 is refused
         return Positions(checked)
 
-    def _relate(self, value: Value, cut: Value) -> str | None:
+    def _relate(self, value: Value, cut: Value) -> None:
         """Learn along which axes a value changes in size."""
         pairs = list(zip_longest(value.shape, cut.shape, fillvalue=-1))
         axes = frozenset(i for i, (size, real) in enumerate(pairs) if size != real)
         less = self.size - self.real
         if any(pairs[i][0] - pairs[i][1] != less for i in axes) or value.dtype is not cut.dtype:
-            return (
+            raise _Refused(
                 f"{_named(value)} has the shape {listed(value.shape)} at {self.size}, and "
                 f"{listed(cut.shape)} at {self.real}"
             )
@@ -205,86 +197,78 @@ class _BucketGraph:
         self._real[value.id] = cut.shape
         self._zero.setdefault(value.id, frozenset())
         self.recipe.append((value.id, axes))
-        return None
 
-    def _operand(self, value: Value, cut: Value) -> str | None:
+    def _operand(self, value: Value, cut: Value) -> None:
+        """Hold an operand against that of the smaller size."""
         if value.is_const != cut.is_const:
-            return f"{_named(value)} is a constant at one size only"
-        if not value.is_const:
-            return None if self._twins.get(value.id) == cut.id else "it has other operands"
-        if value.id in self._twins:
-            return None
-        refused = self._relate(value, cut)
-        if refused is None and (value.id in self.varying or not _begins_with(value, cut)):
-            if value.quant is not None:
-                return f"{_named(value)}, which is quantized, is another at another size"
+            raise _Refused(f"{_named(value)} is a constant at one size only")
+        if not value.is_const or value.id in self._twins:
+            if self._twins.get(value.id) != cut.id:
+                raise _Refused("it has other operands at another size")
+            return
+        self._relate(value, cut)
+        if value.id in self.varying or not _begins_with(value, cut):
             whole, real = value.data, cut.data
-            assert whole is not None
-            assert real is not None
+            if value.quant is not None or whole is None or real is None:
+                raise _Refused(f"{_named(value)}, which is quantized, is another at another size")
             padded = np.zeros_like(whole)
             padded[corner(cut.shape)] = real
             made = self._input(value.shape, value.dtype, padded, whole)
             self.parameters[value.id] = made
             self._axes[made.id] = self._zero[made.id] = self._axes[value.id]
             self._real[made.id] = cut.shape
-        return refused
 
-    def _changing(self, node: Node, found: Positions) -> list[tuple[int, int, Along]] | str:
+    def _changing(self, node: Node, found: Positions) -> Iterator[tuple[int, int, Along]]:
         """What is done along each axis of an operand that changes in size: position, axis."""
-        given: list[tuple[int, int, Along]] = []
         for i, value in enumerate(node.inputs):
             axes = found.operands[i] if i < len(found.operands) else ()
             for axis in sorted(() if value is None else self._axes.get(value.id, ())):
                 along = axes[axis] if axis < len(axes) else None
                 if along is None:
-                    return (
+                    raise _Refused(
                         f"it puts positions along axis {axis} of {_named(value)} together, whose "
                         "number changes"
                     )
-                given.append((i, axis, along))
-        return given
+                yield i, axis, along
 
-    def _become(self, node: Node, found: Positions) -> str | None:
-        changing = self._changing(node, found)
-        if isinstance(changing, str):
-            return changing
+    def _become(self, node: Node, found: Positions) -> None:
+        changing, moves = list(self._changing(node, found)), self._moves(node)
         sources = {along.axis for axes in found.operands for along in axes if along is not None}
         targets = {along.axis for _, _, along in changing} - {None}
-        moves = self._moves(node)
-        averaged = [axis for i, axis, _ in changing if i == 0 and axis in found.averaged]
-        data = node.optional_input(0)
-        zero: set[int] = set()
+        zero, ratio = set(), 1.0
         for i, axis, along in changing:
             value = node.input(i)
             is_zero = axis in self._zero[value.id]
+            if i == 0 and axis in found.averaged:
+                ratio *= value.shape[axis] / self._real[value.id][axis]
             if along.axis is not None and (along.clears or (moves and is_zero)):
                 zero.add(along.axis)
             if along.fill is None or (along.fill == 0 and is_zero):
                 continue
             if value.quant is not None:
-                return f"{_named(value)} is quantized, and some positions of it do not count"
+                raise _Refused(f"{_named(value)} is quantized, and positions of it do not count")
             node.inputs[i] = self._fill(value, axis, along.fill)
         self.nodes.append(node)
         for value in node.outputs:
-            self._made[value.id] = node, found
             axes = self._axes[value.id]
             if not targets <= axes or not (found.repeats or axes <= sources):
-                return f"{_named(value)} does not change in size as its operands do"
-            self._zero[value.id] = frozenset(zero)
-        if not averaged or data is None:
-            return None
-        sizes = [data.shape[axis] / self._real[data.id][axis] for axis in averaged]
-        return self._rescale(node, math.prod(sizes))
+                raise _Refused(f"{_named(value)} does not change in size as its operands do")
+            self._made[value.id], self._zero[value.id] = (node, found), frozenset(zero)
+        if ratio != 1:
+            self._rescale(node, ratio)
 
-    def _rescale(self, node: Node, ratio: float) -> str | None:
+    def _rescale(self, node: Node, ratio: float) -> None:
+        """Multiply an average by what it is off by."""
         (result,) = node.outputs
         if result.dtype is not DType.F32 or result.quant is not None:
-            return f"{_named(result)} is an average of {result.dtype.value}"
+            raise _Refused(f"{_named(result)} is an average of {result.dtype.value}")
+        if ratio not in self._ratios:
+            off = np.array(ratio, np.float32)
+            self._ratios[ratio] = self._input((), DType.F32, off, np.ones((), np.float32))
         node.outputs = [self._like(result)]
-        factors: list[Value | None] = [node.outputs[0], self._ratio(ratio)]
+        factors: list[Value | None] = [node.outputs[0], self._ratios[ratio]]
         self.nodes.append(Node("MUL", BinaryAttrs(), factors, [result], origins=node.origins))
         self._made[result.id] = self.nodes[-1], Positions(())
-        return None
 
     def _fill(self, value: Value, axis: int, fill: float) -> Value:
         """A value with a number beyond the size of an axis. What only moves elements gets them
@@ -371,14 +355,6 @@ class _BucketGraph:
             made = self._input(shape, DType.BOOL, counts, np.ones(shape, np.bool_))
             self._masks[size, behind] = made
         return self._masks[size, behind]
-
-    def _ratio(self, ratio: float) -> Value:
-        """What an average is multiplied by."""
-        if ratio not in self._ratios:
-            contents = np.array(ratio, np.float32)
-            made = self._input((), DType.F32, contents, np.ones((), np.float32))
-            self._ratios[ratio] = made
-        return self._ratios[ratio]
 
     def _input(self, shape: Shape, dtype: DType, contents: Array, full: Array) -> Value:
         made = self.graph.add_value(shape, dtype, name=f"size{len(self.extra)}")
