@@ -18,7 +18,12 @@ from collections.abc import Callable
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.attention import LOWEST, accepts_any
 from tflgpu.kernels.attention_rows import AttentionRows, AttentionTensors, QueryRow, sizes_of
-from tflgpu.kernels.attention_tiles import AttentionTile, Parts, choose_attention_tile
+from tflgpu.kernels.attention_tiles import (
+    AttentionTile,
+    Parts,
+    choose_attention_tile,
+    fitting_tiles,
+)
 from tflgpu.kernels.domain import horizontal
 from tflgpu.kernels.matrix_stage import LOW_SCALE, halves
 from tflgpu.kernels.sharing import items, maybe
@@ -325,11 +330,17 @@ def _write(
 
 
 def _build(low: Lowering) -> None:
-    sizes = sizes_of(low.node)
     stored = [low.layout(low.node.input(i)).storage for i in range(3)]
-    parts = Parts.of(low.precision, stored)
-    tile = choose_attention_tile(sizes, parts, low.caps, turned=low.attrs.tokens_last)
-    assert tile is not None
+    parts, turned = Parts.of(low.precision, stored), low.attrs.tokens_last
+    sizes, caps = sizes_of(low.node), low.caps
+    build_attention(
+        low, choose_attention_tile(sizes, parts, caps, low.choose, turned=turned), parts
+    )
+
+
+def build_attention(low: Lowering, tile: AttentionTile, parts: Parts) -> None:
+    """Write the kernel of a node and dispatch it; for devices with ``caps.matrix_tiles``."""
+    sizes = sizes_of(low.node)
     k = low.kernel("attention_matrix", (tile.threads, 1, 1))
     tensors = AttentionTensors.of(low, k)
     low.body(k, _write, tensors, low.write(k), tile, parts)
@@ -352,7 +363,7 @@ def _accepts(node: Node, site: Site) -> str | None:
     if max(sizes.depth, sizes.width) > _DEEPEST:
         return f"it has {sizes.depth} and {sizes.width} numbers a head, more than {_DEEPEST}"
     parts = Parts.of(site.precision, [Scalar.F32] * 3)
-    if choose_attention_tile(sizes, parts, caps, turned=node.attrs.tokens_last) is None:
+    if not fitting_tiles(sizes, parts, caps, turned=node.attrs.tokens_last):
         return "its tiles are more than a workgroup of the device holds"
     return None
 
