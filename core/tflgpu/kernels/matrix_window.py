@@ -12,7 +12,7 @@ import attrs
 
 from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, mirrored
 from tflgpu.kernels.matrix_gemm import Operands
-from tflgpu.kernels.matrix_tiles import Work
+from tflgpu.kernels.matrix_tiles import Pitches, Work
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
@@ -25,7 +25,7 @@ from tflgpu.ops.windows import Window
 
 
 @attrs.frozen
-class WindowTile:
+class WindowTile(Pitches):
     """How the work is cut.
 
     Attributes:
@@ -56,21 +56,6 @@ class WindowTile:
         """Invocations of a workgroup."""
         return self.rows * self.cols * SUBGROUP
 
-    @property
-    def a_pitch(self) -> int:
-        """Pairs of vectors from one pixel to the next in shared memory."""
-        return self.depth // 2 + 1
-
-    @property
-    def b_pitch(self) -> int:
-        """Pairs of vectors from the weights of one input to those of the next."""
-        return self.slices // 2 + 1
-
-    @property
-    def out_pitch(self) -> int:
-        """Vectors of f32 from one pixel of the result to the next."""
-        return self.slices + 1
-
     def sides(self, window: Window) -> tuple[int, int]:
         """Rows and columns of the image that are staged."""
         reach = (window.kernel_h - 1) * window.dilation_h, (window.kernel_w - 1) * window.dilation_w
@@ -91,6 +76,7 @@ class WindowTile:
 
 #: Each was the best for some shape.
 WINDOW_TILES = (
+    WindowTile(2, 1, 2, 1, 4),
     WindowTile(2, 2, 4, 1, 4),
     WindowTile(4, 1, 2, 1, 8),
     WindowTile(4, 2, 2, 1, 8),

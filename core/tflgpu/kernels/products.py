@@ -20,7 +20,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.kernels.gemm import Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
-from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, split_operands
+from tflgpu.kernels.matrix_gemm import build_matrix_gemm, loads_of, parts_of_weights, split_operands
 from tflgpu.kernels.matrix_tiles import choose_matrix_tile
 from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
@@ -152,8 +152,8 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
         return
     parts = (operands.inputs, len(operands.weights))
     sizes = (problem.pixels, problem.slices, problem.depth)
-    windows = windows_for(low, problem, operands)
-    way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, windows)
+    others, loads = windows_for(low, problem, operands), loads_of(low, problem)
+    way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, loads, others)
     if isinstance(way, WindowTile):
         build_matrix_window(low, problem, way, name.replace("_matrix", "_window"))
     else:
