@@ -65,10 +65,20 @@ class Net:
     def concat(self, axis: int, *inputs: Value) -> Value:
         return self.op("CONCATENATION", *inputs, axis=axis)
 
-    def plan(self, outputs: Sequence[Value], *, fuse: bool, caps: DeviceCaps = _CAPS) -> Plan:
+    def weights(self, *shape: int) -> Value:
+        return self.graph.add_const(self.rng.uniform(-1, 1, shape).astype(np.float32))
+
+    def plan(
+        self,
+        outputs: Sequence[Value],
+        *,
+        fuse: bool,
+        caps: DeviceCaps = _CAPS,
+        precision: Precision = Precision.F32,
+    ) -> Plan:
         graph = self.graph
         graph.outputs = list(outputs)
-        target = attrs.evolve(Target.plain(caps, Precision.F32, alignment=256), fuse=fuse)
+        target = attrs.evolve(Target.plain(caps, precision, alignment=256), fuse=fuse)
         return plan_of(graph.nodes, graph.inputs, graph.outputs, target)
 
     def run(self, device: Device, plan: Plan) -> list[Array]:
@@ -159,6 +169,54 @@ def test_rows_are_read_in_place(device: Device) -> None:
     soft = net.op("SOFTMAX", net.transpose(part, 1, 0, 2), beta=1.0)
     mean = net.op("MEAN", net.op("NEG", part), net.ints(2), keep_dims=True)
     net.check(device, ["softmax", "mean"], soft, mean)
+
+
+@pytest.mark.parametrize("op", ["RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"])
+@pytest.mark.parametrize("channels", [8, 5])
+def test_images_are_resized_where_they_are_read(device: Device, op: str, channels: int) -> None:
+    """Neighbours and shares that no formula gives are read from a table: one for all loads."""
+    net = Net()
+
+    def resized(height: int, width: int, **fields: Any) -> Value:
+        return net.op(op, net.input(2, height, width, channels), net.ints(7, 10), **fields)
+
+    one, other = resized(3, 5, half_pixel_centers=True), resized(4, 6, align_corners=True)
+    made = net.op("ADD", net.op("MUL", net.input(2, 7, 10, channels), one), other)
+    net.check(device, [op.lower()], made)
+    # A vector of the transposed image is computed of four.
+    turned = net.transpose(resized(3, 5, half_pixel_centers=True), 0, 1, 3, 2)
+    (_, dispatch) = net.check(device, [op.lower(), "transpose"], made, turned).dispatches
+    tables = ["pixels", "mix"] if op == "RESIZE_BILINEAR" else ["pixels"]
+    assert len(dispatch.kernel.buffers) == 2 + len(tables)
+
+
+@pytest.mark.parametrize("precision", list(Precision), ids=str)
+@pytest.mark.parametrize("rows", [1, 35])
+def test_products_read_some_channels_in_place(
+    device: Device, rows: int, precision: Precision
+) -> None:
+    net = Net()
+    x = net.op("SOFTMAX", net.input(1, rows, 7, 24), beta=1.0)
+    low, high = net.ops("SPLIT", net.ints(3), x, num_splits=2)
+    last = net.slice(x, (0, 0, 0, 4), (1, rows, 7, 20))
+    outs = [
+        net.op("CONV_2D", low, net.weights(6, 3, 3, 12), stride_h=1, stride_w=1, padding=0),
+        net.op("CONV_2D", high, net.weights(40, 1, 1, 12), stride_h=2, stride_w=1, padding=0),
+        net.op("FULLY_CONNECTED", last, net.weights(9, 20), keep_num_dims=True),
+    ]
+    tiles = {"matrix_tiles": device.info.backend == "cpu_ref", "vendor": "nvidia"}
+    for is_gpu in (True, False):
+        caps = attrs.evolve(device.caps, is_gpu=is_gpu, cache_bytes=1 << 30, **tiles)
+        plan = net.plan(outs, fuse=True, caps=caps, precision=precision)
+        assert len(plan.dispatches) == 4
+        apart = net.run(device, net.plan(outs, fuse=False, caps=caps, precision=precision))
+        for got, other in zip(net.run(device, plan), apart, strict=True):
+            np.testing.assert_array_equal(got, other)
+    # Three channels further on a vector is one of two.
+    other = net.slice(x, (0, 0, 0, 3), (1, rows, 7, 20))
+    found = net.op("FULLY_CONNECTED", other, net.weights(9, 20), keep_num_dims=True)
+    names = [d.kernel.name for d in net.plan([found, x], fuse=True).dispatches]
+    assert "slice" in names
 
 
 def test_what_is_dear_is_not_computed_often(device: Device) -> None:

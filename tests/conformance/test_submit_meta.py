@@ -3,6 +3,7 @@ device that computes in a thread of its own."""
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -234,9 +235,15 @@ def test_a_broken_promise_is_noticed(name: str) -> None:
     target = target_of(kind)
     try:
         for check in checks:
-            with pytest.raises((AssertionError, KeyError, DeviceError), match=message):
-                for _ in range(3):  # what comes late on a busy machine is excused at first
+            found = ""
+            for _ in range(3):  # on a busy machine what comes late is excused, or blamed, at first
+                try:
                     check.run(target)
+                except (AssertionError, KeyError, DeviceError) as error:
+                    found = str(error)
+                if re.search(message, found):
+                    break
+            assert re.search(message, found), found or "nothing was noticed"
     finally:
         target.close()
 

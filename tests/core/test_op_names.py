@@ -175,8 +175,6 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "hosts/layout.py": (frozenset({"CONV_2D"}), "writes the model that a runtime is tried with"),
     "conformance/integer_checks.py": (
         frozenset({"CONV_2D", "ADD", "RELU"}), "makes quantized graphs of these"),
-    "conformance/position_checks.py": (
-        frozenset({"ADD"}), "adds to inputs, so that they are not 0 behind their size"),
     "conformance/dags.py": (
         frozenset({
             "RELU", "TANH", "LOGISTIC", "ABS", "NEG", "HARD_SWISH", "RELU6", "ADD", "SUB", "MUL",

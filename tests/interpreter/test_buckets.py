@@ -172,6 +172,20 @@ COMPUTED: dict[str, bytes] = {
         z=ints(1)[0], q=(1, 1, 1, WIDTH), w=weights(5, 1, 4, WIDTH), b=weights(5),
         c=(1, 1, 1, 5), d=weights(1, 1, 3, 5), y=(1, 1, 1, 5),
     ),
+    # A token before all others, positions that are taken away, zeros at both ends, windows that
+    # stay inside: sizes that differ from the input's by a number.
+    "first_token": chain(
+        "e = EXP(x)", ("f = CONCATENATION(k, e)", {"axis": 1, **NONE}),
+        ("s = BATCH_MATMUL(f, f)", {"adj_y": True}), ("a = SOFTMAX(s)", {"beta": 1.0}),
+        ("g = BATCH_MATMUL(a, f)", {}), "m = MEAN(g, t)", "r = SLICE(g, o, l)",
+        "p = PAD(r, b)", "q = EXPAND_DIMS(p, t)",
+        ("c = CONV_2D(q, w, -)", {"stride_h": 1, "stride_w": 1, "padding": 1, **NONE}),
+        "y = REDUCE_MAX(c, h)", "z = MEAN(c, h)",
+        e=SEQ, k=weights(1, 1, WIDTH), f=(1, 2, WIDTH), s=(1, 2, 2), a=(1, 2, 2), g=(1, 2, WIDTH),
+        t=ints(1), m=ROW, o=ints(0, 2, 0), l=ints(-1, -1, -1), r=(1, 0, WIDTH),
+        b=ints([0, 0], [1, 2], [0, 0]), p=(1, 3, WIDTH), q=(1, 1, 3, WIDTH),
+        w=weights(4, 1, 3, WIDTH), c=(1, 1, 1, 4), h=ints(1, 2), y=(1, 4), z=(1, 4),
+    ),
     "pieces": chain(
         ("a, b = SPLIT(c, x)", {"num_splits": 2}),
         ("j = CONCATENATION(b, a, b)", {"axis": 2, **NONE}),
@@ -192,9 +206,13 @@ REFUSED: dict[str, tuple[bytes, str]] = {
               b=ints(0, -1, 0), e=ints(0, 0, 0), s=ints(1, 1, 1), y=ROW),
         "#0 STRIDED_SLICE: along axis 1 it takes other elements at another size",
     ),
-    "first_token": (
-        chain(("y = CONCATENATION(k, x)", {"axis": 1, **NONE}), k=weights(1, 1, WIDTH), y=SEQ),
-        "#0 CONCATENATION: tensor 2 ('y') has the shape [1, 9, 6] at 8",
+    "both_ends": (
+        chain(("y = CONCATENATION(x, x)", {"axis": 1, **NONE}), y=SEQ),
+        "#0 CONCATENATION: tensor 1 ('y') has the shape [1, 16, 6] at 8",
+    ),
+    "last_token": (
+        chain(("y = CONCATENATION(x, k)", {"axis": 1, **NONE}), k=weights(1, 1, WIDTH), y=SEQ),
+        "#0 CONCATENATION: it puts positions along axis 1 of tensor 0 ('x') together",
     ),
     "flat": (
         chain("y = RESHAPE(x, f)", f=ints(1, -1), y=(1, WIDTH)), "has the shape [1, 48] at 8",
@@ -334,6 +352,16 @@ def test_runs_in_flight_have_the_size_of_their_beginning(delegate: tflgpu.GpuDel
     mine.close()
 
 
+def test_the_cpu_computes_a_size_as_it_is() -> None:
+    """Where nothing goes to the device."""
+    with tflgpu.GpuDelegate(**KERNELS, shape_buckets=8, include=["RFFT2D"]) as on:
+        mine, inputs = opened(COMPUTED["least"], on), numbers(5)
+        same(at(mine, inputs), at(opened(COMPUTED["least"], None), inputs))
+        assert "nothing of it goes to the device" in said(mine)
+        assert not mine.report.partitions
+        mine.close()
+
+
 def test_what_sees_each_run_has_exact_plans() -> None:
     content = COMPUTED["least"]
     with tflgpu.GpuDelegate(**KERNELS, shape_buckets=8, accuracy_guard=True) as on:
@@ -399,3 +427,14 @@ def test_a_run_that_fails_is_followed_as_with_other_plans(
             same(at(mine, inputs), at(theirs, inputs))
             assert (on_error == "cpu") != ("runs by the plan for" in "".join(mine.report.choice))
         mine.close()
+
+
+def test_a_model_is_called_with_any_size(compiled: list[Any]) -> None:
+    """As a function of arrays, which resizes by itself from the shapes of the file."""
+    options: Any = {**KERNELS, "shape_buckets": (8, 32), "enable_serialization": False}
+    theirs = opened(encoder(), None)
+    with tflgpu.Model(encoder(), **options) as model:
+        for size in (5, 20, 6, 30):
+            inputs = text(size)
+            same(model(*inputs), at(theirs, inputs))
+    assert [g.inputs[0].shape[1] for g in compiled] == [1, 8, 32]

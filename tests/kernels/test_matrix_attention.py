@@ -17,7 +17,7 @@ from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
 from tflgpu.kernels.attention_matrix import build_attention
-from tflgpu.kernels.attention_tiles import Parts, choose_attention_tile, fitting_tiles
+from tflgpu.kernels.attention_tiles import Parts, attention_tiles, choose_attention_tile
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import has_matrices
 from tflgpu.language.types import Scalar
@@ -160,9 +160,12 @@ def test_every_tile(device: Device, turned: dict[str, bool], precision: Precisio
     made = case(1, 150, 150, 2, 1, 40, 24, mask=(150,), **turned)
     attributes, arrays = operands(made, half=precision is Precision.F16)
     parts = Parts.of(precision, [Scalar.F32] * 3)
-    tiles = fitting_tiles(made.sizes, parts, GPU, turned=bool(turned))
-    assert len({tile.rows for tile in tiles}) == len(tiles) > 2
-    tiles += [attrs.evolve(tiles[0], subgroups=n, keys=m) for n, m in ((4, 1), (2, 3), (1, 2))]
+    best = choose_attention_tile(made.sizes, parts, GPU, turned=bool(turned))
+    assert best is not None
+    tiles = attention_tiles(best, made.sizes, parts, GPU)
+    assert len(tiles) > 3
+    tiles += [attrs.evolve(best, subgroups=n, keys=m) for n, m in ((4, 1), (2, 3), (1, 2))]
+    tiles += [attrs.evolve(best, rows=n, keys=2) for n in (2, 4)]
     for tile in tiles:
         plan = plan_of(
             attributes, arrays, precision, GPU, device.alignment,
@@ -174,19 +177,6 @@ def test_every_tile(device: Device, turned: dict[str, bool], precision: Precisio
         assert sum(sizes) == tile.shared_bytes(parts)
         found = run(device, plan, arrays)
         compare(found, expected(attributes, arrays), BOUNDS[precision])
-
-
-def test_a_measured_tile_is_taken() -> None:
-    sizes, parts = AttentionSizes(1, 197, 197, 12, 12, 64, 64), Parts(1, 1, 1, 1)
-    asked: list[object] = []
-
-    def last(kind: str, lengths: Any, candidates: Any, cost: Any) -> Any:
-        asked.append((kind, tuple(lengths), len(candidates)))
-        return candidates[-1]
-
-    found = choose_attention_tile(sizes, parts, GPU, last, turned=False)
-    assert asked == [("attention", (1, 1, 1, 1), 3)]
-    assert found == fitting_tiles(sizes, parts, GPU, turned=False)[-1]
 
 
 @pytest.fixture(scope="module", params=["opencl", "vulkan"])

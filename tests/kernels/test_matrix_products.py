@@ -268,7 +268,7 @@ def test_few_pixels_split_the_sum() -> None:
     assert choose_matrix_tile(518400, 8, 72, 1, 1, caps).split == 1
 
 
-@pytest.mark.parametrize("tile", [TILES[0], SPLIT], ids=str)
+@pytest.mark.parametrize("tile", [MatrixTile(2, 2, 1, 2, 2, 8), SPLIT], ids=str)
 def test_spirv_val_accepts_the_kernels(device: Device, tile: MatrixTile) -> None:
     from tflgpu_vulkan.spirv.module import module_of
     from tflgpu_vulkan.spirv.target import Target

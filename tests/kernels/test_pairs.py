@@ -15,8 +15,9 @@ from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernels import depthwise_pointwise, pair_tiles
-from tflgpu.kernels.pair_tiles import PairSize, PairTile, choose_pair_tile
+from tflgpu.kernels.pair_tiles import PairSize, PairTile, choose_pair_tile, is_faster_as_one
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.lowering.choices import ChoicePoint, Choices
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
@@ -118,11 +119,15 @@ def test_every_tile(
     parts = 1 if precision is Precision.F16 else 2
     if tile.shared_bytes(parts, parts) > device.caps.shared_bytes:
         pytest.skip("more shared memory than the device has")
+    if tile.threads > device.caps.max_workgroup:
+        pytest.skip("more invocations than a workgroup of the device has")
     monkeypatch.setattr(depthwise_pointwise, "choose_pair_tile", lambda *sizes: tile)
+    monkeypatch.setattr(depthwise_pointwise, "is_faster_as_one", lambda *sizes: True)
     for name in ("odd", "stride"):
         g, data = net(name), inputs(name)
         made = plan(g, with_tiles(device.caps), precision, device.alignment)
         (expected,) = evaluate(g.graph, [data])
+        assert kernels(made) == ["depthwise_pointwise"]
         found = run(device, made, data)
         assert np.linalg.norm(found - expected) < BOUNDS[precision] * np.linalg.norm(expected)
 
@@ -130,10 +135,30 @@ def test_every_tile(
 def test_work_that_would_be_done_often_is_not_joined() -> None:
     caps = with_tiles(DeviceCaps(shared_bytes=49152, max_workgroup=1024))
     single, batch = PairSize(224, 128, 128, 1, 1), PairSize(32 * 224, 128, 128, 1, 1)
-    assert choose_pair_tile(single, caps) is not None
-    assert choose_pair_tile(batch, caps) is None
+    for size, pays in ((single, True), (batch, False)):
+        tile = choose_pair_tile(size, caps)
+        assert tile is not None
+        assert is_faster_as_one(tile, size, caps) is pays
     assert choose_pair_tile(single, attrs.evolve(caps, vendor="")) is None  # not measured
     assert choose_pair_tile(single, attrs.evolve(caps, shared_bytes=1024)) is None
+
+
+def test_what_was_measured_is_taken() -> None:
+    def made(choices: Choices) -> Plan:
+        plain = Target.plain(with_tiles(DeviceCaps(shared_bytes=49152)), Precision.F16)
+        target = attrs.evolve(plain, site=attrs.evolve(plain.site, choices=choices))
+        graph = net("odd").graph
+        return plan_of(graph.nodes, graph.inputs, graph.outputs, target)
+
+    met: dict[str, ChoicePoint] = {}
+    made(Choices(points=met))
+    (joins,) = (key for key in met if key.startswith("depthwise_pointwise"))
+    (tile,) = (key for key in met if key.startswith("pair "))
+    assert len(made(Choices(names={joins: "apart"})).dispatches) == 2
+    other = met[tile].candidates[-1]
+    assert other != met[tile].chosen
+    (dispatch,) = made(Choices(names={joins: "joined", tile: other})).dispatches
+    assert dispatch.tuned == f"pair {other}"
 
 
 def test_a_nan_shows_where_windows_see_it(device: Device) -> None:

@@ -18,7 +18,6 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec
 from tflgpu.ops.base import Accuracy, Activation, Fields, OpDef, Operand, Sample
 from tflgpu.ops.moves import Moves
-from tflgpu.ops.positions import Along, Positions, Rule, broadcast, of_rows
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.batch import BatchedGraph
 
@@ -30,29 +29,6 @@ def test_facets_are_what_the_reference_does(op: OpDef) -> None:
     for sample in op.samples():
         for name, problem in facets_of(materialize(op, sample)):
             assert problem is None, f"{sample.id}: {name}: {problem}"
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("SOFTMAX", of_rows(0.0)), ("SOFTMAX", broadcast), ("LOG_SOFTMAX", of_rows(-1.0)),
-        ("L2_NORMALIZATION", broadcast), ("REVERSE_V2", broadcast),
-        ("SUM", lambda node, cut: Positions([[Along()] * 4, [None]])),
-        ("MEAN", lambda node, cut: Positions([[Along(fill=0)] * 4, [None]])),
-        ("BATCH_MATMUL", lambda node, cut: Positions([[Along(0), Along(1), Along()]] * 2)),
-        ("ARG_MAX", lambda node, cut: Positions([[Along(fill=9)] * 4, [None]])),
-        ("CUMSUM", lambda node, cut: Positions([[Along(i) for i in range(4)], []])),
-    ],
-)  # fmt: skip
-def test_what_is_said_of_positions_by_mistake_is_found(name: str, rule: Rule) -> None:
-    op = attrs.evolve(OPS[name], positions=rule)
-    found = [
-        problem
-        for sample in op.samples()
-        for facet, problem in facets_of(materialize(op, sample))
-        if facet == "positions"
-    ]
-    assert any(found)
 
 
 def test_every_facet_is_shown_by_samples() -> None:
@@ -70,7 +46,6 @@ def test_every_facet_is_shown_by_samples() -> None:
     assert set(shown) == {
         "moves", "copies", "keeps_values", "affine", "reorder", "activation_field", "computes",
         "filter", "filter.spread", "filter.zeros", "filter.pads", "batch", "shape_only",
-        "positions",
     }  # fmt: skip
 
 

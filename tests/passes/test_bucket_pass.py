@@ -83,6 +83,30 @@ class Chance(Maker):
         axis = int(self.choice.integers(len(x.shape)))
         return self.op("CONCATENATION", x, self.op("NEG", x), axis=axis)
 
+    def after(self, x: Value) -> Value:
+        """Something of its own before, along an axis."""
+        axis = int(self.choice.integers(len(x.shape)))
+        if x.shape[axis] > self.size:
+            return x
+        shape = [1 if i == axis else size for i, size in enumerate(x.shape)]
+        if self.size in shape:
+            return x
+        return self.op("CONCATENATION", self.random(*shape), x, axis=axis)
+
+    def rest(self, x: Value) -> Value:
+        """All but the first along an axis."""
+        axis = int(self.choice.integers(len(x.shape)))
+        if x.shape[axis] < 2:
+            return x
+        begin = [int(i == axis) for i in range(len(x.shape))]
+        return self.op("SLICE", x, self.ints(*begin), self.ints(*[-1] * len(begin)))
+
+    def padded(self, x: Value) -> Value:
+        axis = int(self.choice.integers(len(x.shape)))
+        pads = [self.choice.integers(3, size=2) if i == axis else [0, 0]
+                for i in range(len(x.shape))]  # fmt: skip
+        return self.op("PAD", x, self.ints(*pads))
+
     def first(self, x: Value) -> Value:
         """The first two along an axis."""
         axis = int(self.choice.integers(len(x.shape)))
@@ -99,7 +123,7 @@ class Chance(Maker):
 STEPS: tuple[Callable[[Any, Value], Value], ...] = (
     Chance.unary, Chance.scaled, Chance.binary, Chance.turned, Chance.softmax, Chance.reduced,
     Chance.rescaled, Chance.so_far, Chance.product, Chance.filtered, Chance.wider, Chance.beside,
-    Chance.first, Chance.chosen,
+    Chance.first, Chance.chosen, Chance.after, Chance.rest, Chance.padded,
 )  # fmt: skip
 
 

@@ -15,7 +15,6 @@ TRIED = ("0.31", "0.32")
 
 _FUNCTIONS = (
     "wgpuBufferGetConstMappedRange",
-    "wgpuBufferGetMappedRange",
     "wgpuBufferMapAsync",
     "wgpuBufferUnmap",
     "wgpuCommandBufferRelease",
@@ -32,6 +31,7 @@ _FUNCTIONS = (
     "wgpuDevicePoll",
     "wgpuQueueGetTimestampPeriod",
     "wgpuQueueSubmit",
+    "wgpuQueueWriteBuffer",
 )
 
 

@@ -1,8 +1,8 @@
-"""Host memory that wgpu itself copies from and to, so that the host copies nothing in between.
+"""Host memory that wgpu itself copies results to, so that the host copies nothing.
 
 WebGPU lets host and device take turns with such a buffer. Here the host has it but for the time of
-a run. On the way to the device its memory is often the device's own, which the host writes fast and
-reads slowly.
+a run. Inputs lie elsewhere: a buffer that the host maps to write it is often the device's own
+memory, from which an H200's host reads 30 MB/s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wgpu.backends.wgpu_native import ffi, lib
 from tflgpu_wgpu.failure import failure
 from tflgpu_wgpu.native import CHECKED, asking, poll
 
-_READ, _WRITE = 1, 2  # WGPUMapMode
+_READ = 1  # WGPUMapMode_Read
 
 
 class Pinned:
@@ -61,14 +61,13 @@ class Mapping:
         memory: All of it: zeros at first. It stays valid for as long as there is an array over it.
     """
 
-    def __init__(self, device: Any, buffer: Any, nbytes: int, *, writes: bool) -> None:
+    def __init__(self, device: Any, buffer: Any, nbytes: int) -> None:
         """Have the host's turn.
 
         Args:
             device: wgpu-py's.
-            buffer: Mappable, wgpu-py's.
+            buffer: Mappable for reading, wgpu-py's.
             nbytes: Its size.
-            writes: The host writes it, and does not read it.
 
         Raises:
             DeviceError: the device is lost.
@@ -76,8 +75,7 @@ class Mapping:
         """
         self._device, self.buffer = device._internal, buffer
         self._handle = buffer._internal
-        self._nbytes, self._mode = nbytes, _WRITE if writes else _READ
-        self._look = lib.wgpuBufferGetMappedRange if writes else lib.wgpuBufferGetConstMappedRange
+        self._nbytes = nbytes
         # The callback knows this alone, and not the object that has the callback: the two would
         # keep the device until Python's collector comes by.
         self._answer = answer = _Answer()
@@ -119,7 +117,7 @@ class Mapping:
             wgpu.GPUError: wgpu refused.
         """
         self._answer.done, self._answer.problem = False, None
-        CHECKED.wgpuBufferMapAsync(self._handle, self._mode, 0, self._nbytes, self._info[0])
+        CHECKED.wgpuBufferMapAsync(self._handle, _READ, 0, self._nbytes, self._info[0])
 
     def is_over(self) -> bool:
         """Whether `finish` would not wait. Asks the device."""
@@ -138,7 +136,7 @@ class Mapping:
         problem = self._answer.problem
         if problem is not None:
             raise failure("waiting for the device", problem)
-        address = self._look(self._handle, 0, self._nbytes)
+        address = lib.wgpuBufferGetConstMappedRange(self._handle, 0, self._nbytes)
         if address == ffi.NULL or self._address not in (ffi.NULL, address):
             raise DeviceError("waiting for the device: it maps memory elsewhere")
         self._address = address

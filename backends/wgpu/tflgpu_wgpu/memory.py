@@ -75,18 +75,18 @@ class Memory(BufferPlanMemory[Region]):
         """The region's first bytes, those that kernels see."""
         return Region(region.name, nbytes, region.buffer)
 
-    def mapped(self, name: str, nbytes: int, *, writes: bool) -> Mapping:
-        """A buffer that host and device take turns with. It lives as long as arrays over it, and
-        is counted as long as this memory.
+    def readable(self, name: str, nbytes: int) -> Mapping:
+        """A buffer that the host maps. It lives as long as arrays over it, and is counted as long
+        as this memory.
 
         Raises:
             DeviceError: memory ran out.
         """
         self.check_size(name, nbytes)
         self.ledger.take(Use.STAGING, nbytes, name)
-        buffer = self._buffer(name, nbytes, "MAP_WRITE|COPY_SRC" if writes else "MAP_READ|COPY_DST")
+        buffer = self._buffer(name, nbytes, "MAP_READ|COPY_DST")
         with device_errors(f"mapping {name}"):
-            return Mapping(self._device, buffer, nbytes, writes=writes)
+            return Mapping(self._device, buffer, nbytes)
 
     # Inside
 
@@ -125,6 +125,7 @@ class Memory(BufferPlanMemory[Region]):
         return padded(nbytes)
 
     def _staging(self) -> int:
-        # Each of them twice: once to be mapped, where there are bytes to copy.
-        sides = [[io.nbytes for io in ios] for ios in (self._plan.inputs, self._plan.outputs)]
-        return sum(sum(map(padded, side)) * (2 if any(side) else 1) for side in sides)
+        outputs = [io.nbytes for io in self._plan.outputs]
+        # The outputs once more, to be mapped.
+        mapped = outputs if any(outputs) else []
+        return sum(map(padded, [*(io.nbytes for io in self._plan.inputs), *outputs, *mapped]))

@@ -10,7 +10,7 @@ import numpy as np
 from tflgpu.backend_kit.host_memory import arrays_in_block, starts_in_block
 from tflgpu.backend_kit.output_sets import OutputSet, OutputSets
 from tflgpu.backend_kit.plan_recording import BasePlanRecording, Span
-from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
+from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch
 from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.device import DispatchTime
 from tflgpu.errors import DeviceError
@@ -20,7 +20,7 @@ from tflgpu.lowering.reason import Unsupported
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.mapping import Mapping
 from tflgpu_wgpu.memory import Memory, Region, padded
-from tflgpu_wgpu.native import Commands, Copy, Launch, poll, wait_idle
+from tflgpu_wgpu.native import Commands, Copy, Launch, Upload, pointer, poll, wait_idle
 from tflgpu_wgpu.pipelines import Pipeline
 from tflgpu_wgpu.timers import Timers
 
@@ -43,6 +43,20 @@ class HostOutputs(OutputSet):
         super().__init__(arrays)
         self.mapping = mapping
 
+    def turn(self, action: Callable[[], T]) -> T:
+        """Do something while the device has its turn with the memory, which the host asks for
+        afterwards.
+
+        Raises:
+            wgpu.GPUError: wgpu refused a command.
+        """
+        if self.mapping is not None:
+            self.mapping.give()
+        result = action()
+        if self.mapping is not None:
+            self.mapping.take()
+        return result
+
     def release(self) -> None:
         """Drop the memory; it lives on in arrays that were lent."""
         super().release()
@@ -54,7 +68,8 @@ class Outline:
 
     Attributes:
         launches: The dispatches, but for those of no workgroups.
-        before, after: Copies to inputs, and from outputs: of the latter without their targets.
+        uploads: Writes to inputs.
+        copies: Copies from outputs: the buffer, the byte of the set's memory, and how many.
     """
 
     def __init__(self, device: Any, memory: Memory, plan: Plan, at_once: int) -> None:
@@ -62,8 +77,8 @@ class Outline:
         self._ios = plan.outputs
         self.starts = starts_in_block(plan.outputs, padded)
         self.launches: list[Launch] = []
-        self.before: list[Copy] = []
-        self.after: list[tuple[Any, int, int]] = []
+        self.uploads: list[Upload] = []
+        self.copies: list[tuple[Any, int, int]] = []
 
     def make(self) -> HostOutputs:
         """A set of outputs.
@@ -71,48 +86,27 @@ class Outline:
         Raises:
             DeviceError: memory ran out.
         """
-        block, mapping = block_of(self._memory, "the outputs", self._ios, self.starts[-1])
+        mapping = None
+        # Between bands outputs are read one by one.
+        if any(io.nbytes for io in self._ios) and not self._memory.guarded:
+            mapping = self._memory.readable("the outputs", self.starts[-1])
+        block = mapping.memory if mapping else np.zeros(self.starts[-1], np.uint8)
         outputs = HostOutputs(arrays_in_block(block, self._ios, self.starts), mapping)
         self.remake(outputs)
         return outputs
 
+    def upload(self) -> Commands:
+        """The part of a run before the kernels."""
+        return Commands(self._device, self.uploads, [], [])
+
     def remake(self, outputs: HostOutputs) -> None:
         """Have other commands for a set."""
-        after, device = [], self._device
+        copies, device = [], self._device
         if outputs.mapping is not None:
             to = outputs.mapping.buffer
-            after = [Copy(source, 0, to, start, nbytes) for source, start, nbytes in self.after]
-        outputs.commands = Commands(device, self.before, self.launches, after, self._at_once)
-        outputs.download = Commands(device, [], [], after)
-
-
-def block_of(
-    memory: Memory, name: str, ios: Sequence[PlannedIO], nbytes: int, *, writes: bool = False
-) -> tuple[Bytes, Mapping | None]:
-    """Host memory for inputs or outputs, mapped where there is something to copy.
-
-    Raises:
-        DeviceError: memory ran out.
-    """
-    # Between bands each has a copy of its own.
-    if memory.guarded or not any(io.nbytes for io in ios):
-        return np.zeros(nbytes, np.uint8), None
-    mapping = memory.mapped(name, nbytes, writes=writes)
-    return mapping.memory, mapping
-
-
-def turn(mappings: Sequence[Mapping], action: Callable[[], T]) -> T:
-    """Do something while the device has its turn with some memory; the host asks for it back.
-
-    Raises:
-        wgpu.GPUError: wgpu refused a command.
-    """
-    for mapping in mappings:
-        mapping.give()
-    result = action()
-    for mapping in mappings:
-        mapping.take()
-    return result
+            copies = [Copy(source, to, start, nbytes) for source, start, nbytes in self.copies]
+        outputs.commands = Commands(device, self.uploads, self.launches, copies, self._at_once)
+        outputs.download = Commands(device, [], [], copies)
 
 
 class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
@@ -132,23 +126,22 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
         self._memory = memory
         self._pipelines = list(pipelines)
         self._input_starts = starts = starts_in_block(plan.inputs, padded)
-        block, self._input = block_of(memory, "the inputs", plan.inputs, starts[-1], writes=True)
-        self._inputs = arrays_in_block(block, plan.inputs, starts)
+        self._input_block: Bytes = np.zeros(starts[-1], np.uint8)
+        self._inputs = arrays_in_block(self._input_block, plan.inputs, starts)
         self._outline = outline = Outline(device, memory, plan, at_once)
         self._bind_all()
         first = outline.make()
 
         def fill(outputs: HostOutputs) -> None:
             with device_errors("reading outputs"):
-                mappings = [outputs.mapping] if outputs.mapping else []
-                turn(mappings, outputs.download.submit)
-                for mapping in mappings:
-                    mapping.finish()
+                outputs.turn(outputs.download.submit)
+                if outputs.mapping is not None:
+                    outputs.mapping.finish()
 
         self._lends = first.mapping is not None
         lendable = range(len(plan.outputs)) if self._lends else ()
         self._sets = OutputSets(first, lendable, outline.make, fill)
-        self._turns: list[Mapping] = []  # that the host asked for
+        self._mapping: Mapping | None = None  # of the last run
         self._timers: Timers | None = None
 
     # Inside
@@ -163,16 +156,16 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
             )
         ]
         outline.launches = [launch for launch in self._launches if all(launch.groups)]
-        outline.before, outline.after = [], []
-        host = self._input and self._input.buffer
-        for i in self._own(InputRef) if host else ():
+        outline.uploads, outline.copies = [], []
+        host = self._input_block.ctypes.data
+        for i in () if memory.guarded else self._own(InputRef):
             region, start = memory.inputs[i], self._input_starts[i]
             if size := _words(region.nbytes):
-                outline.before.append(Copy(host, start, region.buffer, 0, size))
+                outline.uploads.append(Upload(region.buffer, pointer(host + start), size))
         for i in self._own(OutputRef):
             region, start = memory.outputs[i], outline.starts[i]
             if size := _words(region.nbytes):
-                outline.after.append((region.buffer, start, size))
+                outline.copies.append((region.buffer, start, size))
 
     def _rebind(self) -> None:
         with device_errors("binding buffers"):
@@ -189,23 +182,19 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
 
     def _begin(self) -> None:
         outputs = self._outputs.for_run()
-        self._turn(outputs, outputs.commands.submit)
-
-    def _turn(self, outputs: HostOutputs, action: Callable[[], T]) -> T:
-        self._turns = [each for each in (self._input, outputs.mapping) if each is not None]
+        self._mapping = outputs.mapping
         with device_errors("running"):
-            return turn(self._turns, action)
+            outputs.turn(outputs.commands.submit)
 
     def _is_over(self) -> bool:
-        if not self._turns:
-            return poll(self._device._internal)
-        return all(mapping.is_over() for mapping in self._turns)
+        mapping = self._mapping
+        return poll(self._device._internal) if mapping is None else mapping.is_over()
 
     def _end(self) -> None:
-        for mapping in self._turns:
-            mapping.finish()
-        if not self._turns:
+        if self._mapping is None:
             wait_idle(self._device._internal)
+        else:
+            self._mapping.finish()
 
     def _profile(self) -> Sequence[DispatchTime] | Unsupported:
         if "timestamp-query" not in self._device.features or self._memory.guarded:
@@ -215,19 +204,18 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
                 why = "the WebGPU adapter has no feature timestamp-query"
             return Unsupported(why)
         with device_errors("profiling"):
-            if self._timers is None:
-                self._timers = Timers(self._device)
-        outputs, timers = self._outputs.for_run(), self._timers
-        upload = Commands(self._device, self._outline.before, [], [])
+            timers = self._timers = self._timers or Timers(self._device)
+            outputs, upload = self._outputs.for_run(), self._outline.upload()
+            self._mapping = outputs.mapping
 
-        def run() -> list[Span]:
-            upload.submit()
-            spans = timers.run(self._launches)
-            outputs.download.submit()
-            return spans
+            def run() -> list[Span]:
+                upload.submit()
+                spans = timers.run(self._launches)
+                outputs.download.submit()
+                return spans
 
-        spans = self._turn(outputs, run)
-        self._end()
+            spans = outputs.turn(run)
+            self._end()
         return self._times(spans)
 
     def _wait_idle(self) -> None:
@@ -241,16 +229,15 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
         self._launches.clear()
         self._pipelines.clear()
         self._timers = None
-        if self._unfinished:
-            for mapping in self._turns:
-                mapping.keep()
+        if self._unfinished and self._mapping is not None:
+            self._mapping.keep()
         try:
             # A device that is lost cannot release what it held; that is no news here.
             with device_errors("closing"):
                 self._memory.release()
         except DeviceError:
             pass
-        self._turns, self._input, self._sets = [], None, None
+        self._mapping = self._sets = None
         del self._outline, self._memory, self._device
 
     def _dispatch_alone(self, index: int) -> None:

@@ -16,7 +16,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.matrix import SUBGROUP, MatrixRole
-from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
+from tflgpu.language.types import TILE, F16x4, Scalar, U32x4
 
 if TYPE_CHECKING:
     from tflgpu.language.buffers import KernelBuffer
@@ -99,13 +99,18 @@ def _matrix_kernel() -> Kernel:
     src = k.buffer("src", Scalar.F16, 4, "read")
     dst = k.buffer("dst", Scalar.F32, 4, "write")
     operands = k.shared("operands", F16x4, 2 * TILE * _PITCH)
-    result = k.shared("result", F32x4, TILE * _PITCH)
+    words = k.shared("words", U32x4, TILE * _PITCH)  # the same, as the bits of u32
+    result = k.shared("result", U32x4, TILE * _PITCH)
     lane = k.let(k.local_id(0), "lane")
     with k.loop(lane, 2 * _VECTORS, SUBGROUP) as i:
         k.store_shared(operands, i // 4 * _PITCH + i % 4, k.load(src, i))
+    with k.loop(lane, _VECTORS, SUBGROUP) as i:
+        bits = [k.let(k.bitcast(k.load(src, i * 2 + j), Scalar.U32), "bits") for j in range(2)]
+        at = i // 2 * (_PITCH // 2) + i % 2
+        k.store_shared(words, at, k.vec([*bits[0].lanes, *bits[1].lanes]))
     k.barrier()
-    a = k.matrix_load(operands, 0, _PITCH, MatrixRole.A)
-    b = k.matrix_load(operands, TILE * _PITCH, _PITCH, MatrixRole.B)
+    a = k.matrix_load(words, 0, _PITCH // 2, MatrixRole.A)
+    b = k.matrix_load(words, TILE * _PITCH // 2, _PITCH // 2, MatrixRole.B)
     turned_a = k.matrix_load(operands, 0, _PITCH, MatrixRole.A, transposed=True)
     turned_b = k.matrix_load(operands, TILE * _PITCH, _PITCH, MatrixRole.B, transposed=True)
     total = k.matrix_fill(7.0)
@@ -115,5 +120,6 @@ def _matrix_kernel() -> Kernel:
     k.matrix_store(result, 0, _PITCH, total)
     k.barrier()
     with k.loop(lane, _VECTORS, SUBGROUP) as i:
-        k.store(dst, i, k.load_shared(result, i // 4 * _PITCH + i % 4))
+        found = k.load_shared(result, i // 4 * _PITCH + i % 4)
+        k.store(dst, i, k.bitcast(found, Scalar.F32))
     return k.build()

@@ -23,7 +23,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_CHAIN, cost
 from tflgpu.language.expressions import Load
 from tflgpu.language.walk import expressions
-from tflgpu.lowering.inlined import Inlined
+from tflgpu.lowering.inlined import Inlined, InlinedProduct
 from tflgpu.lowering.lowering import Dispatch, InlinedTensor
 from tflgpu.lowering.row_change import InlinedRows
 from tflgpu.lowering.rule import Site
@@ -155,7 +155,7 @@ class JoinReads:
         ids = {v.id for v in results}
         by_head = any(v.id in ids for v in self._roots((*reader.before, reader.head)))
         if by_head and not reader.rule.reads_once:
-            return False
+            return reader.rule.reads_often and self._takes_channels(group)
         mine, its = self._measured(reader), self._measured(group)
         if mine is None or its is None or its.kernels != len(group.head.outputs):
             return False
@@ -194,6 +194,15 @@ class JoinReads:
         moves = not group.fused and self._moves(group.head)
         return moves and all(self._only_moves(each) for each in group.inlined)
 
+    def _takes_channels(self, group: Group) -> bool:
+        """Whether vectors of a group's results are some of those of the same row."""
+        head = group.head
+        rows = {v.shape[:-1] for v in (*head.inputs, *head.outputs) if v and not v.is_const}
+        if len(rows) != 1 or not self._only_moves(group):
+            return False
+        its = self._measured(group)
+        return its is not None and its.loads.total() == its.kernels == len(head.outputs)
+
     def _inline(self, group: Group, readers: Mapping[int, Group], results: Sequence[Value]) -> None:
         each = self._cost(group)
         for reader in readers.values():
@@ -216,6 +225,10 @@ def inlined_in(
             before = found.get(source.id)
             rows = before if isinstance(before, InlinedRows) else InlinedRows(source)
             found.update((value.id, rows.then(change)) for value in members(each.result))
+            continue
+        if not each.rule.pointwise:
+            product = InlinedProduct(each.head, each.rule.build, each.fused)
+            found.update((value.id, product) for value in members(each.result))
             continue
         for output, result in enumerate(each.results):
             made = Inlined(each.head, each.rule.build, each.fused if not output else (), output)

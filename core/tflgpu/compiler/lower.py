@@ -11,6 +11,7 @@ from tflgpu.compiler.build import build_checked
 from tflgpu.compiler.constants import ConstantItem, Constants
 from tflgpu.compiler.fuse import Group, group_nodes
 from tflgpu.compiler.join_moves import join_moves
+from tflgpu.compiler.join_products import join_products
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
 from tflgpu.compiler.join_row_changes import join_row_changes
 from tflgpu.compiler.join_rows import join_rows
@@ -166,7 +167,8 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
         groups = join_moves(groups, moves, storage.root, part.outputs, part.at)
     if any(group.rule.pointwise for group in groups):
         groups = _joined_reads(groups, part, storage, bodies)
-    return join_row_changes(groups, storage.root, part.outputs, part.at)
+    groups = join_row_changes(groups, storage.root, part.outputs, part.at)
+    return join_products(groups, storage.root, part.outputs, part.at)
 
 
 def _joined_reads(

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from tflgpu.conformance.position_checks import smaller
 from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.ir.dtypes import Array
@@ -45,7 +44,6 @@ def _says_anything(op: OpDef) -> bool:
         op.movement.copies,
         op.movement.reorder,
         op.batch,
-        op.positions,
     )
     computes = op.arithmetic.computes is not Activation.NONE
     flags = op.movement.keeps_values or op.contents.shape_only or computes
@@ -81,7 +79,6 @@ def facets_of(case: SampleCase) -> Iterator[tuple[str, str | None]]:
             "filter.zeros": _zeros,
             "filter.pads": _pads,
             "batch": _batch,
-            "positions": _positions,
             "shape_only": _shape_only,
         }
     for name, look in said.items():
@@ -139,8 +136,6 @@ class _Shown:
         """None where two results agree as closely as rounding lets them."""
         if got.shape != want.shape:
             return f"shape {got.shape}, not {want.shape}"
-        if np.array_equal(got, want, equal_nan=want.dtype.kind in "fc"):
-            return None
         scale = float(np.abs(want).max(initial=0)) if want.dtype.kind in "fc" else 0.0
         wide = np.complex128 if want.dtype.kind == "c" else np.float64
         worst = float(np.abs(got.astype(wide) - want.astype(wide)).max(initial=0))
@@ -256,14 +251,6 @@ def _batch(shown: _Shown) -> str | None:
         )
     got = together[wide.outputs[0].id]
     return shown.same(got, np.concatenate([np.atleast_1d(shown.of(item)) for item in items]))
-
-
-def _positions(shown: _Shown) -> str | None:
-    shown.need(shown.op.positions is not None or shown.op.is_elementwise(shown.node))
-    pairs = smaller(shown.op, shown.node, shown.operands)
-    found = [shown.same(got, want) for got, want in pairs]
-    shown.need(found)
-    return next((problem for problem in found if problem is not None), None)
 
 
 def _kind(shown: _Shown) -> Filter:

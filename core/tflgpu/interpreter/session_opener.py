@@ -203,7 +203,8 @@ class SessionOpener(Holder):
             return self._of_graph(graph)
         info = self.model.subgraphs[number]
         of_texts = any(info.tensors[i].dtype is DType.STRING for i in (*info.inputs, *info.outputs))
-        by_bucket = None if of_texts else self._by_bucket(number, shapes, warn)
+        with self.lock:
+            by_bucket = None if of_texts else self._by_bucket(number, shapes, warn)
         if by_bucket is not None and not isinstance(by_bucket, Unsupported):
             return by_bucket
         opening = self._exactly(source, number, shapes, warn, of_texts=of_texts)

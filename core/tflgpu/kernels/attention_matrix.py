@@ -21,8 +21,8 @@ from tflgpu.kernels.attention_rows import AttentionRows, AttentionTensors, Query
 from tflgpu.kernels.attention_tiles import (
     AttentionTile,
     Parts,
+    attention_tiles,
     choose_attention_tile,
-    fitting_tiles,
 )
 from tflgpu.kernels.domain import horizontal
 from tflgpu.kernels.matrix_stage import LOW_SCALE, halves
@@ -330,12 +330,13 @@ def _write(
 
 
 def _build(low: Lowering) -> None:
+    sizes = sizes_of(low.node)
     stored = [low.layout(low.node.input(i)).storage for i in range(3)]
-    parts, turned = Parts.of(low.precision, stored), low.attrs.tokens_last
-    sizes, caps = sizes_of(low.node), low.caps
-    build_attention(
-        low, choose_attention_tile(sizes, parts, caps, low.choose, turned=turned), parts
-    )
+    parts = Parts.of(low.precision, stored)
+    best = choose_attention_tile(sizes, parts, low.caps, turned=low.attrs.tokens_last)
+    assert best is not None
+    tiles = attention_tiles(best, sizes, parts, low.caps)
+    build_attention(low, low.choose("attention", (), tiles, tiles.index), parts)
 
 
 def build_attention(low: Lowering, tile: AttentionTile, parts: Parts) -> None:
@@ -363,7 +364,7 @@ def _accepts(node: Node, site: Site) -> str | None:
     if max(sizes.depth, sizes.width) > _DEEPEST:
         return f"it has {sizes.depth} and {sizes.width} numbers a head, more than {_DEEPEST}"
     parts = Parts.of(site.precision, [Scalar.F32] * 3)
-    if not fitting_tiles(sizes, parts, caps, turned=node.attrs.tokens_last):
+    if choose_attention_tile(sizes, parts, caps, turned=node.attrs.tokens_last) is None:
         return "its tiles are more than a workgroup of the device holds"
     return None
 

@@ -10,12 +10,10 @@ from tflgpu.kernels.matrix_tiles import PAD
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import SUBGROUP
 from tflgpu.language.types import TILE, Scalar
-from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.attention import AttentionSizes
 
 _SUBGROUPS = 8  # of a workgroup
-_ROWS = (1, 2, 4)  # tiles of queries of a workgroup
 _MOST_KEYS = 8  # tiles of keys of a block
 
 
@@ -138,41 +136,33 @@ class AttentionTile:
         return 8 * (halves + max(parts.keys, parts.values) * self.staged) + 16 * self.results
 
 
-def fitting_tiles(
-    sizes: AttentionSizes, parts: Parts, caps: DeviceCaps, *, turned: bool
-) -> list[AttentionTile]:
-    """The tiles that a device can have, of blocks that divide the keys evenly."""
-    depth, width = -(-sizes.depth // TILE), -(-sizes.width // TILE)
-    tiles, found = -(-sizes.keys // TILE), []
-    for rows in _ROWS:
-        for most in range(_MOST_KEYS, 0, -1):
-            keys = -(-tiles // -(-tiles // most))
-            tile = AttentionTile(rows, _SUBGROUPS, keys, depth, width, turned)
-            fits = tile.shared_bytes(parts) <= caps.shared_bytes
-            if fits and tile.threads <= caps.most_members:
-                found.append(tile)
-                break
-    return found
-
-
 def choose_attention_tile(
-    sizes: AttentionSizes,
-    parts: Parts,
-    caps: DeviceCaps,
-    choose: Choose = predicted,
-    *,
-    turned: bool,
-) -> AttentionTile:
-    """The tile that was measured to be fastest on a device, or that is expected to be: two tiles of
-    queries, where the device is full all the same, and operands are one f16 value each."""
-    reading = 1.0 if parts.shares == 1 else 0.0
+    sizes: AttentionSizes, parts: Parts, caps: DeviceCaps, *, turned: bool
+) -> AttentionTile | None:
+    """How the work is cut on a device, None where a workgroup there has too little memory, or too
+    few invocations.
 
-    def cost(tile: AttentionTile) -> float:
-        """In tiles of keys, each multiplied by those of queries, and read for at most two."""
-        groups = sizes.items * sizes.key_heads * -(-sizes.share // (tile.rows * TILE))
-        keys = -(-sizes.keys // (tile.keys * TILE)) * tile.keys
-        once = tile.rows * (1 + reading / min(tile.rows, 2))
-        return max(1.0, groups / caps.compute_units) * keys * once
+    Two tiles of queries read the same keys where operands are one f16 value each and the device is
+    full all the same: two parts of twice the loads in flight would not fit in registers.
+    """
+    depth, width = -(-sizes.depth // TILE), -(-sizes.width // TILE)
+    tiles = -(-sizes.keys // TILE)
+    pairs = sizes.items * sizes.key_heads * -(-sizes.share // (2 * TILE))
+    rows = 2 if parts.shares == 1 and pairs >= caps.compute_units else 1
+    for most in range(_MOST_KEYS, 0, -1):
+        keys = -(-tiles // -(-tiles // most))
+        tile = AttentionTile(rows, _SUBGROUPS, keys, depth, width, turned)
+        if tile.shared_bytes(parts) <= caps.shared_bytes and tile.threads <= caps.most_members:
+            return tile
+    return None
 
-    fitting = fitting_tiles(sizes, parts, caps, turned=turned)
-    return choose("attention", attrs.astuple(parts), fitting, cost)
+
+def attention_tiles(
+    best: AttentionTile, sizes: AttentionSizes, parts: Parts, caps: DeviceCaps
+) -> list[AttentionTile]:
+    """The ways to cut the work that a device can have, ``best`` as the first."""
+    tiles = -(-sizes.keys // TILE)
+    blocks = dict.fromkeys(-(-tiles // -(-tiles // most)) for most in range(_MOST_KEYS, 0, -1))
+    found = [attrs.evolve(best, rows=n, keys=keys) for n in {best.rows: 0, 1: 0} for keys in blocks]
+    fitting = (tile for tile in found if tile.shared_bytes(parts) <= caps.shared_bytes)
+    return [best, *(tile for tile in fitting if tile != best)]

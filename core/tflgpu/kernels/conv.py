@@ -17,6 +17,7 @@ from tflgpu.kernels.gemm import (
     Loads,
     Problem,
     gather_by_slice,
+    mirrored,
     pack_bias,
     pack_weights,
 )
@@ -51,9 +52,12 @@ def slice_of(k: Builder, base: Expr, at: Operand, slices: int, step: int) -> tup
     return k.let(k.min(q, slices - 1), "slice"), q < slices
 
 
-def gather_window(shape: tuple[int, ...], window: Window, first: int = 0) -> Gather:
+def gather_window(
+    shape: tuple[int, ...], window: Window, first: int = 0, turn: int | None = None
+) -> Gather:
     """Loads of input slices under a window sliding over an NHWC tensor of ``shape``, of whose
-    channels those from slice ``first`` on are read, so many as the shape says."""
+    channels those from slice ``first`` on are read, so many as the shape says. Outside are zeros,
+    or the image mirrored (`mirrored`)."""
     _, height, width, channels = shape
     slices = -(-channels // 4)
     taps = window.kernel_h * window.kernel_w
@@ -87,7 +91,11 @@ def gather_window(shape: tuple[int, ...], window: Window, first: int = 0) -> Gat
                 tap, slice_ = k.let(q // slices, "tap"), k.let(q % slices, "at")
             iy = k.let(y0 + tap // window.kernel_w * window.dilation_h, "iy")
             ix = k.let(x0 + tap % window.kernel_w * window.dilation_w, "ix")
-            inside = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & (tap < taps)
+            inside = tap < taps
+            if turn is None:
+                inside = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & inside
+            else:
+                iy, ix = mirrored(k, iy, height, turn), mirrored(k, ix, width, turn)
             position = k.clamp(iy, 0, height - 1) * width + k.clamp(ix, 0, width - 1)
             outer = k.let(image + position, "outer")
             return src.load(outer, k.let(first + slice_, "slice")), inside
@@ -101,9 +109,9 @@ def _groups(node: Node) -> int:
     return int(node.input(0).shape[3] // node.input(1).shape[3])
 
 
-def conv_problem(low: Lowering, group: int = 0) -> Problem:
+def conv_problem(low: Lowering, group: int = 0, turn: int | None = None) -> Problem:
     """One group of a convolution with a constant filter as a product. Where there are more, the
-    channels of each fill whole slices."""
+    channels of each fill whole slices. ``turn`` is that of `gather_window`."""
     node = low.node
     bias_value = node.optional_input(2)
     bias = None if bias_value is None else bias_value.data
@@ -125,15 +133,17 @@ def conv_problem(low: Lowering, group: int = 0) -> Problem:
         window.kernel_h * window.kernel_w * -(-shape[3] // 4),
         pack_weights(weights),
         pack_bias(None if bias is None else bias.reshape(-1)[mine], channels),  # of any rank
-        gather_window(shape, window, group * shape[3] // 4),
+        gather_window(shape, window, group * shape[3] // 4, turn),
         finish_with(low.attrs.activation),
         group * channels // 4,
         in_pairs,
         window if is_local else None,
+        turn,
     )
 
 
-def _size(node: Node, site: Site) -> ProductSize:
+def product_size(node: Node, site: Site) -> ProductSize:
+    """The sizes of a convolution's products."""
     groups, (outs, height, width, inner) = _groups(node), node.input(1).shape
     per_group, tuning = outs // groups, tuning_of(site.caps)
     separable = (
@@ -207,7 +217,7 @@ def _build_grouped(low: Lowering) -> None:
     build_grouped(low, f"{low.node.op.lower()}_grouped")
 
 
-FAMILY = Family("CONV_2D", constant_weights, _size, _problems)
+FAMILY = Family("CONV_2D", constant_weights, product_size, _problems)
 RULES = (
     *FAMILY.rules(),
     KernelRule("CONV_2D", "grouped", _build_grouped, constant_weights, rank=-4),

@@ -24,7 +24,7 @@ from tflgpu.kernels.depthwise import WindowSums, read_channels
 from tflgpu.kernels.gemm import MatrixProduct, pack_bias
 from tflgpu.kernels.matrix_gemm import parts_of_weights, split_operands
 from tflgpu.kernels.matrix_stage import LOW_SCALE, halves
-from tflgpu.kernels.pair_tiles import RUN, PairSize, PairTile, choose_pair_tile
+from tflgpu.kernels.pair_tiles import RUN, PairSize, PairTile, choose_pair_tile, is_faster_as_one
 from tflgpu.kernels.sharing import each_item, items, maybe
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
 from tflgpu.language.builder import Builder
@@ -55,8 +55,13 @@ def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
     _, height, width, outs = first.input(1).shape
     if outs != first.input(0).shape[3] or height * width > _MOST_TAPS:
         return None
-    tile = choose_pair_tile(_size(node, site.precision, site.caps), site.caps)
-    return None if tile is None else (first, node)
+    size = _size(first, node, site.precision, site.caps)
+    tile = choose_pair_tile(size, site.caps)
+    if tile is None:
+        return None
+    pays = is_faster_as_one(tile, size, site.caps)
+    nodes = (first, node)
+    return nodes if site.joins("depthwise_pointwise", nodes, predicted=pays) else None
 
 
 def _is_pointwise(node: Node) -> bool:
@@ -66,7 +71,7 @@ def _is_pointwise(node: Node) -> bool:
     return (height, width) == (1, 1) and image[:3] == made[:3] and image[3] == inner
 
 
-def _size(node: Node, precision: Precision, caps: DeviceCaps) -> PairSize:
+def _size(first: Node, node: Node, precision: Precision, caps: DeviceCaps) -> PairSize:
     batch, height, width, outs = node.outputs[0].shape
     storage = storage_of(node.input(0), precision, caps)
     is_half = precision is Precision.F16 or storage is Scalar.F16
@@ -76,6 +81,7 @@ def _size(node: Node, precision: Precision, caps: DeviceCaps) -> PairSize:
         -(-int(node.input(0).shape[3]) // 4),
         1 if is_half else 2,
         parts_of_weights(Weights(node.contents(1)), precision, caps),
+        first.input(1).shape[1] * first.input(1).shape[2],
     )
 
 
@@ -115,8 +121,8 @@ def build_pair(low: Lowering) -> None:
     window = conv_window(first)
     _, height, width, channels = first.input(0).shape
     before = _Depthwise(window, height, width, -(-channels // 4), first.attrs.activation)
-    size = _size(node, low.precision, low.caps)
-    tile = choose_pair_tile(size, low.caps)
+    size = _size(first, node, low.precision, low.caps)
+    tile = choose_pair_tile(size, low.caps, low.choose)
     assert tile is not None  # as when they were matched
 
     k = low.kernel("depthwise_pointwise", (tile.threads, 1, 1))

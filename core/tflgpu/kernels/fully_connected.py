@@ -8,7 +8,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights, finish_with, floats_only, slice_of
 from tflgpu.kernels.gemm import Gather, Loads, Problem, gather_by_slice, pack_bias
-from tflgpu.kernels.gemv import takes_rows
+from tflgpu.kernels.gemv import beside, takes_rows
 from tflgpu.kernels.products import Family, ProductSize
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
@@ -102,6 +102,6 @@ def build_runtime_matrix(low: Lowering) -> None:
 
 
 RULES = (
-    *Family("FULLY_CONNECTED", constant_weights, _size, _problems, takes_rows).rules(),
+    *Family("FULLY_CONNECTED", constant_weights, _size, _problems, takes_rows, beside).rules(),
     KernelRule("FULLY_CONNECTED", "runtime_matrix", build_runtime_matrix, floats_only, rank=-10),
 )

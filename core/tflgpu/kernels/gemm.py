@@ -68,6 +68,13 @@ def gather_by_slice(gather: Gather, k: Builder, src: ReadView, row: Expr) -> Cal
     return load
 
 
+def mirrored(k: Builder, at: Expr, size: int, turn: int) -> Expr:
+    """The place in a row of pixels that one outside is the mirror image of. With ``turn`` 1 the
+    pixels at the edges are there twice, with 0 once."""
+    at = k.let(k.select(at < 0, -at - turn, at), "at")
+    return k.let(k.select(at >= size, 2 * (size - 1) + turn - at, at), "at")
+
+
 @attrs.frozen
 class MatrixProduct:
     """All of a product that its kernel depends on, besides its buffers."""
@@ -110,6 +117,7 @@ class Problem:
     #: That of a convolution whose window has several taps and moves by one pixel, over all channels
     #: of an input that is `in_pairs`.
     window: Window | None = None
+    turn: int | None = None  # whether such a window sees the image mirrored, as in `mirrored`
 
     @property
     def slices(self) -> int:

@@ -26,17 +26,41 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, KernelBuffer
 from tflgpu.language.types import F32x4, Scalar, type_of
 from tflgpu.language.variables import Variable
+from tflgpu.lowering.choices import Choose, predicted
+from tflgpu.lowering.inlined import Beside
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.row_change import RowSource, rows_of
 from tflgpu.lowering.rule import Site
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import WriteView
 from tflgpu.lowering.weights import Weights
+from tflgpu.ops.quantized import Rounding
 
-#: Vectors of a row that an invocation may have in registers.
-_MOST_VECTORS = 16
 #: So many products of two bytes, and of a byte and 255 steps, stay below 2^31.
 _MOST_WHOLE = 1 << 16
+#: Of so many rows several products may be made together.
+_FEW_ROWS = 2
+#: A unit's place, and its weights of each product.
+_Begun = tuple[Expr, tuple[list[Expr], ...]]
+
+
+@attrs.frozen
+class RowCut:
+    """Output slices of a workgroup, invocations of each, and units that one loads before it needs
+    the first."""
+
+    columns: int
+    lanes: int
+    unroll: int
+
+    def others(self, units: int) -> list[RowCut]:
+        """This one, and then others that have as many invocations."""
+        sides = [(self.columns, self.lanes)]
+        sides += [(self.columns * n, self.lanes // n) for n in (2, 4) if self.lanes >= n]
+        if self.columns > 1 and self.lanes * 2 <= units:
+            sides.append((self.columns // 2, self.lanes * 2))
+        unrolls = dict.fromkeys((self.unroll, self.unroll * 2, max(1, self.unroll // 2)))
+        return [RowCut(columns, lanes, n) for columns, lanes in sides for n in unrolls]
 
 
 @attrs.frozen
@@ -54,8 +78,10 @@ class RowPlan:
     unroll: int
 
     @classmethod
-    def of(cls, caps: DeviceCaps, form: RowForm, *, whole: bool) -> RowPlan:
-        """The division for a device."""
+    def of(
+        cls, caps: DeviceCaps, form: RowForm, *, whole: bool, choose: Choose = predicted
+    ) -> RowPlan:
+        """The division for a device; ``choose`` knows what was measured."""
         model = tuning_of(caps).few
         most = min(model.workgroup, caps.max_workgroup, caps.max_workgroup_size[0])
         lanes = 1
@@ -65,70 +91,118 @@ class RowPlan:
         while columns * 2 <= min(model.columns, most // lanes) and columns < form.slices:
             columns *= 2
         unroll = max(1, model.nbytes // (64 if form.bits else 32))  # of four outputs
-        teams = Teams.of(caps, columns, lanes, lanes_first=True)
+        cuts = RowCut(columns, lanes, unroll).others(form.units)
+        cut = choose("few_rows", (form.slices, form.units, int(whole)), cuts, cuts.index)
+        teams = Teams.of(caps, cut.columns, cut.lanes, lanes_first=True)
         whole_group = Teams.of(caps, 1, columns * lanes, lanes_first=True)
-        if whole_group.near > lanes:
+        if whole_group.near > cut.lanes:
             whole_group = attrs.evolve(whole_group, near=1)
-        return cls(teams, RowShape(whole_group, form.units, form.unit, whole), unroll)
+        return cls(teams, RowShape(whole_group, form.units, form.unit, whole), cut.unroll)
 
 
 def takes_rows(node: Node, site: Site) -> int:
-    """How long the rows are that the kernel of a FULLY_CONNECTED can make itself; 0 where it
-    cannot."""
-    outputs, length = node.input(1).shape
-    stored = StoredWeights.on(site.caps, Weights(node.contents(1), taps=1))
-    form = RowForm.of(stored, -(-length // 4), -(-outputs // 4))
-    rows = RowPlan.of(site.caps, form, whole=form.bits == 8).rows
-    shared = rows.units * rows.parts * 16 * (node.input(0).elements // length)
-    fits = rows.rounds * rows.unit <= _MOST_VECTORS and shared <= site.caps.shared_bytes * 3 // 4
-    return length if fits else 0
+    """How long the rows are that the kernel of a FULLY_CONNECTED can make itself; 0 where they
+    would take too much of a workgroup's memory."""
+    length = int(node.input(1).shape[1])
+    return length if node.input(0).elements * 4 <= site.caps.shared_bytes * 3 // 4 else 0
+
+
+def beside(node: Node, other: Node, site: Site) -> bool:
+    """Whether one kernel can make the products of two nodes."""
+    forms = []
+    for each in (node, other):
+        stored = StoredWeights.on(site.caps, Weights(each.contents(1), taps=1))
+        outputs, length = each.input(1).shape
+        forms.append(RowForm.of(stored, -(-length // 4), -(-outputs // 4)))
+    return forms[0] == forms[1] and node.input(0).elements <= _FEW_ROWS * node.input(1).shape[1]
+
+
+@attrs.frozen
+class RowProduct:
+    """One of the products of a kernel: with its weights, its bias, and what is done at its end."""
+
+    product: MatrixProduct
+    weights: RowWeights
+    bias: KernelBuffer
+    out: WriteView
 
 
 def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     """Write the kernel of a product with few rows and dispatch it."""
+    if isinstance(low, Beside):
+        low.problem = problem
+        return
     stored = StoredWeights.on(low.caps, problem.weights)
     form = RowForm.of(stored, problem.depth, problem.slices)
     rows = rows_of(low)
     whole = form.bits == 8 and rows.change.rounding is not None and problem.depth * 4 <= _MOST_WHOLE
-    plan = RowPlan.of(low.caps, form, whole=whole)
+    plan = RowPlan.of(low.caps, form, whole=whole, choose=low.choose)
     k = low.kernel(name, plan.teams.workgroup)
-    source, weights = rows.bind(low, k), form.bind(low, k, stored)
-    product, bias = bind_bias(low, k, problem, stored)
-    out = low.write(k)
-    low.body(k, _write, product, plan, source, weights, bias, out)
+    source = rows.bind(low, k)
+
+    def bound(low: Lowering, problem: Problem) -> RowProduct:
+        stored = StoredWeights.on(low.caps, problem.weights)
+        weights = form.bind(low, k, stored)
+        product, bias = bind_bias(low, k, problem, stored)
+        return RowProduct(product, weights, bias, low.write(k))
+
+    products = [bound(low, problem)]
+    for each in low.beside:
+        other = Beside(low, each)
+        each.build(other)
+        products.append(bound(other, other.problem))
+    low.body(k, _write, tuple(products), plan, source)
     low.dispatch_groups(k, (-(-problem.slices // plan.teams.columns), 1, 1))
 
 
-def _write(
-    k: Builder,
-    problem: MatrixProduct,
-    plan: RowPlan,
-    source: RowSource,
-    weights: RowWeights,
-    bias: KernelBuffer,
-    out: WriteView,
-) -> None:
-    at = plan.teams.member(k)
+def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: RowSource) -> None:
+    at, problem, form = plan.teams.member(k), products[0].product, products[0].weights.form
     column = k.let(k.group_id(0) * plan.teams.columns + at.column, "slice")
     # Invocations past the last column repeat it: they must reach the barriers too.
     safe = k.let(k.min(column, problem.slices - 1), "safe")
-    lanes, units = plan.teams.lanes, weights.form.units
+    lanes, units = plan.teams.lanes, form.units
+    sums = [_Sums(k, each, plan.rows.whole, source.change.rounding, safe) for each in products]
+
+    def begin(places: Sequence[Expr], ends: bool = False) -> list[_Begun]:
+        units = [k.let(place, "unit") for place in places]
+        loaded = [each.begin(units, ends) for each in sums]
+        return list(zip(units, zip(*loaded, strict=True), strict=True))
+
+    def end(begun: Sequence[_Begun], rows: _Rows) -> None:
+        given = [rows.unit(unit) for unit, _ in begun]
+        for (unit, loaded), vectors in zip(begun, given, strict=True):
+            for each, stored in zip(sums, loaded, strict=True):
+                each.end(unit, stored, vectors)
+
+    # Registers hold the units of every product, and what they meet of every row.
+    count, step = -(-units // lanes), plan.unroll // max(len(products), problem.pixels // 2)
+    step = max(1, step)
+    rounds = max(0, units // lanes - step) // step
+    first = min(count, step) if rounds else count
+    # Weights are on their way while the workgroup makes its rows.
+    begun = begin([at.lane + i * lanes for i in range(first)], first * lanes > units)
     rows = _Rows(k, problem, plan, source, k.let(at.column * lanes + at.lane, "invocation"))
-    sums = _Sums(k, rows, weights, safe)
-    rounds = units // lanes // plan.unroll
-    if rounds > 1:
+    end(begun, rows)
+    if rounds:
         with k.loop(0, rounds, name="round") as i:
-            start = k.let(i * (plan.unroll * lanes) + at.lane, "start")
-            sums.add([start + j * lanes for j in range(plan.unroll)])
-    done = rounds * plan.unroll if rounds > 1 else 0
-    sums.add([at.lane + i * lanes for i in range(done, -(-units // lanes))], units % lanes > 0)
-    found = [*sums.all, *rows.squares]
+            start = k.let((i + 1) * (step * lanes) + at.lane, "start")
+            end(begin([start + j * lanes for j in range(step)]), rows)
+    rest = range(first + rounds * step, count)
+    end(begin([at.lane + i * lanes for i in rest], units % lanes > 0), rows)
+    found = [*(each for one in sums for each in one.all), *rows.squares]
     rooms = [at.shared(each.type) for each in found]
     at.combine(rooms, found, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
     with k.if_(at.lane.eq(0) & (column < problem.slices)):
-        end = problem.end(k, bias, column)
         for row in range(problem.pixels):
-            out.store(k.i32(row), problem.first + column, end(sums.total(row)))
+            results = [
+                one.product.end(k, one.bias, column)(each.total(rows, row))
+                for one, each in zip(products, sums, strict=True)
+            ]
+            to = k.i32(row), problem.first + column
+            for number, one in enumerate(products[1:]):
+                *_, made = one.out.linked(*to, results[number + 1])
+                k.made[number] = k.let(made, "made")
+            products[0].out.store(*to, results[0])
 
 
 class _Rows:
@@ -184,38 +258,41 @@ class _Sums:
         all: What the members of a team add up.
     """
 
-    def __init__(self, k: Builder, rows: _Rows, weights: RowWeights, column: Expr) -> None:
-        self._k, self._rows, self._weights, self._column = k, rows, weights, column
-        zero = k.const(0, type_of(Scalar.I32, 4) if rows.shape.whole else F32x4)
-        self._sums = [k.var(zero, "acc") for _ in rows.numbers]
+    def __init__(
+        self, k: Builder, one: RowProduct, whole: bool, rounding: Rounding | None, column: Expr
+    ) -> None:
+        self._k, self._weights, self._column, self._whole = k, one.weights, column, whole
+        zero = k.const(0, type_of(Scalar.I32, 4) if whole else F32x4)
+        self._sums = [k.var(zero, "acc") for _ in range(one.product.pixels)]
         # Of the weights alone, for rows in which another step than 0 stands for 0.
-        shifted = rows.shape.whole and rows.staged[0].over.zero is not None
-        self._ones = k.var(zero, "ones") if shifted else None
-        self.all = [*self._sums, *([] if self._ones is None else [self._ones])]
+        shifted = whole and rounding is not Rounding.SYMMETRIC
+        self._ones = [k.var(zero, "ones")] if shifted else []
+        self.all = [*self._sums, *self._ones]
 
-    def add(self, units: Sequence[Expr], ends: bool = False) -> None:
-        """Add the products of units, all of which are loaded first. Where they are the last, some
+    def begin(self, units: Sequence[Expr], ends: bool) -> list[list[Expr]]:
+        """Load units, all of them before the first is needed; where the sum ends with them, some
         invocations have one less."""
-        k, weights, count = self._k, self._weights, self._weights.form.units
-        named = [k.let(unit, "unit") for unit in units]
-        safe = [*named[:-1], k.let(k.min(named[-1], count - 1), "safe")] if ends else named
-        loaded = [weights.unit(k, self._column, unit) for unit in safe]
-        if ends:
-            inside = k.let(named[-1] < count, "inside")
-            zero = k.const(0, loaded[-1][0].type)
-            loaded[-1] = [k.let(k.select(inside, w, zero), "w") for w in loaded[-1]]
-        given = [self._rows.unit(unit) for unit in named]
-        for unit, stored, rows in zip(named, loaded, given, strict=True):
-            if self._rows.shape.whole:
-                for (words,), total in zip(rows, self._sums, strict=True):
-                    k.add_to(total, weights.dots(k, stored, words))
-                if self._ones is not None:
-                    k.add_to(self._ones, weights.dots(k, stored, None))
-            else:
-                self._add_reals(unit, stored, rows)
+        k, weights, last = self._k, self._weights, self._weights.form.units - 1
+        found = [weights.unit(k, self._column, unit) for unit in units[: -1 if ends else None]]
+        if ends and units:
+            stored = weights.unit(k, self._column, k.let(k.min(units[-1], last), "safe"))
+            inside, zero = k.let(units[-1] <= last, "inside"), k.const(0, stored[0].type)
+            found.append([k.let(k.select(inside, each, zero), "w") for each in stored])
+        for stored in found:
+            for total in self._ones:
+                k.add_to(total, weights.dots(k, stored, None))
+        return found
+
+    def end(self, unit: Expr, stored: Sequence[Expr], rows: list[list[Expr]]) -> None:
+        """Add the products of a unit."""
+        if not self._whole:
+            self._add_reals(unit, stored, rows)
+            return
+        for (words,), total in zip(rows, self._sums, strict=True):
+            self._k.add_to(total, self._weights.dots(self._k, stored, words))
 
     def _add_reals(self, unit: Expr, stored: Sequence[Expr], rows: list[list[Expr]]) -> None:
-        k, weights, width = self._k, self._weights, self._rows.shape.unit
+        k, weights, width = self._k, self._weights, self._weights.form.unit
         for i in range(width):
             found = [k.let(each, "w") for each in weights.reals(k, stored, i)]
             scale = weights.scale(k, self._column, unit * width + i)
@@ -223,15 +300,15 @@ class _Sums:
                 term = k.vec([k.dot(vectors[i], each) for each in found])
                 k.add_to(total, term if scale is None else term * scale)
 
-    def total(self, row: int) -> Expr:
+    def total(self, rows: _Rows, row: int) -> Expr:
         """The sums of a row, as real numbers."""
         k = self._k
         total: Expr = self._sums[row].read()
-        if not self._rows.shape.whole:
-            return self._rows.end(row, total)
-        over = self._rows.staged[row].over
-        if over.zero is not None and self._ones is not None:
-            total = total - k.cast(over.zero, Scalar.I32) * self._ones
+        if not self._whole:
+            return rows.end(row, total)
+        over = rows.staged[row].over
+        if over.zero is not None:
+            total = total - k.cast(over.zero, Scalar.I32) * self._ones[0]
         # A row with NaN or an infinity is NaN all over.
         scale = k.select(over.scale < math.inf, over.scale, math.nan)
         return k.let(k.cast(k.let(total, "total"), Scalar.F32) * scale, "real")

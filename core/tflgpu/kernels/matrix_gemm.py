@@ -60,14 +60,14 @@ def build_matrix_gemm(
     stored = StoredWeights.on(low.caps, problem.weights)
     weights: list[Reader]
     if stored.weights is not problem.weights:
-        weights = [VectorReader(stored.bind(low, k, problem.slices), problem.slices)]
+        weights = [VectorReader(stored.bind(low, k, problem.slices))]
     elif problem.slices % 2:
         halves = [
             low.weights(k, part, f"weights{i}", scalar=Scalar.F16)
             for i, part in enumerate(operands.weights)
         ]
         readers = [WeightReader(half, None, problem.slices) for half in halves]
-        weights = [VectorReader(each, problem.slices) for each in readers]
+        weights = [VectorReader(each) for each in readers]
     else:
         weights = [
             PairReader(low.weight_pairs(k, part, f"weights{i}"), problem.slices)
@@ -92,8 +92,16 @@ def build_matrix_gemm(
     low.dispatch(k, (problem.pixels * problem.slices, 1, 1))
 
 
-def _source(low: Lowering, k: Builder, problem: Problem) -> ReadView:
+def loads_of(low: Lowering, problem: Problem) -> int:
+    """How many loads bring two slices of a product's input."""
     if problem.in_pairs and low.lies_in_pairs(0):
+        return 1
+    layout = low.layout(low.node.input(0))
+    return 2 if layout.is_vector else 2 * min(layout.channels, 4)
+
+
+def _source(low: Lowering, k: Builder, problem: Problem) -> ReadView:
+    if loads_of(low, problem) == 1:
         return low.read_pairs(k, 0)
     src = low.read(k, 0)
     # What is stored as f32, as at a part's edges, is not rounded before it becomes two f16.

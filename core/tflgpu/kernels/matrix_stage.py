@@ -44,6 +44,7 @@ class PairReader:
     """Weights of two output slices at once, as the bits of their f16."""
 
     kind: ClassVar[Type] = U32x4
+    count: ClassVar[int] = 1
     buffer: KernelBuffer
     slices: int
 
@@ -57,12 +58,12 @@ class VectorReader:
     """Weights of two output slices, each by itself."""
 
     kind: ClassVar[Type] = F16x4
+    count: ClassVar[int] = 2
     reader: WeightReader
-    slices: int
 
     def read(self, k: Builder, row: Expr, column: Expr) -> list[Expr]:
-        """As `PairReader.read`; two vectors of f16."""
-        columns = column, k.let(k.min(column + 1, self.slices - 1), "wcol")
+        """Those of one input for the output slices ``column`` and the next, as vectors of f16."""
+        columns = column, k.let(k.min(column + 1, self.reader.slices - 1), "wcol")
         return [k.cast(self.reader.row(k, row, each, Scalar.F16), Scalar.F16) for each in columns]
 
 
@@ -97,11 +98,6 @@ class _Registers:
     b: list[list[list[Variable]]]
 
 
-def _weight_registers(k: Builder, reader: Reader) -> list[Variable]:
-    count = 1 if isinstance(reader, PairReader) else 2
-    return [k.var(k.const(0, reader.kind), "rb") for _ in range(count)]
-
-
 class Stage:
     """Staging of both operands: global memory -> registers (`fetch`) -> shared (`commit`).
 
@@ -134,7 +130,10 @@ class Stage:
             _Registers(
                 [[k.var(k.const(0, kind), "ra") for _ in range(count)] for _ in self._a_items],
                 [[k.var(k.const(False, BOOL), "in") for _ in range(count)] for _ in self._a_items],
-                [[_weight_registers(k, each) for each in weights] for _ in self._b_items],
+                [
+                    [[k.var(k.const(0, w.kind), "rb") for _ in range(w.count)] for w in weights]
+                    for _ in self._b_items
+                ],
             )
             for _ in range(tile.ahead)
         ]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import attrs
@@ -20,8 +20,34 @@ from tflgpu.lowering.tuning import MatrixModel, tuning_of
 PAD = 2
 
 
+class Pitches:
+    """How what a workgroup stages lies in shared memory."""
+
+    depth: int  # slices of a stage
+
+    @property
+    def slices(self) -> int:
+        """Channel slices of a workgroup."""
+        raise NotImplementedError
+
+    @property
+    def a_pitch(self) -> int:
+        """Pairs of vectors from one pixel to the next in shared memory."""
+        return (self.depth + PAD) // 2
+
+    @property
+    def b_pitch(self) -> int:
+        """Pairs of vectors from one of the products to the next in shared memory."""
+        return (self.slices + PAD) // 2
+
+    @property
+    def out_pitch(self) -> int:
+        """Vectors of f32 from one pixel of the result to the next."""
+        return self.slices + 1
+
+
 @attrs.frozen
-class MatrixTile:
+class MatrixTile(Pitches):
     """How the work is cut. A team is the subgroups that make a whole block of the output.
 
     Attributes:
@@ -64,21 +90,6 @@ class MatrixTile:
         """Invocations of a workgroup."""
         return self.team_threads * self.split
 
-    @property
-    def a_pitch(self) -> int:
-        """Pairs of vectors from one pixel to the next in shared memory."""
-        return (self.depth + PAD) // 2
-
-    @property
-    def b_pitch(self) -> int:
-        """Pairs of vectors from one of the products to the next in shared memory."""
-        return (self.slices + PAD) // 2
-
-    @property
-    def out_pitch(self) -> int:
-        """Vectors of f32 from one pixel of the result to the next."""
-        return self.slices + 1
-
     def shared_bytes(self, inputs: int, weights: int) -> int:
         """Shared memory of a workgroup, by the number of parts of either operand (1 or 2)."""
         return 16 * self.shared_words(inputs, weights)
@@ -98,23 +109,24 @@ PARTS = (2, 3, 4, 6, 8)
 
 #: Each was the best for some shape, but for the last two, which need little shared memory.
 TILES = (
-    MatrixTile(4, 2, 1, 2, 2, 16, 2, 1),
+    MatrixTile(4, 2, 2, 1, 2, 16, 1, 1),
     MatrixTile(4, 2, 1, 2, 1, 16, 1, 1),
-    MatrixTile(4, 2, 1, 1, 2, 16, 1, 1),
+    MatrixTile(4, 2, 1, 1, 2, 16, 1, 2),
     MatrixTile(4, 1, 1, 2, 2, 8, 1, 1),
     MatrixTile(4, 1, 1, 2, 1, 8, 1, 1),
+    MatrixTile(2, 2, 4, 1, 1, 16, 1, 1),
     MatrixTile(2, 2, 2, 2, 2, 16, 1, 1),
-    MatrixTile(2, 2, 2, 1, 1, 16, 2, 2),
+    MatrixTile(2, 2, 1, 4, 2, 16, 1, 1),
     MatrixTile(2, 2, 1, 2, 2, 16, 1, 1),
     MatrixTile(2, 2, 1, 1, 2, 8, 1, 2),
-    MatrixTile(1, 4, 4, 2, 1, 8, 2, 1),
-    MatrixTile(1, 4, 2, 2, 2, 16, 1, 1),
     MatrixTile(1, 4, 2, 2, 2, 8, 2, 1),
     MatrixTile(1, 4, 2, 2, 2, 8, 1, 1),
     MatrixTile(1, 4, 2, 2, 1, 16, 1, 1),
     MatrixTile(1, 4, 1, 2, 2, 16, 2, 2),
+    MatrixTile(1, 4, 1, 2, 2, 16, 2, 1),
     MatrixTile(1, 4, 1, 2, 1, 8, 1, 1),
     MatrixTile(1, 2, 4, 2, 2, 4, 2, 1),
+    MatrixTile(1, 2, 4, 1, 2, 16, 1, 1),
     MatrixTile(1, 2, 4, 1, 2, 8, 2, 1),
     MatrixTile(1, 2, 4, 1, 1, 16, 2, 1),
     MatrixTile(1, 2, 2, 2, 2, 16, 1, 1),
@@ -191,6 +203,7 @@ def choose_matrix_tile(
     weights: int,
     caps: DeviceCaps,
     choose: Choose = predicted,
+    loads: int = 1,
     others: Mapping[W, Work] = NO_OTHERS,
 ) -> MatrixTile | W:
     """The tile that was measured to be fastest on a device, or that a machine model expects to be.
@@ -203,17 +216,25 @@ def choose_matrix_tile(
         weights: The same of a weight.
         caps: The device.
         choose: Knows what was measured.
+        loads: That bring two slices of an input.
         others: Other ways to make the product, with what they do.
     """
     sizes = (pixels, slices, depth, inputs, weights)
-    tiles = _tiles_for(*sizes, caps)
-    work: dict[Any, Work] = {tile: work_of(tile, *sizes) for tile in tiles}
-    work.update(others)
-    model, units = tuning_of(caps).matrix, caps.compute_units
-    chosen: MatrixTile | W = choose(
-        "matrix", sizes, list(work), lambda way: clocks(model, work[way], units)
-    )
+    costs: dict[Any, float] = dict(_predicted(sizes, loads, caps))
+    for way, work in others.items():
+        costs[way] = clocks(tuning_of(caps).matrix, work, caps.compute_units)
+    chosen: MatrixTile | W = choose("matrix", sizes, list(costs), costs.__getitem__)
     return chosen
+
+
+@lru_cache(512)  # layers repeat, and there are a hundred tiles
+def _predicted(
+    sizes: tuple[int, int, int, int, int], loads: int, caps: DeviceCaps
+) -> Mapping[MatrixTile, float]:
+    """The clocks of each tile."""
+    model, units = tuning_of(caps).matrix, caps.compute_units
+    tiles = _tiles_for(*sizes, caps)
+    return {tile: clocks(model, work_of(tile, *sizes, loads), units) for tile in tiles}
 
 
 @cache
@@ -229,7 +250,13 @@ def _fitting(
 
 
 def work_of(
-    tile: MatrixTile, pixels: int, slices: int, depth: int, inputs: int, weights: int
+    tile: MatrixTile,
+    pixels: int,
+    slices: int,
+    depth: int,
+    inputs: int,
+    weights: int,
+    loads: int = 1,
 ) -> Work:
     """The work of a product; sizes as in `choose_matrix_tile`."""
     a_words, b_words = tile.pixels * tile.depth // 2, tile.depth * 2 * tile.slices
@@ -247,7 +274,7 @@ def work_of(
         words=(a_words * inputs + b_words * weights) * tile.split,
         a_lines=tile.pixels * max(1, tile.depth / 16) * tile.split * inputs,
         b_lines=tile.depth * 4 * max(1, tile.slices / 16) * tile.split * weights,
-        fetched=a_items + b_items * weights,
+        fetched=a_items * loads + b_items * weights,
         loads=(tile.block_rows * inputs + tile.block_cols * weights) * steps,
         products=block * steps * (inputs + weights - 1),
         barriers=3 - tile.places,

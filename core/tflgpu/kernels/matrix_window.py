@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, mirrored
 from tflgpu.kernels.matrix_gemm import Operands
-from tflgpu.kernels.matrix_tiles import Work
+from tflgpu.kernels.matrix_tiles import Pitches, Work
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
@@ -25,7 +25,7 @@ from tflgpu.ops.windows import Window
 
 
 @attrs.frozen
-class WindowTile:
+class WindowTile(Pitches):
     """How the work is cut.
 
     Attributes:
@@ -56,21 +56,6 @@ class WindowTile:
         """Invocations of a workgroup."""
         return self.rows * self.cols * SUBGROUP
 
-    @property
-    def a_pitch(self) -> int:
-        """Pairs of vectors from one pixel to the next in shared memory."""
-        return self.depth // 2 + 1
-
-    @property
-    def b_pitch(self) -> int:
-        """Pairs of vectors from the weights of one input to those of the next."""
-        return self.slices // 2 + 1
-
-    @property
-    def out_pitch(self) -> int:
-        """Vectors of f32 from one pixel of the result to the next."""
-        return self.slices + 1
-
     def sides(self, window: Window) -> tuple[int, int]:
         """Rows and columns of the image that are staged."""
         reach = (window.kernel_h - 1) * window.dilation_h, (window.kernel_w - 1) * window.dilation_w
@@ -91,6 +76,7 @@ class WindowTile:
 
 #: Each was the best for some shape.
 WINDOW_TILES = (
+    WindowTile(2, 1, 2, 1, 4),
     WindowTile(2, 2, 4, 1, 4),
     WindowTile(4, 1, 2, 1, 8),
     WindowTile(4, 2, 2, 1, 8),
@@ -149,7 +135,8 @@ def build_matrix_window(low: Lowering, problem: Problem, tile: WindowTile, name:
     assert problem.window is not None
     weights = low.weight_pairs(k, problem.weights)
     product, bias = bind_bias(low, k, problem, StoredWeights(problem.weights))
-    low.body(k, _write, product, problem.window, tile, src, weights, bias, low.write(k))
+    given = (problem.window, problem.turn, tile, src, weights, bias, low.write(k))
+    low.body(k, _write, product, *given)
     blocks = tile.blocks(problem.window, problem.pixels)
     low.dispatch_groups(k, (-(-problem.slices // tile.slices), blocks, 1))
 
@@ -158,6 +145,7 @@ def _write(
     k: Builder,
     problem: MatrixProduct,
     window: Window,
+    turn: int | None,
     tile: WindowTile,
     src: PairView,
     weights: KernelBuffer,
@@ -185,6 +173,8 @@ def _write(
         pixel = k.let(item // half, "pixel")
         y = k.let(y0 - window.pad_top + pixel // staged_w, "y")
         x = k.let(x0 - window.pad_left + pixel % staged_w, "x")
+        if turn is not None:
+            y, x = mirrored(k, y, height, turn), mirrored(k, x, width, turn)
         inside = k.let((y >= 0) & (y < height) & (x >= 0) & (x < width), "inside")
         at = k.clamp(y, 0, height - 1) * width + k.clamp(x, 0, width - 1)
         from_ = k.let(image * (height * width) + at, "from")

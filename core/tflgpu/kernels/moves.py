@@ -8,6 +8,7 @@ asked once per vector, else once per lane.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Union
 
 import attrs
@@ -120,7 +121,9 @@ def gather_vector(
         return k.splat(lane_at(channel), 4)
     if vector:
         found = source(slice_ * 4)
-        at = position(found.index[:-1], src.shape[:-1])
+        # What only takes other channels reads the same row, whose number is at hand.
+        same = src.shape[:-1] == shape[:-1] and all(map(is_, found.index[:-1], lead))
+        at = outer if same else position(found.index[:-1], src.shape[:-1])
         return chosen(found, src.load(at, found.index[-1] // 4))
     lanes = []
     channels = shape[-1] if shape else 1

@@ -10,6 +10,7 @@ from tflgpu.kernels.matrix_tiles import PAD
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import SUBGROUP
 from tflgpu.language.types import TILE
+from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import PairModel, tuning_of
 
 
@@ -129,6 +130,7 @@ class PairSize:
         slices: Channel slices of the result.
         depth: Length of the sums, in slices.
         inputs, weights: Parts (f16 values) of an input and of a weight, 1 or 2.
+        taps: Of the depthwise convolution's window.
     """
 
     positions: int
@@ -136,12 +138,15 @@ class PairSize:
     depth: int
     inputs: int
     weights: int
+    taps: int = 9
 
 
-def choose_pair_tile(size: PairSize, caps: DeviceCaps) -> PairTile | None:
-    """The tile that a machine model expects to be fastest on a device; None where two dispatches
-    are expected to be faster, or where none fits."""
-    model = tuning_of(caps).pairs
+def choose_pair_tile(
+    size: PairSize, caps: DeviceCaps, choose: Choose = predicted
+) -> PairTile | None:
+    """The tile that was measured to be fastest on a device, as ``choose`` knows it, or that a
+    machine model expects to be; None where there is no model, or no tile fits."""
+    model = _model_for(size, caps)
     most_threads = min(caps.max_workgroup, caps.max_workgroup_size[0])
     fitting = [
         tile
@@ -152,12 +157,27 @@ def choose_pair_tile(size: PairSize, caps: DeviceCaps) -> PairTile | None:
     if model is None or not fitting:
         return None
     units = caps.compute_units
-    tile = min(fitting, key=lambda each: _clocks(model, each, size, units))
+    return choose("pair", attrs.astuple(size), fitting, lambda t: _clocks(model, t, size, units))
+
+
+def is_faster_as_one(tile: PairTile, size: PairSize, caps: DeviceCaps) -> bool:
+    """Whether the model expects one dispatch to be faster than two."""
+    model, units = _model_for(size, caps), caps.compute_units
+    assert model is not None
     # What the depthwise convolution adds to the product, and what it would take by itself.
     free = attrs.evolve(model, window_clocks=0.0, run_latency=0.0)
     adds = _clocks(model, tile, size, units) - _clocks(free, tile, size, units)
     alone = model.boundary_clocks + size.positions * size.depth * model.window_clocks / units
-    return tile if adds <= alone else None
+    return adds <= alone
+
+
+def _model_for(size: PairSize, caps: DeviceCaps) -> PairModel | None:
+    """The device's model, for windows of so many taps; None where it was not measured."""
+    model, share = tuning_of(caps).pairs, size.taps / 9
+    if model is None:
+        return None
+    clocks, latency = model.window_clocks * share, model.run_latency * share
+    return attrs.evolve(model, window_clocks=clocks, run_latency=latency)
 
 
 def _clocks(model: PairModel, tile: PairTile, size: PairSize, units: int) -> float:

@@ -20,7 +20,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.kernels.gemm import Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
-from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, split_operands
+from tflgpu.kernels.matrix_gemm import build_matrix_gemm, loads_of, parts_of_weights, split_operands
 from tflgpu.kernels.matrix_tiles import choose_matrix_tile
 from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
@@ -61,7 +61,7 @@ class Family:
         accepts: The reason for no that holds for all kernels.
         size: Of a node that was accepted.
         problems: A node's products.
-        takes_rows: As `KernelRule.takes_rows`, of the kernel for few rows.
+        takes_rows, beside: As those of `KernelRule`, of the kernel for few rows.
     """
 
     op: str
@@ -69,6 +69,7 @@ class Family:
     size: Callable[[Node, Site], ProductSize]
     problems: Callable[[Lowering], Iterable[Problem]]
     takes_rows: Callable[[Node, Site], int] = lambda node, site: 0
+    beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
 
     def rule(
         self, name: str, suffix: str, build: BuildProduct, more: Accepts, rank: int
@@ -82,7 +83,7 @@ class Family:
         def accepts(node: Node, site: Site) -> str | None:
             return self.accepts(node, site) or more(node, site)
 
-        return KernelRule(self.op, name, build_all, accepts, rank=rank)
+        return KernelRule(self.op, name, build_all, accepts, rank=rank, reads_often=True)
 
     def rules(self) -> tuple[KernelRule, ...]:
         """All of them, best first."""
@@ -90,6 +91,7 @@ class Family:
             attrs.evolve(
                 self.rule("few_rows", "gemv", build_gemv, self.few_rows, 0),
                 takes_rows=self.takes_rows,
+                beside=self.beside,
             ),
             self.rule("matrix", "matrix", _matrix, self._deep_on_matrices, -1),
             self.rule("blocked", "gemm", _blocked, self._on_gpu, -2),
@@ -150,8 +152,8 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
         return
     parts = (operands.inputs, len(operands.weights))
     sizes = (problem.pixels, problem.slices, problem.depth)
-    windows = windows_for(low, problem, operands)
-    way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, windows)
+    others, loads = windows_for(low, problem, operands), loads_of(low, problem)
+    way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, loads, others)
     if isinstance(way, WindowTile):
         build_matrix_window(low, problem, way, name.replace("_matrix", "_window"))
     else:

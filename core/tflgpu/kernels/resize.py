@@ -169,6 +169,6 @@ def _accepts_bilinear(node: Node, site: Site) -> str | None:
 
 
 RULES = (
-    KernelRule("RESIZE_NEAREST_NEIGHBOR", "move", _nearest, accepts_moves(0)),
-    KernelRule("RESIZE_BILINEAR", "mix", _bilinear, _accepts_bilinear),
+    KernelRule("RESIZE_NEAREST_NEIGHBOR", "move", _nearest, accepts_moves(0), pointwise=True),
+    KernelRule("RESIZE_BILINEAR", "mix", _bilinear, _accepts_bilinear, pointwise=True),
 )

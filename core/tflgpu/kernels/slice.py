@@ -18,7 +18,9 @@ def _cut(low: Lowering, box: Box) -> None:
         def where(index: Sequence[Expr]) -> Sequence[Expr]:
             own = {d: x for d, x in zip(box.sources, index, strict=True) if d is not None}
             return [
-                own[d] * cut.step + cut.start if d in own else k.i32(cut.start)
+                (own[d] if (cut.step, cut.start) == (1, 0) else own[d] * cut.step + cut.start)
+                if d in own
+                else k.i32(cut.start)
                 for d, cut in enumerate(box.cuts)
             ]
 

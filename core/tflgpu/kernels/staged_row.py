@@ -16,6 +16,9 @@ from tflgpu.language.types import F32, F32x4, Scalar, type_of
 from tflgpu.lowering.row_change import RowSource
 from tflgpu.lowering.view import ReadView
 
+#: A small whole number plus this has its lowest bits as an i32 has them.
+_WHOLE = 1.5 * 2**23
+
 
 @attrs.frozen
 class RowShape:
@@ -100,8 +103,10 @@ class StagedRow:
         return [self._k.let(self._k.load_shared(self._shared, at), "x") for at in places]
 
     def _ends(self, vectors: Sequence[Expr]) -> list[Expr]:
+        """The least and the largest, as whole numbers: their extremes are an instruction each."""
         k = self._k
-        return [horizontal(k, reduce(of, vectors), of) for of in (k.min, k.max)]
+        keys = [k.let(_key(k.let(k.bitcast(x, Scalar.I32), "bits")), "key") for x in vectors]
+        return [horizontal(k, reduce(of, keys), of) for of in (k.min, k.max)]
 
     def _combine(
         self,
@@ -113,19 +118,23 @@ class StagedRow:
         k = self._k
         found = [k.var(value, "found") for value in values]
         member.combine(
-            [member.shared(F32, "room") for _ in found],
+            [member.shared(each.type, "room") for each in found],
             found,
             lambda a, b: [of(x, y) for of, x, y in zip(merges, a, b, strict=False)],
             everywhere=True,
             again=False,
         )
-        return [k.let(each, "found") for each in found]
+        numbers = [
+            each if each.type == F32 else k.bitcast(_key(k.let(each, "key")), Scalar.F32)
+            for each in found
+        ]
+        return [k.let(each, "found") for each in numbers]
 
     def _words(self, vectors: Sequence[Expr]) -> list[Expr]:
         """Whole numbers as words of four bytes, four words together."""
         k, words = self._k, []
         for vector in vectors:
-            numbers = k.let(k.bitcast(k.cast(vector, Scalar.I32), Scalar.U32) & 255, "numbers")
+            numbers = k.let(k.bitcast(vector + _WHOLE, Scalar.U32) & 255, "numbers")
             a, b, c, d = numbers.lanes
             words.append(k.let(a | (b << 8) | (c << 16) | (d << 24), "word"))
         return [k.let(k.vec(words[i : i + 4]), "words") for i in range(0, len(words), 4)]
@@ -133,6 +142,12 @@ class StagedRow:
 
 def _sum(a: Expr, b: Expr) -> Expr:
     return a + b
+
+
+def _key(bits: Expr) -> Expr:
+    """A whole number for the bits of an f32, in the order of these, with NaN at the ends; and the
+    bits for such a number."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 def rms_factor(k: Builder, squares: Expr, source: RowSource) -> Expr:

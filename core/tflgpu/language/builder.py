@@ -69,6 +69,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         #: What views have done with it that its kernel does not show ("chain": ran what joined a
         #: store).
         self.marks: set[str] = set()
+        #: What a kernel has made besides what it stores now, by number.
+        self.made: dict[int, Expr] = {}
 
     # Parameters and shared memory
 

@@ -73,20 +73,21 @@ class Choices:
         if not self.names and self.points is None:
             return min(candidates, key=cost), ""
         problem = key()
-        found = {name_of(each): each for each in candidates}
-        name = self.names.get(problem, "")
-        is_measured = name in found  # a candidate of another version may be gone
+        name = self.names.get(problem)
+        # A candidate of another version may be gone.
+        found = None if name is None else next((c for c in candidates if name_of(c) == name), None)
         if self.points is not None:
-            ranked = tuple(name_of(each) for each in sorted(candidates, key=cost))
             known = self.points.get(problem)
             origins = frozenset(o for node in nodes for o in node.origins)
-            self.points[problem] = ChoicePoint(
-                problem,
-                ranked,
-                name if is_measured else ranked[0],
-                origins if known is None else origins | known.origins,
-            )
-        return (found[name], name) if is_measured else (min(candidates, key=cost), "")
+            if known is not None:
+                self.points[problem] = attrs.evolve(known, origins=origins | known.origins)
+            else:
+                ranked = tuple(name_of(each) for each in sorted(candidates, key=cost))
+                chosen = ranked[0] if found is None else name_of(found)
+                self.points[problem] = ChoicePoint(problem, ranked, chosen, origins)
+        if found is None:
+            return min(candidates, key=cost), ""
+        return found, name_of(found)
 
 
 def problem_key(

@@ -9,19 +9,22 @@ reader's, whose place is where the reader reads, and whose result is a value.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 
+from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language import make
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Const, Expr, Name, Operand
-from tflgpu.language.types import I32, Size3
+from tflgpu.language.tree import Const, Expr, KernelBuffer, Name, Operand
+from tflgpu.language.types import I32, Scalar, Size3
 from tflgpu.lowering.layout import Layout, LayoutKind, Shape
 from tflgpu.lowering.lowering import FusedNode, Lowering
 from tflgpu.lowering.view import ReadView, WriteView
+from tflgpu.lowering.weights import Weights
 
 _LANES = 4
 
@@ -125,6 +128,66 @@ class ComputedView(ReadView):
         return found if isinstance(found, (Const, Name)) else self.k.let(found, "at")
 
 
+@attrs.frozen(eq=False)
+class InlinedProduct:
+    """A product's result, after what joined its store, that the chain in the store of another
+    product reads, whose kernel makes both."""
+
+    head: Node
+    build: Callable[[Lowering], None]
+    fused: Sequence[FusedNode]
+
+    def view(self, reader: Lowering, k: Builder, value: Value) -> ReadView:
+        """It as an operand of the reader's chain."""
+        if self not in reader.beside:
+            reader.beside.append(self)
+        compute = reader.compute_of(value)
+        layout, nowhere = Layout(value.shape, LayoutKind.C4, compute), None
+        return MadeBeside(k, nowhere, layout, compute, reader.beside.index(self))  # type: ignore[arg-type]
+
+
+@attrs.frozen
+class MadeBeside(ReadView):
+    """The vector that the kernel has made where its store is now, by the number of its product."""
+
+    number: int
+
+    def load(self, outer: Operand, slice_: Operand) -> Expr:
+        """That vector."""
+        return self.k.made[self.number]
+
+
+class Beside(Lowering):
+    """The workplace of a product that the kernel of another makes too.
+
+    Attributes:
+        problem: It, once its rule has made it.
+    """
+
+    problem: Any = None
+
+    def __init__(self, reader: Lowering, inlined: InlinedProduct) -> None:
+        super().__init__(
+            inlined.head,
+            reader.caps,
+            reader.precision,
+            reader.layout,
+            inlined.fused,
+            (),
+            reader.integers,
+            inlined=reader.inlined,
+        )
+        self.bindings = reader.bindings
+
+    def write(self, k: Builder, index: int = 0) -> WriteView:
+        """What joined its store, without a buffer behind it."""
+        made = self.node.outputs[index]
+        compute = self.compute_of(made)
+        nowhere: Any = None
+        layout = Layout(made.shape, LayoutKind.C4, compute)
+        return WriteView(k, nowhere, layout, compute, self._links(k))
+
+
 @attrs.frozen
 class _Result(WriteView):
     """Where the kernel of an inlined node stores."""
@@ -162,6 +225,7 @@ class _InLoad(Lowering):
         self._k, self._output = k, inlined.output
         # What loads of one kernel read, they read from one buffer.
         self.bindings, self.views = reader.bindings, reader.views
+        self.constants, self._names = reader.constants, Counter[str]()
 
     def kernel(self, name: str, workgroup: Size3) -> Builder:
         return self._k
@@ -174,6 +238,22 @@ class _InLoad(Lowering):
         if key not in self.views:
             self.views[key] = super().read_value(k, value, f"in_{name}")
         return self.views[key]
+
+    def weights(
+        self,
+        k: Builder,
+        data: Array | Weights,
+        name: str = "weights",
+        *,
+        width: int = 4,
+        scalar: Scalar | None = None,
+    ) -> KernelBuffer:
+        key = id(k), id(self.node), name, self._names[name]
+        self._names[name] += 1
+        if key not in self.constants:
+            made = super().weights(k, data, f"in_{name}", width=width, scalar=scalar)
+            self.constants[key] = made
+        return self.constants[key]
 
     def write(self, k: Builder, index: int = 0) -> WriteView:
         made = self.node.outputs[index]

@@ -137,10 +137,14 @@ class Lowering:
         #: Of the buffers of kernels that are not dispatched yet, by the id of the builder.
         self.bindings: dict[int, list[Binding]] = {}
         self._bodies = bodies or KernelBodies()
+        #: The products that its kernel makes besides, in the order of `Builder.made`.
+        self.beside: list[Any] = []
         #: Tensors that are computed where they are read, by the ids of values.
         self.inlined = inlined
         #: By the id of the builder and that of the value: what such loads read.
         self.views: dict[tuple[int, int], ReadView] = {}
+        #: Likewise by the id of the node, the name and how many before have it: constants.
+        self.constants: dict[tuple[int, int, str, int], KernelBuffer] = {}
         #: By the id of its builder: a kernel whose body is written, and the builder's size then.
         self._written: dict[int, tuple[Kernel, int]] = {}
         self._temps = 0

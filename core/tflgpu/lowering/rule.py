@@ -120,6 +120,8 @@ class KernelRule:
             (`tflgpu.compiler.join_reads`).
         reads_once: Whether ``build`` reads operands by their views only, and each element once, or
             a few times: then they can be computed in its loads. So it is of a pointwise rule.
+        reads_often: Whether ``build`` reads operands by their views only, by whole vectors and
+            many times: then loads may go to other vectors of the same rows, which costs nothing.
         rows: What a node makes of each row, where that is all that it does, so that one kernel may
             go on with it (`tflgpu.compiler.join_rows`); None where it is not.
         row_change: What a node makes of each row, where kernels that have whole rows of the result
@@ -127,6 +129,8 @@ class KernelRule:
             that is not all.
         takes_rows: How long the rows of operand 0 are that ``build`` makes so; 0 where it makes
             none.
+        beside: Whether ``build`` can make the product of another node, of the same operand 0, in
+            the kernel of a node's whose chain reads it.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
@@ -139,9 +143,11 @@ class KernelRule:
     keeps_state: bool = False
     pointwise: bool = False
     reads_once: bool = attrs.Factory(lambda self: self.pointwise, takes_self=True)
+    reads_often: bool = False
     rows: Callable[[Node], RowReduction | None] = lambda node: None
     row_change: Callable[[Node], RowChange | None] = lambda node: None
     takes_rows: Callable[[Node, Site], int] = lambda node, site: 0
+    beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     owner: str = attrs.field(default="", eq=False)
 
     def __str__(self) -> str:

@@ -109,10 +109,10 @@ class PairModel:
 
     Attributes:
         window_clocks, weight_clocks: A processor's work for a vector of the depthwise convolution,
-            and for one of the other's weights.
+            by a window of 3x3, and for one of the other's weights.
         stage_latency, run_latency, weight_latency, multiply_latency: What a stage takes that
-            nothing hides: in any case, for each run of pixels and for each vector of weights of an
-            invocation, for each product of tiles.
+            nothing hides: in any case, for each run of pixels (by such a window) and for each
+            vector of weights of an invocation, for each product of tiles.
         store_latency, team_latency: The same of storing a vector of the result, and of adding what
             a team has.
         resident_bytes, resident_threads: Shared memory and invocations that a processor has at a
@@ -274,24 +274,24 @@ H200 = Tuning(
         wave_clocks=4080.0,
     ),
     matrix=MatrixModel(
-        word_clocks=0.361,
-        a_line_clocks=1.67,
-        b_line_clocks=0.933,
-        line_clocks=0.0267,
-        multiply_clocks=4.63,
-        load_clocks=0.661,
-        load_latency=326.0,
-        fetch_latency=56.8,
-        barrier_latency=161.0,
-        multiply_latency=20.4,
-        tile_latency=6.45,
-        result_clocks=0.0547,
+        word_clocks=0.308,
+        a_line_clocks=1.73,
+        b_line_clocks=1.55,
+        line_clocks=0.0265,
+        multiply_clocks=3.73,
+        load_clocks=1.04,
+        load_latency=360.0,
+        fetch_latency=54.0,
+        barrier_latency=170.0,
+        multiply_latency=20.9,
+        tile_latency=5.41,
+        result_clocks=0.0625,
         resident_bytes=113_700,
         resident_threads=2048,
-        resident_registers=69_600,
-        wave_clocks=1430.0,
-        sum_clocks=10600.0,
-        summed_clocks=0.00234,
+        resident_registers=67_600,
+        wave_clocks=1470.0,
+        sum_clocks=11200.0,
+        summed_clocks=0.00257,
     ),
     pairs=PairModel(
         window_clocks=1.03,
@@ -305,7 +305,7 @@ H200 = Tuning(
         resident_bytes=230000,
         resident_threads=1728,
         wave_clocks=2950.0,
-        boundary_clocks=4200.0,
+        boundary_clocks=2900.0,
     ),
 )
 

@@ -31,7 +31,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Batched, Items, copies_only
 from tflgpu.ops.items import as_they_are, lifted
-from tflgpu.ops.positions import Along, Positions, without
+from tflgpu.ops.positions import Along, Positions, axes_from, without
 from tflgpu.ops.reshape import as_reshape
 
 _ANY_NUMBER = 1 << 30
@@ -178,7 +178,9 @@ def _batch_pack(node: Node, items: Items) -> Batched | str:
 
 def _positions_concat(node: Node, cut: Node) -> Positions:
     values = [v for v in node.inputs if v is not None]
-    return Positions([without(node.attrs.axis, v) for v in values])
+    axes = [without(node.attrs.axis, v) for v in values]
+    # Nothing comes behind the last.
+    return Positions([*axes[:-1], axes_from(0, len(values[-1].shape))])
 
 
 def _positions_pack(node: Node, cut: Node) -> Positions:

@@ -218,7 +218,11 @@ def _positions(node: Node, cut: Node) -> Positions | str:
     paddings = node.input(1).data
     if paddings is None:
         return "how much it pads is not known"
-    axes = [None if pads.any() else Along(i) for i, pads in enumerate(paddings.reshape(-1, 2))]
+    # Zeros that are put behind come where positions that do not count are.
+    padded = Along if node.op == "PAD" else lambda axis, fill: None
+    axes = [
+        padded(i, 0) if pads.any() else Along(i) for i, pads in enumerate(paddings.reshape(-1, 2))
+    ]
     return Positions([axes, *([None] * 2 for _ in node.inputs[1:])])
 
 

@@ -1,9 +1,10 @@
 """`OpDef.positions`: which positions along an axis an op's results are made of.
 
 A plan for sequences of 32 tokens computes one of 17 where the 15 positions behind it do not count.
-They hold anything. An op says of each axis of its operands what it does along it: each position of
-the result is made of the same one of the operand, so that what is behind stays behind; or several
-are put together, and then those behind have to hold a number that changes nothing.
+They hold anything. An op says of each axis of its operands what it does along it: positions of the
+result that count are made of such as count, so that what is behind stays behind; or all are put
+together, and then those behind have to hold a number that changes nothing. A result may be longer
+or shorter by some positions, the same number at every size.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Along:
     """What an op does along an axis of an operand.
 
     Attributes:
-        axis: The result's axis whose position i is made of position i of this one, and of no
-            later one unless there is a ``fill``. None where no axis of the result stands for it:
+        axis: The result's axis whose positions that count are made of those that count here, and of
+            no others unless there is a ``fill``. None where no axis of the result stands for it:
             positions are put together, or only those that are there at every size are read.
         fill: What positions beyond the size must hold; None where they may hold anything.
         clears: Whether the result is 0 at positions beyond the size then.
@@ -113,10 +114,11 @@ def of_rows(fill: float | None = None, *, clears: bool = False) -> Rule:
 
 def reshaped(node: Node, cut: Node) -> Positions:
     """Of an op that reads operand 0 in row-major order."""
-    pairs = [(v.shape, c.shape) for v, c in ((node.input(0), cut.input(0)), _result(node, cut))]
+    image = regrouped(
+        node.input(0).shape, cut.input(0).shape, node.outputs[0].shape, cut.outputs[0].shape
+    )
     others: list[Axes] = [[] if v is None else [None] * len(v.shape) for v in node.inputs[1:]]
-    shapes = tuple(range(1, len(node.inputs)))
-    return Positions([regrouped(*pairs[0], *pairs[1]), *others], shapes)
+    return Positions([image, *others], tuple(range(1, len(node.inputs))))
 
 
 def regrouped(shape: Shape, less: Shape, result: Shape, less_result: Shape) -> Axes:
@@ -144,7 +146,3 @@ def without(axis: int, value: Value, *, gone: bool = False) -> Axes:
     rank = len(value.shape)
     axis %= max(rank, 1)
     return [None if i == axis else Along(i - (gone and i > axis)) for i in range(rank)]
-
-
-def _result(node: Node, cut: Node) -> tuple[Value, Value]:
-    return node.outputs[0], cut.outputs[0]

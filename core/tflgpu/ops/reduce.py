@@ -38,7 +38,7 @@ from tflgpu.ops.base import (
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, WHOLE, check_dtype, check_unscaled, widen
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import lifted, next_axes, rows_of
-from tflgpu.ops.positions import Along, Positions, axes_from, highest, lowest, without
+from tflgpu.ops.positions import Along, Positions, axes_from, highest, lowest
 from tflgpu.ops.stored_product import of_product
 from tflgpu.ops.stored_total import of_mean, of_nothing, of_sum
 
@@ -322,7 +322,7 @@ def _reduce_op(
         quantized=Quantized(results=results),
         generate=generate,
         batch=_batch_reduce,
-        positions=partial(_positions_reduce, neutral),
+        positions=partial(_positions, neutral),
     )
 
 
@@ -369,23 +369,16 @@ def _batch_along(node: Node, items: Items) -> Batched | str:
     return refused or Batched(node.attrs)
 
 
-def _positions_reduce(neutral: Callable[[DType], float], node: Node, cut: Node) -> Positions:
-    x, axes = (
-        node.input(0),
-        reduced_axes(node.op, integers(node.const(1)), len(node.input(0).shape)),
-    )
-    fill, found = Along(fill=neutral(x.dtype)), []
-    for axis in range(len(x.shape)):
-        gone = 0 if node.attrs.keep_dims else sum(a < axis for a in axes)
-        found.append(fill if axis in axes else Along(axis - gone))
+def _positions(neutral: Callable[[DType], float], node: Node, cut: Node) -> Positions:
+    """Of an op that puts all positions along some axes together."""
+    x, keep = node.input(0), getattr(node.attrs, "keep_dims", False)
+    axes = reduced_axes(node.op, integers(node.const(1)), len(x.shape))
+    fill = Along(fill=neutral(x.dtype))
+    found = [
+        fill if axis in axes else Along(axis if keep else axis - sum(a < axis for a in axes))
+        for axis in range(len(x.shape))
+    ]
     return Positions([found, [None]], averaged=axes if node.op == "MEAN" else ())
-
-
-def _positions_extreme(neutral: Callable[[DType], float], node: Node, cut: Node) -> Positions:
-    x, (axis,) = node.input(0), integers(node.const(1))
-    found = list(without(axis, x, gone=True))
-    found[axis % len(x.shape)] = Along(fill=neutral(x.dtype))
-    return Positions([found, [None]])
 
 
 def _positions_cumsum(node: Node, cut: Node) -> Positions:
@@ -419,13 +412,13 @@ OPS = (
         _arg_samples, accuracy=Accuracy.EXACT,
         file=FileForm(max_version=3, result_type="output_type"),
         contents=Contents(positions="output"), batch=_batch_along,
-        positions=partial(_positions_extreme, lowest)
+        positions=partial(_positions, lowest)
     ),
     OpDef(
         "ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin, np.inf),
         _arg_samples, accuracy=Accuracy.EXACT,
         file=FileForm(max_version=3, result_type="output_type"),
         contents=Contents(positions="output"), batch=_batch_along,
-        positions=partial(_positions_extreme, highest)
+        positions=partial(_positions, highest)
     ),
 )  # fmt: skip

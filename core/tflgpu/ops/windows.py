@@ -190,8 +190,8 @@ def conv_zeros(node: Node) -> Pads:
 
 
 def window_positions(node: Node, cut: Node) -> Positions:
-    """Along an image's sides, of a convolution whose result is as large: positions behind the size
-    have to be the zeros that are read there."""
+    """Along an image's sides, of a convolution in steps of 1: positions behind the size have to be
+    the zeros that are read there, if any are."""
     found = of_items(node, cut)
     (images, *axes), *others = found.operands
     pads, less = conv_zeros(node), conv_zeros(cut)

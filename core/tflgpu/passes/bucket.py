@@ -16,7 +16,7 @@ from some sizes about others.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import zip_longest
 
@@ -73,23 +73,19 @@ def bucket_of(
     """
     made = wide.copy()
     work = _BucketGraph(made, narrow, ops, varying)
-    refused = work.begin()
-    for node, cut in () if refused else zip_longest(tuple(made.nodes), narrow.nodes):
-        if node is None or cut is None or node.op != cut.op or node.origins != cut.origins:
-            refused = "the model has other operators at another size"
-        else:
-            refused = work.add(node, cut)
-            refused = refused and f"operator {node.label}: {refused}"
-        if refused:
-            break
-    refused = refused or work.end()
-    if refused:
-        return Unsupported(refused)
+    try:
+        work.compute()
+    except _Refused as refused:
+        return Unsupported(str(refused))
     made.nodes = work.nodes
     made.inputs += work.extra
     made.prune()
     verify(made, "bucket")
     return Bucket(made, work.contents, work.full, frozenset(work.parameters), tuple(work.recipe))
+
+
+class _Refused(Exception):
+    """Why there is no bucket."""
 
 
 class _BucketGraph:
@@ -109,78 +105,75 @@ class _BucketGraph:
         self._axes: dict[int, frozenset[int]] = {}  # that change in size, by value
         self._zero: dict[int, frozenset[int]] = {}  # beyond whose size a value is 0
         self._twins: dict[int, int] = {}  # ids of the narrow graph
-        self._masks: dict[int, Value] = {}
-        self._ratios: dict[int, Value] = {}
+        self._real: dict[int, Shape] = {}  # shapes at the smaller size, by value
+        self._masks: dict[tuple[int, int], Value] = {}
+        self._ratios: dict[float, Value] = {}
         self._filled: dict[tuple[int, int, float], Value] = {}
         self._made: dict[int, tuple[Node, Positions]] = {}
 
-    def begin(self) -> str | None:
-        """The inputs."""
-        if any(v.is_variable for v in self.graph.values.values()):
-            return "the model keeps state"
-        pairs = list(zip(self.graph.inputs, self.narrow.inputs, strict=True))
-        sizes = {s for v, c in pairs for s in zip(v.shape, c.shape, strict=True) if s[0] != s[1]}
-        if len(sizes) != 1:
-            return f"inputs change in size in {len(sizes)} ways"
-        ((self.size, self.real),) = sizes
-        for value, cut in pairs:
-            refused = self._relate(value, cut)
-            if refused:
-                return refused
-            self._zero[value.id] = self._axes[value.id]
-        return None
+    def compute(self) -> None:
+        """Make the nodes.
 
-    def add(self, node: Node, cut: Node) -> str | None:
+        Raises:
+            _Refused: there is no bucket of these graphs.
+        """
+        graph, narrow = self.graph, self.narrow
+        pairs = list(zip(graph.inputs, narrow.inputs, strict=True))
+        sizes = {s for v, c in pairs for s in zip(v.shape, c.shape, strict=True) if s[0] != s[1]}
+        if len(sizes) != 1 or any(v.is_variable for v in graph.values.values()):
+            raise _Refused("the model keeps state, or its inputs change in size in several ways")
+        ((self.size, self.real),) = sizes
+        for value, less in pairs:
+            self._relate(value, less)
+            self._zero[value.id] = self._axes[value.id]
+        for node, cut in zip_longest(tuple(graph.nodes), narrow.nodes):
+            if node is None or cut is None or node.op != cut.op or node.origins != cut.origins:
+                raise _Refused("the model has other operators at another size")
+            try:
+                self._add(node, cut)
+            except _Refused as refused:
+                raise _Refused(f"operator {node.label}: {refused}") from None
+        for value, less in zip(graph.outputs, narrow.outputs, strict=True):
+            if self._twins.get(value.id) != less.id:
+                raise _Refused(f"output {_named(value)} does not depend on the inputs")
+
+    def _add(self, node: Node, cut: Node) -> None:
         """A node that follows those before it, and the same one at the smaller size."""
         found = self._positions(node, cut)
-        if isinstance(found, str):
-            return found
-        definition = self.ops[node.op]
         operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
-        for i, (value, other) in enumerate(zip(node.inputs, cut.inputs, strict=True)):
-            if value is None or other is None or (i in found.shapes and value.is_const):
+        for i, (value, less) in enumerate(zip(node.inputs, cut.inputs, strict=True)):
+            if value is None or less is None or (i in found.shapes and value.is_const):
                 continue
-            refused = self._operand(value, other)
-            if refused:
-                return refused
+            self._operand(value, less)
             if value.id in self.parameters:
                 axes = found.operands[i] if i < len(found.operands) else (None,)
-                if None in axes or i in definition.must_know(node.attrs, operands):
-                    return f"{_named(value)} is another constant at another size"
+                if None in axes or i in self.ops[node.op].must_know(node.attrs, operands):
+                    raise _Refused(f"{_named(value)} is another constant at another size")
                 node.inputs[i] = self.parameters[value.id]
-        for value, other in zip(node.outputs, cut.outputs, strict=True):
-            refused = self._relate(value, other)
-            if refused:
-                return refused
-        return self._become(node, found)
-
-    def end(self) -> str | None:
-        """The outputs."""
-        for value, cut in zip(self.graph.outputs, self.narrow.outputs, strict=True):
-            if self._twins.get(value.id) != cut.id:
-                return f"output {_named(value)} does not depend on the inputs"
-        return None
+        for value, less in zip(node.outputs, cut.outputs, strict=True):
+            self._relate(value, less)
+        self._become(node, found)
 
     # Inside
 
-    def _positions(self, node: Node, cut: Node) -> Positions | str:
+    def _positions(self, node: Node, cut: Node) -> Positions:
         unknown = unknown_reason(node.attrs)
         if unknown is not None or not (node.shapes_known and cut.shapes_known):
-            return unknown or "the shapes of its results are not known before the model runs"
+            raise _Refused(unknown or "shapes of its results are not known before the model runs")
         definition = self.ops.get(node.op)
         if definition is None or definition.state is not None:
-            return f"{node.op} keeps state, or is not defined"
-        if node.attrs != cut.attrs and not definition.movement.is_view:
-            return "it has other attributes at another size"
-        if len(node.inputs) != len(cut.inputs):
-            return "it has other operands at another size"
+            raise _Refused(f"{node.op} keeps state, or is not defined")
+        others = node.attrs != cut.attrs and not definition.movement.is_view
+        if others or len(node.inputs) != len(cut.inputs):
+            raise _Refused("it has other attributes or operands at another size")
         if definition.positions is not None:
-            found = attempt(definition.positions, node, cut)
-            if isinstance(found, Failed):
-                return f"asked what it does along axes that change in size, it raised {found}"
-            return found if isinstance(found, (Positions, str)) else "it does not say"
+            said = attempt(definition.positions, node, cut)
+            if not isinstance(said, Positions):
+                failed = isinstance(said, Failed)
+                raise _Refused(f"asked what it does, it raised {said}" if failed else str(said))
+            return said
         if not definition.is_elementwise(node):
-            return f"{node.op} does not say what it does along axes that change in size"
+            raise _Refused(f"{node.op} does not say what it does along axes that change in size")
         found = broadcast(node, cut)
         checked = [
             [a and Along(a.axis, 1) for a in axes]
@@ -190,93 +183,92 @@ class _BucketGraph:
         ]  # whole divisors, of which 0 is refused
         return Positions(checked)
 
-    def _relate(self, value: Value, cut: Value) -> str | None:
+    def _relate(self, value: Value, cut: Value) -> None:
         """Learn along which axes a value changes in size."""
         pairs = list(zip_longest(value.shape, cut.shape, fillvalue=-1))
         axes = frozenset(i for i, (size, real) in enumerate(pairs) if size != real)
-        if any(pairs[i] != (self.size, self.real) for i in axes) or value.dtype is not cut.dtype:
-            return (
+        less = self.size - self.real
+        if any(pairs[i][0] - pairs[i][1] != less for i in axes) or value.dtype is not cut.dtype:
+            raise _Refused(
                 f"{_named(value)} has the shape {listed(value.shape)} at {self.size}, and "
                 f"{listed(cut.shape)} at {self.real}"
             )
         self._axes[value.id], self._twins[value.id] = axes, cut.id
+        self._real[value.id] = cut.shape
         self._zero.setdefault(value.id, frozenset())
         self.recipe.append((value.id, axes))
-        return None
 
-    def _operand(self, value: Value, cut: Value) -> str | None:
+    def _operand(self, value: Value, cut: Value) -> None:
+        """Hold an operand against that of the smaller size."""
         if value.is_const != cut.is_const:
-            return f"{_named(value)} is a constant at one size only"
-        if not value.is_const:
-            return None if self._twins.get(value.id) == cut.id else "it has other operands"
-        if value.id in self._twins:
-            return None
-        refused = self._relate(value, cut)
-        if refused is None and (value.id in self.varying or not _begins_with(value, cut)):
-            if value.quant is not None:
-                return f"{_named(value)}, which is quantized, is another at another size"
+            raise _Refused(f"{_named(value)} is a constant at one size only")
+        if not value.is_const or value.id in self._twins:
+            if self._twins.get(value.id) != cut.id:
+                raise _Refused("it has other operands at another size")
+            return
+        self._relate(value, cut)
+        if value.id in self.varying or not _begins_with(value, cut):
             whole, real = value.data, cut.data
-            assert whole is not None
-            assert real is not None
+            if value.quant is not None or whole is None or real is None:
+                raise _Refused(f"{_named(value)}, which is quantized, is another at another size")
             padded = np.zeros_like(whole)
             padded[corner(cut.shape)] = real
             made = self._input(value.shape, value.dtype, padded, whole)
             self.parameters[value.id] = made
             self._axes[made.id] = self._zero[made.id] = self._axes[value.id]
-        return refused
+            self._real[made.id] = cut.shape
 
-    def _changing(self, node: Node, found: Positions) -> list[tuple[int, int, Along]] | str:
+    def _changing(self, node: Node, found: Positions) -> Iterator[tuple[int, int, Along]]:
         """What is done along each axis of an operand that changes in size: position, axis."""
-        given: list[tuple[int, int, Along]] = []
         for i, value in enumerate(node.inputs):
             axes = found.operands[i] if i < len(found.operands) else ()
             for axis in sorted(() if value is None else self._axes.get(value.id, ())):
                 along = axes[axis] if axis < len(axes) else None
                 if along is None:
-                    return (
+                    raise _Refused(
                         f"it puts positions along axis {axis} of {_named(value)} together, whose "
                         "number changes"
                     )
-                given.append((i, axis, along))
-        return given
+                yield i, axis, along
 
-    def _become(self, node: Node, found: Positions) -> str | None:
-        changing = self._changing(node, found)
-        if isinstance(changing, str):
-            return changing
+    def _become(self, node: Node, found: Positions) -> None:
+        changing, moves = list(self._changing(node, found)), self._moves(node)
         sources = {along.axis for axes in found.operands for along in axes if along is not None}
         targets = {along.axis for _, _, along in changing} - {None}
-        moves = self._moves(node)
-        averaged = sum(i == 0 and axis in found.averaged for i, axis, _ in changing)
-        zero: set[int] = set()
+        zero, ratio = set(), 1.0
         for i, axis, along in changing:
             value = node.input(i)
             is_zero = axis in self._zero[value.id]
+            if i == 0 and axis in found.averaged:
+                ratio *= value.shape[axis] / self._real[value.id][axis]
             if along.axis is not None and (along.clears or (moves and is_zero)):
                 zero.add(along.axis)
             if along.fill is None or (along.fill == 0 and is_zero):
                 continue
             if value.quant is not None:
-                return f"{_named(value)} is quantized, and some positions of it do not count"
+                raise _Refused(f"{_named(value)} is quantized, and positions of it do not count")
             node.inputs[i] = self._fill(value, axis, along.fill)
         self.nodes.append(node)
         for value in node.outputs:
-            self._made[value.id] = node, found
             axes = self._axes[value.id]
             if not targets <= axes or not (found.repeats or axes <= sources):
-                return f"{_named(value)} does not change in size as its operands do"
-            self._zero[value.id] = frozenset(zero)
-        return self._rescale(node, averaged) if averaged else None
+                raise _Refused(f"{_named(value)} does not change in size as its operands do")
+            self._made[value.id], self._zero[value.id] = (node, found), frozenset(zero)
+        if ratio != 1:
+            self._rescale(node, ratio)
 
-    def _rescale(self, node: Node, averaged: int) -> str | None:
+    def _rescale(self, node: Node, ratio: float) -> None:
+        """Multiply an average by what it is off by."""
         (result,) = node.outputs
         if result.dtype is not DType.F32 or result.quant is not None:
-            return f"{_named(result)} is an average of {result.dtype.value}"
+            raise _Refused(f"{_named(result)} is an average of {result.dtype.value}")
+        if ratio not in self._ratios:
+            off = np.array(ratio, np.float32)
+            self._ratios[ratio] = self._input((), DType.F32, off, np.ones((), np.float32))
         node.outputs = [self._like(result)]
-        factors: list[Value | None] = [node.outputs[0], self._ratio(averaged)]
+        factors: list[Value | None] = [node.outputs[0], self._ratios[ratio]]
         self.nodes.append(Node("MUL", BinaryAttrs(), factors, [result], origins=node.origins))
         self._made[result.id] = self.nodes[-1], Positions(())
-        return None
 
     def _fill(self, value: Value, axis: int, fill: float) -> Value:
         """A value with a number beyond the size of an axis. What only moves elements gets them
@@ -288,7 +280,7 @@ class _BucketGraph:
             self.recipe.append(key)
             found = self._filled_before(value, axis, fill) or self._selected(value, axis, fill)
             self._filled[key] = found
-            self._axes[found.id] = self._axes[value.id]
+            self._axes[found.id], self._real[found.id] = self._axes[value.id], self._real[value.id]
             self._zero[found.id] = self._zero[value.id] | ({axis} if fill == 0 else set())
         return found
 
@@ -345,7 +337,7 @@ class _BucketGraph:
         number = np.array(fill, value.dtype.numpy)
         number.setflags(write=False)
         scalar = self.graph.add_value((), value.dtype, name="fill", data=number)
-        made, mask = self._like(value), self._mask(len(value.shape) - 1 - axis)
+        made, mask = self._like(value), self._mask(value, axis)
         maker = self._made.get(value.id, (None,))[0]
         at = 0 if maker is None else self.nodes.index(maker) + 1
         origins = () if maker is None else maker.origins
@@ -354,20 +346,15 @@ class _BucketGraph:
         self._made[made.id] = node, Positions(())
         return made
 
-    def _mask(self, behind: int) -> Value:
-        """Whether positions count, of an axis with so many axes behind it."""
-        if behind not in self._masks:
-            shape = (self.size, *[1] * behind)
-            counts = np.arange(self.size).reshape(shape) < self.real
-            self._masks[behind] = self._input(shape, DType.BOOL, counts, np.ones(shape, np.bool_))
-        return self._masks[behind]
-
-    def _ratio(self, axes: int) -> Value:
-        """What an average over so many axes is multiplied by."""
-        if axes not in self._ratios:
-            ratio = np.array((self.size / self.real) ** axes, np.float32)
-            self._ratios[axes] = self._input((), DType.F32, ratio, np.ones((), np.float32))
-        return self._ratios[axes]
+    def _mask(self, value: Value, axis: int) -> Value:
+        """Whether positions along an axis count."""
+        size, behind = value.shape[axis], len(value.shape) - 1 - axis
+        if (size, behind) not in self._masks:
+            shape = (size, *[1] * behind)
+            counts = np.arange(size).reshape(shape) < self._real[value.id][axis]
+            made = self._input(shape, DType.BOOL, counts, np.ones(shape, np.bool_))
+            self._masks[size, behind] = made
+        return self._masks[size, behind]
 
     def _input(self, shape: Shape, dtype: DType, contents: Array, full: Array) -> Value:
         made = self.graph.add_value(shape, dtype, name=f"size{len(self.extra)}")

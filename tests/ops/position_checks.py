@@ -1,4 +1,4 @@
-"""Level 2, of `OpDef.positions`: a bucket of one op computes what the op does at a smaller size."""
+"""Of `OpDef.positions`: a bucket of one op computes what the op does at a smaller size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Union
 
 import attrs
 import numpy as np
-
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
