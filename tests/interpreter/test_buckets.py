@@ -352,6 +352,16 @@ def test_runs_in_flight_have_the_size_of_their_beginning(delegate: tflgpu.GpuDel
     mine.close()
 
 
+def test_the_cpu_computes_a_size_as_it_is() -> None:
+    """Where nothing goes to the device."""
+    with tflgpu.GpuDelegate(**KERNELS, shape_buckets=8, include=["RFFT2D"]) as on:
+        mine, inputs = opened(COMPUTED["least"], on), numbers(5)
+        same(at(mine, inputs), at(opened(COMPUTED["least"], None), inputs))
+        assert "nothing of it goes to the device" in said(mine)
+        assert not mine.report.partitions
+        mine.close()
+
+
 def test_what_sees_each_run_has_exact_plans() -> None:
     content = COMPUTED["least"]
     with tflgpu.GpuDelegate(**KERNELS, shape_buckets=8, accuracy_guard=True) as on:

@@ -17,6 +17,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.kernels import depthwise_pointwise, pair_tiles
 from tflgpu.kernels.pair_tiles import PairSize, PairTile, choose_pair_tile, is_faster_as_one
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.lowering.choices import ChoicePoint, Choices
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
@@ -140,6 +141,24 @@ def test_work_that_would_be_done_often_is_not_joined() -> None:
         assert is_faster_as_one(tile, size, caps) is pays
     assert choose_pair_tile(single, attrs.evolve(caps, vendor="")) is None  # not measured
     assert choose_pair_tile(single, attrs.evolve(caps, shared_bytes=1024)) is None
+
+
+def test_what_was_measured_is_taken() -> None:
+    def made(choices: Choices) -> Plan:
+        plain = Target.plain(with_tiles(DeviceCaps(shared_bytes=49152)), Precision.F16)
+        target = attrs.evolve(plain, site=attrs.evolve(plain.site, choices=choices))
+        graph = net("odd").graph
+        return plan_of(graph.nodes, graph.inputs, graph.outputs, target)
+
+    met: dict[str, ChoicePoint] = {}
+    made(Choices(points=met))
+    (joins,) = (key for key in met if key.startswith("depthwise_pointwise"))
+    (tile,) = (key for key in met if key.startswith("pair "))
+    assert len(made(Choices(names={joins: "apart"})).dispatches) == 2
+    other = met[tile].candidates[-1]
+    assert other != met[tile].chosen
+    (dispatch,) = made(Choices(names={joins: "joined", tile: other})).dispatches
+    assert dispatch.tuned == f"pair {other}"
 
 
 def test_a_nan_shows_where_windows_see_it(device: Device) -> None:

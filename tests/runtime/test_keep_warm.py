@@ -52,6 +52,12 @@ def test_for_so_long_after_the_last_run(made: list[str]) -> None:
     assert made[4:] == ["close on a"]
 
 
+def test_a_model_that_is_closed_is_no_run(made: list[str]) -> None:
+    ticks(warmth := Warmth(10.0), ("a", 7, 0.0), ("a", 2, 9.0), ("a", 2, 11.0))
+    assert made == ["load on a", "run"]
+    warmth.close()
+
+
 def test_on_a_device_that_was_opened_anew(made: list[str]) -> None:
     warmth = Warmth(10.0)
     ticks(warmth, ("a", 1, 0.0), ("a", 1, 1.0), ("b", 1, 2.0))
@@ -94,7 +100,7 @@ def test_a_delegate_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert seen.wait(60)
         (thread,) = [t for t in threading.enumerate() if t.name == "tflgpu-warm"]
     assert not thread.is_alive()
-    assert counts[-1] == 1
+    assert set(counts) <= {0, 1}
 
 
 def test_small_runs_of_a_real_device() -> None:

@@ -225,15 +225,19 @@ def test_a_candidate_that_the_device_refuses_is_left_out(
     assert sorted(kept.name for kept in found.changed.values()) == sorted([BEST, GOOD])
 
 
+@pytest.mark.parametrize("number", [1.0, np.nan, np.inf])
 def test_other_results_are_not_kept(
-    model: bytes, times: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch
+    number: float,
+    model: bytes,
+    times: Callable[[Times], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     load = tflgpu_cpu_ref.device.CpuRefDevice.load
 
     def wrong(self: Any, plan: Plan, **more: Any) -> Any:
         recording = load(self, plan, **more)
         if any(dispatch.tuned for dispatch in plan.dispatches):
-            recording.outputs[0][...] = 1.0
+            recording.outputs[0][...] = number
         return recording
 
     times(best)  # of runs that are not made

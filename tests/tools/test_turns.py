@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -91,7 +92,26 @@ def test_the_first_two_of_a_block_do_not_count(clock: Clock) -> None:
     assert len(racers[0].times) == racers[0].count == 2 * 13
 
 
-def test_alone_all_count(clock: Clock) -> None:
+def test_blocks_are_on_one_processor_after_another(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[set[int]] = []
+    patched = {
+        "sched_getaffinity": lambda thread: {0, 3, 5},
+        "sched_setaffinity": lambda thread, cores: places.append(cores),
+    }
+    for name, function in patched.items():
+        monkeypatch.setattr(os, name, function, raising=False)
+    (racer,) = raced(Fake("a", clock, [0.01]), duration=0.6, warm_up=0.05)
+    assert places == [{0}, {3}, {5}, {0}, {0, 3, 5}]
+    assert len(racer.times) == 4 * 13
+    places.clear()
+    raced(Fake("a", clock, [0.01]), duration=0.6, warm_up=0.05, in_flight=2)
+    assert places == [{0, 3, 5}]
+
+
+def test_alone_on_one_processor_all_count(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda thread: {1}, raising=False)
     (racer,) = raced(Fake("a", clock, [0.01]), duration=0.5, warm_up=0.05)
     assert len(racer.times) == racer.count == 45
     assert racer.times == pytest.approx([0.013] * 45)

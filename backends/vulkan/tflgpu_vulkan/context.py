@@ -21,6 +21,9 @@ from tflgpu_vulkan.instance import Instance
 #: How long a run may be waited for by asking again and again, which hears of its end at once;
 #: after that the thread sleeps. Seconds.
 _SPIN = 2e-3
+#: Of a run that takes longer it sleeps through the beginning, until so long before it was over the
+#: last time: waking up takes longer than hearing of the end. Seconds.
+_EARLY = 3e-4
 #: After so long a thread that waits hears of a signal (Ctrl-C), which may come in a run of some
 #: hundredths of a second. Nanoseconds.
 _NAP = 4_000_000
@@ -82,7 +85,9 @@ class Context(Counted):
         handle, fences, turn = self.handle, commands.fences, commands.turn
         fence = fences + turn
         self.start(submit_info, fence, "running", commands.queue)
-        result = self._wait(handle, fence)
+        begun = time.perf_counter()
+        result = self._wait(handle, fence, commands.took)
+        commands.took = time.perf_counter() - begun
         commands.turn = turn = turn + 1
         if not result and turn == FENCES:
             commands.turn, result = 0, lib.vkResetFences(handle, FENCES, fences)
@@ -123,18 +128,31 @@ class Context(Counted):
         """Wait as `finish` does; what went wrong is told there."""
         self._wait(self.handle, fence)
 
-    def _wait(self, handle: Any, fence: Any) -> int:
+    def _wait(self, handle: Any, fence: Any, likely: float = 0.0) -> int:
+        """Wait for a fence; ``likely`` is how many seconds that took the last time."""
         status = lib.vkGetFenceStatus
         only, waiting = fence[0], vk.VK_NOT_READY
         result: int = waiting
         if manner.awake or (self._spin and not manner.asleep):
-            end = math.inf if manner.awake else time.perf_counter() + self._spin
+            end = math.inf
+            if not manner.awake:
+                if likely > self._spin:
+                    self._doze(handle, fence, likely - _EARLY)
+                end = time.perf_counter() + self._spin
             result = status(handle, only)
             while result == waiting and time.perf_counter() < end:
                 result = status(handle, only)
         while result in (vk.VK_NOT_READY, vk.VK_TIMEOUT):
             result = lib.vkWaitForFences(handle, 1, fence, vk.VK_TRUE, _NAP)
         return result
+
+    def _doze(self, handle: Any, fence: Any, seconds: float) -> None:
+        """Sleep for so long, or until a fence is signalled or the device lost."""
+        result = vk.VK_TIMEOUT
+        end = time.perf_counter() + seconds
+        while result == vk.VK_TIMEOUT and (left := end - time.perf_counter()) > 0:
+            nap = min(int(left * 1e9), _NAP)
+            result = lib.vkWaitForFences(handle, 1, fence, vk.VK_TRUE, nap)
 
     def fence_behind(self, queue: Any) -> Any:
         """A fence behind all that a queue has now; it is destroyed with the device.
@@ -219,6 +237,8 @@ class Commands:
         #: Those of `Context.run`, which takes one after another, and resets all of them at once.
         self.fences = ffi.new("VkFence[]", FENCES)
         self.turn = 0
+        #: Seconds that the last run was waited for.
+        self.took = 0.0
         #: Of the command buffer that was submitted last; one runs at a time.
         self.fence = ffi.new("VkFence[]", 1)
         fence = make("VkFenceCreateInfo")

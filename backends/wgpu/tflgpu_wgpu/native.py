@@ -92,7 +92,8 @@ def shader_module(device: Any, label: str, source: str) -> Any:
 class Commands:
     """The uploads, dispatches and copies of a run, so many dispatches to a command buffer. Encoding
     takes one call a dispatch and two or three more where pipeline and bindings change: WebGPU has
-    no command buffer to submit again."""
+    no command buffer to submit again. On the host of an H200 that is 1.1 us a dispatch, and 1.4 us
+    more within wgpu when a command buffer is finished: the floor of a run."""
 
     def __init__(
         self,

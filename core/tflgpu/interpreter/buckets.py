@@ -134,7 +134,12 @@ class Buckets:
         if session is None:
             if self._is_limited:
                 self._shelf.clear()
-            session = BucketSession(self._load(plan.bucket.graph), partial(self._shelf.put, key))
+            loaded = self._load(plan.bucket.graph)
+            if all(part.on_cpu for part in loaded.parts):
+                loaded.close()  # which compiles nothing, and computes a size as it is
+                self._plans[key] = refused = Unsupported("nothing of it goes to the device")
+                return refused
+            session = BucketSession(loaded, partial(self._shelf.put, key))
         edge = {i: known.shapes[i] for i in known.edge}
         said = f"size {real} runs by the plan for {size} (shape_buckets)"
         session.fit(edge, known.contents, said)

@@ -174,7 +174,9 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
             for each, stored in zip(sums, loaded, strict=True):
                 each.end(unit, stored, vectors)
 
-    count, step = -(-units // lanes), max(1, plan.unroll // len(products))
+    # Registers hold the units of every product, and what they meet of every row.
+    count, step = -(-units // lanes), plan.unroll // max(len(products), problem.pixels // 2)
+    step = max(1, step)
     rounds = max(0, units // lanes - step) // step
     first = min(count, step) if rounds else count
     # Weights are on their way while the workgroup makes its rows.

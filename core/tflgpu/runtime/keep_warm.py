@@ -41,11 +41,12 @@ class Warmth:
 
         Args:
             device: To be kept warm.
-            runs: Of all models on it until now.
+            runs: Of all models that are on it, until now; fewer where one was closed.
             now: Seconds of a clock.
         """
-        if runs != self._runs:
-            self._runs, self._until = runs, now + self._seconds
+        before, self._runs = self._runs, runs
+        if runs > before:
+            self._until = now + self._seconds
         elif now < self._until:
             made = attempt(self._run, device)
             if isinstance(made, Failed):  # it may be lost: the next run of a model says so

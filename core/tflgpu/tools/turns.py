@@ -17,11 +17,13 @@ from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
 from tflgpu.tools.check_outputs import Gap, gap_of
 from tflgpu.tools.contestants import Contestant, Inputs, OnTflgpu, OpenedRuntime
+from tflgpu.tools.processors import ProcessorTour
 from tflgpu.tools.runs import random_inputs
 
 #: Sets of inputs that are used in turn, so that no contestant sees the same bytes twice in a row.
 _SETS = 3
-#: Calls of a block that do not count: caches and clocks are still those of the contestant before.
+#: Calls of a block that do not count: caches and clocks are still those of the contestant before,
+#: or of another processor.
 _DROPPED = 2
 #: Calls that a block has at least, and from how many on some of them are dropped.
 _FEWEST, _MANY = 3, 10
@@ -218,21 +220,27 @@ def race(
         progress(f"warming up {racer.contestant}", 0.0)
         _try(racer, partial(racer.warm, settings, sets))
     running = [racer for racer in racers if racer.error is None]
+    tour = ProcessorTour()
+    moves = tour.moves and not settings.concurrent  # which have threads of their own
     gc.collect()
     gc.disable()
     try:
         turn = 0
         while pending := [r for r in running if r.error is None and r.spent < settings.duration]:
+            if moves:
+                tour.move(turn)
             # Who begins changes, so that no contestant always follows the same one.
             first = turn % len(pending)
             for racer in (*pending[first:], *pending[:first]):
-                dropped = 0 if len(running) == 1 or racer.calls < _MANY else _DROPPED
+                apart = len(running) == 1 and not moves
+                dropped = 0 if apart or racer.calls < _MANY else _DROPPED
                 _try(racer, partial(racer.block, settings, sets, racer.calls, dropped))
             turn += 1
             done = sum(min(r.spent, settings.duration) for r in running)
             progress("measuring", done / (settings.duration * len(running)))
     finally:
         gc.enable()
+        tour.end()
 
 
 def _try(racer: Racer, step: Callable[[], None]) -> None:
