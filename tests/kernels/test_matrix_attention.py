@@ -4,6 +4,7 @@ of bounds, and on the devices that have them. Expected values are the reference'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import attrs
@@ -15,9 +16,13 @@ from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
+from tflgpu.kernels.attention_matrix import build_attention
+from tflgpu.kernels.attention_tiles import Parts, attention_tiles, choose_attention_tile
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import has_matrices
-from tflgpu.lowering.lowering import Precision
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.attention import Attention, AttentionSizes, PackedRows
 from tflgpu.ops.base import Operand
 from tflgpu.ops.registry import builtin_ops
@@ -98,7 +103,7 @@ def operands(case: Case, *, half: bool) -> tuple[Attention, list[Array]]:
 
 def plan_of(
     attributes: Attention, arrays: list[Array], precision: Precision, caps: DeviceCaps,
-    alignment: int,
+    alignment: int, build: Callable[[Lowering], None] | None = None,
 ) -> Plan:  # fmt: skip
     graph = Graph()
     values = [graph.add_value(a.shape, DType.from_numpy(a.dtype)) for a in arrays]
@@ -106,7 +111,8 @@ def plan_of(
     made = graph.add_value(spec.shape, spec.dtype)
     graph.inputs, graph.outputs = values, [made]
     node = graph.add_node("ATTENTION", attributes, values, [made])
-    target = Target.plain(caps, precision, alignment=alignment)
+    rules = [KernelRule("ATTENTION", "test", build, rank=1000)] if build else []
+    target = Target.plain(caps, precision, rules=rules, alignment=alignment)
     return plan_of_nodes([node], graph.inputs, graph.outputs, target)
 
 
@@ -146,6 +152,31 @@ def test_every_form(device: Device, case: Case, precision: Precision) -> None:
     attributes, arrays = operands(case, half=precision is Precision.F16)
     found = interpreted(device, attributes, arrays, precision)
     compare(found, expected(attributes, arrays), BOUNDS[precision])
+
+
+@pytest.mark.parametrize("precision", HALVES, ids=str)
+@pytest.mark.parametrize("turned", [{}, TURNED], ids=["tokens", "numbers"])
+def test_every_tile(device: Device, turned: dict[str, bool], precision: Precision) -> None:
+    made = case(1, 150, 150, 2, 1, 40, 24, mask=(150,), **turned)
+    attributes, arrays = operands(made, half=precision is Precision.F16)
+    parts = Parts.of(precision, [Scalar.F32] * 3)
+    best = choose_attention_tile(made.sizes, parts, GPU, turned=bool(turned))
+    assert best is not None
+    tiles = attention_tiles(best, made.sizes, parts, GPU)
+    assert len(tiles) > 3
+    tiles += [attrs.evolve(best, subgroups=n, keys=m) for n, m in ((4, 1), (2, 3), (1, 2))]
+    tiles += [attrs.evolve(best, rows=n, keys=2) for n in (2, 4)]
+    for tile in tiles:
+        plan = plan_of(
+            attributes, arrays, precision, GPU, device.alignment,
+            partial(build_attention, tile=tile, parts=parts),
+        )  # fmt: skip
+        kernel = plan.dispatches[0].kernel
+        assert kernel.workgroup[0] == tile.threads
+        sizes = [a.count * a.type.width * a.type.scalar.itemsize for a in kernel.shared]
+        assert sum(sizes) == tile.shared_bytes(parts)
+        found = run(device, plan, arrays)
+        compare(found, expected(attributes, arrays), BOUNDS[precision])
 
 
 @pytest.fixture(scope="module", params=["opencl", "vulkan"])

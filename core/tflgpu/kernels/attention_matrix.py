@@ -336,7 +336,12 @@ def _build(low: Lowering) -> None:
     best = choose_attention_tile(sizes, parts, low.caps, turned=low.attrs.tokens_last)
     assert best is not None
     tiles = attention_tiles(best, sizes, parts, low.caps)
-    tile = low.choose("attention", (), tiles, tiles.index)
+    build_attention(low, low.choose("attention", (), tiles, tiles.index), parts)
+
+
+def build_attention(low: Lowering, tile: AttentionTile, parts: Parts) -> None:
+    """Write the kernel of a node and dispatch it; for devices with ``caps.matrix_tiles``."""
+    sizes = sizes_of(low.node)
     k = low.kernel("attention_matrix", (tile.threads, 1, 1))
     tensors = AttentionTensors.of(low, k)
     low.body(k, _write, tensors, low.write(k), tile, parts)

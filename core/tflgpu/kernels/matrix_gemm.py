@@ -22,7 +22,14 @@ import attrs
 import numpy as np
 
 from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
-from tflgpu.kernels.matrix_stage import LOW_SCALE, Lane, PairReader, Reader, Stage, VectorReader
+from tflgpu.kernels.matrix_stage import (
+    LOW_SCALE,
+    PairReader,
+    Reader,
+    Stage,
+    TeamMember,
+    VectorReader,
+)
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
@@ -141,7 +148,7 @@ def _write(
 ) -> None:
     """The body. ``inputs`` is that of `Operands`; ``masked``: weights past the end of the sum have
     to be made zeros. Without a ``bias`` what is written is a part of the sums."""
-    lane = Lane(k, tile)
+    lane = TeamMember(k, tile)
     stage = Stage(k, tile, problem, lane, src, weights, inputs, masked)
     sums = _Sums(k, tile, lane, has_low=inputs + len(weights) > 2)
     teams = tile.split * tile.parts
@@ -220,7 +227,7 @@ def _split_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -> 
 class _Sums:
     """A subgroup's block of accumulators, twice where there are low parts."""
 
-    def __init__(self, k: Builder, tile: MatrixTile, lane: Lane, *, has_low: bool) -> None:
+    def __init__(self, k: Builder, tile: MatrixTile, lane: TeamMember, *, has_low: bool) -> None:
         self._k, self._tile, self._lane = k, tile, lane
         shape = range(tile.block_rows), range(tile.block_cols)
         self._high = [[k.matrix_fill() for _ in shape[1]] for _ in shape[0]]

@@ -70,7 +70,7 @@ class VectorReader:
 Reader = Union[PairReader, VectorReader]
 
 
-class Lane:
+class TeamMember:
     """Where an invocation stands in its workgroup."""
 
     def __init__(self, k: Builder, tile: MatrixTile) -> None:
@@ -110,7 +110,7 @@ class Stage:
         k: Builder,
         tile: MatrixTile,
         problem: MatrixProduct,
-        lane: Lane,
+        lane: TeamMember,
         src: ReadView,
         weights: tuple[Reader, ...],
         inputs: int,

@@ -130,7 +130,6 @@ TILES = (
     MatrixTile(1, 2, 4, 1, 2, 8, 2, 1),
     MatrixTile(1, 2, 4, 1, 1, 16, 2, 1),
     MatrixTile(1, 2, 2, 2, 2, 16, 1, 1),
-    MatrixTile(1, 2, 1, 2, 2, 16, 1, 2),
     MatrixTile(1, 1, 8, 1, 1, 16, 2, 1),
     MatrixTile(2, 2, 1, 1, 1, 4, 1, 1),
     MatrixTile(1, 1, 1, 1, 1, 4, 1, 1),
@@ -138,7 +137,7 @@ TILES = (
 
 
 @attrs.frozen
-class Work:
+class TileWork:
     """What a kernel on matrix tiles does, by which its time is predicted.
 
     Attributes:
@@ -175,7 +174,7 @@ class Work:
 
 #: Another way to make a product than a `MatrixTile`.
 W = TypeVar("W")
-NO_OTHERS: Mapping[Any, Work] = {}
+NO_OTHERS: Mapping[Any, TileWork] = {}
 
 
 def _tiles_for(
@@ -204,7 +203,7 @@ def choose_matrix_tile(
     caps: DeviceCaps,
     choose: Choose = predicted,
     loads: int = 1,
-    others: Mapping[W, Work] = NO_OTHERS,
+    others: Mapping[W, TileWork] = NO_OTHERS,
 ) -> MatrixTile | W:
     """The tile that was measured to be fastest on a device, or that a machine model expects to be.
 
@@ -241,11 +240,15 @@ def _predicted(
 def _fitting(
     inputs: int, weights: int, shared_bytes: int, most_threads: int
 ) -> tuple[MatrixTile, ...]:
-    """The tiles that a device can have."""
+    """The tiles that a device can have. With two values an operand, wide stages of several tiles a
+    subgroup took twice the time that others did: their registers are too many."""
+    several = inputs + weights > 2
     return tuple(
         tile
         for tile in TILES
-        if tile.shared_bytes(inputs, weights) <= shared_bytes and tile.threads <= most_threads
+        if tile.shared_bytes(inputs, weights) <= shared_bytes
+        and tile.threads <= most_threads
+        and not (several and tile.depth > 8 and tile.block_rows * tile.block_cols > 1)
     )
 
 
@@ -257,14 +260,14 @@ def work_of(
     inputs: int,
     weights: int,
     loads: int = 1,
-) -> Work:
+) -> TileWork:
     """The work of a product; sizes as in `choose_matrix_tile`."""
     a_words, b_words = tile.pixels * tile.depth // 2, tile.depth * 2 * tile.slices
     a_items, b_items = -(-a_words // tile.team_threads), -(-b_words // tile.team_threads)
     stages = -(-depth // (tile.depth * tile.split * tile.parts))
     steps, sums = tile.depth // 4, 2 if inputs + weights > 2 else 1
     block = tile.block_rows * tile.block_cols
-    return Work(
+    return TileWork(
         workgroups=-(-pixels // tile.pixels) * -(-slices // tile.slices) * tile.parts,
         subgroups=tile.threads // SUBGROUP,
         shared_bytes=tile.shared_bytes(inputs, weights),
@@ -283,7 +286,7 @@ def work_of(
     )
 
 
-def clocks(model: MatrixModel, work: Work, units: int) -> float:
+def clocks(model: MatrixModel, work: TileWork, units: int) -> float:
     """Clocks of a whole product: waves of workgroups, each some stages long. A stage costs what
     its moves and multiplications cost all workgroups of a processor, or, where that is less, the
     latency that nothing hides."""

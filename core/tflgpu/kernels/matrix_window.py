@@ -12,12 +12,12 @@ import attrs
 
 from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, mirrored
 from tflgpu.kernels.matrix_gemm import Operands
-from tflgpu.kernels.matrix_tiles import Pitches, Work
+from tflgpu.kernels.matrix_tiles import Pitches, TileWork
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
 from tflgpu.language.matrix import SUBGROUP, MatrixRole
-from tflgpu.language.tree import KernelBuffer
+from tflgpu.language.tree import Expr, KernelBuffer
 from tflgpu.language.types import TILE, Scalar, U32x4
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import PairView, WriteView
@@ -85,7 +85,7 @@ WINDOW_TILES = (
 )
 
 
-def windows_for(low: Lowering, problem: Problem, operands: Operands) -> dict[WindowTile, Work]:
+def windows_for(low: Lowering, problem: Problem, operands: Operands) -> dict[WindowTile, TileWork]:
     """The ways to cut a product as a window's on a device; none where it is no window's that moves
     by one pixel, or an operand is of another form."""
     window, caps = problem.window, low.caps
@@ -103,14 +103,14 @@ def windows_for(low: Lowering, problem: Problem, operands: Operands) -> dict[Win
     }
 
 
-def window_work(tile: WindowTile, window: Window, pixels: int, slices: int, depth: int) -> Work:
+def window_work(tile: WindowTile, window: Window, pixels: int, slices: int, depth: int) -> TileWork:
     """What a convolution of so many output pixels and slices, and slices of its sums, does."""
     height, width = tile.sides(window)
     taps = window.kernel_h * window.kernel_w
     a_words, b_words = height * width * tile.depth // 2, taps * tile.depth * 2 * tile.slices
     fetched = -(-a_words // tile.threads) + -(-b_words // tile.threads)
     block, steps = tile.block_rows * tile.block_cols, taps * tile.depth // 4
-    return Work(
+    return TileWork(
         workgroups=tile.blocks(window, pixels) * -(-slices // tile.slices),
         subgroups=tile.threads // SUBGROUP,
         shared_bytes=16 * tile.shared_words(window),
@@ -166,6 +166,9 @@ def _write(
     words = k.shared("words", U32x4, tile.shared_words(window))
     behind = staged_h * staged_w * tile.a_pitch
 
+    def put(exists: Expr | None, to: Expr, value: Expr) -> None:
+        maybe(k, exists, lambda: k.store_shared(words, to, value))
+
     # What an invocation moves of a stage, and where that begins.
     half, columns = tile.depth // 2, tile.slices // 2
     moves = []
@@ -199,9 +202,9 @@ def _write(
         loaded_b = [k.let(k.load(weights, m[0] + skip), "b") for m in b_moves]
         for value, (_, _, inside, to, exists) in zip(loaded, moves, strict=True):
             counted = k.select(inside, value, k.const(0, U32x4))
-            maybe(k, exists, lambda to=to, v=counted: k.store_shared(words, to, v))  # type: ignore[misc]
+            put(exists, to, counted)
         for value, (_, to, exists) in zip(loaded_b, b_moves, strict=True):
-            maybe(k, exists, lambda to=to, v=value: k.store_shared(words, behind + to, v))  # type: ignore[misc]
+            put(exists, behind + to, value)
         k.barrier()
         a0 = k.let(srow * (tile.block_rows * staged_w * tile.a_pitch), "a0")
         b0 = k.let(scol * (tile.block_cols * 2) + behind, "b0")
