@@ -44,7 +44,7 @@ def wrong_conv(low: Lowering) -> None:
     problem = conv.conv_problem(low)
     window = shifted(conv.conv_window(low.node))
     gather = conv.gather_window(low.node.input(0).shape, window)
-    build_direct(low, attrs.evolve(problem, gather=gather), "wrong", OutputBlock())
+    build_direct(low, attrs.evolve(problem, loads=gather), "wrong", OutputBlock())
 
 
 def wrong_pool(low: Lowering) -> None:

@@ -170,7 +170,7 @@ _DEVICE = ["create_buffer", "create_bind_group", "create_bind_group_layout", "cr
 def wgpu(patch: pytest.MonkeyPatch, plan: Plan) -> None:
     """All that wgpu-py and wgpu-native are called for and that can fail."""
     import tflgpu_wgpu.device
-    from tflgpu_wgpu import native
+    from tflgpu_wgpu import mapping, native
     from wgpu import GPUOutOfMemoryError, GPUValidationError
     from wgpu.backends.wgpu_native import _api, ffi
 
@@ -197,7 +197,9 @@ def wgpu(patch: pytest.MonkeyPatch, plan: Plan) -> None:
 
         return call
 
-    patch.setattr(native, "_CHECKED", _Names(native._CHECKED, checked))
+    names = _Names(native.CHECKED, checked)
+    for module in (native, mapping):
+        patch.setattr(module, "CHECKED", names)
     patch.setattr(native, "lib", _Names(native.lib, unchecked))
     assert tflgpu_wgpu.device
 

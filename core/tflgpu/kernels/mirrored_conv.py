@@ -15,13 +15,13 @@ from tflgpu.kernels.conv import constant_weights, conv_problem, product_size
 from tflgpu.kernels.gemm import Problem
 from tflgpu.kernels.products import Family
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import GroupRule, Maker, Site
+from tflgpu.lowering.rule import GroupRule, KernelRule, Maker, Site
 from tflgpu.ops.base import Padding
 from tflgpu.ops.facets import Pads
 from tflgpu.ops.pad import MirrorMode, borders
 
 
-def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
+def _pair(node: Node, maker: Maker, site: Site) -> tuple[Node, Node] | None:
     border = maker(node.input(0))
     if border is None or border.op != "MIRROR_PAD" or constant_weights(node, site):
         return None
@@ -48,10 +48,18 @@ def _problems(low: Lowering) -> Iterator[Problem]:
 _FAMILY = Family("CONV_2D", constant_weights, product_size, _problems)
 
 
-def _build(low: Lowering) -> None:
-    low.node = _joined(*low.nodes)
-    site = Site(low.caps, low.precision)
-    next(r for r in _FAMILY.rules() if r.accepts(low.node, site) is None).build(low)
+def _rule(kernel: KernelRule) -> GroupRule:
+    """The rule of both nodes by one of the convolution's kernels."""
+
+    def match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
+        pair = _pair(node, maker, site)
+        return None if pair is None or kernel.accepts(_joined(*pair), site) else pair
+
+    def build(low: Lowering) -> None:
+        low.node = _joined(*low.nodes)
+        kernel.build(low)
+
+    return GroupRule("CONV_2D", f"mirrored_{kernel.name}", match, build)
 
 
-RULES = (GroupRule("CONV_2D", "after_mirror_pad", _match, _build),)
+RULES = tuple(map(_rule, _FAMILY.rules()))
