@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tflgpu.conformance.memory_nodes import move, move_data
+from tflgpu.conformance.memory_nodes import half_bits, move, move_data
 from tflgpu.conformance.node_table import GROUPS, build_table, result_of, table, table_arrays
 from tflgpu.errors import KernelError
 from tflgpu.language.buffers import KernelBuffer
@@ -511,3 +511,10 @@ def test_not_a_number_as_a_literal(opencl: ClRunner) -> None:
     k.store(dst, 0, k.f32(float("nan")))
     got = opencl.run(k.build(), (1, 1, 1), [np.zeros(1, np.float32)])
     assert np.isnan(got[0]).all()
+
+
+def test_bits_of_halves_are_taken_two_by_two() -> None:
+    """NVIDIA's compiler has no ``as_uint2`` of a half4 where cl_khr_fp16 is not listed."""
+    source = FULL.source(half_bits().kernel)
+    assert "half4_bits(" in source and "as_uint2(" not in source
+    assert source.index("HALF2_TO_BITS(x)") < source.index("uint2 half4_bits")

@@ -192,6 +192,8 @@ class _OpenCLPrinter(CPrinter):
         return super().cast(expr, x)
 
     def bitcast(self, expr: tree.Bitcast, x: Code) -> Code:
+        if self.is_half(expr.operand.type):
+            return self.helper("half4_bits", x)
         return Code(f"as_{self.type_name(expr.type)}({x.text})")
 
     def convert_words(self, source: Type, target: Type, x: Code) -> Code:

@@ -18,8 +18,10 @@ BY_LANES = frozenset({"sin", "cos"})
 _BITS = """\
 #ifdef cl_khr_fp16
 #define BITS_TO_HALF2(x) as_half2(x)
+#define HALF2_TO_BITS(x) as_uint(x)
 #else
 #define BITS_TO_HALF2(x) __builtin_astype(x, half2)
+#define HALF2_TO_BITS(x) __builtin_astype(x, uint)
 #endif"""
 
 _LOAD = """\
@@ -33,6 +35,8 @@ def _helpers() -> dict[str, str]:
     found = {
         "load_half4": _LOAD.format(space="", address="global"),
         "load_local_half4": _LOAD.format(space="local_", address="local"),
+        "half4_bits": "uint2 half4_bits(half4 v) "
+        "{ return (uint2)(HALF2_TO_BITS(v.xy), HALF2_TO_BITS(v.zw)); }",
     }
     for width in (1, 2, 3, 4):
         for scalar in ("float", "half"):
@@ -73,7 +77,7 @@ _HELPERS = _helpers()
 def prelude(helpers: set[str], f16: bool) -> list[str]:
     """Lines before a kernel that uses the named functions, and `half` values if ``f16``."""
     lines = ["#pragma OPENCL EXTENSION cl_khr_fp16 : enable"] if f16 else []
-    if any(name.startswith("load_") for name in helpers):
+    if any(name.startswith("load_") or name == "half4_bits" for name in helpers):
         lines.append(_BITS)
     lines += [_HELPERS[name] for name in sorted(helpers)]
     return [*lines, ""] if lines else []

@@ -42,16 +42,11 @@ _BUILTINS = {
     "group_id": "workgroup_id",
 }
 _SPECIAL_BITS = {"inf_bits": "0x7f800000u", "nan_bits": "0x7fc00000u"}
-#: The naga of wgpu 0.32 takes ``bitcast`` of a vec4<f16> for one of 16-bit integers.
-_HALVES = {
-    "words_of_halves": """fn words_of_halves(x: vec4<f16>) -> vec2<u32> {
+#: The naga of wgpu 0.32 takes the bits of a vec4<f16> for 16-bit integers.
+_HALF_BITS = """fn half_bits(x: vec4<f16>) -> vec2<u32> {
     let y = vec4<f32>(x);
     return vec2<u32>(pack2x16float(y.xy), pack2x16float(y.zw));
-}""",
-    "halves_of_words": """fn halves_of_words(x: vec2<u32>) -> vec4<f16> {
-    return vec4<f16>(vec4<f32>(unpack2x16float(x.x), unpack2x16float(x.y)));
-}""",
-}
+}"""
 ENTRY_POINT = "main"
 
 
@@ -103,7 +98,7 @@ class _WgslPrinter(PackedPrinter):
 
     @classmethod
     def is_reserved(cls, ident: str) -> bool:
-        return ident in _SPECIAL_BITS or ident in _HALVES or super().is_reserved(ident)
+        return ident in (*_SPECIAL_BITS, "half_bits") or super().is_reserved(ident)
 
     def type_name(self, type: Type) -> str:
         name = str(type.scalar.value)  # the kernel language's names are WGSL's
@@ -125,8 +120,8 @@ class _WgslPrinter(PackedPrinter):
 
     def prelude(self) -> list[str]:
         lines = ["enable f16;", ""] if self.needs.f16 else []
-        functions = self.functions({*_SPECIAL_BITS, *_HALVES})
-        functions += [text for name, text in _HALVES.items() if name in self.helpers]
+        functions = self.functions({*_SPECIAL_BITS, "half_bits"})
+        functions += [_HALF_BITS] if "half_bits" in self.helpers else []
         # Read at run time, as an infinity is no constant expression.
         lines += [
             f"var<private> {name}: u32 = {bits};"
@@ -223,8 +218,8 @@ class _WgslPrinter(PackedPrinter):
 
     def bitcast(self, expr: Bitcast, x: Code) -> Code:
         name = f"bitcast<{self.type_name(expr.type)}>"
-        if Scalar.F16 in (expr.type.scalar, expr.operand.type.scalar):
-            name = "halves_of_words" if expr.type.scalar is Scalar.F16 else "words_of_halves"
+        if expr.operand.type.scalar is Scalar.F16:
+            name = "half_bits"
             self.helpers.add(name)
         return self.function_of(name, x)
 

@@ -46,9 +46,13 @@ class _Kernel:
     """The kernel, being written."""
 
     def __init__(
-        self, k: Builder, tensors: AttentionTensors, out: WriteView, tile: AttentionTile,
+        self,
+        k: Builder,
+        tensors: AttentionTensors,
+        out: WriteView,
+        tile: AttentionTile,
         parts: Parts,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.k, self.tensors, self.out, self.tile = k, tensors, out, tile
         self.rows = AttentionRows(k, tensors)
         self.place = k.let(k.local_id(0), "lx")
@@ -170,12 +174,16 @@ class _Kernel:
                 for array in self.query
             ]
             for i, start in enumerate(starts):
-                sums.multiply(i, left, [
-                    k.matrix_load(
-                        array, start + h * 4, tile.key_pitch, MatrixRole.B, "r", transposed=True
-                    )
-                    for array in self.keys
-                ])  # fmt: skip
+                sums.multiply(
+                    i,
+                    left,
+                    [
+                        k.matrix_load(
+                            array, start + h * 4, tile.key_pitch, MatrixRole.B, "r", transposed=True
+                        )
+                        for array in self.keys
+                    ],
+                )
         at = self.row_tile * (TILE * tile.score_pitch) + self.member * (count * 4)
         sums.store(self.results, k.let(at, "to"), tile.score_pitch)
 
@@ -229,13 +237,21 @@ class _Kernel:
                 for array in self.shares
             ]
             for i, start in enumerate(starts):
-                sums.multiply(i, left, [
-                    k.matrix_load(
-                        array, start + step * along, tile.value_pitch, MatrixRole.B, "r",
-                        transposed=tile.turned,
-                    )
-                    for array in self.values
-                ])  # fmt: skip
+                sums.multiply(
+                    i,
+                    left,
+                    [
+                        k.matrix_load(
+                            array,
+                            start + step * along,
+                            tile.value_pitch,
+                            MatrixRole.B,
+                            "r",
+                            transposed=tile.turned,
+                        )
+                        for array in self.values
+                    ],
+                )
         row = split * (tile.rows * TILE) + self.row_tile * TILE
         at = k.let(row * tile.sum_pitch + column * (count * 4), "to")
         sums.store(self.results, at, tile.sum_pitch)

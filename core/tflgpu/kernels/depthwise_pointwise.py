@@ -13,6 +13,7 @@ divide the sum, an operand is one f16 value or two, and sums are f32.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 import numpy as np
@@ -251,11 +252,11 @@ class _Stage:
             made = self._run(item, q0)
             at = item // tile.depth * (RUN * tile.a_pitch) + item % tile.depth
             at = k.let(self._team * tile.a_size + at, "ia")
-            maybe(k, inside, lambda at=at, made=made: self._store_run(at, made))  # type: ignore[misc]
+            maybe(k, inside, partial(self._store_run, at, made))
         for item, inside, values in held:
             at = item // tile.slices * tile.b_pitch + item % tile.slices
             at = k.let(self._team * tile.b_size + at, "ib")
-            maybe(k, inside, lambda at=at, v=values: self._store_weights(at, v))  # type: ignore[misc]
+            maybe(k, inside, partial(self._store_weights, at, values))
 
     def _run(self, item: Expr, q0: Expr) -> list[Expr]:
         """A run of pixels of the depthwise convolution."""

@@ -142,8 +142,9 @@ class InlinedProduct:
         if self not in reader.beside:
             reader.beside.append(self)
         compute = reader.compute_of(value)
-        layout, nowhere = Layout(value.shape, LayoutKind.C4, compute), None
-        return MadeBeside(k, nowhere, layout, compute, reader.beside.index(self))  # type: ignore[arg-type]
+        layout, number = Layout(value.shape, LayoutKind.C4, compute), reader.beside.index(self)
+        nowhere: Any = None
+        return MadeBeside(k, nowhere, layout, compute, number)
 
 
 @attrs.frozen
