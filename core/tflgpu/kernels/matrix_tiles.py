@@ -47,17 +47,14 @@ class Pitches:
 
 
 @attrs.frozen
-class MatrixTile(Pitches):
+class TeamTile:
     """How the work is cut. A team is the subgroups that make a whole block of the output.
 
     Attributes:
         rows, cols: Subgroups of a team, along pixels and along channels.
         split: Teams, which divide the sum.
-        block_rows, block_cols: Tiles of a subgroup.
-        depth: Slices of q per stage and team, a multiple of 4.
-        ahead: Stages whose loads are in flight.
-        places: Stages that shared memory holds, 1 or 2.
-        parts: Workgroups that divide a sum.
+        block_rows, block_cols: Matrix tiles of a subgroup.
+        depth: Slices of the sum that a team stages at a time, a multiple of 4.
     """
 
     rows: int
@@ -66,9 +63,6 @@ class MatrixTile(Pitches):
     block_rows: int
     block_cols: int
     depth: int
-    ahead: int = 1
-    places: int = 2
-    parts: int = 1
 
     @property
     def pixels(self) -> int:
@@ -89,6 +83,21 @@ class MatrixTile(Pitches):
     def threads(self) -> int:
         """Invocations of a workgroup."""
         return self.team_threads * self.split
+
+
+@attrs.frozen
+class MatrixTile(TeamTile, Pitches):
+    """That of a product.
+
+    Attributes:
+        ahead: Stages whose loads are in flight.
+        places: Stages that shared memory holds, 1 or 2.
+        parts: Workgroups that divide a sum.
+    """
+
+    ahead: int = 1
+    places: int = 2
+    parts: int = 1
 
     def shared_bytes(self, inputs: int, weights: int) -> int:
         """Shared memory of a workgroup, by the number of parts of either operand (1 or 2)."""

@@ -6,56 +6,20 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.matrix_tiles import PAD
+from tflgpu.kernels.matrix_tiles import PAD, TeamTile
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.matrix import SUBGROUP
-from tflgpu.language.types import TILE
 from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import PairModel, tuning_of
 
 
 @attrs.frozen
-class PairTile:
-    """How the work is cut. A team is the subgroups that make a whole block of the output.
-
-    Attributes:
-        rows, cols: Subgroups of a team, along pixels and along channels.
-        split: Teams, which divide the sum.
-        block_rows, block_cols: Matrix tiles of a subgroup.
-        depth: Slices of the sum that a team stages at a time, a multiple of 4.
-    """
-
-    rows: int
-    cols: int
-    split: int
-    block_rows: int
-    block_cols: int
-    depth: int
-
-    @property
-    def pixels(self) -> int:
-        """Positions of a workgroup."""
-        return self.rows * self.block_rows * TILE
-
-    @property
-    def slices(self) -> int:
-        """Channel slices of a workgroup."""
-        return self.cols * self.block_cols * (TILE // 4)
+class PairTile(TeamTile):
+    """That of a pair. Pixels are positions: rows of the image are padded to whole runs."""
 
     @property
     def runs(self) -> int:
         """Runs of pixels that a team stages at a time, one a slice of the sum."""
         return self.pixels // RUN * self.depth
-
-    @property
-    def team_threads(self) -> int:
-        """Invocations of a team."""
-        return self.rows * self.cols * SUBGROUP
-
-    @property
-    def threads(self) -> int:
-        """Invocations of a workgroup."""
-        return self.team_threads * self.split
 
     @property
     def a_pitch(self) -> int:
