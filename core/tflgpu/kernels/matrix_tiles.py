@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any, TypeVar
@@ -26,9 +27,9 @@ class Pitches:
     depth: int  # slices of a stage
 
     @property
+    @abstractmethod
     def slices(self) -> int:
         """Channel slices of a workgroup."""
-        raise NotImplementedError
 
     @property
     def a_pitch(self) -> int:

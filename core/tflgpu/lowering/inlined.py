@@ -158,7 +158,25 @@ class MadeBeside(ReadView):
         return self.k.made[self.number]
 
 
-class Beside(Lowering):
+class _Within(Lowering):
+    """The workplace of a node whose kernel another one's is."""
+
+    def __init__(self, reader: Lowering, head: Node, fused: Sequence[FusedNode]) -> None:
+        super().__init__(
+            head,
+            reader.caps,
+            reader.precision,
+            reader.layout,
+            fused,
+            (),
+            reader.integers,
+            inlined=reader.inlined,
+        )
+        # What loads of one kernel read, they read from one buffer.
+        self.bindings = reader.bindings
+
+
+class Beside(_Within):
     """The workplace of a product that the kernel of another makes too.
 
     Attributes:
@@ -168,17 +186,7 @@ class Beside(Lowering):
     problem: Any = None
 
     def __init__(self, reader: Lowering, inlined: InlinedProduct) -> None:
-        super().__init__(
-            inlined.head,
-            reader.caps,
-            reader.precision,
-            reader.layout,
-            inlined.fused,
-            (),
-            reader.integers,
-            inlined=reader.inlined,
-        )
-        self.bindings = reader.bindings
+        super().__init__(reader, inlined.head, inlined.fused)
 
     def write(self, k: Builder, index: int = 0) -> WriteView:
         """What joined its store, without a buffer behind it."""
@@ -200,7 +208,7 @@ class _Result(WriteView):
         self.into(value)
 
 
-class _InLoad(Lowering):
+class _InLoad(_Within):
     """The workplace of a node that is computed in a load of another's kernel."""
 
     def __init__(
@@ -211,21 +219,11 @@ class _InLoad(Lowering):
         place: tuple[Expr, Expr],
         channel: Expr | None,
     ) -> None:
-        super().__init__(
-            inlined.head,
-            reader.caps,
-            reader.precision,
-            reader.layout,
-            inlined.fused,
-            (),
-            reader.integers,
-            inlined=reader.inlined,
-        )
+        super().__init__(reader, inlined.head, inlined.fused)
         self.place, self.channel = place, channel
         self.made: Expr | None = None
         self._k, self._output = k, inlined.output
-        # What loads of one kernel read, they read from one buffer.
-        self.bindings, self.views = reader.bindings, reader.views
+        self.views = reader.views
         self.constants, self._names = reader.constants, Counter[str]()
 
     def kernel(self, name: str, workgroup: Size3) -> Builder:
