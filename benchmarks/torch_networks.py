@@ -34,6 +34,7 @@ from benchmarks.networks import (
 )
 
 Array = npt.NDArray[np.float32]
+NAMES = ("resnet50", *VITS, "decoder_f16")
 
 
 def _half(weights: Weights) -> dict[str, Any]:
@@ -196,7 +197,7 @@ def _check(path: Path, x: Array, found: Array) -> str:
 def main() -> None:
     """Time the networks of the command line and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="+", choices=["resnet50", *VITS, "decoder_f16"])
+    parser.add_argument("names", nargs="+", choices=NAMES)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0, help="of warm-up, and of measuring")
     parser.add_argument("--check", type=Path, metavar="FOLDER")
