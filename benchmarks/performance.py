@@ -5,16 +5,20 @@
         --backends vulkan opencl wgpu --peers torch litert --growth mobilenet_v2_1.0_224_f32
         --page docs/performance.md
 
-Each number is the median of the medians of several processes (`tflgpu benchmark`). Peers run in the
-same command: torch the networks that `benchmarks.torch_networks` has, LiteRT all models on its
-threads. One that is measured elsewhere is a file: ``{"peer": {"model": milliseconds}}``. ``--json``
-keeps all that was measured, and ``--from`` writes a page of such files without measuring anew.
+Each number is the median of the medians of several processes, each of which runs every model once
+(`benchmarks.growth.run_time`). Peers run in the same command: torch the networks that
+`benchmarks.torch_networks` has, LiteRT all models on its threads; one that is measured elsewhere is
+a file: ``{"peer": {"model": milliseconds}}``. ``--json`` keeps all that was measured, and
+``--from`` writes a page of such files without measuring anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,16 +26,16 @@ from typing import Any
 
 import attrs
 import numpy as np
+from tflgpu import GpuDelegate, Interpreter, TflgpuError
 from tflgpu.plugins.registry import registry
 from tflgpu.tools.benchmark import measure as race
 from tflgpu.tools.contestants import litert_cpu
 from tflgpu.tools.turns import Settings
 
 from benchmarks import torch_networks
-from benchmarks.growth import BATCHES, SIDES, Growth, measure, plot
+from benchmarks.growth import BATCHES, SIDES, Growth, measure, plot, run_time
 from benchmarks.machine import versions
 from benchmarks.run import find_model
-from benchmarks.solo import process_medians
 
 _HOW = """\
 Milliseconds from NumPy inputs to NumPy outputs: the median of several processes' medians, after a
@@ -56,15 +60,36 @@ def _milliseconds(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
+def _turn(given: argparse.Namespace) -> None:
+    """Be one of the processes: a line of JSON for each model, its name and median milliseconds."""
+    (backend,), (precision,) = given.backends, given.precisions
+    for model in map(find_model, given.models):
+        try:
+            with (
+                GpuDelegate(backend=backend, precision=precision) as delegate,
+                Interpreter(str(model), experimental_delegates=[delegate]) as interpreter,
+            ):
+                print(json.dumps([model.stem, run_time(interpreter, given.seconds)]), flush=True)
+        except TflgpuError as error:
+            print(f"{model.stem} on {backend}: {error}", file=sys.stderr, flush=True)
+
+
 def _times(given: argparse.Namespace) -> Iterator[tuple[str, str, float]]:
     """The model's name, the column, and milliseconds."""
     models = [find_model(name) for name in given.models]
-    for model in models:
-        for backend in given.backends:
-            for precision in given.precisions:
-                settings = (given.processes, given.seconds, given.seconds)
-                medians = process_medians(model, backend, precision, *settings)
-                yield model.stem, f"{backend} {precision}", float(np.median(medians))
+    for backend in given.backends if models else ():
+        for precision in given.precisions:
+            turn = [sys.executable, "-m", "benchmarks.performance", "--turn"]
+            turn += ["--backends", backend, "--precisions", precision]
+            turn += ["--seconds", str(given.seconds), "--models", *map(str, models)]
+            medians: dict[str, list[float]] = defaultdict(list)
+            for _ in range(given.processes):
+                for line in subprocess.check_output(turn, text=True).splitlines():
+                    name, median = json.loads(line)
+                    medians[name].append(median)
+            for name, several in medians.items():
+                print(name, backend, precision, *(f"{ms:.3f}" for ms in several), flush=True)
+                yield name, f"{backend} {precision}", float(np.median(several))
     for peer in given.peers:
         if peer == "torch":
             yield from _torch([model.stem for model in models], given.seconds)
@@ -173,7 +198,11 @@ def main() -> None:
     parser.add_argument("--from", nargs="*", type=Path, default=[], metavar="FILE", dest="kept",
                         help="what was measured before")  # fmt: skip
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--turn", action="store_true", help="be one of the processes")
     given = parser.parse_args()
+    if given.turn:
+        _turn(given)
+        return
     found = [json.loads(path.read_text(encoding="utf-8")) for path in given.kept]
     if given.models or given.growth or given.peers:
         found.append(_measured(given))
