@@ -52,15 +52,17 @@ def join_row_changes(
             return False
         if at in makers:  # rows are normalized before they are rounded
             assert later is not None
-            follows = change.rounding is None and later.rounding is not None
+            follows = change.rounding is None and later.rounding is not None and not change.centred
             return follows and later.length == change.length
-        return group.rule.takes_rows(group.head, site) == change.length
+        return group.rule.takes_rows(group.head, change, site)
 
     for at in reversed(range(len(groups))):
         group, change = groups[at], changes[at]
         result = root_of(group.result).id
         readers = [i for i, read in enumerate(reads) if read[result]]
         if change is None or result in kept_ids or not readers:
+            continue
+        if change.centred and group.inlined:  # too much for each of many workgroups
             continue
         if all(takes(i, result, change, site_of(group.head)) for i in readers):
             makers[at] = [m for i in readers for m in makers.get(i, [groups[i]])]
