@@ -6,26 +6,29 @@
         --backends vulkan opencl wgpu --peers torch.json --growth mobilenet_v2_1.0_224_f32
         --page docs/performance.md
 
-Each number is the median of the medians of several processes (`tflgpu benchmark`). Peers are
-measured by commands of their own in the same hour; their files say
-``{"peer": {"model": milliseconds}}``.
+Each number is the median of the medians of several processes, each of which runs every model once
+(`benchmarks.growth.run_time`). Peers are measured by commands of their own in the same hour; their
+files say ``{"peer": {"model": milliseconds}}``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
+from tflgpu import GpuDelegate, Interpreter, TflgpuError
 from tflgpu.plugins.registry import registry
 
-from benchmarks.growth import Growth, measure, plot
+from benchmarks.growth import Growth, measure, plot, run_time
 from benchmarks.machine import versions
 from benchmarks.run import find_model
-from benchmarks.solo import process_medians
 
 _HOW = """\
 Milliseconds from NumPy inputs to NumPy outputs: the median of several processes' medians, after a
@@ -50,17 +53,36 @@ def _milliseconds(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
+def _turn(given: argparse.Namespace) -> None:
+    """Be one of the processes: a line of JSON for each model, its name and median milliseconds."""
+    (backend,), (precision,) = given.backends, given.precisions
+    for model in map(find_model, given.models):
+        try:
+            with (
+                GpuDelegate(backend=backend, precision=precision) as delegate,
+                Interpreter(str(model), experimental_delegates=[delegate]) as interpreter,
+            ):
+                print(json.dumps([model.stem, run_time(interpreter, given.seconds)]), flush=True)
+        except TflgpuError as error:
+            print(f"{model.stem} on {backend}: {error}", file=sys.stderr, flush=True)
+
+
 def _times(given: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Milliseconds by the model's name and the column."""
-    found: dict[str, dict[str, float]] = {}
-    for model in map(find_model, given.models):
-        row = found.setdefault(model.stem, {})
-        for backend in given.backends:
-            for precision in given.precisions:
-                settings = (given.processes, given.seconds, given.seconds)
-                medians = process_medians(model, backend, precision, *settings)
-                row[f"{backend} {precision}"] = float(np.median(medians))
-                print(model.stem, backend, precision, medians, flush=True)
+    found: dict[str, dict[str, float]] = {find_model(model).stem: {} for model in given.models}
+    for backend in given.backends:
+        for precision in given.precisions:
+            turn = [sys.executable, "-m", "benchmarks.performance", "--turn"]
+            turn += ["--backends", backend, "--precisions", precision]
+            turn += ["--seconds", str(given.seconds), "--models", *given.models]
+            medians: dict[str, list[float]] = defaultdict(list)
+            for _ in range(given.processes):
+                for line in subprocess.check_output(turn, text=True).splitlines():
+                    name, median = json.loads(line)
+                    medians[name].append(median)
+            for name, several in medians.items():
+                found[name][f"{backend} {precision}"] = float(np.median(several))
+                print(name, backend, precision, *(f"{ms:.3f}" for ms in several), flush=True)
     for peers in given.peers:
         for peer, times in json.loads(peers.read_text(encoding="utf-8")).items():
             for name, ms in times.items():
@@ -102,8 +124,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of warm-up, and of measuring")
     parser.add_argument("--peers", nargs="*", type=Path, default=[], metavar="FILE")
     parser.add_argument("--growth", metavar="MODEL", help="of images whose size may change")
-    parser.add_argument("--page", type=Path, required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--page", type=Path)
+    where.add_argument("--turn", action="store_true", help="be one of the processes")
     given = parser.parse_args()
+    if given.turn:
+        _turn(given)
+        return
     sections = [_speed(_times(given))]
     if given.growth:
         model, seconds = find_model(given.growth), given.seconds / 2

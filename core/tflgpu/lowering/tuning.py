@@ -226,15 +226,16 @@ class Tuning:
     pairs: PairModel | None
 
 
-#: `blocked` was fitted to kernel times of 86 convolution shapes of nine vision models through
-#: OpenCL in f32; there its choice is on average 5 % slower than the best of all tiles, and at most
-#: 29 %. `matrix` was fitted to 1136 kernel times of 38 products and convolutions (Vulkan in F16 and
-#: F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets, EDSR), so that its choices are
-#: fast rather than its times right: on average the choice is 5 % slower than the best of all that
-#: were timed, at most 24 %. `pairs` was fitted to 117 kernel times of the pairs of MobileNet v1 and
-#: v2 (Vulkan in F16 and F32_F16); there its choice is on average 1 % slower than the best, at most
-#: 5 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest for models of 30 to
-#: 74.
+#: `benchmarks.tiles` prints what is predicted of kernels beside what the tuner timed, by which
+#: constants are judged. `blocked` was fitted to kernel times of 86 convolution shapes of nine
+#: vision models through OpenCL in f32; there its choice is on average 5 % slower than the best of
+#: all tiles, and at most 29 %. `matrix` was fitted to 1136 kernel times of 38 products and
+#: convolutions (Vulkan in F16 and F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets,
+#: EDSR), so that its choices are fast rather than its times right: on average the choice is 5 %
+#: slower than the best of all that were timed, at most 24 %. `pairs` was fitted to 117 kernel times
+#: of the pairs of MobileNet v1 and v2 (Vulkan in F16 and F32_F16); there its choice is on average
+#: 1 % slower than the best, at most 5 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was
+#: the quickest for models of 30 to 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
