@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.default_device import is_slower
+
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "core" / "tflgpu" / "demo" / "digits.tflite"
 
@@ -96,6 +98,28 @@ def test_a_pool() -> None:
     assert "items a run" in lines[3]
     assert "with 4 in the queue" in lines[4]
     assert all("results within" in line for line in lines[2:])
+
+
+def test_where_no_backend_is_named() -> None:
+    """A line says where a model ran, and whether that was slower than LiteRT."""
+    command = [sys.executable, "-m", "benchmarks.default_device", "--models", str(DIGITS)]
+    command += ["--threads", "1", "--seconds", "0.01"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    line = done.stdout.splitlines()[1]
+    name, ours, theirs, ratio, verdict = line.split()[:5]
+    assert name == "digits"
+    assert float(ratio) == pytest.approx(float(ours) / float(theirs), rel=0.05)
+    assert "7 of 7 operators" in line
+    assert (verdict, done.returncode) in {("SLOWER", 1), ("ok", 0)}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "slower"),
+    [(1.04, 1.0, False), (1.06, 1.0, True), (0.5, 1.0, False), (4e-6, 2.5e-6, False),
+     (5e-6, 2.5e-6, True)],
+)  # fmt: skip
+def test_who_is_slower(ours: float, theirs: float, slower: bool) -> None:
+    assert is_slower(ours, theirs) is slower
 
 
 def test_a_model_that_is_not_there() -> None:

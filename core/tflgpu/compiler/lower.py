@@ -36,16 +36,9 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.bodies import KernelBodies
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import (
-    Binding,
-    Constant,
-    Dispatch,
-    Lowering,
-    NewState,
-    Temp,
-    storage_of,
-)
+from tflgpu.lowering.lowering import Binding, Constant, Dispatch, Lowering, NewState, Temp
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Site
+from tflgpu.lowering.stored_types import storage_of
 from tflgpu.ops.moves import Moves
 
 

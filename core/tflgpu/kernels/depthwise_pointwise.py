@@ -33,9 +33,10 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import Matrix, MatrixRole
 from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
 from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
-from tflgpu.lowering.lowering import Lowering, storage_of
+from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import GroupRule, Maker, Site
+from tflgpu.lowering.stored_types import storage_of
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
 from tflgpu.ops.base import Activation

@@ -42,6 +42,7 @@ from tflgpu.language.types import TILE, Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.row_change import RowChange, rows_of
+from tflgpu.lowering.stored_types import weight_storage
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
 
@@ -231,7 +232,7 @@ def parts_of_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -
 
 def _split_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -> tuple[Weights, ...]:
     is_whole = caps.int8_storage and weights.whole_numbers is not None
-    if is_whole or precision.weight_storage(weights, caps) is not Scalar.F32:
+    if is_whole or weight_storage(weights, precision, caps) is not Scalar.F32:
         return (weights,)
     whole, high = weights.as_type(np.dtype(np.float32)), weights.as_type(np.dtype(np.float16))
     rest = ((whole - high.astype(np.float32)) * LOW_SCALE).astype(np.float16)

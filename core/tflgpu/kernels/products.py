@@ -25,10 +25,11 @@ from tflgpu.kernels.matrix_tiles import choose_matrix_tile
 from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.lowering import Lowering, storage_of
+from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.row_change import rows_of
 from tflgpu.lowering.rule import Accepts, KernelRule, Site, TakesRows, takes_no_rows
+from tflgpu.lowering.stored_types import storage_of
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.weights import Weights
 
