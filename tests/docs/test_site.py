@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -23,12 +24,21 @@ pytest.importorskip("furo", reason="needs tflgpu[docs]")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built pages. Links that lead nowhere and programs that fail are warnings, so errors."""
-    folder = tmp_path_factory.mktemp("site")
+    """The built pages. Links that lead nowhere and programs that fail are warnings, so errors.
+
+    Sphinx writes pages and pictures beside its sources, so each build has a copy of these.
+    """
+    root = tmp_path_factory.mktemp("checkout")
+    for entry in ROOT.iterdir():
+        if entry.name != "docs":
+            (root / entry.name).symlink_to(entry)
+    made_before = shutil.ignore_patterns("_build", "generated", "jupyter_execute", "__pycache__")
+    shutil.copytree(ROOT / "docs", root / "docs", ignore=made_before)
+    folder = root / "site"
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     command += ["docs", str(folder)]
     made = subprocess.run(
-        command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=500
+        command, check=False, cwd=root, capture_output=True, text=True, timeout=500
     )
     assert made.returncode == 0, made.stderr[-3000:]
     return folder

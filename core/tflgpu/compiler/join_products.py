@@ -8,49 +8,29 @@ that reads the weights of both for the same outputs has both results at hand, an
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 
 from tflgpu.compiler.fuse import Group
-from tflgpu.ir.graph import Node, Value
+from tflgpu.compiler.neighbours import Neighbours
 from tflgpu.language.budget import MAX_CHAIN
-from tflgpu.lowering.rule import Site
 
 _MOST = 3
 
 
-def join_products(
-    groups: Sequence[Group],
-    root_of: Callable[[Value], Value],
-    kept: Collection[Value],
-    site_of: Callable[[Node], Site],
-) -> list[Group]:
-    """The groups that are left, in an order in which they can run; those that make others' products
-    change. Arguments as those of `join_row_changes`."""
-    reads = Counter(
-        root_of(v).id
-        for group in groups
-        for node in group.own_nodes
-        for v in node.inputs
-        if v is not None and not v.is_const
+def join_products(neighbours: Neighbours, maker: Group, readers: Sequence[Group]) -> bool:
+    """The rule (`tflgpu.compiler.neighbours`): let the only reader of a product's result, a product
+    whose chain reads it, make it."""
+    group, (key, *_) = readers[0], neighbours.results(maker)
+    by_chain = neighbours.reads(f.node for f in group.fused)[key]
+    site = neighbours.site_of(group.head)
+    fits = (
+        len(readers) == 1 and by_chain == neighbours.reads(group.nodes)[key] and _fit(group, maker)
     )
-    reads.update(root_of(value).id for value in kept)
-    makers = {root_of(group.result).id: group for group in groups}
-    gone: set[int] = set()
-    for group in groups:
-        given = [v for f in group.fused for v in f.node.inputs if v is not None]
-        operands = [root_of(v).id for v in given if not v.is_const]
-        for key, count in Counter(operands).items():
-            maker = makers.get(key)
-            if maker is None or maker is group or count != reads[key]:
-                continue
-            site = site_of(group.head)
-            same = site_of(maker.head).precision is site.precision and maker.rule == group.rule
-            if same and _fit(group, maker) and group.rule.beside(group.head, maker.head, site):
-                group.inlined.append(maker)
-                group.cost += maker.cost
-                gone.add(id(maker))
-    return [group for group in groups if id(group) not in gone]
+    if not fits or not group.rule.beside(group.head, maker.head, site):
+        return False
+    group.inlined.append(maker)
+    group.cost += maker.cost
+    return True
 
 
 def _fit(group: Group, maker: Group) -> bool:
@@ -58,7 +38,8 @@ def _fit(group: Group, maker: Group) -> bool:
     both = (*group.fused, *maker.fused)
     rows = [each for each in group.inlined if each.rule != group.rule]
     return (
-        not group.owners | maker.owners
+        maker.rule == group.rule
+        and not group.owners | maker.owners
         and not (group.before or maker.before)
         and all(f.place is None for f in both)
         and rows == maker.inlined

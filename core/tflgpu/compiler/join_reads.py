@@ -13,11 +13,12 @@ done more than once is bounded, in time by `_MAX_WORK`, and in the size of kerne
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
 from tflgpu.compiler.fuse import Group
+from tflgpu.compiler.neighbours import Neighbours
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_CHAIN, cost
@@ -26,7 +27,6 @@ from tflgpu.language.walk import expressions
 from tflgpu.lowering.inlined import Inlined, InlinedProduct
 from tflgpu.lowering.lowering import Dispatch, InlinedTensor
 from tflgpu.lowering.row_change import InlinedRows
-from tflgpu.lowering.rule import Site
 
 #: Most additions of vectors that a launch less may cost: the smaller GPUs make as many in the time
 #: that it takes.
@@ -57,56 +57,36 @@ class _Measured:
 
 
 class JoinReads:
-    """Groups, in an order in which they can run."""
+    """The rule (`tflgpu.compiler.neighbours`)."""
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        neighbours: Neighbours,
         moves: Callable[[Node], bool],
-        root_of: Callable[[Value], Value],
-        site_of: Callable[[Node], Site],
         dispatches: Callable[[Group], Sequence[Dispatch] | None],
     ) -> None:
-        """Start with the groups apart.
+        """Know the groups.
 
         Args:
-            groups: In such an order; those that are left compute the others.
+            neighbours: All of them.
             moves: Whether each element of a node's results is one of its operands'.
-            root_of: The value whose buffer a value lies in.
-            site_of: Where each node runs; nodes of several precisions are not joined.
             dispatches: The launches of a group alone; None where it has too large a kernel.
         """
-        self._moves, self._root_of = moves, root_of
-        self._site_of, self._dispatches = site_of, dispatches
-        self._groups = {id(group): group for group in groups}
-        self._readers: dict[int, dict[int, Group]] = {}
+        self._neighbours, self._moves, self._dispatches = neighbours, moves, dispatches
         self._known: dict[int, _Measured | None] = {}
         self._costs: dict[int, int] = {}
-        for group in groups:
-            for value in self._read_by(group):
-                self._readers.setdefault(value.id, {})[id(group)] = group
 
-    def join(self, kept: Collection[Value]) -> list[Group]:
-        """The groups that are left. ``kept`` are values that must exist afterwards."""
-        kept_ids = {self._root_of(value).id for value in kept}
-        for group in tuple(self._groups.values()):
-            results = [self._root_of(value) for value in group.results]
-            if kept_ids.isdisjoint(v.id for v in results) and self._is_pointwise(group):
-                readers = {k: g for v in results for k, g in self._readers.get(v.id, {}).items()}
-                if readers and self._fits(group, readers, results):
-                    self._inline(group, readers, results)
-        return list(self._groups.values())
-
-    def _read_by(self, group: Group) -> Iterator[Value]:
-        own = {self._root_of(v).id for n in group.own_nodes for v in n.outputs}
-        yield from (root for root in self._roots(group.own_nodes) if root.id not in own)
-
-    def _roots(self, nodes: Sequence[Node]) -> Iterator[Value]:
-        """The values in whose buffers operands of nodes lie."""
-        for node in nodes:
-            for value in node.inputs:
-                if value is not None and not value.is_const:
-                    yield self._root_of(value)
+    def __call__(self, group: Group, readers: Sequence[Group]) -> bool:
+        """Let all readers of a group's results compute them where they load them."""
+        if not self._is_pointwise(group) or not self._fits(group, readers):
+            return False
+        each = self._cost(group)
+        for reader in readers:
+            loads = self._known_of(reader).loads
+            more = each * sum(loads[i] for i in self._neighbours.results(group))
+            self._costs[id(reader)] = self._cost(reader) + more
+            reader.inlined.append(group)
+        return True
 
     def _is_pointwise(self, group: Group) -> bool:
         nodes = group.own_nodes
@@ -132,28 +112,29 @@ class JoinReads:
         every: set[object] = set()
         for item in made:
             for at, b in enumerate(item.bindings):
-                every.add(self._root_of(b).id if isinstance(b, Value) else (id(group), at))
+                every.add(
+                    self._neighbours.root_of(b).id if isinstance(b, Value) else (id(group), at)
+                )
             bound = dict(zip(item.kernel.buffers, item.bindings, strict=True))
             for found in expressions(item.kernel):
                 value = bound.get(found.buffer) if isinstance(found, Load) else None
                 if isinstance(found, Load) and isinstance(value, Value):
-                    loads[self._root_of(value).id] += 1 if found.scalar else 2
+                    loads[self._neighbours.root_of(value).id] += 1 if found.scalar else 2
         vectors = Counter({key: -(-count // 2) for key, count in loads.items()})
         most = max(cost(item.kernel) for item in made)
         return _Measured(most, len(made), vectors, frozenset(every))
 
-    def _fits(self, group: Group, readers: Mapping[int, Group], results: Sequence[Value]) -> bool:
-        if not all(self._may_read(reader, group, results) for reader in readers.values()):
+    def _fits(self, group: Group, readers: Sequence[Group]) -> bool:
+        if not all(self._may_read(reader, group) for reader in readers):
             return False
         return self._only_moves(group) or (len(readers) - 1) * self._cost(group) <= _MAX_COPIES
 
-    def _may_read(self, reader: Group, group: Group, results: Sequence[Value]) -> bool:
+    def _may_read(self, reader: Group, group: Group) -> bool:
         """Whether a reader may compute a group's results where it loads them."""
-        site = self._site_of(reader.head)
-        if reader.owners or site.precision is not self._site_of(group.head).precision:
+        if reader.owners:
             return False
-        ids = {v.id for v in results}
-        by_head = any(v.id in ids for v in self._roots((*reader.before, reader.head)))
+        ids = self._neighbours.results(group)
+        by_head = not self._neighbours.reads((*reader.before, reader.head)).keys().isdisjoint(ids)
         if by_head and not reader.rule.reads_once:
             return reader.rule.reads_often and self._takes_channels(group)
         mine, its = self._measured(reader), self._measured(group)
@@ -163,9 +144,9 @@ class JoinReads:
         each = self._cost(group)
         if self._cost(reader) - mine.cost + loads * each > 2 * MAX_CHAIN:
             return False
-        if self._buffers(reader, group) > site.caps.max_bindings:
+        if self._buffers(reader, group) > self._neighbours.site_of(reader.head).caps.max_bindings:
             return False
-        own = sum(_vectors(v) for v in results)
+        own = sum(_vectors(v) for v in group.results)
         if reader.rule.pointwise:
             read = _vectors(reader.result) * loads
         else:
@@ -188,7 +169,7 @@ class JoinReads:
         """How many the reader's kernel binds once it computes the group."""
         inside = (group, *group.all_inlined, *reader.all_inlined)
         bound = {key for each in (reader, *inside) for key in self._known_of(each).bound}
-        return len(bound - {self._root_of(v).id for each in inside for v in each.results})
+        return len(bound - {i for each in inside for i in self._neighbours.results(each)})
 
     def _only_moves(self, group: Group) -> bool:
         moves = not group.fused and self._moves(group.head)
@@ -202,15 +183,6 @@ class JoinReads:
             return False
         its = self._measured(group)
         return its is not None and its.loads.total() == its.kernels == len(head.outputs)
-
-    def _inline(self, group: Group, readers: Mapping[int, Group], results: Sequence[Value]) -> None:
-        each = self._cost(group)
-        for reader in readers.values():
-            loads = self._known_of(reader).loads
-            more = each * sum(loads[v.id] for v in results)
-            self._costs[id(reader)] = self._cost(reader) + more
-            reader.inlined.append(group)
-        del self._groups[id(group)]
 
 
 def inlined_in(

@@ -3,70 +3,43 @@
     RMS_NORMALIZATION(x) -> y, QUANTIZE_ON_THE_FLY(y) -> z, FULLY_CONNECTED(z) -> q, ... -> k
 
 Each product's workgroups read x and make z of it (`tflgpu.lowering.row_change`): four kernels
-become two, and the waits between them go. A tensor is made by all that read it, or by none.
+become two, and the waits between them go. The walk goes backwards, so that what rounds rows has
+joined the products when it comes to what normalizes them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 
 from tflgpu.compiler.fuse import Group
-from tflgpu.ir.graph import Node, Value
+from tflgpu.compiler.neighbours import Neighbours
 from tflgpu.lowering.row_change import RowChange
-from tflgpu.lowering.rule import Site
 
 
-def join_row_changes(
-    groups: Sequence[Group],
-    root_of: Callable[[Value], Value],
-    kept: Collection[Value],
-    site_of: Callable[[Node], Site],
-) -> list[Group]:
-    """The groups that are left, in an order in which they can run; those that make rows change.
+def join_row_changes(neighbours: Neighbours, group: Group, readers: Sequence[Group]) -> bool:
+    """The rule (`tflgpu.compiler.neighbours`): let products make the rows that they read."""
+    change, (result, *_) = _change_of(group), neighbours.results(group)
+    if change is None or not all(_takes(neighbours, each, result, change) for each in readers):
+        return False
+    if change.centred and group.inlined:  # by many workgroups, each of which would compute it all
+        return False
+    for reader in readers:
+        reader.inlined.insert(0, group)
+    return True
 
-    Args:
-        groups: In such an order.
-        root_of: The value whose buffer a value lies in.
-        kept: Values that must exist afterwards.
-        site_of: Where each node runs; nodes of several precisions are not joined.
-    """
-    changes = [_change_of(group) for group in groups]
-    if not any(changes):
-        return list(groups)
-    reads = [
-        Counter(
-            root_of(v).id for n in group.nodes for v in n.inputs if v is not None and not v.is_const
-        )
-        for group in groups
-    ]
-    kept_ids = {root_of(value).id for value in kept}
-    # By the position of a group that is no more: those whose kernels make its rows.
-    makers: dict[int, list[Group]] = {}
 
-    def takes(at: int, result: int, change: RowChange, site: Site) -> bool:
-        group, later = groups[at], changes[at]
-        if site_of(group.head).precision is not site.precision or group.owners:
-            return False
-        if reads[at][result] != 1 or root_of(group.head.input(0)).id != result:
-            return False
-        if at in makers:  # rows are normalized before they are rounded
-            assert later is not None
-            follows = change.rounding is None and later.rounding is not None
-            return follows and later.length == change.length
-        return group.rule.takes_rows(group.head, site) == change.length
-
-    for at in reversed(range(len(groups))):
-        group, change = groups[at], changes[at]
-        result = root_of(group.result).id
-        readers = [i for i, read in enumerate(reads) if read[result]]
-        if change is None or result in kept_ids or not readers:
-            continue
-        if all(takes(i, result, change, site_of(group.head)) for i in readers):
-            makers[at] = [m for i in readers for m in makers.get(i, [groups[i]])]
-            for maker in makers[at]:
-                maker.inlined.insert(0, group)
-    return [group for at, group in enumerate(groups) if at not in makers]
+def _takes(neighbours: Neighbours, reader: Group, result: int, change: RowChange) -> bool:
+    """Whether a reader makes the rows of the tensor that lies in a buffer."""
+    first = next((each for each in reader.inlined if _change_of(each)), None)
+    head, reads = (first or reader).head, neighbours.reads(reader.nodes)[result]
+    if reader.owners or reads != 1 or neighbours.root_of(head.input(0)).id != result:
+        return False
+    later = _change_of(first) if first else None
+    if later is None:
+        return reader.rule.takes_rows(head, change, neighbours.site_of(head))
+    # Rows are normalized before they are rounded.
+    follows = change.rounding is None and later.rounding is not None and not change.centred
+    return follows and later.length == change.length
 
 
 def _change_of(group: Group) -> RowChange | None:

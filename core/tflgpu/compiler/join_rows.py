@@ -10,98 +10,67 @@ does the order of sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tflgpu.compiler.fuse import Group
-from tflgpu.ir.graph import Node, Shape, Value
+from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.ir.graph import Node, Shape
 from tflgpu.kernels.rows import RowStep, build_rows, rows_shape
 from tflgpu.language.budget import MAX_CHAIN
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, RowReduction, Site
 
 
 def join_rows(
-    groups: Sequence[Group],
-    elementwise: Callable[[Node], ElementwiseRule | None],
-    kept: Collection[Value],
-    site_of: Callable[[Node], Site],
-) -> list[Group]:
-    """The groups that are left, in an order in which they can run.
+    neighbours: Neighbours, elementwise: Callable[[Node], ElementwiseRule | None]
+) -> None:
+    """Join groups of one precision to the last of them.
 
     Args:
-        groups: In such an order; they are not changed.
+        neighbours: All groups.
         elementwise: The expression by which a node may join others.
-        kept: Values that must exist afterwards.
-        site_of: Where each node runs; nodes of several precisions are not joined.
     """
-    joining = _Joining(groups, elementwise, kept, site_of)
-    found: list[Group] = []
-    taken: set[int] = set()
-    for at in reversed(range(len(groups))):
-        if at in taken:
-            continue
-        members = joining.ending_with(at, taken)
-        taken.update(members)
-        found.append(joining.one(members) if len(members) > 1 else groups[at])
-    return found[::-1]
+    steps_of = {id(group): _steps(group, elementwise) for group in neighbours.groups}
+    for last in neighbours.groups[::-1]:
+        members = _ending_with(last, neighbours, steps_of)
+        if len(members) > 1:
+            steps = tuple(step for group in members for step in steps_of[id(group)])
+            *before, head = (step.node for step in steps)
+            last.cost = sum(group.cost for group in members)
+            last.head, last.before, last.fused = head, tuple(before), []
+            build = partial(build_rows, steps=steps)
+            last.rule = KernelRule(head.op, "rows", build, reads_once=True)
+            for group in members[:-1]:
+                neighbours.replace(group, [last])
 
 
-class _Joining:
-    def __init__(
-        self,
-        groups: Sequence[Group],
-        elementwise: Callable[[Node], ElementwiseRule | None],
-        kept: Collection[Value],
-        site_of: Callable[[Node], Site],
-    ) -> None:
-        self._groups, self._site_of = groups, site_of
-        self._steps = [_steps(group, elementwise) for group in groups]
-        self._kept = {value.id for value in kept}
-        self._readers: dict[int, set[int]] = {}
-        for at, group in enumerate(groups):
-            for node in group.nodes:
-                for value in node.inputs:
-                    if value is not None:
-                        self._readers.setdefault(value.id, set()).add(at)
+def _ending_with(
+    last: Group, neighbours: Neighbours, steps_of: Mapping[int, tuple[RowStep, ...]]
+) -> list[Group]:
+    """The groups, in order, that one kernel can make up to the group ``last``: that alone, where
+    there are no others, or none of them reduces."""
+    steps, site, shape = steps_of[id(last)], neighbours.site_of(last.head), last.result.shape
+    groups, members = neighbours.groups, [last]
+    if last not in groups or not _of_rows(steps, shape) or isinstance(steps[0].does, RowReduction):
+        return members
+    for group in groups[: groups.index(last)][::-1]:
+        readers = neighbours.readers(group)
+        inside = readers and all(reader in members for reader in readers)
+        if inside and _of_rows(steps_of[id(group)], shape):
+            members.insert(0, group)
+    joined = [step for group in members for step in steps_of[id(group)]]
+    fits = rows_shape(site.caps, shape) and _fit(joined, sum(g.cost for g in members), site)
+    return members if fits else [last]
 
-    def ending_with(self, last: int, taken: Collection[int]) -> list[int]:
-        """The groups, in order, that one kernel can make up to the group ``last``: that alone,
-        where there are no others, or none of them reduces."""
-        steps, site = self._steps[last], self._site_of(self._groups[last].head)
-        shape = self._groups[last].result.shape
-        if not steps or isinstance(steps[0].does, RowReduction) or not _of_rows(steps, shape):
-            return [last]
-        members, reductions = [last], 0
-        for at in reversed(range(last)):
-            others, group = self._steps[at], self._groups[at]
-            readers = self._readers.get(group.result.id, set())
-            if at in taken or not others or not readers or not readers <= set(members):
-                continue
-            if group.result.id in self._kept or not _of_rows(others, shape):
-                continue
-            if self._site_of(group.head).precision is site.precision:
-                members.append(at)
-                reductions += isinstance(others[0].does, RowReduction)
-        members.reverse()
-        fits = reductions and rows_shape(site.caps, shape) and self._fit(members, reductions, site)
-        return members if fits else [last]
 
-    def _fit(self, members: Sequence[int], reductions: int, site: Site) -> bool:
-        """Whether a kernel may have all of them: what has an element for each of a row's may be
-        computed once for each reduction, and once more."""
-        steps = [step for at in members for step in self._steps[at]]
-        made = {step.result.id for step in steps}
-        read = {v.id for s in steps for v in s.node.inputs if v is not None} - made
-        cost = sum(self._groups[at].cost for at in members) * (reductions + 1)
-        return len(read) < site.caps.max_bindings and cost <= 2 * MAX_CHAIN
-
-    def one(self, members: Sequence[int]) -> Group:
-        """The group that makes what these make."""
-        steps = tuple(step for at in members for step in self._steps[at])
-        *before, last = (step.node for step in steps)
-        rule = KernelRule(last.op, "rows", partial(build_rows, steps=steps), reads_once=True)
-        cost = sum(self._groups[at].cost for at in members)
-        return Group(last, rule, cost=cost, before=tuple(before))
+def _fit(steps: Sequence[RowStep], cost: int, site: Site) -> bool:
+    """Whether a kernel may have all of them: what has an element for each of a row's may be
+    computed once for each reduction, and once more."""
+    reductions = sum(isinstance(step.does, RowReduction) for step in steps)
+    made = {step.result.id for step in steps}
+    read = {v.id for s in steps for v in s.node.inputs if v is not None} - made
+    few = len(read) < site.caps.max_bindings and cost * (reductions + 1) <= 2 * MAX_CHAIN
+    return reductions > 0 and few
 
 
 def _steps(
@@ -124,7 +93,7 @@ def _steps(
 
 def _of_rows(steps: Sequence[RowStep], shape: Shape) -> bool:
     """Whether these make, of rows of ``shape``, as many elements or one each."""
-    if not shape or shape[-1] == 1 or 0 in shape:
+    if not steps or not shape or shape[-1] == 1 or 0 in shape:
         return False
     single = (*shape[:-1], 1)
     for step in steps:

@@ -10,13 +10,14 @@ import attrs
 from tflgpu.compiler.build import build_checked
 from tflgpu.compiler.constants import ConstantItem, Constants
 from tflgpu.compiler.fuse import Group, group_nodes
-from tflgpu.compiler.join_moves import join_moves
+from tflgpu.compiler.join_moves import JoinMoves
 from tflgpu.compiler.join_products import join_products
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
 from tflgpu.compiler.join_row_changes import join_row_changes
 from tflgpu.compiler.join_rows import join_rows
 from tflgpu.compiler.levels import Touched, schedule_of
 from tflgpu.compiler.match_groups import match_groups
+from tflgpu.compiler.neighbours import Neighbours
 from tflgpu.compiler.plan import (
     ConstRef,
     InputRef,
@@ -35,16 +36,9 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.bodies import KernelBodies
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import (
-    Binding,
-    Constant,
-    Dispatch,
-    Lowering,
-    NewState,
-    Temp,
-    storage_of,
-)
+from tflgpu.lowering.lowering import Binding, Constant, Dispatch, Lowering, NewState, Temp
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Site
+from tflgpu.lowering.stored_types import storage_of
 from tflgpu.ops.moves import Moves
 
 
@@ -158,23 +152,10 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
     matched = {}
     if any(candidates.values()):
         matched = match_groups(kernels, kept, part.rules, candidates, part.at)
-    groups = alone(matched=matched)
-    if any(group.rule.rows(group.head) is not None for group in groups):
-        groups = join_rows(groups, part.elementwise, kept, part.at)
-    found = ((id(group), part.moves(group.head)) for group in groups if not group.before)
-    moves = {key: each for key, each in found if each is not None}
-    if moves:
-        groups = join_moves(groups, moves, storage.root, part.outputs, part.at)
-    if any(group.rule.pointwise for group in groups):
-        groups = _joined_reads(groups, part, storage, bodies)
-    groups = join_row_changes(groups, storage.root, part.outputs, part.at)
-    return join_products(groups, storage.root, part.outputs, part.at)
-
-
-def _joined_reads(
-    groups: list[Group], part: LoweringInput, storage: _Storage, bodies: KernelBodies
-) -> list[Group]:
-    """The groups that are left once readers compute what they can."""
+    neighbours = Neighbours(alone(matched=matched), storage.root, kept, part.at)
+    join_rows(neighbours, part.elementwise)
+    neighbours = Neighbours(neighbours.groups, storage.root, part.outputs, part.at)
+    neighbours.join(JoinMoves(neighbours, part.moves))
 
     def launches(group: Group) -> list[Dispatch] | None:
         try:
@@ -182,7 +163,10 @@ def _joined_reads(
         except KernelError:
             return None
 
-    return JoinReads(groups, part.keeps_values, storage.root, part.at, launches).join(part.outputs)
+    neighbours.join(JoinReads(neighbours, part.keeps_values, launches))
+    neighbours.join(partial(join_row_changes, neighbours), backwards=True)
+    neighbours.join(partial(join_products, neighbours))
+    return neighbours.groups
 
 
 def _dispatches(

@@ -30,7 +30,7 @@ from tflgpu.language.variables import Variable
 from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.inlined import Beside
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.row_change import RowSource, rows_of
+from tflgpu.lowering.row_change import RowChange, RowSource, rows_of
 from tflgpu.lowering.rule import Site
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import WriteView
@@ -110,11 +110,11 @@ class RowPlan:
         )
 
 
-def takes_rows(node: Node, site: Site) -> int:
-    """How long the rows are that the kernel of a FULLY_CONNECTED can make itself; 0 where they
-    would take too much of a workgroup's memory."""
-    length = int(node.input(1).shape[1])
-    return length if node.input(0).elements * 4 <= site.caps.shared_bytes * 3 // 4 else 0
+def takes_rows(node: Node, change: RowChange, site: Site) -> bool:
+    """Whether the kernel of a FULLY_CONNECTED can make its rows itself: not where they would take
+    too much of a workgroup's memory."""
+    fits = node.input(0).elements * 4 <= site.caps.shared_bytes * 3 // 4
+    return fits and not change.centred and change.length == node.input(1).shape[1]
 
 
 def beside(node: Node, other: Node, site: Site) -> bool:

@@ -186,6 +186,8 @@ class Tuning:
         busy_invocations: Invocations that a processor needs to hide the latency of its memory.
         rounded_weights: Weights of more bytes (in f32) are worth rounding to f16 in F32_F16.
         tested_weights: Weights of more bytes are worth asking whether f16 holds them exactly.
+        normalized_products: Products on matrix tiles of at most so many multiplications normalize
+            the rows of their input themselves, which would take others longer than a dispatch.
         least_key_blocks: Attention of few queries to so many blocks of keys, or more, has
             workgroups for parts of the keys, and a dispatch more that merges what they found.
         joins_pointwise: A 1x1 convolution and the depthwise one after it are faster as one kernel.
@@ -212,6 +214,7 @@ class Tuning:
     busy_invocations: int
     rounded_weights: int
     tested_weights: int
+    normalized_products: int
     least_key_blocks: int
     joins_pointwise: bool
     splits_products: bool
@@ -223,15 +226,16 @@ class Tuning:
     pairs: PairModel | None
 
 
-#: `blocked` was fitted to kernel times of 86 convolution shapes of nine vision models through
-#: OpenCL in f32; there its choice is on average 5 % slower than the best of all tiles, and at most
-#: 29 %. `matrix` was fitted to 1136 kernel times of 38 products and convolutions (Vulkan in F16 and
-#: F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets, EDSR), so that its choices are
-#: fast rather than its times right: on average the choice is 5 % slower than the best of all that
-#: were timed, at most 24 %. `pairs` was fitted to 117 kernel times of the pairs of MobileNet v1 and
-#: v2 (Vulkan in F16 and F32_F16); there its choice is on average 1 % slower than the best, at most
-#: 5 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest for models of 30 to
-#: 74.
+#: `benchmarks.tiles` prints what is predicted of kernels beside what the tuner timed, by which
+#: constants are judged. `blocked` was fitted to kernel times of 86 convolution shapes of nine
+#: vision models through OpenCL in f32; there its choice is on average 5 % slower than the best of
+#: all tiles, and at most 29 %. `matrix` was fitted to 1136 kernel times of 38 products and
+#: convolutions (Vulkan in F16 and F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets,
+#: EDSR), so that its choices are fast rather than its times right: on average the choice is 5 %
+#: slower than the best of all that were timed, at most 24 %. `pairs` was fitted to 117 kernel times
+#: of the pairs of MobileNet v1 and v2 (Vulkan in F16 and F32_F16); there its choice is on average
+#: 1 % slower than the best, at most 5 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was
+#: the quickest for models of 30 to 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
@@ -243,6 +247,7 @@ H200 = Tuning(
     busy_invocations=256,
     rounded_weights=16 << 10,
     tested_weights=4 << 10,
+    normalized_products=1 << 30,
     least_key_blocks=2,
     joins_pointwise=False,
     splits_products=True,

@@ -3,7 +3,8 @@ state of the code, so that what was measured of other kernels is never used.
 
 A release brings those of some devices besides, as files in ``device_choices`` beside this one:
 ``tflgpu tune MODEL... --table FILE`` writes one. Their names are made by `table_name`. What was
-measured here comes before them, and a candidate that is no longer there counts for nothing.
+measured here comes before them. A row counts where the candidate that it names is still there, and
+the one that it was faster than is still predicted: it never changes what a kernel computes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,35 @@ class KeptChoice:
 
 
 @frozen
+class TimedCandidate:
+    """A way to write the kernels of a problem that was timed.
+
+    Attributes:
+        name: As in a `KeptChoice`.
+        cost: Predicted, in any unit.
+        seconds: Of all kernels of the problem.
+    """
+
+    name: str
+    cost: float
+    seconds: float
+
+
+@frozen
+class WholeRun:
+    """Runs of a model before and after some kernels were exchanged.
+
+    Attributes:
+        before, after: Median seconds.
+        refusal: Why the model stays as it was; "" where it does not.
+    """
+
+    before: float
+    after: float
+    refusal: str
+
+
+@frozen
 class Tuning:
     """What became of a model by tuning.
 
@@ -62,6 +92,7 @@ class Tuning:
             and with what was found; None where nothing faster was found.
         refusal: Why nothing of what was found is kept; "" where it is.
         seconds: How long it took.
+        times: Of the problems that were timed now, by key, the candidates, as they were timed.
     """
 
     backend: str
@@ -74,6 +105,7 @@ class Tuning:
     after: float | None
     refusal: str
     seconds: float
+    times: Mapping[str, Sequence[TimedCandidate]]
 
     @property
     def is_kept(self) -> bool:
@@ -120,7 +152,7 @@ class KeptChoices:
     def choices(self) -> Choices:
         """As a compiler takes them, with those that the release brings."""
         names = {key: kept.name for key, kept in self.known.items()}
-        return Choices({**_shipped(self.device), **names}, self.digest)
+        return Choices(names, self.digest, shipped=_shipped(self.device))
 
     def add(self, found: Mapping[str, KeptChoice]) -> None:
         """Keep some more. A full or read-only disk is no error: this process has them."""
@@ -128,8 +160,10 @@ class KeptChoices:
             self._take({**self.known, **found}, "")
             return
         with self._disk.building(self._key):
+            own = self.known
             self._read()
-            self.known.update(found)
+            # What a full disk did not take is here alone.
+            self.known = {**self.known, **own, **found}
             text = json.dumps(
                 {
                     "device": f"{self.device.backend}: {self.device.name}",
@@ -144,9 +178,13 @@ class KeptChoices:
     def table(self) -> str:
         """The content of a file for a release: candidates that are faster than the predicted
         ones."""
-        names = {k: c.name for k, c in sorted(self.known.items()) if c.name != c.predicted}
+        rows = {
+            key: {kept.predicted: kept.name}
+            for key, kept in sorted(self.known.items())
+            if kept.name != kept.predicted
+        }
         about = {"backend": self.device.backend, "device": self.device.name}
-        return json.dumps({**about, "choices": names}, indent=1) + "\n"
+        return json.dumps({**about, "choices": rows}, indent=1) + "\n"
 
     def _read(self) -> None:
         data = None if self._disk is None else self._disk.load(self._key)
@@ -178,9 +216,9 @@ def _kept(value: Any) -> KeptChoice:
     )
 
 
-def _shipped(device: DeviceInfo) -> dict[str, str]:
+def _shipped(device: DeviceInfo) -> dict[str, dict[str, str]]:
     path = _TABLES / f"{table_name(device)}.json"
     if not path.is_file():
         return {}
-    names: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["choices"]
-    return names
+    rows: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))["choices"]
+    return rows
