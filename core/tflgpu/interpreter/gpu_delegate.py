@@ -199,15 +199,14 @@ class GpuDelegate(Closable, OfProcess):
             ModelError, DeviceError, PluginError, GraphError: as `save`.
         """
         from tflgpu.runtime.saving import graph_of
-        from tflgpu.runtime.tuning import Effort, tune
+        from tflgpu.runtime.tuning import EFFORTS, tune
 
-        efforts = [each.value for each in Effort]
-        if effort not in efforts:
-            raise OptionError(f"effort is one of {', '.join(efforts)}, not {shown(effort)}")
+        if effort not in EFFORTS:
+            raise OptionError(f"effort is one of {', '.join(EFFORTS)}, not {shown(effort)}")
         self._opened.check_open()
         self._opened.kernel_device(UnsupportedError, "tuned")
         graph = graph_of(self._opened, model, UnsupportedError, "tuned")
-        return tune(self._opened, graph, Effort(effort), progress)
+        return tune(self._opened, graph, effort, progress)
 
     def _close(self) -> None:
         self._opened.close()
