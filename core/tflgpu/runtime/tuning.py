@@ -195,7 +195,7 @@ class _Tuner:
         found: dict[str, Sequence[str]] = {}
         for point in tiles or open_:
             timed, count = self._timed(point), min(self._left(point), self._at_once)
-            names = point.candidates[timed : timed + count]
+            names = list(point.candidates)[timed : timed + count]
             found[point.key] = [name for name in names if name != point.chosen]
         return found
 
@@ -222,12 +222,10 @@ class _Tuner:
                     usual.setdefault(key, before)
                     if after < shares[key] * before:
                         shares[key], names[key] = after / before, tried[key]
-                    point = self.points[key]
-                    costs = dict(zip(point.candidates, point.costs, strict=True))
-                    first = TimedCandidate(point.chosen, costs[point.chosen], before)
-                    scaled = usual[key] * after / before
+                    costs, usually = self.points[key].candidates, self.points[key].chosen
+                    first = TimedCandidate(usually, costs[usually], before)
                     times.setdefault(key, [first]).append(
-                        TimedCandidate(tried[key], costs[tried[key]], scaled)
+                        TimedCandidate(tried[key], costs[tried[key]], usual[key] * after / before)
                     )
             changed = {key: names[key] for key in turns if names.get(key) != base.names.get(key)}
             confirmed = {
@@ -243,7 +241,7 @@ class _Tuner:
             before, after = confirmed[key] if is_faster else (usual.get(key, 0.0),) * 2
             found[key] = KeptChoice(
                 names[key] if is_faster else point.chosen,
-                point.candidates[0],
+                next(iter(point.candidates)),
                 self._timed(point) + min(self._left(point), self._at_once),
                 known.before if known and known.timed else before,
                 after,
