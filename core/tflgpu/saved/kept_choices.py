@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,14 @@ class KeptChoices:
         self.known: dict[str, KeptChoice] = {}
         #: Changes with what is known; "" where nothing is.
         self.digest = ""
-        try:
+        self._key = ""
+        self._disk: DiskCache | None = None
+        if not on_disk:
+            return
+        with suppress(SavedModelError):
             facts = facts_of(device, caps, plugins)
-        except SavedModelError:
-            on_disk, facts = False, ()
-        self._key = cache_key("choices", *(text for fact in facts for text in fact))
-        self._disk = DiskCache(cache_folder("choices"), ".json") if on_disk else None
+            self._key = cache_key("choices", *(text for fact in facts for text in fact))
+            self._disk = DiskCache(cache_folder("choices"), ".json")
         self._read()
 
     def choices(self) -> Choices:
