@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +135,14 @@ class KeptChoices:
         self.known: dict[str, KeptChoice] = {}
         # What a full disk does not take is here alone.
         self._own: dict[str, KeptChoice] = {}
-        try:
+        self._key = ""
+        self._disk: DiskCache | None = None
+        if not on_disk:
+            return
+        with suppress(SavedModelError):
             facts = facts_of(device, caps, plugins)
-        except SavedModelError:
-            on_disk, facts = False, ()
-        self._key = cache_key("choices", *(text for fact in facts for text in fact))
-        self._disk = DiskCache(cache_folder("choices"), ".json") if on_disk else None
+            self._key = cache_key("choices", *(text for fact in facts for text in fact))
+            self._disk = DiskCache(cache_folder("choices"), ".json")
         self._read()
 
     @property
