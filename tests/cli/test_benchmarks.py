@@ -130,3 +130,43 @@ def test_a_model_that_is_not_there() -> None:
 
 def test_no_time_at_all() -> None:
     assert benchmark("--models", DIGITS, "--duration", 0).returncode == 2
+
+
+def test_images_in_flight() -> None:
+    """A line for each number in flight and batch, with results as by invoke."""
+    command = [sys.executable, "-m", "benchmarks.inflight", "--models", str(DIGITS)]
+    command += ["--backend", "cpu_ref", "--precision", "f32", "--batch", "1", "3", "--input", "u8"]
+    command += ["--in-flight", "1", "2", "--seconds", "0.01", "--repeats", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(" u8 ")[0][-7:] for line in lines if " us, host " in line] == [
+        *["batch 1"] * 3,
+        *["batch 3"] * 3,
+    ]
+    assert sum("results as by invoke" in line for line in lines) == 6
+    assert sum("by steps" in line for line in lines) == 2
+
+
+def test_a_page_of_what_was_kept(tmp_path: Path) -> None:
+    """Rows of one model are put together, and the worst step is the one that costs most."""
+    growth = {"label": "a", "by_side": False, "sizes": [1, 2, 8], "items": [1, 2, 8]}
+    kept = [
+        {"where": "here", "times": {"a": {"one": 1.25}}, "growth": []},
+        {
+            "where": "there",
+            "times": {"a": {"two": 20.04}, "b": {"two": 3}},
+            "growth": [growth | {"milliseconds": [1, 1.5, 9]}],
+        },
+    ]
+    for number, each in enumerate(kept):
+        (tmp_path / f"{number}.json").write_text(json.dumps(each))
+    command = [sys.executable, "-m", "benchmarks.performance", "--page", str(tmp_path / "page.md")]
+    command += ["--from", str(tmp_path / "0.json"), str(tmp_path / "1.json")]
+    subprocess.run(command, cwd=ROOT, check=True)
+    page = (tmp_path / "page.md").read_text()
+    assert "on here; there." in page
+    assert "| a | 1.250 | 20.0 |" in page
+    assert "| b |  | 3.000 |" in page
+    assert "| a | 1.000 | 1.500 | 9.000 | 1.50 |" in page
+    assert (tmp_path / "growth_batches.svg").read_text().startswith("<svg")

@@ -21,6 +21,7 @@ from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
 from tflgpu.kernels.matrix_tiles import TILES, MatrixTile, choose_matrix_tile
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.matrix import has_matrices
 from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.lowering.rule import KernelRule
@@ -281,15 +282,20 @@ def test_few_pixels_split_the_sum() -> None:
 
 @pytest.mark.parametrize("tile", [MatrixTile(2, 2, 1, 2, 2, 8), SPLIT], ids=str)
 def test_spirv_val_accepts_the_kernels(device: Device, tile: MatrixTile) -> None:
+    made = case(SHAPES[0], half=True)
+    (dispatch,) = plan_of(made, with_tile(tile), Precision.F16, device.caps, 64).dispatches
+    assert_valid(dispatch.kernel)
+
+
+def assert_valid(kernel: Kernel) -> None:
+    """Have spirv-val look at a kernel on matrix tiles."""
     from tflgpu_vulkan.spirv.module import module_of
     from tflgpu_vulkan.spirv.target import Target
 
     tool = shutil.which("spirv-val")
     if tool is None:
         pytest.skip("spirv-val (package spirv-tools) is not installed")
-    made = case(SHAPES[0], half=True)
-    (dispatch,) = plan_of(made, with_tile(tile), Precision.F16, device.caps, 64).dispatches
-    module = module_of(dispatch.kernel, Target(f16_arithmetic=True, matrix_tiles=True))
+    module = module_of(kernel, Target(f16_arithmetic=True, matrix_tiles=True, subgroup_shuffle=32))
     done = subprocess.run(
         [tool, "--target-env", "vulkan1.3", "-"], input=module, capture_output=True, check=False
     )

@@ -143,6 +143,15 @@ def test_work_that_would_be_done_often_is_not_joined() -> None:
     assert choose_pair_tile(single, attrs.evolve(caps, shared_bytes=1024)) is None
 
 
+def test_a_filter_that_the_model_computes_is_not_joined() -> None:
+    g = Maker()
+    y = g.depthwise(g.input(1, 7, 9, 16), depth_multiplier=1)
+    weights, bias = g.input(8, 1, 1, 16), g.random(8)
+    g.done(g.op("CONV_2D", y, weights, bias, stride_h=1, stride_w=1))
+    made = plan(g, with_tiles(DeviceCaps(shared_bytes=49152)), Precision.F16)
+    assert kernels(made) == ["depthwise", "conv_2d_runtime"]
+
+
 def test_what_was_measured_is_taken() -> None:
     def made(choices: Choices) -> Plan:
         plain = Target.plain(with_tiles(DeviceCaps(shared_bytes=49152)), Precision.F16)
@@ -155,7 +164,7 @@ def test_what_was_measured_is_taken() -> None:
     (joins,) = (key for key in met if key.startswith("depthwise_pointwise"))
     (tile,) = (key for key in met if key.startswith("pair "))
     assert len(made(Choices(names={joins: "apart"})).dispatches) == 2
-    other = met[tile].candidates[-1]
+    other = list(met[tile].candidates)[-1]
     assert other != met[tile].chosen
     (dispatch,) = made(Choices(names={joins: "joined", tile: other})).dispatches
     assert dispatch.tuned == f"pair {other}"

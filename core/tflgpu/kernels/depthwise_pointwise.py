@@ -20,7 +20,7 @@ import numpy as np
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.conv import FAMILY, conv_problem
+from tflgpu.kernels.conv import FAMILY, constant_weights, conv_problem
 from tflgpu.kernels.depthwise import WindowSums, read_channels
 from tflgpu.kernels.gemm import MatrixProduct, pack_bias
 from tflgpu.kernels.matrix_gemm import parts_of_weights, split_operands
@@ -50,7 +50,9 @@ def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
     first = maker(node.input(0))
     if first is None or first.op != "DEPTHWISE_CONV_2D" or not _is_pointwise(node):
         return None
-    if FAMILY.on_matrices(node, site) or FAMILY.few_rows(node, site) is None:
+    if constant_weights(node, site) or FAMILY.on_matrices(node, site):
+        return None
+    if FAMILY.few_rows(node, site) is None:
         return None
     if any(v is not None and not v.is_const for v in first.inputs[1:]):
         return None
