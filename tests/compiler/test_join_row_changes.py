@@ -13,7 +13,7 @@ from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.quant import Quantization
-from tflgpu.ir.stored_reals import StoredReals
+from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import Activation
 from tflgpu.ops.composite_norms import RMS, NormAttrs
@@ -22,6 +22,7 @@ from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.quantize_on_the_fly import OP as ROUND
 from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly, rounded
 from tflgpu.ops.quantized import Rounding
+from tflgpu.tflite.constants import pack
 
 EPSILON = 1e-5
 
@@ -80,6 +81,18 @@ def _bytes(outputs: int, units: int) -> tuple[StoredReals, Array]:
     scales = rng.uniform(1e-3, 1e-1, outputs).astype(np.float32)
     quantization = Quantization(tuple(map(float, scales)), (0,) * outputs)
     return StoredReals(numbers, quantization), numbers.astype(np.float64) * scales[:, None]
+
+
+def _blocks(outputs: int, units: int, size: int, *, nibbles: bool) -> tuple[StoredReals, Array]:
+    rng = np.random.default_rng(outputs)
+    numbers = rng.integers(-8, 8, (outputs, units)).astype(np.int8)
+    numbers[0] = -8
+    scales = rng.uniform(1e-2, 1, (outputs, units // size)).astype(np.float16)
+    stored = numbers
+    if nibbles:
+        stored = np.frombuffer(pack(numbers, DType.I4), np.uint8).reshape(outputs, units // 2)
+    reals = numbers.astype(np.float64) * np.repeat(scales.astype(np.float64), size, axis=1)
+    return StoredReals(stored, BlockScales(scales, size), nibbles), reals
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -158,6 +171,35 @@ def test_rounded_rows_meet_bytes_as_whole_numbers(
     assert len(plan.dispatches) == 1
     want = rounded(net.data, (1,), rounding).astype(np.float64) @ reals.T
     np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+@pytest.mark.parametrize("nibbles", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "units", "size"), [(1, 32, 32), (1, 2112, 32), (3, 192, 64), (2, 96, 8), (2, 48, 16)]
+)
+def test_rounded_rows_meet_blocks(
+    device: Device, rounding: Rounding, nibbles: bool, rows: int, units: int, size: int
+) -> None:
+    net = Net(rows, units)
+    weights, reals = _blocks(13, units, size, nibbles=nibbles)
+    net.product(net.round(net.x, rounding), 13, weights)
+    plan, (found,) = net.run(device)
+    assert len(plan.dispatches) == 1
+    want = rounded(net.data, (1,), rounding).astype(np.float64) @ reals.T
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-4)
+
+
+def test_a_row_of_nan_that_meets_blocks(device: Device) -> None:
+    net = Net(3, 64)
+    net.data[1, 40] = np.nan
+    net.data[2] = 0
+    weights, reals = _blocks(5, 64, 32, nibbles=True)
+    net.product(net.round(net.x, Rounding.EVEN), 5, weights)
+    _, (found,) = net.run(device)
+    want = rounded(net.data, (1,), Rounding.EVEN).astype(np.float64) @ reals.T
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-4)
+    assert np.isnan(found[1]).all() and not found[2].any()
 
 
 def test_a_row_is_normalized_and_then_rounded(device: Device) -> None:

@@ -164,7 +164,7 @@ def test_what_was_measured_is_taken() -> None:
     (joins,) = (key for key in met if key.startswith("depthwise_pointwise"))
     (tile,) = (key for key in met if key.startswith("pair "))
     assert len(made(Choices(names={joins: "apart"})).dispatches) == 2
-    other = met[tile].candidates[-1]
+    other = list(met[tile].candidates)[-1]
     assert other != met[tile].chosen
     (dispatch,) = made(Choices(names={joins: "joined", tile: other})).dispatches
     assert dispatch.tuned == f"pair {other}"
