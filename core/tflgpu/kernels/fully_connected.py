@@ -9,6 +9,7 @@ from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights, finish_with, floats_only, slice_of
 from tflgpu.kernels.gemm import Gather, Loads, Problem, gather_by_slice, pack_bias
 from tflgpu.kernels.gemv import beside, takes_rows
+from tflgpu.kernels.matrix_rows import normalizes_rows
 from tflgpu.kernels.products import Family, ProductSize
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
@@ -102,6 +103,8 @@ def build_runtime_matrix(low: Lowering) -> None:
 
 
 RULES = (
-    *Family("FULLY_CONNECTED", constant_weights, _size, _problems, takes_rows, beside).rules(),
+    *Family(
+        "FULLY_CONNECTED", constant_weights, _size, _problems, takes_rows, beside, normalizes_rows
+    ).rules(),
     KernelRule("FULLY_CONNECTED", "runtime_matrix", build_runtime_matrix, floats_only, rank=-10),
 )

@@ -21,7 +21,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, with_column_sums
 from tflgpu.kernels.matrix_stage import (
     LOW_SCALE,
     PairReader,
@@ -40,6 +40,7 @@ from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
 from tflgpu.language.types import TILE, Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.row_change import RowChange, rows_of
 from tflgpu.lowering.stored_types import weight_storage
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
@@ -65,11 +66,14 @@ def build_matrix_gemm(
     """Write the kernel of a product and dispatch it; for devices with ``caps.matrix_tiles``."""
     k = low.kernel(name, (tile.threads, 1, 1))
     src = _source(low, k, problem)
+    change = rows_of(low).change
+    if change.length:
+        problem = with_column_sums(problem, Scalar.F16.numpy)
     stored = StoredWeights.on(low.caps, problem.weights)
     weights = weight_readers(low, k, problem, operands, stored)
     ragged = problem.depth % (tile.depth * tile.split * tile.parts) != 0
     masked = ragged and not problem.ends_finite
-    given = (src, weights, operands.inputs, masked)
+    given = (src, weights, operands.inputs, masked, change if change.length else None)
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), tile.parts)
     if tile.parts == 1:
         product, bias = bind_bias(low, k, problem, stored)
@@ -102,16 +106,18 @@ def weight_readers(
 
 def loads_of(low: Lowering, problem: Problem) -> int:
     """How many loads bring two slices of a product's input."""
-    if problem.in_pairs and low.lies_in_pairs(0):
+    source = rows_of(low).source
+    if problem.in_pairs and low.lies_in_pairs(source):
         return 1
-    layout = low.layout(low.node.input(0))
+    layout = low.layout(source)
     return 2 if layout.is_vector else 2 * min(layout.channels, 4)
 
 
 def _source(low: Lowering, k: Builder, problem: Problem) -> ReadView:
+    source = rows_of(low).source
     if loads_of(low, problem) == 1:
-        return low.read_pairs(k, 0)
-    src = low.read(k, 0)
+        return low.read_pairs(k, source)
+    src = low.read_value(k, source, "src0")
     # What is stored as f32, as at a part's edges, is not rounded before it becomes two f16.
     return attrs.evolve(src, compute=Scalar.F32) if src.layout.storage is Scalar.F32 else src
 
@@ -144,13 +150,15 @@ def _write(
     weights: tuple[Reader, ...],
     inputs: int,
     masked: bool,
+    change: RowChange | None,
     bias: KernelBuffer | None,
     out: WriteView,
 ) -> None:
     """The body. ``inputs`` is that of `Operands`; ``masked``: weights past the end of the sum have
-    to be made zeros. Without a ``bias`` what is written is a part of the sums."""
+    to be made zeros. Without a ``bias`` what is written is a part of the sums. ``change`` is what
+    is made of the input's rows, if anything is: the bias has the sums of columns behind it."""
     lane = TeamMember(k, tile)
-    stage = Stage(k, tile, problem, lane, src, weights, inputs, masked)
+    stage = Stage(k, tile, problem, lane, src, weights, inputs, masked, change)
     sums = _Sums(k, tile, lane, has_low=inputs + len(weights) > 2)
     teams = tile.split * tile.parts
     stages = -(-problem.depth // (tile.depth * teams))
@@ -186,6 +194,7 @@ def _write(
     if tile.places == 2:
         k.barrier()
     sums.share(stage.words)
+    stage.share_moments()
     k.barrier()
     for item, inside in items(k, lane.x, tile.pixels * tile.slices, tile.threads):
         row = k.let(k.group_id(1) * tile.pixels + item // tile.slices, "row")
@@ -200,13 +209,17 @@ def _write(
             total = k.let(total, "total")
             if bias is None:
                 out.store(k.group_id(2) * problem.pixels + row, column, total)
-            else:
-                out.store(row, problem.first + column, problem.end(k, bias, column)(total))
+                continue
+            if stage.moments is not None:
+                columns = k.let(k.load(bias, column + problem.slices), "columns")
+                total = stage.moments.normalized(item // tile.slices, total, columns)
+                total = k.let(total, "total")
+            out.store(row, problem.first + column, problem.end(k, bias, column)(total))
 
 
 def split_operands(low: Lowering, problem: Problem) -> Operands:
     """How the operands of a product become f16 (see the module's text)."""
-    is_half = low.layout(low.node.input(0)).storage is Scalar.F16
+    is_half = low.layout(rows_of(low).source).storage is Scalar.F16
     inputs = 1 if is_half or low.precision is Precision.F16 else 2
     return Operands(inputs, _split_weights(problem.weights, low.precision, low.caps))
 

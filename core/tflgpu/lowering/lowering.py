@@ -199,19 +199,16 @@ class Lowering:
         """Operand ``index`` of the node."""
         return self.read_value(k, self.node.input(index), f"src{index}")
 
-    def lies_in_pairs(self, index: int) -> bool:
-        """Whether operand ``index`` of the node has a buffer whose rows are pairs of f16 vectors,
-        for `read_pairs`."""
-        value = self.node.input(index)
+    def lies_in_pairs(self, value: Value) -> bool:
+        """Whether a tensor has a buffer whose rows are pairs of f16 vectors, for `read_pairs`."""
         if value.contents is not None or value.id in self.inlined:
             return False
         layout = self._layout_of(value)
         return layout.storage is Scalar.F16 and layout.is_vector and layout.slices % 2 == 0
 
-    def read_pairs(self, k: Builder, index: int) -> PairView:
-        """Operand ``index`` of the node by two vectors of f16 at once."""
-        value = self.node.input(index)
-        buffer = k.buffer(f"src{index}", Scalar.U32, 4, "read")
+    def read_pairs(self, k: Builder, value: Value) -> PairView:
+        """A tensor by two vectors of f16 at once."""
+        buffer = k.buffer("src0", Scalar.U32, 4, "read")
         self.bindings[id(k)].append(value)
         return PairView(k, buffer, self._layout_of(value), Scalar.U32)
 

@@ -180,6 +180,8 @@ class Tuning:
         busy_invocations: Invocations that a processor needs to hide the latency of its memory.
         rounded_weights: Weights of more bytes (in f32) are worth rounding to f16 in F32_F16.
         tested_weights: Weights of more bytes are worth asking whether f16 holds them exactly.
+        normalized_products: Products on matrix tiles of at most so many multiplications normalize
+            the rows of their input themselves, which would take others longer than a dispatch.
         least_key_blocks: Attention of few queries to so many blocks of keys, or more, has
             workgroups for parts of the keys, and a dispatch more that merges what they found.
         joins_pointwise: A 1x1 convolution and the depthwise one after it are faster as one kernel.
@@ -206,6 +208,7 @@ class Tuning:
     busy_invocations: int
     rounded_weights: int
     tested_weights: int
+    normalized_products: int
     least_key_blocks: int
     joins_pointwise: bool
     splits_products: bool
@@ -238,6 +241,7 @@ H200 = Tuning(
     busy_invocations=256,
     rounded_weights=16 << 10,
     tested_weights=4 << 10,
+    normalized_products=1 << 28,
     least_key_blocks=2,
     joins_pointwise=False,
     splits_products=True,
