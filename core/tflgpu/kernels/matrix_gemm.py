@@ -21,8 +21,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
-from tflgpu.kernels.matrix_rows import with_column_sums
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, with_column_sums
 from tflgpu.kernels.matrix_stage import (
     LOW_SCALE,
     PairReader,
@@ -69,7 +68,7 @@ def build_matrix_gemm(
     src = _source(low, k, problem)
     change = rows_of(low).change
     if change.length:
-        problem = with_column_sums(problem)
+        problem = with_column_sums(problem, Scalar.F16.numpy)
     stored = StoredWeights.on(low.caps, problem.weights)
     weights: list[Reader]
     if stored.weights is not problem.weights:

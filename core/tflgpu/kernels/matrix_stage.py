@@ -15,6 +15,7 @@ from tflgpu.kernels.gemm import MatrixProduct
 from tflgpu.kernels.matrix_rows import RowMoments, unpacked
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
+from tflgpu.kernels.staged_row import about_of
 from tflgpu.kernels.stored_weights import WeightReader
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, KernelBuffer
@@ -148,9 +149,9 @@ class Stage:
             self._loads.append(problem.loads(k, src, row, tile.depth))
         self.moments: RowMoments | None = None
         if change is not None:
-            firsts = [k.let(loads(k.i32(0), 0)[0], "first") for loads in self._loads]
-            numbers = [k.let(self._reals([each])[0].lane(0), "first") for each in firsts]
-            self.moments = RowMoments(k, tile, change, numbers)
+            begins = [k.let(loads(k.i32(0), 0)[0], "begin") for loads in self._loads]
+            about = [k.let(about_of(k, self._reals([each])[0]), "about") for each in begins]
+            self.moments = RowMoments(k, tile, change, about)
 
     def base(self, place: Expr) -> Expr:
         """Where this team's stage begins in a place."""
