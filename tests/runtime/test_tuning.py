@@ -30,7 +30,7 @@ from tflgpu.ops.attention import Attention, AttentionSizes
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.runtime import tuning
 from tflgpu.saved import kept_choices
-from tflgpu.saved.kept_choices import KeptChoice, KeptChoices, Tuning, table_name
+from tflgpu.saved.kept_choices import KeptChoice, KeptChoices, Tuning, WholeRun, table_name
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from typer.testing import CliRunner
@@ -137,9 +137,9 @@ def test_the_fastest_is_kept_and_used(model: bytes, times: Callable[[Times], Non
     assert (usual, "tuned" in said) == ([], False)
     times(best)
     found = tuned(model)
-    assert (found.problems, len(found.found), found.is_kept) == (2, 2, True)
+    assert (found.problems, len(found.found), found.run and found.run.refusal) == (2, 2, "")
     assert {kept.name for kept in found.changed.values()} == {BEST}
-    assert (found.before, found.after) == (6.0, 3.0)
+    assert found.run == WholeRun(6.0, 3.0, "")
     # Of two products with one problem the times are those of both.
     assert sorted((kept.before, kept.after) for kept in found.found.values()) == [(2, 1), (4, 2)]
     # The start that was kept before is another one.
@@ -157,7 +157,7 @@ def test_equal_problems_of_other_models_share_it(
     weights = np.ones((24, 24), np.float32)
     other = small_model({"p": (40, 24), "w": weights, "q": (40, 24)}, "q = FULLY_CONNECTED(p, w)")
     found = tuned(other)
-    assert (found.problems, found.found, found.before) == (1, {}, None)
+    assert (found.problems, found.found, found.run) == (1, {}, None)
     assert ran(other)[0] == [f"blocked {BEST}"]
     # In another precision, of another size or type, it is another problem.
     assert ran(other, precision="f16")[0] == []
@@ -186,7 +186,7 @@ def test_the_effort_says_how_many_are_timed(model: bytes, times: Callable[[Times
 def test_what_is_interrupted_goes_on_where_it_kept_the_last(
     model: bytes, times: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "_MORE", 8)
+    monkeypatch.setattr(tuning, "EFFORTS", {"exhaustive": (99, 8)})
     tried: list[str] = []
 
     def noted(dispatch: PlannedDispatch) -> float:
@@ -243,7 +243,7 @@ def test_nodes_are_joined_or_not_once_their_tiles_are_known(
     kinds = [key.partition(" ")[0] for key in found.found]
     assert kinds == ["pair", "depthwise_pointwise", "matrix"]
     assert [kept.name for kept in found.changed.values()] == ["apart"]
-    assert (found.problems, found.before, found.after) == (3, 3.0, 2.0)
+    assert (found.problems, found.run) == (3, WholeRun(3.0, 2.0, ""))
 
 
 def test_what_is_faster_once_only_is_not_kept(model: bytes, times: Callable[[Times], None]) -> None:
@@ -267,7 +267,7 @@ def test_a_slower_whole_keeps_nothing(
     whole = iter([1.0, 1.5] * 2)
     monkeypatch.setattr(tuning, "run_seconds", lambda recordings, plans: next(whole))
     found = tuned(model)
-    assert (found.before, found.after, found.is_kept) == (1.0, 1.5, False)
+    assert found.run == WholeRun(1.0, 1.5, "not faster")
     assert "not faster, so nothing is kept" in str(found)
     assert (found.changed, BEST in str(ran(model)[0])) == ({}, False)
     # It is known now: a start that asks for tuning does not time the same again.
@@ -307,11 +307,11 @@ def test_other_results_are_not_kept(
         return recording
 
     times(best)  # of runs that are not made
-    assert tuned(model).is_kept
+    assert tuned(model).changed
     monkeypatch.setattr(tflgpu_cpu_ref.device.CpuRefDevice, "load", wrong)
     monkeypatch.setenv("TFLGPU_CACHE_DIR", kept_choices.cache_folder("another").as_posix())
     found = tuned(model)
-    assert (found.is_kept, found.refusal) == (False, "other results")
+    assert found.run == WholeRun(6.0, 3.0, "other results")
     assert (found.changed, BEST in str(ran(model)[0])) == ({}, False)
 
 
@@ -500,8 +500,8 @@ def test_a_candidate_that_is_gone_counts_for_nothing() -> None:
         "longer",
         "longer",
     )
-    assert (points["p"].candidates, points["p"].chosen) == (("short", "longer"), "longer")
-    assert points["p"].costs == (5, 6)
+    assert list(points["p"].candidates.items()) == [("short", 5), ("longer", 6)]
+    assert points["p"].chosen == "longer"
 
 
 def test_a_row_of_a_release_counts_while_the_same_is_predicted() -> None:
@@ -532,7 +532,7 @@ def test_the_command(model: bytes, times: Callable[[Times], None], tmp_path: Pat
     assert len(json.loads(table.read_text())["choices"]) == 2
     again = runner.invoke(make_app(), ["tune", str(path), *given, "--json"])
     (found,) = json.loads(again.stdout)
-    assert (found["problems"], found["found"], found["refusal"]) == (2, {}, "")
+    assert (found["problems"], found["found"], found["run"]) == (2, {}, None)
 
 
 def test_what_was_timed_beside_what_was_predicted(

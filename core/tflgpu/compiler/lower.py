@@ -152,7 +152,10 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
     matched = {}
     if any(candidates.values()):
         matched = match_groups(kernels, kept, part.rules, candidates, part.at)
-    neighbours = Neighbours(alone(matched=matched), storage.root, kept, part.at)
+    groups = alone(matched=matched)
+    if len(groups) == 1:
+        return groups
+    neighbours = Neighbours(groups, storage.root, kept, part.at)
     join_rows(neighbours, part.elementwise)
     neighbours = Neighbours(neighbours.groups, storage.root, part.outputs, part.at)
     neighbours.join(JoinMoves(neighbours, part.moves))

@@ -30,15 +30,14 @@ class ChoicePoint:
 
     Attributes:
         key: As in `Choices.names`.
-        candidates: Names of the ways to write its kernel, the predicted one first.
-        costs: Predicted, of each, in any unit.
+        candidates: The names of the ways to write its kernel, with predicted costs, in any unit;
+            the least first.
         chosen: The one that was taken.
         origins: The file's operators, by index, that have this problem.
     """
 
     key: str
-    candidates: tuple[str, ...]
-    costs: tuple[float, ...]
+    candidates: Mapping[str, float]
     chosen: str
     origins: frozenset[int]
 
@@ -95,9 +94,8 @@ class Choices:
             if known is not None:
                 self.points[problem] = attrs.evolve(known, origins=origins | known.origins)
             else:
-                ranked = sorted((cost(each), n, name_of(each)) for n, each in enumerate(candidates))
-                costs, _, ways = zip(*ranked, strict=True)
-                self.points[problem] = ChoicePoint(problem, ways, costs, name_of(chosen), origins)
+                ways = {name_of(each): cost(each) for each in sorted(candidates, key=cost)}
+                self.points[problem] = ChoicePoint(problem, ways, name_of(chosen), origins)
         return chosen, "" if found is None else name_of(found)
 
 

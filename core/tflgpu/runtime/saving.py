@@ -17,7 +17,7 @@ from tflgpu.runtime.compile_or_load import tuned_first
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.opening import insisted
 from tflgpu.runtime.provider import Provider
-from tflgpu.runtime.tuning import Effort, Progress, tune
+from tflgpu.runtime.tuning import EFFORTS, Progress, tune
 from tflgpu.saved import location
 from tflgpu.saved.kept_choices import Tuning
 from tflgpu.tflite.build import build_graph
@@ -47,13 +47,12 @@ def tune_model(
     progress: Progress | None,
 ) -> Tuning:
     """Time ways to write a model's kernels: `GpuDelegate.tune`, whose errors it raises."""
-    efforts = [each.value for each in Effort]
-    if effort not in efforts:
-        raise OptionError(f"effort is one of {', '.join(efforts)}, not {shown(effort)}")
+    if effort not in EFFORTS:
+        raise OptionError(f"effort is one of {', '.join(EFFORTS)}, not {shown(effort)}")
     opened.check_open()
     opened.kernel_device(UnsupportedError, "tuned")
     graph = _graph_of(opened, model, UnsupportedError, "tuned")
-    return tune(opened, graph, Effort(effort), progress)
+    return tune(opened, graph, effort, progress)
 
 
 def _graph_of(

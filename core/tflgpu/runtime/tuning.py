@@ -19,8 +19,8 @@ they run for a while before they are timed. What is interrupted goes on where it
 
 from __future__ import annotations
 
-import enum
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -45,8 +45,6 @@ from tflgpu.saved.kept_choices import KeptChoice, TimedCandidate, Tuning, WholeR
 
 T = TypeVar("T")
 _LOG = logging.getLogger("tflgpu")
-#: Candidates of a problem that are timed before what was found is kept: by "fast" in all.
-_FEW, _MORE = 6, 16
 #: A candidate has to be so much faster, or it may be by chance; a whole run has to be no more than
 #: so much slower.
 _LEAST_GAIN, _NOISE = 0.02, 0.01
@@ -59,24 +57,13 @@ _WARM_UP, _TIMING, _FEWEST = 0.1, 0.2, 5
 Progress = Callable[[int, int], object]
 
 
-class Effort(enum.Enum):
-    """How many candidates of a problem are timed: the best six by the prediction, or all."""
-
-    FAST = "fast"
-    EXHAUSTIVE = "exhaustive"
-
-    def most(self, point: ChoicePoint) -> int:
-        """How many of a problem's."""
-        return min(_FEW, len(point.candidates)) if self is Effort.FAST else len(point.candidates)
-
-    @property
-    def at_once(self) -> int:
-        """How many before what was found is kept."""
-        return _FEW if self is Effort.FAST else _MORE
+#: How many candidates of a problem are timed, the best by the prediction, and how many of them
+#: before what was found is kept.
+EFFORTS: Mapping[str, tuple[int, int]] = {"fast": (6, 6), "exhaustive": (sys.maxsize, 16)}
 
 
 def tune(
-    opened: OpenedDevice, graph: Graph, effort: Effort, progress: Progress | None = None
+    opened: OpenedDevice, graph: Graph, effort: str, progress: Progress | None = None
 ) -> Tuning:
     """Time candidates of the problems of a graph that were not timed yet, and keep the fastest:
     `OpenedDevice.kept_choices` has them from then on. What was kept before an exception stays.
@@ -91,31 +78,31 @@ def tune(
     found: dict[str, KeptChoice] = {}
     usual: Mapping[str, str] = {}
     times: dict[str, list[TimedCandidate]] = {}
-    runs: list[WholeRun] = []
+    run: WholeRun | None = None
     while True:
         tuner = _Tuner(device, graph, opened.target(), kept.known, effort)
         usual = {**{key: point.chosen for key, point in tuner.points.items()}, **usual}
         turns = tuner.turns()
         if not turns:
             break
-        made, run = tuner.search(turns, times, done, tell)
+        made, last = tuner.search(turns, times, done, tell)
         done += max(map(len, turns.values()))
         kept.add(made)
         found.update(made)
-        runs += [run] if run else []
+        if last and (not run or run.refusal):
+            run = last
+        elif last and run and not last.refusal:
+            run = attrs.evolve(last, before=run.before)
     if done:
         tell(done, done)
-    accepted = [run for run in runs if not run.refusal] or runs[-1:]
     return Tuning(
         device.info.backend,
         device.info.name,
-        effort.value,
+        effort,
         len(usual),
         found,
         {key: each for key, each in found.items() if each.name != usual[key]},
-        accepted[0].before if accepted else None,
-        accepted[-1].after if accepted else None,
-        accepted[-1].refusal if accepted else "",
+        run,
         time.perf_counter() - start,
         times,
     )
@@ -185,23 +172,30 @@ class _Tuner:
         graph: Graph,
         target: Target,
         known: Mapping[str, KeptChoice],
-        effort: Effort,
+        effort: str,
     ) -> None:
         self._device, self._graph, self._target = device, graph, target
-        self._names, self._known, self._effort = dict(target.site.choices.names), known, effort
+        self._names, self._known = dict(target.site.choices.names), known
+        self._most, self._at_once = EFFORTS[effort]
         points: dict[str, ChoicePoint] = {}
         self._compiled(self._names, points)
         self.points = {key: point for key, point in points.items() if len(point.candidates) > 1}
 
+    def _timed(self, point: ChoicePoint) -> int:
+        return self._known[point.key].timed if point.key in self._known else 0
+
+    def _left(self, point: ChoicePoint) -> int:
+        return min(self._most, len(point.candidates)) - self._timed(point)
+
     def turns(self) -> dict[str, Sequence[str]]:
         """The candidates to time next, by problem. Tiles come first: how nodes are joined is
         decided between kernels that are fast."""
-        open_ = [p for p in self.points.values() if self._timed(p) < self._effort.most(p)]
+        open_ = [point for point in self.points.values() if self._left(point) > 0]
         tiles = [point for point in open_ if not point.is_join]
         found: dict[str, Sequence[str]] = {}
         for point in tiles or open_:
-            timed, most = self._timed(point), self._effort.most(point)
-            names = point.candidates[timed : min(most, timed + self._effort.at_once)]
+            timed, count = self._timed(point), min(self._left(point), self._at_once)
+            names = list(point.candidates)[timed : timed + count]
             found[point.key] = [name for name in names if name != point.chosen]
         return found
 
@@ -217,7 +211,7 @@ class _Tuner:
         were ``done`` turns before."""
         names, usual = dict(self._names), dict[str, float]()
         points = [self.points[key] for key in turns]
-        left = max(self._effort.most(point) - max(self._timed(point), 1) for point in points)
+        left = max(map(self._left, points))
         shares = dict.fromkeys(turns, 1.0 - _LEAST_GAIN)
         with ExitStack() as stack:
             base = self._form(self._names, stack)
@@ -228,10 +222,11 @@ class _Tuner:
                     usual.setdefault(key, before)
                     if after < shares[key] * before:
                         shares[key], names[key] = after / before, tried[key]
-                    point, timed = self.points[key], times.setdefault(key, [])
-                    if not timed:
-                        timed.append(_candidate(point, point.chosen, usual[key]))
-                    timed.append(_candidate(point, tried[key], usual[key] * after / before))
+                    costs, usually = self.points[key].candidates, self.points[key].chosen
+                    first = TimedCandidate(usually, costs[usually], before)
+                    times.setdefault(key, [first]).append(
+                        TimedCandidate(tried[key], costs[tried[key]], usual[key] * after / before)
+                    )
             changed = {key: names[key] for key in turns if names.get(key) != base.names.get(key)}
             confirmed = {
                 key: each
@@ -246,16 +241,12 @@ class _Tuner:
             before, after = confirmed[key] if is_faster else (usual.get(key, 0.0),) * 2
             found[key] = KeptChoice(
                 names[key] if is_faster else point.chosen,
-                point.candidates[0],
-                min(self._effort.most(point), self._timed(point) + self._effort.at_once),
+                next(iter(point.candidates)),
+                self._timed(point) + min(self._left(point), self._at_once),
                 known.before if known and known.timed else before,
                 after,
             )
         return found, run
-
-    def _timed(self, point: ChoicePoint) -> int:
-        known = self._known.get(point.key)
-        return known.timed if known else 0
 
     def _whole(self, base: _Form, changed: Mapping[str, str]) -> WholeRun:
         """Runs of the model as it is, and with other choices."""
@@ -284,12 +275,9 @@ class _Tuner:
             raise
         except DeviceError as error:
             _LOG.info("tflgpu: candidates are left out, which the device refuses: %s", str(error))
-            if len(tried) == 1:
-                return {}
-            keys = list(tried)
-            halves = (keys[: len(keys) // 2], keys[len(keys) // 2 :])
-            parts = [self._compared(base, {key: tried[key] for key in half}) for half in halves]
-            return {**parts[0], **parts[1]}
+            keys, half = list(tried), len(tried) // 2
+            parts = [{key: tried[key] for key in part} for part in (keys[:half], keys[half:])]
+            return {k: v for part in parts if half for k, v in self._compared(base, part).items()}
         before, after = ([median(each) for each in zip(*runs, strict=True)] for runs in series)
         timed = zip(points, before, after, strict=True)
         return {point.key: (old, new) for point, old, new in timed if old and new}
@@ -308,10 +296,6 @@ class _Tuner:
             stack.callback(recordings[-1].close)
             _fill(recordings[-1])
         return _Form(names, plans, recordings, points)
-
-
-def _candidate(point: ChoicePoint, name: str, seconds: float) -> TimedCandidate:
-    return TimedCandidate(name, point.costs[point.candidates.index(name)], seconds)
 
 
 def _fill(recording: Recording) -> None:

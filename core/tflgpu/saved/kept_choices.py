@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,8 @@ class Tuning:
         problems: How many problems with several candidates the model has.
         found: Of those that were timed now, by key; the rest were measured before.
         changed: Of these, the ones that have other kernels from now on.
-        before, after: Median seconds of a whole run of the model's parts on the device, as it was
-            and with what was found; None where nothing faster was found.
-        refusal: Why nothing of what was found is kept; "" where it is.
+        run: Runs of the model's parts on the device, as it was and with what was found; None where
+            nothing faster was found. If these are refused, nothing of it is kept.
         seconds: How long it took.
         times: Of the problems that were timed now, by key, the candidates, as they were timed.
     """
@@ -101,16 +101,9 @@ class Tuning:
     problems: int
     found: Mapping[str, KeptChoice]
     changed: Mapping[str, KeptChoice]
-    before: float | None
-    after: float | None
-    refusal: str
+    run: WholeRun | None
     seconds: float
     times: Mapping[str, Sequence[TimedCandidate]]
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether what was found is kept."""
-        return not self.refusal
 
     def __str__(self) -> str:
         timed, changed = len(self.found), len(self.changed)
@@ -118,9 +111,10 @@ class Tuning:
             f"{self.problems} problems on {self.backend} ({self.device}): {timed} timed, "
             f"{self.problems - timed} known before; {changed} have faster kernels"
         )
-        if self.before is not None and self.after is not None:
-            said += f"; a run takes {self.after * 1e3:.3f} ms, before {self.before * 1e3:.3f} ms"
-            said += f": {self.refusal}, so nothing is kept" if self.refusal else ""
+        if self.run is not None:
+            said += f"; a run takes {self.run.after * 1e3:.3f} ms, "
+            said += f"before {self.run.before * 1e3:.3f} ms"
+            said += f": {self.run.refusal}, so nothing is kept" if self.run.refusal else ""
         return f"{said} ({self.seconds:.1f} s)"
 
 
@@ -139,15 +133,23 @@ class KeptChoices:
         written."""
         self.device = device
         self.known: dict[str, KeptChoice] = {}
-        #: Changes with what is known; "" where nothing is.
-        self.digest = ""
-        try:
+        # What a full disk does not take is here alone.
+        self._own: dict[str, KeptChoice] = {}
+        self._key = ""
+        self._disk: DiskCache | None = None
+        if not on_disk:
+            return
+        with suppress(SavedModelError):
             facts = facts_of(device, caps, plugins)
-        except SavedModelError:
-            on_disk, facts = False, ()
-        self._key = cache_key("choices", *(text for fact in facts for text in fact))
-        self._disk = DiskCache(cache_folder("choices"), ".json") if on_disk else None
+            self._key = cache_key("choices", *(text for fact in facts for text in fact))
+            self._disk = DiskCache(cache_folder("choices"), ".json")
         self._read()
+
+    @property
+    def digest(self) -> str:
+        """Changes with what is chosen; "" where nothing is known."""
+        names = sorted((key, kept.name) for key, kept in self.known.items())
+        return hashlib.sha256(repr(names).encode()).hexdigest()[:16] if names else ""
 
     def choices(self) -> Choices:
         """As a compiler takes them, with those that the release brings."""
@@ -156,24 +158,15 @@ class KeptChoices:
 
     def add(self, found: Mapping[str, KeptChoice]) -> None:
         """Keep some more. A full or read-only disk is no error: this process has them."""
-        if self._disk is None:
-            self._take({**self.known, **found}, "")
-            return
-        with self._disk.building(self._key):
-            own = self.known
+        self._own.update(found)
+        with nullcontext() if self._disk is None else self._disk.building(self._key):
             self._read()
-            # What a full disk did not take is here alone.
-            self.known = {**self.known, **own, **found}
-            text = json.dumps(
-                {
-                    "device": f"{self.device.backend}: {self.device.name}",
-                    "choices": {key: attrs.asdict(kept) for key, kept in self.known.items()},
-                },
-                indent=1,
-                sort_keys=True,
-            )
-            self._disk.store(self._key, text.encode())
-        self._take(self.known, text)
+            self.known = {**self.known, **self._own}
+            if self._disk is not None:
+                device = f"{self.device.backend}: {self.device.name}"
+                known = {key: attrs.asdict(kept) for key, kept in self.known.items()}
+                text = json.dumps({"device": device, "choices": known}, indent=1, sort_keys=True)
+                self._disk.store(self._key, text.encode())
 
     def table(self) -> str:
         """The content of a file for a release: candidates that are faster than the predicted
@@ -187,19 +180,13 @@ class KeptChoices:
         return json.dumps({**about, "choices": rows}, indent=1) + "\n"
 
     def _read(self) -> None:
-        data = None if self._disk is None else self._disk.load(self._key)
+        data = self._disk.load(self._key) if self._disk else None
         if self._disk is None or data is None:
             return
         try:
-            found = {key: _kept(value) for key, value in json.loads(data)["choices"].items()}
+            self.known = {k: _kept(value) for k, value in json.loads(data)["choices"].items()}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             self._disk.drop(self._key, f"it has no choices: {error}")
-        else:
-            self._take(found, data.decode())
-
-    def _take(self, known: dict[str, KeptChoice], text: str) -> None:
-        content = text or repr(sorted(known.items()))
-        self.known, self.digest = known, hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def table_name(device: DeviceInfo) -> str:
