@@ -1,14 +1,16 @@
 """How the time of a run grows with the number of images and with their size.
 
     python -m benchmarks.growth --model mobilenet_v2_1.0_224_f32 --backends vulkan --picture g.svg
+        --batches 1 8 32 128 --sides 224 896 4096 --json g.json
 
-Batches of 1 to 128, and one image of 224 to 4,096 pixels a side (the model has to take any size).
-A step is good where twice the items cost at most twice the time.
+Batches of 1 to 128, and one image of 224 to 4,096 pixels a side (the model has to take any size),
+or those that are named. A step is good where twice the items cost at most twice the time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -32,12 +34,14 @@ class Growth:
 
     Attributes:
         label: What ran.
-        sizes: Images of a batch, or pixels of a side.
+        by_side: Whether sizes are pixels of a side; else images of a batch.
+        sizes: The sizes.
         items: What each size counts for: images, or pixels relative to the smallest.
         milliseconds: Of a run of each size.
     """
 
     label: str
+    by_side: bool
     sizes: Sequence[int]
     items: Sequence[float]
     milliseconds: Sequence[float]
@@ -47,7 +51,10 @@ class Growth:
         """The most that a step to the next size costs, over what its items say: 1 is linear, less
         is better."""
         points = zip(self.items, self.milliseconds, strict=True)
-        return max((ms / less_ms) / (n / less_n) for (less_n, less_ms), (n, ms) in pairwise(points))
+        steps = pairwise(points)
+        return max(
+            ((ms / less_ms) / (n / less_n) for (less_n, less_ms), (n, ms) in steps), default=1.0
+        )
 
 
 def run_time(interpreter: Interpreter, seconds: float) -> float:
@@ -72,11 +79,20 @@ def run_time(interpreter: Interpreter, seconds: float) -> float:
     return float(np.median(times)) * 1e3
 
 
-def growth(model: Path, backend: str, precision: str, seconds: float) -> Iterator[Growth]:
+def growth(
+    model: Path,
+    backend: str,
+    precision: str,
+    seconds: float,
+    batches: Sequence[int] = BATCHES,
+    sides: Sequence[int] = SIDES,
+) -> Iterator[Growth]:
     """A model by its batch, then by the side of its image; what it refuses is left out."""
     label = f"{model.stem}, {backend} {precision}"
     with GpuDelegate(backend=backend, precision=precision) as delegate:  # type: ignore[arg-type]
-        for sizes, by_side in ((BATCHES, False), (SIDES, True)):
+        for sizes, by_side in ((batches, False), (sides, True)):
+            if not sizes:
+                continue
             times = []
             for size in sizes:
                 batch = 1 if by_side else size
@@ -88,7 +104,7 @@ def growth(model: Path, backend: str, precision: str, seconds: float) -> Iterato
                         interpreter.resize_tensor_input(index, [1, size, size, 3])
                     times.append(run_time(interpreter, seconds))
             items = [(size / sizes[0]) ** (2 if by_side else 1) for size in sizes]
-            yield Growth(label, sizes, items, times)
+            yield Growth(label, by_side, sizes, items, times)
 
 
 def plot(lines: Sequence[Growth], axis: str) -> str:
@@ -105,7 +121,7 @@ def plot(lines: Sequence[Growth], axis: str) -> str:
     low, high = int(np.floor(min(ys))), int(np.ceil(max(ys)))
 
     def across(x: float) -> float:
-        return _MARGIN + (x - min(xs)) / (max(xs) - min(xs)) * (_WIDTH - 2 * _MARGIN)
+        return _MARGIN + (x - min(xs)) / max(1.0, max(xs) - min(xs)) * (_WIDTH - 2 * _MARGIN)
 
     def up(y: float) -> float:
         return _HEIGHT - _MARGIN - (y - low) / max(1, high - low) * (_HEIGHT - 2 * _MARGIN)
@@ -130,21 +146,26 @@ def plot(lines: Sequence[Growth], axis: str) -> str:
 
 
 def measure(
-    model: Path, backends: Sequence[str], precision: str, seconds: float
+    model: Path,
+    backends: Sequence[str],
+    precision: str,
+    seconds: float,
+    batches: Sequence[int] = BATCHES,
+    sides: Sequence[int] = SIDES,
 ) -> tuple[list[Growth], list[Growth]]:
     """Of each backend that takes the model: by batch, and by side."""
-    batches: list[Growth] = []
-    sides: list[Growth] = []
+    by_batch: list[Growth] = []
+    by_side: list[Growth] = []
     for backend in backends:
         try:
-            for found in growth(model, backend, precision, seconds):
-                (batches if found.sizes is BATCHES else sides).append(found)
+            for found in growth(model, backend, precision, seconds, batches, sides):
+                (by_side if found.by_side else by_batch).append(found)
                 times = ", ".join(f"{ms:.3f}" for ms in found.milliseconds)
                 print(f"{found.label}: {found.sizes} {times} ms, worst step {found.worst:.2f}",
                       flush=True)  # fmt: skip
         except TflgpuError as error:
             print(f"{backend}: {error}", flush=True)
-    return batches, sides
+    return by_batch, by_side
 
 
 def main() -> None:
@@ -154,12 +175,18 @@ def main() -> None:
     parser.add_argument("--backends", nargs="+", required=True, metavar="BACKEND")
     parser.add_argument("--precision", default="f32_f16", choices=["f32", "f16", "f32_f16"])
     parser.add_argument("--seconds", type=float, default=0.5, help="of warm-up, and of measuring")
+    parser.add_argument("--batches", nargs="*", type=int, default=BATCHES, metavar="N")
+    parser.add_argument("--sides", nargs="*", type=int, default=SIDES, metavar="PIXELS")
     parser.add_argument("--picture", type=Path, help="an SVG of the batches")
+    parser.add_argument("--json", type=Path, help="a file for all times")
     given = parser.parse_args()
-    model = find_model(given.model)
-    batches, _ = measure(model, given.backends, given.precision, given.seconds)
-    if given.picture and batches:
-        given.picture.write_text(plot(batches, "images of a batch"), encoding="utf-8")
+    both = measure(find_model(given.model), given.backends, given.precision, given.seconds,
+                   given.batches, given.sides)  # fmt: skip
+    if given.picture and both[0]:
+        given.picture.write_text(plot(both[0], "images of a batch"), encoding="utf-8")
+    if given.json:
+        listed = [attrs.asdict(line) | {"worst": line.worst} for lines in both for line in lines]
+        given.json.write_text(json.dumps(listed, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
     python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan --precision f16
     python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan --within 15
-    python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan --batch 32
-    --input u8
+    python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan
+        --batch 32 64 128 --input u8
+    python -m benchmarks.inflight --models nets/vit_b.tflite --backend vulkan --batch 32
+        --peer torch
 
 For each number in flight the rounds are the same: `invoke_async` with images of its own, of which
 there are several by turns, and the results of the oldest run once so many are under way. The first
@@ -15,6 +17,11 @@ they are bytes: `tflgpu.converters` puts CAST, SUB and MUL before a float model,
 as much is copied, and one kernel before the model's own computes (x - mean) * scale. In both cases
 the first two images are also run one by one by the model as its file is, on floats that NumPy made
 of them. Bytes that a run copies between host and device are counted (0 where they share memory).
+
+The last line says where the time of a run goes: what `set_tensor`, `invoke` and `get_tensor` take,
+and the kernels alone, by the device's clock. With several in flight the host's share of a run is
+said, in processor time of all threads. ``--peer torch`` runs the network of the same name in
+`benchmarks.torch_networks`, on floats, with the same batch.
 """
 
 from __future__ import annotations
@@ -28,15 +35,18 @@ import attrs
 import numpy as np
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.tflite import converters
-from tflgpu.tools.load import in_flight
+from tflgpu.tools.load import TimedCalls, in_flight
 from tflgpu.tools.runs import random_inputs
 
 from benchmarks.run import find_model
+from benchmarks.torch_networks import NAMES, measure
 
 _IMAGES = 4
 _CHECKED = 2
 #: Of the time for one measurement, what it is warmed up for.
 _WARM = 1 / 6
+#: Runs whose steps are timed, and seconds for that, at most.
+_STEPS, _STEPS_WITHIN = 100, 0.3
 
 
 @attrs.frozen
@@ -71,24 +81,39 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--precision", default="f16", choices=["f32", "f16", "f32_f16"])
     parser.add_argument("--in-flight", nargs="+", type=int, default=[1, 2, 3], metavar="N")
-    parser.add_argument("--batch", type=int, default=1, help="images in a run")
+    parser.add_argument("--batch", nargs="+", type=int, default=[1], help="images in a run")
     parser.add_argument("--input", default="model", choices=["model", "u8"])
     parser.add_argument("--mean", type=float, default=127.5, help="of bytes, subtracted")
     parser.add_argument("--scale", type=float, default=1 / 127.5, help="of bytes, multiplied by")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=3, help="measurements; the best is told")
     parser.add_argument("--within", type=float, help="seconds for a model, in place of --seconds")
+    parser.add_argument("--peer", choices=["torch"], help="with a GPU: runs the same networks")
     asked = parser.parse_args()
     options = {"backend": asked.backend, "precision": asked.precision}
     if asked.device is not None:
         options["device"] = asked.device
-    given = Given(asked.batch, asked.input == "u8", asked.mean, asked.scale, asked.within,
-                  asked.seconds, asked.repeats)  # fmt: skip
+    models = [find_model(name) for name in asked.models]
     with GpuDelegate(**options) as delegate:
-        for name in asked.models:
-            path = find_model(name)
-            what = f"{path.stem} {asked.backend} {asked.precision} batch {given.batch}"
-            _measure(path, what + " u8" * given.u8, delegate, asked.in_flight, given)
+        for path in models:
+            for batch in asked.batch:
+                given = Given(batch, asked.input == "u8", asked.mean, asked.scale, asked.within,
+                              asked.seconds, asked.repeats)  # fmt: skip
+                what = f"{path.stem} {asked.backend} {asked.precision} batch {batch}"
+                _measure(path, what + " u8" * given.u8, delegate, asked.in_flight, given)
+    if asked.peer:
+        for path in models:
+            for batch in asked.batch:
+                _race(path.stem, batch, min(asked.seconds, asked.within or asked.seconds))
+
+
+def _race(name: str, batch: int, seconds: float) -> None:
+    if name not in NAMES:
+        print(f"{name} torch: it has no such network; known are {', '.join(NAMES)}", flush=True)
+        return
+    ms, *_ = measure(name, batch, seconds)
+    print(f"{name} torch f16 batch {batch} invoke     : {1e3 * batch / ms:8.0f} images/s, "
+          f"{ms / batch:.3f} ms an image", flush=True)  # fmt: skip
 
 
 def _measure(
@@ -121,17 +146,19 @@ def _measure(
                 left = given.within - (time.perf_counter() - start)
                 seconds = max(0.05, left / (len(runs) - number) / (given.repeats + _WARM))
             _round(interpreter, most, images, outputs, seconds * _WARM)
-            rates = []
-            for _ in range(given.repeats):
-                count, took = _round(interpreter, most, images, outputs, seconds)
-                rates.append(count * given.batch / took)
+            rounds = [
+                _round(interpreter, most, images, outputs, seconds) for _ in range(given.repeats)
+            ]
+            best = max(rounds, key=lambda found: found.rate)
+            rate, count = best.rate * given.batch, len(best.times)
             same = _same(interpreter, most, images, outputs, wanted)
             name = f"{most} in flight" if most else "invoke     "
             print(
-                f"{what} {name}: {max(rates):8.0f} images/s, {1e3 / max(rates):.3f} ms an image, "
-                f"{same}",
+                f"{what} {name}: {rate:8.0f} images/s, {1e3 / rate:.4f} ms an image; a run "
+                f"{1e6 / best.rate:.0f} us, host {1e6 * best.host / count:.0f} us; {same}",
                 flush=True,
             )
+        print(f"{what} {_steps(interpreter, images, outputs)}", flush=True)
 
 
 def _content(path: Path, given: Given) -> bytes:
@@ -183,16 +210,46 @@ def _invoked(interpreter: Interpreter, image: dict[int, Any], outputs: list[int]
 
 def _round(
     interpreter: Interpreter, most: int, images: list[Any], outputs: list[int], seconds: float
-) -> tuple[int, float]:
-    """How many runs, at least as many as there are images, and the seconds that they took."""
+) -> TimedCalls:
+    """Runs, at least as many as there are images."""
     if most:
-        made = in_flight(interpreter, most, images, least=_IMAGES, seconds=seconds)
-        return len(made.times), made.seconds
-    count, start = 0, time.perf_counter()
-    while count < _IMAGES or time.perf_counter() - start < seconds:
-        _invoked(interpreter, images[count % _IMAGES], outputs)
-        count += 1
-    return count, time.perf_counter() - start
+        return in_flight(interpreter, most, images, least=_IMAGES, seconds=seconds)
+    times: list[float] = []
+    start, host = time.perf_counter(), time.process_time()
+    while len(times) < _IMAGES or time.perf_counter() - start < seconds:
+        begun = time.perf_counter()
+        _invoked(interpreter, images[len(times) % _IMAGES], outputs)
+        times.append(time.perf_counter() - begun)
+    return TimedCalls(time.perf_counter() - start, times, time.process_time() - host)
+
+
+def _steps(interpreter: Interpreter, images: list[Any], outputs: list[int]) -> str:
+    """What the steps of a run take when there is one at a time: medians, in microseconds. It comes
+    last, when the device's clocks have risen."""
+    noted: list[list[float]] = []
+    start = time.perf_counter()
+    while not noted or (len(noted) < _STEPS and time.perf_counter() - start < _STEPS_WITHIN):
+        stamps = [time.perf_counter()]
+        for index, array in images[len(noted) % _IMAGES].items():
+            interpreter.set_tensor(index, array)
+        stamps.append(time.perf_counter())
+        interpreter.invoke()
+        stamps.append(time.perf_counter())
+        results = [interpreter.get_tensor(index) for index in outputs]
+        stamps.append(time.perf_counter())
+        del results
+        noted.append([1e6 * float(step) for step in np.diff(stamps)])
+    upload, invoke, fetch = np.median(noted, axis=0)
+    profile = interpreter.profile(_STEPS // 10)
+    dispatches = profile.dispatches
+    kernels = 1e6 * sum(each.seconds for each in dispatches)
+    moved = sum(each.nbytes for each in dispatches) / 1e3
+    flops = sum(each.flops for each in dispatches) / 1e6
+    rates = f", {moved / kernels:.0f} GB/s, {flops / kernels:.1f} TFLOP/s" if kernels else ""
+    return (
+        f"by steps   : set {upload:.0f} us, invoke {invoke:.0f} us, of which {len(dispatches)} "
+        f"kernels {kernels:.0f} us{rates}, get {fetch:.0f} us"
+    )
 
 
 def _same(

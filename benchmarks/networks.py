@@ -1,6 +1,6 @@
 """Networks that are too large to ship, with random weights, as `.tflite` files.
 
-    python -m benchmarks.networks FOLDER resnet50 vit_b vit_s decoder_f16 decoder_i8
+    python -m benchmarks.networks FOLDER mobilenet_v2 resnet50 vit_b vit_s decoder_f16 decoder_i8
 
 `benchmarks.torch_networks` runs the same networks with the same weights in torch. A decoder is the
 matrix-vector part of one step of a language model with 616 million weights, without attention.
@@ -32,6 +32,9 @@ LAYERS = 12
 DECODER = (2048, 5632)
 #: Blocks, and channels within, of ResNet-50's four stages.
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
+#: MobileNet v2's blocks: how many times wider they are within, channels, repeats, first stride.
+INVERTED = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
+            (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
 
 
 def _random(rng: np.random.Generator, *shape: int, gain: float = 1.0) -> npt.NDArray[np.float32]:
@@ -57,6 +60,28 @@ def resnet_weights() -> Weights:
                 found[f"{name}.skip"] = _random(rng, 4 * width, 1, 1, inner, gain=0.5)
             inner = 4 * width
     return found | {"head": _random(rng, CLASSES, inner)}
+
+
+def inverted_blocks() -> Iterator[tuple[str, int, int, int, int]]:
+    """MobileNet v2's blocks: the name, channels in, within and out, stride."""
+    inner = 32
+    for stage, (wider, outer, repeats, stride) in enumerate(INVERTED):
+        for block in range(repeats):
+            yield f"{stage}.{block}", inner, inner * wider, outer, stride if not block else 1
+            inner = outer
+
+
+def mobilenet_weights() -> Weights:
+    """Of MobileNet v2: OHWI, of depthwise convolutions 1HWO; biases are zeros."""
+    rng = np.random.default_rng(0)
+    found = {"stem": _random(rng, 32, 3, 3, 3, gain=2.0)}
+    for name, inner, wide, outer, _ in inverted_blocks():
+        if wide > inner:
+            found[f"{name}.wide"] = _random(rng, wide, 1, 1, inner, gain=2.0)
+        found[f"{name}.depth"] = _random(rng, wide, 3, 3, 1, gain=2.0).transpose(3, 1, 2, 0)
+        found[f"{name}.narrow"] = _random(rng, outer, 1, 1, wide)
+    found["last"] = _random(rng, 1280, 1, 1, INVERTED[-1][1], gain=2.0)
+    return found | {"head": _random(rng, CLASSES, 1280)}
 
 
 def vit_weights(channels: int) -> Weights:
@@ -135,6 +160,18 @@ class _File:
                         dilation_w_factor=1, dilation_h_factor=1,
                         fused_activation_function=int(relu))  # fmt: skip
 
+    def same(self, op: str, x: int, weights: npt.ArrayLike, stride: int, activation: int) -> int:
+        """A convolution, of one kind or the other, that is padded as TFLite pads (SAME)."""
+        w = np.asarray(weights, np.float32)
+        _, height, width, _ = self.shape(x)
+        outer = w.shape[3 if op == "DEPTHWISE_CONV_2D" else 0]
+        shape = (1, -(-height // stride), -(-width // stride), outer)
+        more = {"depth_multiplier": 1} if op == "DEPTHWISE_CONV_2D" else {}
+        inputs = [x, self.reals(w), self.reals(np.zeros(outer))]
+        return self.add(op, inputs, shape, padding=0, stride_w=stride, stride_h=stride,
+                        dilation_w_factor=1, dilation_h_factor=1,
+                        fused_activation_function=activation, **more)  # fmt: skip
+
     def padded(self, x: int, border: int) -> int:
         n, height, width, channels = self.shape(x)
         sides = self.whole([[0, 0], [border, border], [border, border], [0, 0]])
@@ -178,6 +215,23 @@ def _resnet50(path: Path) -> None:
             if block == 0:
                 x = net.convolution(x, weights[f"{name}.skip"], stride, relu=False)
             x = net.add("ADD", [x, y], net.shape(y), fused_activation_function=1)
+    x = net.add("MEAN", [x, net.whole([1, 2])], (1, net.shape(x)[3]), keep_dims=False)
+    result = net.add("SOFTMAX", [net.dense(x, weights["head"])], (1, CLASSES), beta=1.0)
+    net.write(path, source, result)
+
+
+def _mobilenet_v2(path: Path) -> None:
+    net, weights, relu6 = _File(), mobilenet_weights(), 3
+    source = net.tensor((1, IMAGE, IMAGE, 3))
+    x = net.same("CONV_2D", source, weights["stem"], 2, relu6)
+    for name, inner, _, outer, stride in inverted_blocks():
+        y = x
+        if f"{name}.wide" in weights:
+            y = net.same("CONV_2D", y, weights[f"{name}.wide"], 1, relu6)
+        y = net.same("DEPTHWISE_CONV_2D", y, weights[f"{name}.depth"], stride, relu6)
+        y = net.same("CONV_2D", y, weights[f"{name}.narrow"], 1, 0)
+        x = net.add("ADD", [x, y], net.shape(y)) if (inner, stride) == (outer, 1) else y
+    x = net.same("CONV_2D", x, weights["last"], 1, relu6)
     x = net.add("MEAN", [x, net.whole([1, 2])], (1, net.shape(x)[3]), keep_dims=False)
     result = net.add("SOFTMAX", [net.dense(x, weights["head"])], (1, CLASSES), beta=1.0)
     net.write(path, source, result)
@@ -260,6 +314,7 @@ def _decoder(path: Path, kind: str) -> None:
 
 
 NETWORKS: Mapping[str, Callable[[Path], None]] = {
+    "mobilenet_v2": _mobilenet_v2,
     "resnet50": _resnet50,
     "vit_b": partial(_vit, name="vit_b"),
     "vit_s": partial(_vit, name="vit_s"),

@@ -182,10 +182,10 @@ def _in_flight(content: bytes, delegate: GpuDelegate, most: int, asked: Any) -> 
         images = _images(interpreter)
         outputs = [d["index"] for d in interpreter.get_output_details()]
         _round(interpreter, most, images, outputs, asked.seconds * _WARM)
-        rates = []
-        for _ in range(asked.repeats):
-            count, took = _round(interpreter, most, images, outputs, asked.seconds)
-            rates.append(count / took)
+        rates = [
+            _round(interpreter, most, images, outputs, asked.seconds).rate
+            for _ in range(asked.repeats)
+        ]
     return float(np.median(rates))
 
 

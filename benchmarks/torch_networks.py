@@ -1,6 +1,7 @@
 """The networks of `benchmarks.networks` in torch on CUDA: f16, a CUDA graph, NumPy in to NumPy out.
 
-    python -m benchmarks.torch_networks resnet50 vit_b vit_s decoder_f16 --json torch.json
+    python -m benchmarks.torch_networks mobilenet_v2 resnet50 vit_b vit_s decoder_f16
+        --json torch.json
 
 With ``--check FOLDER`` results are compared with those of the `.tflite` files in it, on the CPU.
 Needs torch with a GPU.
@@ -29,11 +30,14 @@ from benchmarks.networks import (
     VITS,
     Weights,
     decoder_weights,
+    inverted_blocks,
+    mobilenet_weights,
     resnet_weights,
     vit_weights,
 )
 
 Array = npt.NDArray[np.float32]
+NAMES = ("mobilenet_v2", "resnet50", *VITS, "decoder_f16")
 
 
 def _half(weights: Weights) -> dict[str, Any]:
@@ -68,6 +72,37 @@ def _resnet50() -> Callable[[Any], Any]:
                 if block == 0:
                     x = F.conv2d(x, weights[f"{name}.skip"], stride=stride)
                 x = F.relu(x + y)
+        return F.softmax(F.linear(x.mean((2, 3)), weights["head"]), -1)
+
+    return run
+
+
+def _mobilenet_v2() -> Callable[[Any], Any]:
+    import torch
+    import torch.nn.functional as F  # noqa: N812
+
+    weights = _half(mobilenet_weights())
+
+    def same(x: Any, name: str, stride: int, *, grouped: bool = False) -> Any:
+        w, groups = weights[name], 1
+        if grouped:
+            w, groups = w.transpose(0, 1).contiguous(), w.shape[1]
+        if w.shape[-1] == 1:
+            return F.conv2d(x, w)
+        if stride == 1:
+            return F.conv2d(x, w, padding=1, groups=groups)
+        return F.conv2d(F.pad(x, (0, 1, 0, 1)), w, stride=2, groups=groups)
+
+    def run(x: Any) -> Any:
+        x = x.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+        x = F.relu6(same(x, "stem", 2))
+        for name, inner, _, outer, stride in inverted_blocks():
+            y = x
+            if f"{name}.wide" in weights:
+                y = F.relu6(same(y, f"{name}.wide", 1))
+            y = same(F.relu6(same(y, f"{name}.depth", stride, grouped=True)), f"{name}.narrow", 1)
+            x = x + y if (inner, stride) == (outer, 1) else y
+        x = F.relu6(same(x, "last", 1))
         return F.softmax(F.linear(x.mean((2, 3)), weights["head"]), -1)
 
     return run
@@ -162,7 +197,8 @@ class _Graph:
 def _network(name: str) -> tuple[Callable[[Any], Any], tuple[int, ...], int]:
     if name == "decoder_f16":
         return _decoder(), (1, DECODER[0]), DECODER[0]
-    made = _resnet50() if name == "resnet50" else _vit(name)
+    others = {"mobilenet_v2": _mobilenet_v2, "resnet50": _resnet50}
+    made = others[name]() if name in others else _vit(name)
     return made, (1, IMAGE, IMAGE, 3), CLASSES
 
 
@@ -196,7 +232,7 @@ def _check(path: Path, x: Array, found: Array) -> str:
 def main() -> None:
     """Time the networks of the command line and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="+", choices=["resnet50", *VITS, "decoder_f16"])
+    parser.add_argument("names", nargs="+", choices=NAMES)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0, help="of warm-up, and of measuring")
     parser.add_argument("--check", type=Path, metavar="FOLDER")

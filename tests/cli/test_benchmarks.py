@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.default_device import is_slower
+
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "core" / "tflgpu" / "demo" / "digits.tflite"
 
@@ -98,6 +100,28 @@ def test_a_pool() -> None:
     assert all("results within" in line for line in lines[2:])
 
 
+def test_where_no_backend_is_named() -> None:
+    """A line says where a model ran, and whether that was slower than LiteRT."""
+    command = [sys.executable, "-m", "benchmarks.default_device", "--models", str(DIGITS)]
+    command += ["--threads", "1", "--seconds", "0.01"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    line = done.stdout.splitlines()[1]
+    name, ours, theirs, ratio, verdict = line.split()[:5]
+    assert name == "digits"
+    assert float(ratio) == pytest.approx(float(ours) / float(theirs), rel=0.05)
+    assert "7 of 7 operators" in line
+    assert (verdict, done.returncode) in {("SLOWER", 1), ("ok", 0)}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "slower"),
+    [(1.04, 1.0, False), (1.06, 1.0, True), (0.5, 1.0, False), (4e-6, 2.5e-6, False),
+     (5e-6, 2.5e-6, True)],
+)  # fmt: skip
+def test_who_is_slower(ours: float, theirs: float, slower: bool) -> None:
+    assert is_slower(ours, theirs) is slower
+
+
 def test_a_model_that_is_not_there() -> None:
     done = benchmark("--models", "no_such_model")
     assert done.returncode == 1
@@ -106,3 +130,43 @@ def test_a_model_that_is_not_there() -> None:
 
 def test_no_time_at_all() -> None:
     assert benchmark("--models", DIGITS, "--duration", 0).returncode == 2
+
+
+def test_images_in_flight() -> None:
+    """A line for each number in flight and batch, with results as by invoke."""
+    command = [sys.executable, "-m", "benchmarks.inflight", "--models", str(DIGITS)]
+    command += ["--backend", "cpu_ref", "--precision", "f32", "--batch", "1", "3", "--input", "u8"]
+    command += ["--in-flight", "1", "2", "--seconds", "0.01", "--repeats", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(" u8 ")[0][-7:] for line in lines if " us, host " in line] == [
+        *["batch 1"] * 3,
+        *["batch 3"] * 3,
+    ]
+    assert sum("results as by invoke" in line for line in lines) == 6
+    assert sum("by steps" in line for line in lines) == 2
+
+
+def test_a_page_of_what_was_kept(tmp_path: Path) -> None:
+    """Rows of one model are put together, and the worst step is the one that costs most."""
+    growth = {"label": "a", "by_side": False, "sizes": [1, 2, 8], "items": [1, 2, 8]}
+    kept = [
+        {"where": "here", "times": {"a": {"one": 1.25}}, "growth": []},
+        {
+            "where": "there",
+            "times": {"a": {"two": 20.04}, "b": {"two": 3}},
+            "growth": [growth | {"milliseconds": [1, 1.5, 9]}],
+        },
+    ]
+    for number, each in enumerate(kept):
+        (tmp_path / f"{number}.json").write_text(json.dumps(each))
+    command = [sys.executable, "-m", "benchmarks.performance", "--page", str(tmp_path / "page.md")]
+    command += ["--from", str(tmp_path / "0.json"), str(tmp_path / "1.json")]
+    subprocess.run(command, cwd=ROOT, check=True)
+    page = (tmp_path / "page.md").read_text()
+    assert "on here; there." in page
+    assert "| a | 1.250 | 20.0 |" in page
+    assert "| b |  | 3.000 |" in page
+    assert "| a | 1.000 | 1.500 | 9.000 | 1.50 |" in page
+    assert (tmp_path / "growth_batches.svg").read_text().startswith("<svg")

@@ -81,6 +81,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "reads the chain that converters make of these, and writes the last",
     ),
     "passes/global_pool.py": (frozenset({"AVERAGE_POOL_2D", "MEAN"}), "makes one of the other"),
+    "passes/join_pixels.py": (
+        frozenset({"CONV_2D", "RESHAPE"}), "lets the one read images that the other reshapes"),
     "passes/keep_dims.py": (
         frozenset({"MEAN", "RESHAPE", "SQUARED_DIFFERENCE", "SQUARE", "ADD", "SUB", "MUL", "DIV"}),
         "brings the same chains into one form",

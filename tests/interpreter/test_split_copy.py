@@ -6,9 +6,13 @@ import threading
 
 import numpy as np
 import pytest
+import tflgpu
 from tflgpu.interpreter import split_copy as module
 from tflgpu.interpreter.copies import copy
 from tflgpu.interpreter.split_copy import PART, split_copy
+from tflgpu.ir.dtypes import Array
+
+from tests.small_models import small_model
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +74,22 @@ def test_after_a_signal_others_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert split_copy(target, source)
     assert target.all()
     assert not set(before) & set(module._helpers)
+
+
+def test_items_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a batch that a model is called with are copied so, and parts of one."""
+    made: list[tuple[int, ...]] = []
+
+    def noted(target: Array, source: Array) -> bool:
+        made.append(source.shape)
+        return split_copy(target, source)
+
+    monkeypatch.setattr(module, "split_copy", noted)
+    items = PART // 256
+    content = small_model({"x": (1, 256), "y": (1, 256)}, "y = RELU(x)")
+    x = np.random.default_rng(0).standard_normal((2 * items - 8, 256)).astype(np.float32)
+    with tflgpu.Model(content, batch=items, backend="cpu_ref") as model:
+        (y,) = model(x)
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+    assert made[0] == (items, 256)
+    assert (items - 8, 256) in made

@@ -23,9 +23,10 @@ from tflgpu.language.same import same
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.bodies import KernelBodies, key_of
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import Lowering, storage_of
+from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.stored_types import storage_of
 from tflgpu.ops import conv, depthwise, fully_connected, normalize
 from tflgpu.ops.base import OpDef, Sample
 

@@ -31,6 +31,7 @@ from tflgpu.language.matrix import has_matrices
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, Precision, guard
 from tflgpu.lowering.rule import KernelRule, Unsupported
+from tflgpu.lowering.stored_types import weight_storage
 from tflgpu.lowering.tuning import H200, TABLE, Tuning, tuning_of
 from tflgpu.lowering.weights import Weights
 from tflgpu.ops.base import Fields, OpDef, Sample
@@ -386,7 +387,7 @@ def test_what_weights_are_stored_as(precision: Precision, largest: float, stored
     weights = np.full(1 << 16, largest / 1000, np.float32)
     weights[7] = -largest
     caps = DeviceCaps(cache_bytes=0)
-    assert precision.weight_storage(Weights(weights), caps) is stored
+    assert weight_storage(Weights(weights), precision, caps) is stored
 
 
 # Measured constants: each kind of device has its own, and every one of them is asked.
@@ -419,10 +420,10 @@ def test_steps_are_split_by_the_devices_own_numbers(monkeypatch: pytest.MonkeyPa
 
 def test_weights_are_rounded_by_the_devices_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = Weights(np.full(1000, 1 / 3, np.float32))
-    assert Precision.F32_F16.weight_storage(weights, OTHER) is Scalar.F32
+    assert weight_storage(weights, Precision.F32_F16, OTHER) is Scalar.F32
     measured(monkeypatch, attrs.evolve(H200, rounded_weights=1000))
-    assert Precision.F32_F16.weight_storage(weights, OTHER) is Scalar.F16
-    assert Precision.F32_F16.weight_storage(weights, KNOWN) is Scalar.F32
+    assert weight_storage(weights, Precision.F32_F16, OTHER) is Scalar.F16
+    assert weight_storage(weights, Precision.F32_F16, KNOWN) is Scalar.F32
 
 
 def test_pixels_follow_from_how_many_invocations_keep_it_busy(

@@ -39,7 +39,10 @@ CASES: dict[str, tuple[tuple[int, ...], int, dict[str, Any]]] = {
     "one column": ((1, 37, 1, 20), 24, {"stride_h": 2}),
     "not clamped": ((1, 6, 5, 24), 9, {"fused_activation_function": 0}),
     "pointwise": ((1, 6, 5, 24), 9, {"kernel": 1}),
+    "deep": ((1, 3, 5, 440), 5, {}),
 }
+#: Several stages in so little shared memory that the interpreter's device has it.
+SMALL_STAGES = (PairTile(2, 1, 1, 1, 1, 4, 3), PairTile(1, 2, 2, 1, 2, 4, 2))
 
 
 def net(name: str) -> Maker:
@@ -112,7 +115,7 @@ def test_one_kernel_makes_both(device: Device, name: str, precision: Precision) 
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("tile", pair_tiles.TILES, ids=str)
+@pytest.mark.parametrize("tile", (*pair_tiles.TILES, *SMALL_STAGES), ids=str)
 def test_every_tile(
     device: Device, tile: PairTile, precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +126,7 @@ def test_every_tile(
         pytest.skip("more invocations than a workgroup of the device has")
     monkeypatch.setattr(depthwise_pointwise, "choose_pair_tile", lambda *sizes: tile)
     monkeypatch.setattr(depthwise_pointwise, "is_faster_as_one", lambda *sizes: True)
-    for name in ("odd", "stride"):
+    for name in ("odd", "stride", "deep") if tile.stages > 1 else ("odd", "stride"):
         g, data = net(name), inputs(name)
         made = plan(g, with_tiles(device.caps), precision, device.alignment)
         (expected,) = evaluate(g.graph, [data])
@@ -143,6 +146,15 @@ def test_work_that_would_be_done_often_is_not_joined() -> None:
     assert choose_pair_tile(single, attrs.evolve(caps, shared_bytes=1024)) is None
 
 
+def test_a_filter_that_the_model_computes_is_not_joined() -> None:
+    g = Maker()
+    y = g.depthwise(g.input(1, 7, 9, 16), depth_multiplier=1)
+    weights, bias = g.input(8, 1, 1, 16), g.random(8)
+    g.done(g.op("CONV_2D", y, weights, bias, stride_h=1, stride_w=1))
+    made = plan(g, with_tiles(DeviceCaps(shared_bytes=49152)), Precision.F16)
+    assert kernels(made) == ["depthwise", "conv_2d_runtime"]
+
+
 def test_what_was_measured_is_taken() -> None:
     def made(choices: Choices) -> Plan:
         plain = Target.plain(with_tiles(DeviceCaps(shared_bytes=49152)), Precision.F16)
@@ -155,7 +167,7 @@ def test_what_was_measured_is_taken() -> None:
     (joins,) = (key for key in met if key.startswith("depthwise_pointwise"))
     (tile,) = (key for key in met if key.startswith("pair "))
     assert len(made(Choices(names={joins: "apart"})).dispatches) == 2
-    other = met[tile].candidates[-1]
+    other = list(met[tile].candidates)[-1]
     assert other != met[tile].chosen
     (dispatch,) = made(Choices(names={joins: "joined", tile: other})).dispatches
     assert dispatch.tuned == f"pair {other}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tflgpu.conformance.memory_nodes import half_bits, move, move_data
+from tflgpu.conformance.memory_nodes import half_bits, halves_of_bits, move, move_data
 from tflgpu.conformance.node_table import GROUPS, build_table, result_of, table, table_arrays
 from tflgpu.errors import KernelError
 from tflgpu.language.buffers import KernelBuffer
@@ -518,3 +518,6 @@ def test_bits_of_halves_are_taken_two_by_two() -> None:
     source = FULL.source(half_bits().kernel)
     assert "half4_bits(" in source and "as_uint2(" not in source
     assert source.index("HALF2_TO_BITS(x)") < source.index("uint2 half4_bits")
+    source = FULL.source(halves_of_bits().kernel)
+    assert "bits_half4(" in source and "as_half4(" not in source
+    assert source.index("BITS_TO_HALF2(x)") < source.index("half4 bits_half4")

@@ -3,15 +3,12 @@ tensors: see tests/quantized.)"""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu import Interpreter
-from tflgpu.errors import InputError, TflgpuError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import Fields
@@ -20,7 +17,7 @@ from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocate_and_run, allocated, first_results, set_and_run, side_by_side
+from tests.running import allocate_and_run, first_results, side_by_side
 from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
@@ -248,120 +245,6 @@ def test_pools_without_a_scale(op: str, dtype: DType) -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
-# Results of LiteRT's kernels that no definition of the operator gives: what ours are there, and
-# that they are so. Each was a difference that mutated models showed.
-
-
-KERNELS = litert.OpResolverType
-_LARGEST = np.finfo(np.float32).max
-
-
-def _litert(content: bytes, x: Array, kernels: Any, before: float) -> Array:
-    """LiteRT's result, in memory that has ``before`` in it when the run begins."""
-    interpreter = allocated(
-        litert.Interpreter(
-            model_content=content, experimental_op_resolver_type=kernels, num_threads=1
-        )
-    )
-    interpreter.set_tensor(0, x)
-    (output,) = interpreter.get_output_details()
-    interpreter.tensor(output["index"])()[...] = before
-    interpreter.invoke()
-    return interpreter.get_tensor(output["index"])
-
-
-def _ours(content: bytes, x: Array, device: int | None) -> Array:
-    """Ours on a device, or where LiteRT is the CPU side (None)."""
-    with contextlib.ExitStack() as stack:
-        delegates = []
-        if device is not None:
-            made = tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False)
-            delegates.append(stack.enter_context(made))
-        one = tflgpu.Interpreter(
-            model_content=content, experimental_delegates=delegates, cpu_backend="litert"
-        )
-        stack.enter_context(one).allocate_tensors()
-        set_and_run(one, {0: x})
-        return one.get_tensor(one.get_output_details()[0]["index"])
-
-
-@pytest.mark.parametrize(("begin", "stride"), [(0, -1), (2, -3), (-1, -1), (1, -(2**31))])
-def test_a_dimension_that_is_shrunk_with_a_negative_stride(begin: int, stride: int) -> None:
-    """LiteRT's STRIDED_SLICE takes no step then, and leaves its result as the memory was; one
-    element is taken, whatever the stride."""
-    tensors = [
-        TensorSpec("x", (3, 4)),
-        TensorSpec("begin", (2,), DType.I32, [begin, 0]),
-        TensorSpec("end", (2,), DType.I32, [begin + 1, 4]),
-        TensorSpec("strides", (2,), DType.I32, [stride, 1]),
-        TensorSpec("y", (4,)),
-    ]
-    operator = OperatorSpec("STRIDED_SLICE", {"shrink_axis_mask": 1}, (0, 1, 2, 3), (4,))
-    content = write_model(ModelSpec(tensors, [operator], (0,), (4,)))
-    x = np.arange(12, dtype=np.float32).reshape(3, 4)
-    doubled = ModelSpec(
-        [*tensors, TensorSpec("z", (4,))],
-        [operator, OperatorSpec("ADD", {}, (4, 4), (5,))],
-        (0,),
-        (5,),
-    )
-    np.testing.assert_array_equal(_ours(write_model(doubled), x, None), 2 * x[begin])
-    for kernels in (KERNELS.AUTO, KERNELS.BUILTIN_REF):
-        for before in (-7.0, 5.5):
-            np.testing.assert_array_equal(_litert(content, x, kernels, before), [before] * 4)
-    for device in (0, 1, None):
-        np.testing.assert_array_equal(_ours(content, x, device), x[begin])
-
-
-@pytest.mark.parametrize("activation", [0, 1], ids=["none", "relu"])
-@pytest.mark.parametrize("dtype", [DType.F32, DType.I8])
-def test_infinity_after_relu(dtype: DType, activation: int) -> None:
-    """LiteRT's own kernels clamp to the largest float, also where RELU has no upper end; XNNPACK
-    does not, which has no DEPTHWISE_CONV_2D of floats and 8-bit weights."""
-    quant = Quantization((0.5,) * 3, (0,) * 3, 3) if dtype is DType.I8 else None
-    fields = {
-        "padding": 1, "stride_w": 1, "stride_h": 1, "depth_multiplier": 1, "dilation_w_factor": 1,
-        "dilation_h_factor": 1, "fused_activation_function": activation,
-    }  # fmt: skip
-    content = small_model(
-        {
-            "x": (1, 2, 2, 3),
-            "w": tensor_of((1, 1, 1, 3), dtype, np.ones((1, 1, 1, 3), dtype.numpy), quant),
-            "b": tensor_of((3,), data=np.array([np.inf, 0, 0], np.float32)),
-            "y": (1, 2, 2, 3),
-        },
-        ("y = DEPTHWISE_CONV_2D(x, w, b)", fields),
-    )
-    x = np.ones((1, 2, 2, 3), np.float32)
-    assert _litert(content, x, KERNELS.BUILTIN_REF, 0)[0, 0, 0, 0] == _LARGEST
-    by_default = _litert(content, x, KERNELS.AUTO, 0)[0, 0, 0, 0]
-    assert by_default == (np.inf if dtype is DType.F32 else _LARGEST)
-    for device in (0, 1):
-        assert _ours(content, x, device)[0, 0, 0, 0] == np.inf
-
-
-# Reductions over no elements, next to LiteRT: what the kernels begin with.
-
-
-@pytest.mark.parametrize("dtype", [DType.F32, DType.I32])
-@pytest.mark.parametrize("op", ["REDUCE_MAX", "REDUCE_MIN", "SUM", "REDUCE_PROD"])
-def test_of_no_elements(op: str, dtype: DType) -> None:
-    content = small_model(
-        {
-            "x": tensor_of((2, 0, 3), dtype),
-            "axes": tensor_of((1,), DType.I32, [1]),
-            "y": tensor_of((2, 1, 3), dtype),
-        },
-        (f"y = {op}(x, axes)", {"keep_dims": True}),
-    )
-    found = []
-    for module in (tflgpu, litert):
-        interpreter = allocated(module.Interpreter(model_content=content))
-        interpreter.invoke()
-        found.append(interpreter.get_tensor(2))
-    np.testing.assert_array_equal(*found)
-
-
 # DENSIFY of a sparse constant, which a sample cannot have: held against LiteRT.
 
 
@@ -442,163 +325,3 @@ def test_bits_as_litert(width: int) -> None:
     (ours,) = definition.reference(attributes, arrays)
     assert 0 < int(ours.sum()) < 40
     np.testing.assert_array_equal(ours, theirs.get_tensor(3))
-
-
-# PAD, PADV2 and MIRROR_PAD take paddings of the types that TFLite takes, and no others.
-
-
-PADDINGS = np.array([[1, 2], [2, 1]])
-TYPES = (DType.I8, DType.I16, DType.I32, DType.I64, DType.U8, DType.U16, DType.U32, DType.F32)
-#: That of the padded tensor, whose zero point is what PAD fills with.
-SCALED = Quantization((0.5,), (7,))
-#: That of the paddings, which means nothing: they would be others by it.
-MEANINGLESS = Quantization((0.25,), (-1,))
-
-
-def model_padding(
-    op: str, paddings: DType, data: DType = DType.F32, *, scaled_paddings: bool = False
-) -> bytes:
-    """A 5 x 4 tensor with a border; a quantized one where it is of 8 or 16 bits."""
-    quant = SCALED if data in (DType.I8, DType.U8) else None
-    if data is DType.I16:
-        quant = Quantization((0.5,), (0,))
-    tensors = [
-        TensorSpec("x", (5, 4), data, None, quant),
-        TensorSpec(
-            "paddings", (2, 2), paddings, PADDINGS.astype(paddings.numpy),
-            MEANINGLESS if scaled_paddings else None,
-        ),
-    ]  # fmt: skip
-    if op == "PADV2":
-        tensors.append(TensorSpec("value", (), data, np.array(3, data.numpy), quant))
-    reads = range(len(tensors))
-    tensors.append(TensorSpec("y", (8, 7), data, None, quant))
-    fields = {"mode": 0} if op == "MIRROR_PAD" else {}
-    operators = [OperatorSpec(op, fields, reads, [len(reads)], version=2)]
-    return write_model(ModelSpec(tensors, operators, [0], [len(reads)]))
-
-
-def run(interpreter: Any) -> Array:
-    """On different numbers in every place."""
-    interpreter.allocate_tensors()
-    (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
-    set_and_run(interpreter, {given["index"]: np.arange(20).reshape(5, 4).astype(given["dtype"])})
-    return interpreter.get_tensor(made["index"])
-
-
-def by_litert(content: bytes) -> Array | None:
-    """TFLite's answer; None where it refuses."""
-    try:
-        return run(litert.Interpreter(model_content=content))
-    except (RuntimeError, ValueError):
-        return None
-
-
-@pytest.mark.parametrize("backend", [None, "cpu_ref"])
-@pytest.mark.parametrize("paddings", TYPES, ids=lambda d: str(d.value))
-@pytest.mark.parametrize("op", ["PAD", "PADV2", "MIRROR_PAD"])
-def test_as_tflite(op: str, paddings: DType, backend: str | None) -> None:
-    content = model_padding(op, paddings)
-    wanted = by_litert(content)
-    delegates = [] if backend is None else [tflgpu.GpuDelegate(backend=backend)]
-    if wanted is None:
-        with pytest.raises(tflgpu.errors.ModelError, match=r"paddings .* are \w+; they may be"):
-            run(tflgpu.Interpreter(model_content=content, experimental_delegates=delegates))
-        return
-    with tflgpu.Interpreter(model_content=content, experimental_delegates=delegates) as ours:
-        np.testing.assert_array_equal(run(ours), wanted)
-        if backend is not None:
-            assert ours.report.fully_delegated
-    for delegate in delegates:
-        delegate.close()
-
-
-@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
-@pytest.mark.parametrize("data", [DType.I8, DType.U8, DType.I16], ids=lambda d: str(d.value))
-@pytest.mark.parametrize("paddings", [DType.I8, DType.I16], ids=lambda d: str(d.value))
-@pytest.mark.parametrize("op", ["PAD", "PADV2"])
-def test_of_quantized_tensors(op: str, paddings: DType, data: DType, scaled: bool) -> None:
-    """The float view makes real numbers of 8- and 16-bit tensors, but not of paddings."""
-    content = model_padding(op, paddings, data, scaled_paddings=scaled)
-    wanted = by_litert(content)
-    assert wanted is not None
-    with tflgpu.Interpreter(model_content=content) as ours:
-        np.testing.assert_array_equal(run(ours), wanted)
-
-
-# EMBEDDING_LOOKUP_SPARSE and HASHTABLE_LOOKUP, beyond their samples: what only a run tells.
-
-
-def _i32(*data: Any) -> Array:
-    return np.array(data, np.int32)
-
-
-TABLE = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
-
-
-def _sparse(count: int, rank: int, kind: int) -> bytes:
-    """All operands but the table are inputs."""
-    shapes = [(count,), (count, rank), (rank,), (count,)]
-    types = [DType.I32, DType.I32, DType.I32, DType.F32]
-    tensors = [
-        TensorSpec(f"i{i}", s, t) for i, (s, t) in enumerate(zip(shapes, types, strict=True))
-    ]
-    tensors += [TensorSpec("table", TABLE.shape, DType.F32, TABLE), TensorSpec("y", (1, 3))]
-    op = OperatorSpec("EMBEDDING_LOOKUP_SPARSE", {"combiner": kind}, range(5), (5,))
-    return write_model(ModelSpec(tensors, [op], range(4), (5,)))
-
-
-def _run(make: Any, content: bytes, feeds: list[Array]) -> Array:
-    interpreter = make(model_content=content)
-    allocate_and_run(interpreter, feeds)
-    return interpreter.get_tensor(len(feeds) + 1)
-
-
-@pytest.mark.parametrize("kind", [0, 1, 2])
-def test_a_dense_shape_that_is_computed(kind: int) -> None:
-    feeds = [
-        _i32(1, 3, 0), _i32([0, 0], [2, 0], [2, 1]), _i32(4, 2), np.array([1, 2, 0.5], np.float32)
-    ]  # fmt: skip
-    content = _sparse(3, 2, kind)
-    mine, wanted = (_run(i, content, feeds) for i in (Interpreter, litert.Interpreter))
-    assert mine.shape == wanted.shape == (4, 3)
-    np.testing.assert_allclose(mine, wanted, rtol=1e-6)
-
-
-def test_no_lookups() -> None:
-    feeds = [_i32(), _i32().reshape(0, 2), _i32(2, 5), np.empty(0, np.float32)]
-    mine, wanted = (_run(i, _sparse(0, 2, 1), feeds) for i in (Interpreter, litert.Interpreter))
-    assert mine.tolist() == wanted.tolist() == np.zeros((2, 3)).tolist()
-
-
-@pytest.mark.parametrize(
-    ("ids", "rows", "message"),
-    [(4, 0, r"id 4 is outside \[0, 4\)"), (-1, 0, "id -1"), (0, 2, r"dense shape of \[2\]")],
-)
-def test_an_index_outside(ids: int, rows: int, message: str) -> None:
-    feeds = [_i32(ids), _i32([rows, 0]), _i32(2, 2), np.ones(1, np.float32)]
-    with pytest.raises(TflgpuError, match=message) as raised:
-        _run(Interpreter, _sparse(1, 2, 0), feeds)
-    assert "EMBEDDING_LOOKUP_SPARSE" in str(raised.value)
-    assert isinstance(raised.value, (InputError, RuntimeError))
-
-
-def test_keys_whose_difference_32_bits_do_not_hold() -> None:
-    keys = _i32(-(2**31), 5, 2**31 - 1)
-    asked = _i32(-(2**31), 2**31 - 1, 5, 0)
-    content = small_model(
-        {
-            "q": tensor_of((4,), DType.I32),
-            "k": tensor_of((3,), DType.I32, keys),
-            "v": tensor_of((3,), DType.F32, np.array([1, 2, 3], np.float32)),
-            "y": (4,),
-            "hits": tensor_of((4,), DType.U8),
-        },
-        "y, hits = HASHTABLE_LOOKUP(q, k, v)",
-    )
-    found = []
-    for make in (Interpreter, litert.Interpreter):
-        interpreter = make(model_content=content)
-        allocate_and_run(interpreter, {0: asked})
-        found.append([interpreter.get_tensor(i).tolist() for i in (3, 4)])
-    assert found[0] == found[1]

@@ -27,8 +27,9 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import Constant, Lowering, Precision, Temp, storage_of
+from tflgpu.lowering.lowering import Constant, Lowering, Precision, Temp
 from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.stored_types import storage_of
 from tflgpu.ops.argmax_pool import ArgmaxPoolAttrs, pack_options
 from tflgpu.ops.base import Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.registry import builtin_ops

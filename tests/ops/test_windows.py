@@ -20,8 +20,9 @@ from tflgpu.ir.graph import TensorSpec, Value
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import Constant, Lowering, NewState, Precision, Temp, storage_of
+from tflgpu.lowering.lowering import Constant, Lowering, NewState, Precision, Temp
 from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.stored_types import storage_of
 from tflgpu.ops import batch_matmul, depthwise, lstm, pool, transpose_conv
 from tflgpu.ops.base import Activation, Fields, OpDef, Operand, Sample
 from tflgpu.ops.registry import builtin_ops

@@ -1,4 +1,4 @@
-"""merge_moves, square, global_pool."""
+"""merge_moves, square, global_pool, join_pixels."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tflgpu.passes import (
     dequantize_constants,
     fold_constants,
     global_pool,
+    join_pixels,
     merge_moves,
     remove_noops,
     square,
@@ -319,3 +320,43 @@ def test_8_bit_weights_become_f32(g: Maker) -> None:
 def test_a_runtime_dequantize_stays(g: Maker) -> None:
     graph = g.done(g.op("DEQUANTIZE", g.input(2, 3, dtype=DType.F16)))
     assert names(check(graph, dequantize_constants.PASS)) == ["DEQUANTIZE"]
+
+
+def _patches(g: Maker, x: Value, rows: int, columns: int, **fields: Any) -> Value:
+    return g.op(
+        "CONV_2D", x, g.random(5, rows, columns, x.shape[3]), g.random(5),
+        **{"stride_h": 1, "stride_w": columns, "padding": 1} | fields,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_pixels_of_a_row_that_a_window_sees_alone_are_read_as_one(g: Maker, padding: int) -> None:
+    graph = g.done(_patches(g, g.input(2, 7, 12, 3), 3, 4, stride_h=2, padding=padding))
+    after = check(graph, join_pixels.PASS)
+    assert names(after) == ["RESHAPE", "CONV_2D"]
+    assert after.nodes[1].input(0).shape == (2, 7, 3, 12)
+    assert after.nodes[0].origins == after.nodes[1].origins
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns", "fields"),
+    [
+        ((2, 7, 12, 3), 4, {"stride_w": 3}),
+        ((2, 7, 13, 3), 4, {}),
+        ((2, 7, 12, 4), 4, {}),
+        ((2, 7, 12, 3), 3, {}),
+        ((2, 7, 12, 3), 2, {"dilation_w_factor": 2}),
+    ],
+    ids=["windows overlap", "pixels are left", "whole vectors", "no whole vectors", "dilated"],
+)
+def test_pixels_stay_apart_elsewhere(
+    g: Maker, shape: tuple[int, ...], columns: int, fields: dict[str, int]
+) -> None:
+    graph = g.done(_patches(g, g.input(*shape), 3, columns, **fields))
+    assert names(check(graph, join_pixels.PASS)) == ["CONV_2D"]
+
+
+def test_pixels_of_what_a_model_computes_stay_apart(g: Maker) -> None:
+    """They have gaps, which a RESHAPE would have to close."""
+    graph = g.done(_patches(g, g.op("ABS", g.input(2, 7, 12, 3)), 3, 4))
+    assert names(check(graph, join_pixels.PASS)) == ["ABS", "CONV_2D"]

@@ -30,11 +30,12 @@ from tflgpu.ops.attention import Attention, AttentionSizes
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.runtime import tuning
 from tflgpu.saved import kept_choices
-from tflgpu.saved.kept_choices import KeptChoice, KeptChoices, Tuning, table_name
+from tflgpu.saved.kept_choices import KeptChoice, KeptChoices, Tuning, WholeRun, table_name
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from typer.testing import CliRunner
 
+from benchmarks.tiles import Problem, problems_of
 from tests.small_models import small_model
 
 HERE: dict[str, Any] = {"backend": "cpu_ref", "device": 1}
@@ -136,9 +137,9 @@ def test_the_fastest_is_kept_and_used(model: bytes, times: Callable[[Times], Non
     assert (usual, "tuned" in said) == ([], False)
     times(best)
     found = tuned(model)
-    assert (found.problems, len(found.found), found.is_kept) == (2, 2, True)
+    assert (found.problems, len(found.found), found.run and found.run.refusal) == (2, 2, "")
     assert {kept.name for kept in found.changed.values()} == {BEST}
-    assert (found.before, found.after) == (6.0, 3.0)
+    assert found.run == WholeRun(6.0, 3.0, "")
     # Of two products with one problem the times are those of both.
     assert sorted((kept.before, kept.after) for kept in found.found.values()) == [(2, 1), (4, 2)]
     # The start that was kept before is another one.
@@ -156,7 +157,7 @@ def test_equal_problems_of_other_models_share_it(
     weights = np.ones((24, 24), np.float32)
     other = small_model({"p": (40, 24), "w": weights, "q": (40, 24)}, "q = FULLY_CONNECTED(p, w)")
     found = tuned(other)
-    assert (found.problems, found.found, found.before) == (1, {}, None)
+    assert (found.problems, found.found, found.run) == (1, {}, None)
     assert ran(other)[0] == [f"blocked {BEST}"]
     # In another precision, of another size or type, it is another problem.
     assert ran(other, precision="f16")[0] == []
@@ -182,6 +183,69 @@ def test_the_effort_says_how_many_are_timed(model: bytes, times: Callable[[Times
     assert not tuned(model, "fast").found
 
 
+def test_what_is_interrupted_goes_on_where_it_kept_the_last(
+    model: bytes, times: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "EFFORTS", {"exhaustive": (99, 8)})
+    tried: list[str] = []
+
+    def noted(dispatch: PlannedDispatch) -> float:
+        tried.append(dispatch.tuned.partition(" ")[2])
+        return best(dispatch)
+
+    def stop(done: int, whole: int) -> None:
+        assert done <= whole
+        if done > 9:
+            raise KeyboardInterrupt
+
+    times(noted)
+    with tflgpu.GpuDelegate(**HERE) as delegate, pytest.raises(KeyboardInterrupt):
+        delegate.tune(model, "exhaustive", progress=stop)
+    kept = kept_on_device()
+    assert {each.timed for each in kept.values()} == {8}
+    before = {name for name in tried if name != BEST} - {""}
+    tried.clear()
+    found = tuned(model)
+    assert {each.timed for each in found.found.values()} == {len(tiles.TILES)}
+    assert {each.name for each in found.found.values()} == {BEST}
+    # The one that was under way is timed again, and those that had the base's place.
+    again = before & set(tried)
+    assert len(before) > 8 > len(again)
+
+
+def kept_on_device() -> dict[str, KeptChoice]:
+    with tflgpu.GpuDelegate(**HERE) as delegate:
+        assert delegate.provider.opened is not None
+        return delegate.provider.opened.kept_choices.known
+
+
+def test_nodes_are_joined_or_not_once_their_tiles_are_known(
+    times: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the kernels of nodes that are no longer one are timed, too."""
+    nvidia = attrs.evolve(CAPS, matrix_tiles=True, vendor="nvidia", compute_units=132)
+    monkeypatch.setattr(tflgpu_cpu_ref.device, "CAPS", nvidia)
+    draw = np.random.default_rng(6)
+    shapes = {"d": (1, 3, 3, 64), "b": (64,), "w": (32, 1, 1, 64), "c": (32,)}
+    weights = {name: draw.uniform(-1, 1, each).astype(np.float32) for name, each in shapes.items()}
+    options = {"stride_h": 1, "stride_w": 1, "dilation_h_factor": 1, "dilation_w_factor": 1}
+    model = small_model(
+        {"x": (1, 8, 8, 64), "a": (1, 8, 8, 64), "y": (1, 8, 8, 32), **weights},
+        ("a = DEPTHWISE_CONV_2D(x, d, b)", {**options, "depth_multiplier": 1}),
+        ("y = CONV_2D(a, w, c)", options),
+    )
+
+    def apart(dispatch: PlannedDispatch) -> float:
+        return 3.0 if dispatch.kernel.name == "depthwise_pointwise" else 1.0
+
+    times(apart)
+    found = tuned(model, "fast", precision="f16")
+    kinds = [key.partition(" ")[0] for key in found.found]
+    assert kinds == ["pair", "depthwise_pointwise", "matrix"]
+    assert [kept.name for kept in found.changed.values()] == ["apart"]
+    assert (found.problems, found.run) == (3, WholeRun(3.0, 2.0, ""))
+
+
 def test_what_is_faster_once_only_is_not_kept(model: bytes, times: Callable[[Times], None]) -> None:
     seen: list[str] = []
 
@@ -203,9 +267,11 @@ def test_a_slower_whole_keeps_nothing(
     whole = iter([1.0, 1.5] * 2)
     monkeypatch.setattr(tuning, "run_seconds", lambda recordings, plans: next(whole))
     found = tuned(model)
-    assert (found.before, found.after, found.is_kept) == (1.0, 1.5, False)
+    assert found.run == WholeRun(1.0, 1.5, "not faster")
     assert "not faster, so nothing is kept" in str(found)
-    assert ran(model)[0] == []
+    assert (found.changed, BEST in str(ran(model)[0])) == ({}, False)
+    # It is known now: a start that asks for tuning does not time the same again.
+    assert not tuned(model).found
 
 
 def test_a_candidate_that_the_device_refuses_is_left_out(
@@ -241,12 +307,12 @@ def test_other_results_are_not_kept(
         return recording
 
     times(best)  # of runs that are not made
-    assert tuned(model).is_kept
+    assert tuned(model).changed
     monkeypatch.setattr(tflgpu_cpu_ref.device.CpuRefDevice, "load", wrong)
     monkeypatch.setenv("TFLGPU_CACHE_DIR", kept_choices.cache_folder("another").as_posix())
     found = tuned(model)
-    assert (found.is_kept, found.refusal) == (False, "other results")
-    assert ran(model)[0] == []
+    assert found.run == WholeRun(6.0, 3.0, "other results")
+    assert (found.changed, BEST in str(ran(model)[0])) == ({}, False)
 
 
 @pytest.mark.parametrize("which", ["no timers", "effort", "nodes"])
@@ -385,7 +451,7 @@ def test_a_release_s_table_is_used_where_nothing_was_measured(
         assert delegate.provider.opened is not None
         kept = delegate.provider.opened.kept_choices
         table = json.loads(kept.table())
-    assert set(table["choices"].values()) == {BEST}
+    assert [[*row.values()] for row in table["choices"].values()] == [[BEST], [BEST]]
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "another"))
     (tmp_path / f"{table_name(kept.device)}.json").write_text(kept.table())
     monkeypatch.setattr(kept_choices, "_TABLES", tmp_path)
@@ -404,8 +470,9 @@ def test_tables_of_the_release_are_in_order() -> None:
         table = json.loads(path.read_text(encoding="utf-8"))
         device = DeviceInfo(table["backend"], 0, table["device"])
         assert path.name == f"{table_name(device)}.json"
-        for key, name in table["choices"].items():
-            kind = key.partition(" ")[0]
+        for key, row in table["choices"].items():
+            kind, ((predicted, name),) = key.partition(" ")[0], row.items()
+            assert name != predicted
             assert kind != "blocked" or name in known, key
             assert kind != "matrix" or len(name.split("x")) in fields, key
 
@@ -433,7 +500,20 @@ def test_a_candidate_that_is_gone_counts_for_nothing() -> None:
         "longer",
         "longer",
     )
-    assert (points["p"].candidates, points["p"].chosen) == (("short", "longer"), "longer")
+    assert list(points["p"].candidates.items()) == [("short", 5), ("longer", 6)]
+    assert points["p"].chosen == "longer"
+
+
+def test_a_row_of_a_release_counts_while_the_same_is_predicted() -> None:
+    ways = ["short", "longer"]
+
+    def chosen(row: dict[str, str], **names: str) -> str:
+        return Choices(names, shipped={"p": row}).choose(lambda: "p", ways, len, ())[1]
+
+    assert chosen({"short": "longer"}) == "longer"
+    # Something else is predicted since; the candidate is gone; what was measured here comes first.
+    assert chosen({"longest": "longer"}) == chosen({"short": "gone"}) == ""
+    assert chosen({"short": "longer"}, p="short") == "short"
 
 
 # The command
@@ -452,4 +532,24 @@ def test_the_command(model: bytes, times: Callable[[Times], None], tmp_path: Pat
     assert len(json.loads(table.read_text())["choices"]) == 2
     again = runner.invoke(make_app(), ["tune", str(path), *given, "--json"])
     (found,) = json.loads(again.stdout)
-    assert (found["problems"], found["found"], found["refusal"]) == (2, {}, "")
+    assert (found["problems"], found["found"], found["run"]) == (2, {}, None)
+
+
+def test_what_was_timed_beside_what_was_predicted(
+    model: bytes, times: Callable[[Times], None], tmp_path: Path
+) -> None:
+    times(best)
+    path = tmp_path / "m.tflite"
+    path.write_bytes(model)
+    given = ["--backend", "cpu_ref", "--device", "1", "--effort", "exhaustive", "--json"]
+    shown = CliRunner().invoke(make_app(), ["tune", str(path), *given])
+    problems = problems_of(json.loads(shown.stdout))
+    assert [each.kind for each in problems] == ["blocked", "blocked"]
+    for each in problems:
+        assert sorted(each.names) == sorted(name_of(tile) for tile in tiles.TILES)
+        assert (each.names[each.best], each.ratio) == (BEST, 2.0)
+        assert each.names[each.predicted] not in (BEST, GOOD)
+    same = Problem("blocked 1x2 F32: A", ["a", "b", "c"], [1.0, 2.0, 3.0], [4.0, 5.0, 7.0])
+    assert same.correlation == pytest.approx(1.0)
+    assert attrs.evolve(same, seconds=[7.0, 5.0, 4.0]).correlation == pytest.approx(-1.0)
+    assert attrs.evolve(same, seconds=[1.0, 1.0, 2.0]).correlation == pytest.approx(0.866, abs=1e-3)

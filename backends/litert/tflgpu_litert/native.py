@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import attrs
+import numpy as np
 from ai_edge_litert.interpreter import Interpreter, InterpreterWithCustomOps
 from ai_edge_litert.interpreter import OpResolverType as LiteRTResolver
 from tflgpu.errors import OptionError
@@ -19,6 +22,7 @@ from tflgpu.tflite.cut import SmallModel, small_model
 # Of "Node number 3 (RESHAPE) failed to prepare." Delegates' nodes come behind those of the model.
 _NODE = re.compile(r"Node number (\d+) \(")
 _LONGEST = 240
+_FEW = 4096  # numbers of a tensor
 _ERRORS = (ValueError, RuntimeError, TypeError, MemoryError)
 _XNNPACK = frozenset({OpResolverType.AUTO, OpResolverType.BUILTIN})
 
@@ -69,10 +73,15 @@ class Opened:
 
     def setter(self, value_id: int) -> Callable[[Array], None]:
         """A function that copies an array of its shape and type into a tensor."""
-        if not self.shape(value_id):  # a view of a scalar is none, but a number
-            index = self.model.tensors[value_id]
-            return partial(self.interpreter.set_tensor, index)
+        shape, index = self.shape(value_id), self.model.tensors[value_id]
+        put: Callable[[Array], None] = partial(self.interpreter.set_tensor, index)
+        if not shape:  # a view of a scalar is none, but a number
+            return put
         view = self.view(value_id)
+        if prod(shape) <= _FEW:  # of so few numbers a view takes longer than their copy
+            with contextlib.suppress(ValueError):  # of a type that it sees as another's
+                put(np.array(view()))
+                return put
 
         def write(array: Array) -> None:
             view()[...] = array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tflgpu.backend_kit.forks import Holder, immortal
 from tflgpu.backend_kit.node_recording import BaseNodeRecording
@@ -15,10 +16,6 @@ from tflgpu.tflite.cut import small_model
 from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model
 from tflgpu_litert.newer import repack
 from tflgpu_litert.shapes import told_late
-
-#: How to write, or to see, a tensor of LiteRT's; and the array that is its home here.
-_Feed = tuple[Callable[[Array], None], Array]
-_Fetch = tuple[Callable[[], Array], Array]
 
 
 class LiteRTRecording(BaseNodeRecording, Holder):
@@ -42,8 +39,9 @@ class LiteRTRecording(BaseNodeRecording, Holder):
         super().__init__(run)
         self._run_of = run
         self._settings = settings
-        self._before: list[_Feed] = []
-        self._after: list[_Fetch] = []
+        #: Copy the arrays that are the tensors' homes here to LiteRT, and back.
+        self._before: list[Callable[[], None]] = []
+        self._after: list[Callable[[], None]] = []
         self._opened: Opened | None = None
         self._open()
         self.belongs_to_process()
@@ -70,22 +68,25 @@ class LiteRTRecording(BaseNodeRecording, Holder):
         fed = [*zip(run.inputs, self._inputs, strict=True), *states]
         fetched = [*zip(run.outputs, self._outputs, strict=True), *states]
         # Tensors without elements have nothing to move, and perhaps no memory.
-        self._before = [(opened.setter(v.id), array) for v, array in fed if array.size]
-        self._after = [(opened.view(v.id), array) for v, array in fetched if array.size]
+        self._before = [partial(opened.setter(v.id), array) for v, array in fed if array.size]
+        fetch = _fetch_of_shape if late else _fetch
+        self._after = [
+            partial(fetch, opened.view(v.id), array) for v, array in fetched if array.size
+        ]
         self._opened = opened
 
     def _compute(self) -> None:
         if self._opened is None:  # left behind by a fork
             self._open()
         assert self._opened is not None
-        for write, array in self._before:
-            write(array)
+        for feed in self._before:
+            feed()
         try:
             self._opened.invoke()
         except LiteRTError as error:
             raise DeviceError(f"LiteRT failed: {error}") from error
-        for tensor, array in self._after:
-            _fetch(tensor, array)
+        for fetch in self._after:
+            fetch()
 
     def close(self) -> None:
         """Let LiteRT's interpreter go."""
@@ -100,8 +101,14 @@ class LiteRTRecording(BaseNodeRecording, Holder):
         self._before, self._after, self._opened = [], [], None
 
 
+# A view is in no variable: a traceback would keep that, and LiteRT does not run while one is held.
+
+
 def _fetch(tensor: Callable[[], Array], array: Array) -> None:
-    # In no variable: a traceback would keep that, and LiteRT does not run while a view is held.
+    array[...] = tensor()
+
+
+def _fetch_of_shape(tensor: Callable[[], Array], array: Array) -> None:
     if tensor().shape != array.shape:
         raise DeviceError(f"LiteRT made a result of another shape than {list(array.shape)}")
     array[...] = tensor()

@@ -194,6 +194,8 @@ class _OpenCLPrinter(CPrinter):
     def bitcast(self, expr: tree.Bitcast, x: Code) -> Code:
         if self.is_half(expr.operand.type):
             return self.helper("half4_bits", x)
+        if self.is_half(expr.type):
+            return self.helper("bits_half4", x)
         return Code(f"as_{self.type_name(expr.type)}({x.text})")
 
     def convert_words(self, source: Type, target: Type, x: Code) -> Code:

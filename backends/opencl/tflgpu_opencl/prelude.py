@@ -37,6 +37,8 @@ def _helpers() -> dict[str, str]:
         "load_local_half4": _LOAD.format(space="local_", address="local"),
         "half4_bits": "uint2 half4_bits(half4 v) "
         "{ return (uint2)(HALF2_TO_BITS(v.xy), HALF2_TO_BITS(v.zw)); }",
+        "bits_half4": "half4 bits_half4(uint2 v) "
+        "{ return (half4)(BITS_TO_HALF2(v.x), BITS_TO_HALF2(v.y)); }",
     }
     for width in (1, 2, 3, 4):
         for scalar in ("float", "half"):
@@ -77,7 +79,7 @@ _HELPERS = _helpers()
 def prelude(helpers: set[str], f16: bool) -> list[str]:
     """Lines before a kernel that uses the named functions, and `half` values if ``f16``."""
     lines = ["#pragma OPENCL EXTENSION cl_khr_fp16 : enable"] if f16 else []
-    if any(name.startswith("load_") or name == "half4_bits" for name in helpers):
+    if any(name.startswith("load_") or name in ("half4_bits", "bits_half4") for name in helpers):
         lines.append(_BITS)
     lines += [_HELPERS[name] for name in sorted(helpers)]
     return [*lines, ""] if lines else []

@@ -47,6 +47,10 @@ _HALF_BITS = """fn half_bits(x: vec4<f16>) -> vec2<u32> {
     let y = vec4<f32>(x);
     return vec2<u32>(pack2x16float(y.xy), pack2x16float(y.zw));
 }"""
+_HALVES_OF = """fn halves_of(x: vec2<u32>) -> vec4<f16> {
+    return vec4<f16>(vec4<f32>(unpack2x16float(x.x), unpack2x16float(x.y)));
+}"""
+_BITS = {"half_bits": _HALF_BITS, "halves_of": _HALVES_OF}
 ENTRY_POINT = "main"
 
 
@@ -98,7 +102,7 @@ class _WgslPrinter(PackedPrinter):
 
     @classmethod
     def is_reserved(cls, ident: str) -> bool:
-        return ident in (*_SPECIAL_BITS, "half_bits") or super().is_reserved(ident)
+        return ident in (*_SPECIAL_BITS, *_BITS) or super().is_reserved(ident)
 
     def type_name(self, type: Type) -> str:
         name = str(type.scalar.value)  # the kernel language's names are WGSL's
@@ -120,8 +124,8 @@ class _WgslPrinter(PackedPrinter):
 
     def prelude(self) -> list[str]:
         lines = ["enable f16;", ""] if self.needs.f16 else []
-        functions = self.functions({*_SPECIAL_BITS, "half_bits"})
-        functions += [_HALF_BITS] if "half_bits" in self.helpers else []
+        functions = self.functions({*_SPECIAL_BITS, *_BITS})
+        functions += [text for name, text in _BITS.items() if name in self.helpers]
         # Read at run time, as an infinity is no constant expression.
         lines += [
             f"var<private> {name}: u32 = {bits};"
@@ -218,8 +222,8 @@ class _WgslPrinter(PackedPrinter):
 
     def bitcast(self, expr: Bitcast, x: Code) -> Code:
         name = f"bitcast<{self.type_name(expr.type)}>"
-        if expr.operand.type.scalar is Scalar.F16:
-            name = "half_bits"
+        if Scalar.F16 in (expr.operand.type.scalar, expr.type.scalar):
+            name = "halves_of" if expr.type.scalar is Scalar.F16 else "half_bits"
             self.helpers.add(name)
         return self.function_of(name, x)
 

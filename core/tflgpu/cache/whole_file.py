@@ -8,6 +8,7 @@ import errno
 import mmap
 import os
 import stat
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -103,8 +104,6 @@ def write(path: Path, pieces: Iterable[bytes | memoryview], *, lasting: bool = T
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
-    import tempfile  # who only reads needs none
-
     if "\0" in str(path):
         raise OSError("embedded null byte")
     with contextlib.suppress(FileNotFoundError):

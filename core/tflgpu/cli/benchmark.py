@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,10 +14,9 @@ from tflgpu.cli import console
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.models import Backend, CpuBackend, Device, Numerics, Precision, options_of
 from tflgpu.errors import OptionError
-
-if TYPE_CHECKING:
-    from tflgpu.tools.measurement import Benchmark, Measurement
-    from tflgpu.tools.turns import Progress
+from tflgpu.tools.benchmark import benchmark as measured
+from tflgpu.tools.measurement import Benchmark, Measurement, to_csv
+from tflgpu.tools.turns import Progress
 
 _NOT_TOLD = "not told"
 #: What speeds are relative to, where it takes part; else the first measurement.
@@ -72,9 +71,6 @@ def benchmark(
 
     docs/benchmark.md says how it is measured and what each number means.
     """
-    from tflgpu.tools.benchmark import benchmark as measured
-    from tflgpu.tools.measurement import to_csv
-
     if as_json and as_csv:
         raise OptionError("--json and --csv are two forms of the same; give one")
     options = options_of(backend, device, precision, numerics, flags, cpu_backend)

@@ -76,7 +76,7 @@ def _progress(model: Path) -> Iterator[Progress]:
 
 
 def _show(model: Path, found: Tuning) -> None:
-    if found.changed and found.is_kept:
+    if found.changed:
         times = ("before, us", "after, us")
         table = console.table(str(model), "problem", "predicted", "fastest", *times, right=times)
         for key, kept in sorted(

@@ -21,6 +21,8 @@ def join_row_changes(neighbours: Neighbours, group: Group, readers: Sequence[Gro
     change, (result, *_) = _change_of(group), neighbours.results(group)
     if change is None or not all(_takes(neighbours, each, result, change) for each in readers):
         return False
+    if change.centred and group.inlined:  # by many workgroups, each of which would compute it all
+        return False
     for reader in readers:
         reader.inlined.insert(0, group)
     return True
@@ -34,9 +36,9 @@ def _takes(neighbours: Neighbours, reader: Group, result: int, change: RowChange
         return False
     later = _change_of(first) if first else None
     if later is None:
-        return reader.rule.takes_rows(head, neighbours.site_of(head)) == change.length
+        return reader.rule.takes_rows(head, change, neighbours.site_of(head))
     # Rows are normalized before they are rounded.
-    follows = change.rounding is None and later.rounding is not None
+    follows = change.rounding is None and later.rounding is not None and not change.centred
     return follows and later.length == change.length
 
 

@@ -39,16 +39,9 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.bodies import KernelBodies
 from tflgpu.lowering.inlined import Within
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import (
-    Binding,
-    Constant,
-    Dispatch,
-    Lowering,
-    NewState,
-    Temp,
-    storage_of,
-)
+from tflgpu.lowering.lowering import Binding, Constant, Dispatch, Lowering, NewState, Temp
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Site
+from tflgpu.lowering.stored_types import storage_of
 from tflgpu.ops.moves import Moves
 
 
@@ -156,7 +149,7 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
     kernels = [n for n in part.nodes if id(n) not in storage.aliased]
     kept = [storage.root(v) for v in part.outputs] + storage.pinned
     groups = [Group(node, part.rules[id(node)]) for node in kernels]
-    if not part.fuse:
+    if not part.fuse or len(groups) == 1:
         return groups
     neighbours = Neighbours(groups, storage.root, kept, part.at)
     match_groups(neighbours, part.groups)

@@ -20,8 +20,9 @@ from tflgpu.conformance.samples import SampleCase
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Value
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import Constant, Lowering, NewState, Temp, storage_of
+from tflgpu.lowering.lowering import Constant, Lowering, NewState, Temp
 from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.stored_types import storage_of
 
 
 def plan_of_internals(case: SampleCase, target: Target) -> Plan:

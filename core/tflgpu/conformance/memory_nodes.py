@@ -122,6 +122,24 @@ def half_bits() -> ProgramCase:
     return ProgramCase(k.build(), (16, 1, 1), [data, np.zeros_like(want)], {1: want})
 
 
+def halves_of_bits() -> ProgramCase:
+    """Four words as two vectors of f16; numbers only, since a device may change a NaN's bits."""
+    k = Builder("halves_of_bits", (4, 1, 1))
+    src = k.buffer("src", Scalar.U32, 4, "read")
+    dst = k.buffer("dst", Scalar.F32, 4, "write")
+    item = k.let(k.global_id(0), "item")
+    words = k.let(k.load(src, item), "words").lanes
+    for i in range(2):
+        half = k.bitcast(k.vec(words[2 * i : 2 * i + 2]), Scalar.F16)
+        k.store(dst, item * 2 + i, k.cast(half, Scalar.F32))
+    want = np.random.default_rng(4).normal(0, 30, 512).astype(np.float16)
+    want[:5] = [-0.0, 65504, -np.inf, 1 / 3, 2**-24]
+    data = want.view(np.uint32)
+    return ProgramCase(
+        k.build(), (16, 1, 1), [data, np.zeros(512, np.float32)], {1: want.astype(np.float32)}
+    )
+
+
 def literals() -> ProgramCase:
     """Literals arrive exactly: limits, subnormals, infinities, the sign of zero, no number."""
     floats = [
@@ -367,6 +385,6 @@ KERNELS: list[tuple[Callable[[], ProgramCase], Scalar | None]] = [
     (shared_i32x4, None),
     (shared_u32x2, None), (shared_f16x1, Scalar.F16), (shared_f16x2, Scalar.F16),
     (shared_f16x3, Scalar.F16), (shared_f16x4, Scalar.F16), (half_values, Scalar.F16),
-    (half_bits, Scalar.F16),
+    (half_bits, Scalar.F16), (halves_of_bits, Scalar.F16),
     (widened_i8, Scalar.I8), (widened_u8, Scalar.U8), (widened_i16, Scalar.I16),
 ]  # fmt: skip

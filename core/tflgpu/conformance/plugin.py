@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tflgpu.conformance.requirements import missing_package
+
 if TYPE_CHECKING:
     from tflgpu.conformance.report import Report
 
@@ -57,8 +59,6 @@ def keep_report(config: pytest.Config, report: Report) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Where the suite is asked for by its name, say in a sentence what it lacks."""
     if any(str(arg).startswith("tflgpu.conformance") for arg in config.args):
-        from tflgpu.conformance.requirements import missing_package
-
         missing = missing_package(config.getoption("--tflgpu-level"))
         if missing:
             raise pytest.UsageError(missing)

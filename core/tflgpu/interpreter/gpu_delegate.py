@@ -16,7 +16,7 @@ from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
 from tflgpu.contract.offers import offers
 from tflgpu.devices.choose import Choice
-from tflgpu.errors import OptionError, UnsupportedError
+from tflgpu.errors import OptionError
 from tflgpu.errors.blame import shown
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
@@ -198,16 +198,9 @@ class GpuDelegate(Closable, OfProcess):
                 is run by the piece.
             ModelError, DeviceError, PluginError, GraphError: as `save`.
         """
-        from tflgpu.runtime.saving import graph_of
-        from tflgpu.runtime.tuning import Effort, tune
+        from tflgpu.runtime.saving import tune_model
 
-        efforts = [each.value for each in Effort]
-        if effort not in efforts:
-            raise OptionError(f"effort is one of {', '.join(efforts)}, not {shown(effort)}")
-        self._opened.check_open()
-        self._opened.kernel_device(UnsupportedError, "tuned")
-        graph = graph_of(self._opened, model, UnsupportedError, "tuned")
-        return tune(self._opened, graph, Effort(effort), progress)
+        return tune_model(self._opened, model, effort, progress)
 
     def _close(self) -> None:
         self._opened.close()

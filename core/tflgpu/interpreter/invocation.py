@@ -24,6 +24,7 @@ import numpy as np
 
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.backend_kit.run_guard import RunGuard
+from tflgpu.backend_kit.waiting import manner
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import InputError, StateError
 from tflgpu.errors.blame import attempt
@@ -104,8 +105,6 @@ class Invocation:
 
     def _sleep(self) -> None:
         """Wait in a thread that no signal comes to. What the run ended in is told later."""
-        from tflgpu.backend_kit.waiting import manner  # not every start needs it
-
         manner.asleep = manner.by_driver = True
         try:
             self._lane.collect(self)

@@ -17,6 +17,7 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.interpreter.api import Interpreter
+from tflgpu.interpreter.copies import copy
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.interpreter.named_tensors import NamedTensor, converted, fits, listed, named_tensors
 from tflgpu.ir.brief import quoted
@@ -408,7 +409,7 @@ class Model(Closable, OfProcess):
             for part, is_there in zip(parts, placed, strict=True):
                 end = at + len(part[i])
                 if not is_there:
-                    rows[at:end] = part[i]
+                    copy(rows[at:end], part[i])
                 at = end
             if not is_filled:
                 rows[at:] = parts[-1][i][-1:]

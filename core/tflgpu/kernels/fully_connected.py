@@ -10,6 +10,7 @@ from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights, finish_with, floats_only, slice_of
 from tflgpu.kernels.gemm import Gather, Loads, Problem, gather_by_slice, pack_bias
 from tflgpu.kernels.gemv import beside, takes_rows
+from tflgpu.kernels.matrix_rows import normalizes_rows
 from tflgpu.kernels.products import Family, ProductSize
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
@@ -117,7 +118,16 @@ def _stacks(node: Node, other: Node, site: Site) -> bool:
     return alike and not any(each.input(1).shape[0] % 4 for each in (node, other))
 
 
-_FAMILY = Family("FULLY_CONNECTED", constant_weights, _size, _problems, takes_rows, beside, _stacks)
+_FAMILY = Family(
+    "FULLY_CONNECTED",
+    constant_weights,
+    _size,
+    _problems,
+    takes_rows,
+    beside,
+    normalizes_rows,
+    _stacks,
+)
 RULES = (
     *_FAMILY.rules(),
     KernelRule("FULLY_CONNECTED", "runtime_matrix", build_runtime_matrix, floats_only, rank=-10),

@@ -6,7 +6,8 @@ lies side by side, each begins several loads before it needs the first, and the 
 end, in a fixed order. What comes between a tensor and the product, a normalization of its rows or
 their rounding to 8 bits, every workgroup does for itself (`tflgpu.lowering.row_change`). Rows that
 are only normalized are multiplied as they are: a sum is divided by the root mean square at its end.
-Rows that are rounded to whole numbers meet 8-bit weights as such, and these sums are exact.
+Rows that are rounded to whole numbers meet weights of 8 bits, and of 4 in blocks, as such, and the
+sums of an output's, or of a block's unit, are exact.
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ from collections.abc import Sequence
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
-from tflgpu.kernels.staged_row import RowShape, StagedRow, gamma_at, rms_factor
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, with_column_sums
+from tflgpu.kernels.staged_row import (
+    RowShape,
+    StagedRow,
+    about_of,
+    gamma_at,
+    moments_of,
+    rms_factor,
+)
 from tflgpu.kernels.stored_weights import RowForm, RowWeights, StoredWeights
 from tflgpu.kernels.team import Teams
 from tflgpu.language.builder import Builder
@@ -29,12 +37,11 @@ from tflgpu.language.variables import Variable
 from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.inlined import Beside
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.row_change import RowSource, rows_of
+from tflgpu.lowering.row_change import RowChange, RowSource, rows_of
 from tflgpu.lowering.rule import Site
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import WriteView
 from tflgpu.lowering.weights import Weights
-from tflgpu.ops.quantized import Rounding
 
 #: So many products of two bytes, and of a byte and 255 steps, stay below 2^31.
 _MOST_WHOLE = 1 << 16
@@ -79,9 +86,16 @@ class RowPlan:
 
     @classmethod
     def of(
-        cls, caps: DeviceCaps, form: RowForm, *, whole: bool, choose: Choose = predicted
+        cls,
+        caps: DeviceCaps,
+        form: RowForm,
+        *,
+        whole: bool,
+        products: int = 1,
+        choose: Choose = predicted,
     ) -> RowPlan:
-        """The division for a device; ``choose`` knows what was measured."""
+        """The division for a device of so many products of this form; ``choose`` knows what was
+        measured."""
         model = tuning_of(caps).few
         most = min(model.workgroup, caps.max_workgroup, caps.max_workgroup_size[0])
         lanes = 1
@@ -92,19 +106,25 @@ class RowPlan:
             columns *= 2
         unroll = max(1, model.nbytes // (64 if form.bits else 32))  # of four outputs
         cuts = RowCut(columns, lanes, unroll).others(form.units)
-        cut = choose("few_rows", (form.slices, form.units, int(whole)), cuts, cuts.index)
+        sizes = (form.slices, form.units, int(whole), products)
+        cut = choose("few_rows", sizes, cuts, cuts.index)
         teams = Teams.of(caps, cut.columns, cut.lanes, lanes_first=True)
         whole_group = Teams.of(caps, 1, columns * lanes, lanes_first=True)
         if whole_group.near > cut.lanes:
             whole_group = attrs.evolve(whole_group, near=1)
-        return cls(teams, RowShape(whole_group, form.units, form.unit, whole), cut.unroll)
+        return cls(
+            teams, RowShape(whole_group, form.units, form.unit, form.bits * whole), cut.unroll
+        )
 
 
-def takes_rows(node: Node, site: Site) -> int:
-    """How long the rows are that the kernel of a FULLY_CONNECTED can make itself; 0 where they
-    would take too much of a workgroup's memory."""
-    length = int(node.input(1).shape[1])
-    return length if node.input(0).elements * 4 <= site.caps.shared_bytes * 3 // 4 else 0
+def takes_rows(node: Node, change: RowChange, site: Site) -> bool:
+    """Whether the kernel of a FULLY_CONNECTED can make its rows itself: not where they would take
+    too much of a workgroup's memory."""
+    fits = node.input(0).elements * 4 <= site.caps.shared_bytes * 3 // 4
+    if change.centred:  # whose sums need whole vectors, and the sums of weights as they are
+        stored = StoredWeights.on(site.caps, Weights(node.contents(1), taps=1))
+        fits = fits and change.length % 4 == 0 and not stored.is_whole
+    return fits and change.length == node.input(1).shape[1]
 
 
 def beside(node: Node, other: Node, site: Site) -> bool:
@@ -135,14 +155,18 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     stored = StoredWeights.on(low.caps, problem.weights)
     form = RowForm.of(stored, problem.depth, problem.slices)
     rows = rows_of(low)
-    whole = form.bits == 8 and rows.change.rounding is not None and problem.depth * 4 <= _MOST_WHOLE
-    plan = RowPlan.of(low.caps, form, whole=whole, choose=low.choose)
+    rounded = rows.change.rounding is not None
+    whole = form.is_whole and rounded and problem.depth * 4 <= _MOST_WHOLE
+    count = 1 + len(low.beside)
+    plan = RowPlan.of(low.caps, form, whole=whole, products=count, choose=low.choose)
     k = low.kernel(name, plan.teams.workgroup)
     source = rows.bind(low, k)
 
     def bound(low: Lowering, problem: Problem) -> RowProduct:
         stored = StoredWeights.on(low.caps, problem.weights)
         weights = form.bind(low, k, stored)
+        if rows.change.centred:
+            problem = with_column_sums(problem, weights.numbers.scalar.numpy)
         product, bias = bind_bias(low, k, problem, stored)
         return RowProduct(product, weights, bias, low.write(k))
 
@@ -161,7 +185,7 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
     # Invocations past the last column repeat it: they must reach the barriers too.
     safe = k.let(k.min(column, problem.slices - 1), "safe")
     lanes, units = plan.teams.lanes, form.units
-    sums = [_Sums(k, each, plan.rows.whole, source.change.rounding, safe) for each in products]
+    sums = [_Sums(k, each, plan.rows.bits > 0, safe) for each in products]
 
     def begin(places: Sequence[Expr], ends: bool = False) -> list[_Begun]:
         units = [k.let(place, "unit") for place in places]
@@ -170,9 +194,9 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
 
     def end(begun: Sequence[_Begun], rows: _Rows) -> None:
         given = [rows.unit(unit) for unit, _ in begun]
-        for (unit, loaded), vectors in zip(begun, given, strict=True):
+        for (unit, loaded), found in zip(begun, given, strict=True):
             for each, stored in zip(sums, loaded, strict=True):
-                each.end(unit, stored, vectors)
+                each.end(unit, stored, found, rows)
 
     # Registers hold the units of every product, and what they meet of every row.
     count, step = -(-units // lanes), plan.unroll // max(len(products), problem.pixels // 2)
@@ -189,7 +213,7 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
             end(begin([start + j * lanes for j in range(step)]), rows)
     rest = range(first + rounds * step, count)
     end(begin([at.lane + i * lanes for i in rest], units % lanes > 0), rows)
-    found = [*(each for one in sums for each in one.all), *rows.squares]
+    found = [*(each for one in sums for each in one.all), *rows.squares, *rows.gaps]
     rooms = [at.shared(each.type) for each in found]
     at.combine(rooms, found, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
     with k.if_(at.lane.eq(0) & (column < problem.slices)):
@@ -212,6 +236,8 @@ class _Rows:
         staged: The rows that are in shared memory.
         squares: Where sums are divided at their end by the root mean square of a row: what each
             invocation has of its squares.
+        gaps: Where a row is centred, the same of its numbers. All of them are less by `about_of`
+            then, in the products too.
     """
 
     def __init__(
@@ -222,20 +248,32 @@ class _Rows:
         self._gathers = [problem.gather(k, source.view, k.i32(row)) for row in self.numbers]
         self.staged: list[StagedRow] = []
         self.squares: list[Variable] = []
+        self.gaps: list[Variable] = []
+        self._depth = problem.depth
         if source.change.rounding is not None:
             self.staged = [StagedRow(k, lane, plan.rows, at, source) for at in self._gathers]
             k.barrier()
         elif source.change.epsilon is not None:
             self.squares = [k.var(k.f32(0.0), "squares") for _ in self.numbers]
+        if source.change.centred:
+            self.gaps = [k.var(k.f32(0.0), "gaps") for _ in self.numbers]
+            begins = [k.let(gather(k.i32(0)), "begin") for gather in self._gathers]
+            self._about = [k.let(k.splat(about_of(k, each), 4), "about") for each in begins]
 
     def unit(self, unit: Expr) -> list[list[Expr]]:
         """Of each row what meets a unit of weights: vectors, or words of four bytes; to be asked
         for once."""
         k, source = self._k, self._source
         if self.staged:
-            return [row.unit(k.min(unit, self.shape.units - 1)) for row in self.staged]
+            safe = k.let(k.min(unit, self.shape.units - 1), "safe")
+            return [row.unit(safe) for row in self.staged]
         places = [k.let(unit * self.shape.unit + i, "q") for i in range(self.shape.unit)]
         found = [[k.let(gather(q), "x") for q in places] for gather in self._gathers]
+        if self.gaps:
+            found = [
+                [self._gap(x, q, row) for x, q in zip(xs, places, strict=True)]
+                for row, xs in enumerate(found)
+            ]
         for vectors, total in zip(found, self.squares, strict=False):
             for x in vectors:
                 k.add_to(total, k.dot(x, x))
@@ -244,10 +282,22 @@ class _Rows:
         gammas = [gamma_at(k, source.gamma, q) for q in places]
         return [[k.let(x * g, "x") for x, g in zip(xs, gammas, strict=True)] for xs in found]
 
-    def end(self, row: int, total: Expr) -> Expr:
+    def _gap(self, x: Expr, q: Expr, row: int) -> Expr:
+        k = self._k
+        gap = k.select(q < self._depth, x - self._about[row], k.f32(0.0, 4))
+        gap = k.let(gap, "gap")
+        k.add_to(self.gaps[row], k.dot(gap, k.f32(1.0, 4)))
+        return gap
+
+    def end(self, row: int, total: Expr, one: RowProduct, column: Expr) -> Expr:
         """A sum of products with a row as the workgroup has it, of products with the row."""
         if not self.squares:
             return total
+        if self.gaps:
+            k, change = self._k, self._source.change
+            mean, scale = moments_of(k, self.gaps[row], self.squares[row], change)
+            columns = k.load(one.bias, column + one.product.slices)
+            return (total - k.splat(mean, 4) * columns) * k.splat(scale, 4)
         return total * rms_factor(self._k, self.squares[row], self._source)
 
 
@@ -255,19 +305,16 @@ class _Sums:
     """The sums of a slice, an output in each lane.
 
     Attributes:
-        all: What the members of a team add up.
+        all: A sum for each row, of what an invocation adds up: of whole numbers where all weights
+            of an output have one scale.
     """
 
-    def __init__(
-        self, k: Builder, one: RowProduct, whole: bool, rounding: Rounding | None, column: Expr
-    ) -> None:
-        self._k, self._weights, self._column, self._whole = k, one.weights, column, whole
-        zero = k.const(0, type_of(Scalar.I32, 4) if whole else F32x4)
-        self._sums = [k.var(zero, "acc") for _ in range(one.product.pixels)]
-        # Of the weights alone, for rows in which another step than 0 stands for 0.
-        shifted = whole and rounding is not Rounding.SYMMETRIC
-        self._ones = [k.var(zero, "ones")] if shifted else []
-        self.all = [*self._sums, *self._ones]
+    def __init__(self, k: Builder, one: RowProduct, whole: bool, column: Expr) -> None:
+        self._k, self._one, self._column, self._whole = k, one, column, whole
+        self._weights = one.weights
+        in_blocks = one.weights.form.block > 0
+        zero = k.const(0, type_of(Scalar.I32, 4) if whole and not in_blocks else F32x4)
+        self.all = [k.var(zero, "acc") for _ in range(one.product.pixels)]
 
     def begin(self, units: Sequence[Expr], ends: bool) -> list[list[Expr]]:
         """Load units, all of them before the first is needed; where the sum ends with them, some
@@ -278,37 +325,48 @@ class _Sums:
             stored = weights.unit(k, self._column, k.let(k.min(units[-1], last), "safe"))
             inside, zero = k.let(units[-1] <= last, "inside"), k.const(0, stored[0].type)
             found.append([k.let(k.select(inside, each, zero), "w") for each in stored])
-        for stored in found:
-            for total in self._ones:
-                k.add_to(total, weights.dots(k, stored, None))
         return found
 
-    def end(self, unit: Expr, stored: Sequence[Expr], rows: list[list[Expr]]) -> None:
-        """Add the products of a unit."""
-        if not self._whole:
-            self._add_reals(unit, stored, rows)
-            return
-        for (words,), total in zip(rows, self._sums, strict=True):
-            self._k.add_to(total, self._weights.dots(self._k, stored, words))
+    def end(
+        self, unit: Expr, stored: Sequence[Expr], found: Sequence[list[Expr]], rows: _Rows
+    ) -> None:
+        """Add the products of a unit with what was found of each row."""
+        if self._whole:
+            self._add_whole(unit, stored, found, rows)
+        else:
+            self._add_reals(unit, stored, found)
 
-    def _add_reals(self, unit: Expr, stored: Sequence[Expr], rows: list[list[Expr]]) -> None:
+    def _add_whole(
+        self, unit: Expr, stored: Sequence[Expr], found: Sequence[list[Expr]], rows: _Rows
+    ) -> None:
+        k, weights = self._k, self._weights
+        words = weights.words(k, stored)
+        scale = weights.scale(k, self._column, unit * weights.form.unit)
+        shifted = rows.staged[0].zero is not None
+        ones = k.let(weights.dots(k, words, None), "ones") if shifted else None
+        for row, others, total in zip(rows.staged, found, self.all, strict=True):
+            term = weights.dots(k, words, others)
+            if row.zero is not None and ones is not None:
+                term = term - row.zero * ones
+            if scale is not None:
+                term = k.cast(k.let(term, "term"), Scalar.F32) * scale
+            k.add_to(total, term)
+
+    def _add_reals(self, unit: Expr, stored: Sequence[Expr], found: Sequence[list[Expr]]) -> None:
         k, weights, width = self._k, self._weights, self._weights.form.unit
         for i in range(width):
-            found = [k.let(each, "w") for each in weights.reals(k, stored, i)]
+            reals = [k.let(each, "w") for each in weights.reals(k, stored, i)]
             scale = weights.scale(k, self._column, unit * width + i)
-            for vectors, total in zip(rows, self._sums, strict=True):
-                term = k.vec([k.dot(vectors[i], each) for each in found])
+            for vectors, total in zip(found, self.all, strict=True):
+                term = k.vec([k.dot(vectors[i], each) for each in reals])
                 k.add_to(total, term if scale is None else term * scale)
 
     def total(self, rows: _Rows, row: int) -> Expr:
         """The sums of a row, as real numbers."""
-        k = self._k
-        total: Expr = self._sums[row].read()
+        k, total = self._k, self.all[row]
         if not self._whole:
-            return rows.end(row, total)
-        over = rows.staged[row].over
-        if over.zero is not None:
-            total = total - k.cast(over.zero, Scalar.I32) * self._ones[0]
+            return rows.end(row, total.read(), self._one, self._column)
         # A row with NaN or an infinity is NaN all over.
-        scale = k.select(over.scale < math.inf, over.scale, math.nan)
-        return k.let(k.cast(k.let(total, "total"), Scalar.F32) * scale, "real")
+        step = rows.staged[row].over.scale
+        scale = k.select(step < math.inf, step * self._weights.form.step, math.nan)
+        return k.let(k.cast(total.read(), Scalar.F32) * scale, "real")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, with_column_sums
 from tflgpu.kernels.matrix_stage import (
     LOW_SCALE,
     PairReader,
@@ -40,6 +40,8 @@ from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
 from tflgpu.language.types import TILE, Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.row_change import RowChange, rows_of
+from tflgpu.lowering.stored_types import weight_storage
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
 
@@ -64,25 +66,14 @@ def build_matrix_gemm(
     """Write the kernel of a product and dispatch it; for devices with ``caps.matrix_tiles``."""
     k = low.kernel(name, (tile.threads, 1, 1))
     src = _source(low, k, problem)
+    change = rows_of(low).change
+    if change.length:
+        problem = with_column_sums(problem, Scalar.F16.numpy)
     stored = StoredWeights.on(low.caps, problem.weights)
-    weights: list[Reader]
-    if stored.weights is not problem.weights:
-        weights = [VectorReader(stored.bind(low, k, problem.slices))]
-    elif problem.slices % 2:
-        halves = [
-            low.weights(k, part, f"weights{i}", scalar=Scalar.F16)
-            for i, part in enumerate(operands.weights)
-        ]
-        readers = [WeightReader(half, None, problem.slices) for half in halves]
-        weights = [VectorReader(each) for each in readers]
-    else:
-        weights = [
-            PairReader(low.weight_pairs(k, part, f"weights{i}"), problem.slices)
-            for i, part in enumerate(operands.weights)
-        ]
+    weights = weight_readers(low, k, problem, operands, stored)
     ragged = problem.depth % (tile.depth * tile.split * tile.parts) != 0
     masked = ragged and not problem.ends_finite
-    given = (src, tuple(weights), operands.inputs, masked)
+    given = (src, weights, operands.inputs, masked, change if change.length else None)
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), tile.parts)
     if tile.parts == 1:
         product, bias = bind_bias(low, k, problem, stored)
@@ -99,18 +90,34 @@ def build_matrix_gemm(
     low.dispatch(k, (problem.pixels * problem.slices, 1, 1))
 
 
+def weight_readers(
+    low: Lowering, k: Builder, problem: Problem, operands: Operands, stored: StoredWeights
+) -> tuple[Reader, ...]:
+    """How a kernel reads two output slices of each part of the weights."""
+    if stored.weights is not problem.weights:
+        return (VectorReader(stored.bind(low, k, problem.slices)),)
+    parts = [(part, f"weights{i}") for i, part in enumerate(operands.weights)]
+    slices = problem.slices
+    if slices % 2 == 0:
+        return tuple(PairReader(low.weight_pairs(k, *part), slices) for part in parts)
+    halves = [low.weights(k, *part, scalar=Scalar.F16) for part in parts]
+    return tuple(VectorReader(WeightReader(half, None, slices)) for half in halves)
+
+
 def loads_of(low: Lowering, problem: Problem) -> int:
     """How many loads bring two slices of a product's input."""
-    if problem.in_pairs and low.lies_in_pairs(0):
+    source = rows_of(low).source
+    if problem.in_pairs and low.lies_in_pairs(source):
         return 1
-    layout = low.layout(low.node.input(0))
+    layout = low.layout(source)
     return 2 if layout.is_vector else 2 * min(layout.channels, 4)
 
 
 def _source(low: Lowering, k: Builder, problem: Problem) -> ReadView:
+    source = rows_of(low).source
     if loads_of(low, problem) == 1:
-        return low.read_pairs(k, 0)
-    src = low.read(k, 0)
+        return low.read_pairs(k, source)
+    src = low.read_value(k, source, "src0")
     # What is stored as f32, as at a part's edges, is not rounded before it becomes two f16.
     return attrs.evolve(src, compute=Scalar.F32) if src.layout.storage is Scalar.F32 else src
 
@@ -143,13 +150,15 @@ def _write(
     weights: tuple[Reader, ...],
     inputs: int,
     masked: bool,
+    change: RowChange | None,
     bias: KernelBuffer | None,
     out: WriteView,
 ) -> None:
     """The body. ``inputs`` is that of `Operands`; ``masked``: weights past the end of the sum have
-    to be made zeros. Without a ``bias`` what is written is a part of the sums."""
+    to be made zeros. Without a ``bias`` what is written is a part of the sums. ``change`` is what
+    is made of the input's rows, if anything is: the bias has the sums of columns behind it."""
     lane = TeamMember(k, tile)
-    stage = Stage(k, tile, problem, lane, src, weights, inputs, masked)
+    stage = Stage(k, tile, problem, lane, src, weights, inputs, masked, change)
     sums = _Sums(k, tile, lane, has_low=inputs + len(weights) > 2)
     teams = tile.split * tile.parts
     stages = -(-problem.depth // (tile.depth * teams))
@@ -185,6 +194,7 @@ def _write(
     if tile.places == 2:
         k.barrier()
     sums.share(stage.words)
+    stage.share_moments()
     k.barrier()
     for item, inside in items(k, lane.x, tile.pixels * tile.slices, tile.threads):
         row = k.let(k.group_id(1) * tile.pixels + item // tile.slices, "row")
@@ -199,13 +209,17 @@ def _write(
             total = k.let(total, "total")
             if bias is None:
                 out.store(k.group_id(2) * problem.pixels + row, column, total)
-            else:
-                out.store(row, problem.first + column, problem.end(k, bias, column)(total))
+                continue
+            if stage.moments is not None:
+                columns = k.let(k.load(bias, column + problem.slices), "columns")
+                total = stage.moments.normalized(item // tile.slices, total, columns)
+                total = k.let(total, "total")
+            out.store(row, problem.first + column, problem.end(k, bias, column)(total))
 
 
 def split_operands(low: Lowering, problem: Problem) -> Operands:
     """How the operands of a product become f16 (see the module's text)."""
-    is_half = low.layout(low.node.input(0)).storage is Scalar.F16
+    is_half = low.layout(rows_of(low).source).storage is Scalar.F16
     inputs = 1 if is_half or low.precision is Precision.F16 else 2
     return Operands(inputs, _split_weights(problem.weights, low.precision, low.caps))
 
@@ -217,7 +231,7 @@ def parts_of_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -
 
 def _split_weights(weights: Weights, precision: Precision, caps: DeviceCaps) -> tuple[Weights, ...]:
     is_whole = caps.int8_storage and weights.whole_numbers is not None
-    if is_whole or precision.weight_storage(weights, caps) is not Scalar.F32:
+    if is_whole or weight_storage(weights, precision, caps) is not Scalar.F32:
         return (weights,)
     whole, high = weights.as_type(np.dtype(np.float32)), weights.as_type(np.dtype(np.float16))
     rest = ((whole - high.astype(np.float32)) * LOW_SCALE).astype(np.float16)

@@ -12,13 +12,16 @@ from typing import ClassVar, Union
 import attrs
 
 from tflgpu.kernels.gemm import MatrixProduct
+from tflgpu.kernels.matrix_rows import RowMoments, unpacked
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
+from tflgpu.kernels.staged_row import about_of
 from tflgpu.kernels.stored_weights import WeightReader
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, KernelBuffer
 from tflgpu.language.types import BOOL, F16x4, Scalar, Type, U32x4
 from tflgpu.language.variables import Variable
+from tflgpu.lowering.row_change import RowChange
 from tflgpu.lowering.view import PairView, ReadView
 
 #: What ``low`` is scaled by: f16 has 11 bits.
@@ -115,6 +118,7 @@ class Stage:
         weights: tuple[Reader, ...],
         inputs: int,
         masked: bool,
+        change: RowChange | None,
     ) -> None:
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
         self.weights, self._masked, self.inputs = weights, masked, inputs
@@ -143,6 +147,11 @@ class Stage:
             # Past the last pixel any pixel will do: its sums are never stored.
             row = k.let(k.min(row, problem.pixels - 1), "pixel")
             self._loads.append(problem.loads(k, src, row, tile.depth))
+        self.moments: RowMoments | None = None
+        if change is not None:
+            begins = [k.let(loads(k.i32(0), 0)[0], "begin") for loads in self._loads]
+            about = [k.let(about_of(k, self._reals([each])[0]), "about") for each in begins]
+            self.moments = RowMoments(k, tile, change, about)
 
     def base(self, place: Expr) -> Expr:
         """Where this team's stage begins in a place."""
@@ -158,14 +167,13 @@ class Stage:
                 k.set(reg, value)
                 k.set(counts, inside)
         limit = self.problem.depth * 4
-        ragged = self.problem.depth % (tile.depth * tile.split * tile.parts) != 0
         for i, (item, _) in enumerate(self._b_items):
             row = q0 * 4 + item // (tile.slices // 2)
             column = k.group_id(0) * tile.slices + item % (tile.slices // 2) * 2
             # Columns past the end are never stored, and rows past the end meet zeros of the other
             # operand: any finite weight will do for both.
             exists = k.let(row < limit, "exists") if self._masked else None
-            row = k.min(row, limit - 1) if ragged else row
+            row = k.min(row, limit - 1) if self._is_ragged else row
             if self.problem.slices % tile.slices:
                 last = self.problem.slices - 1
                 column = k.min(column, last - last % 2)
@@ -174,6 +182,23 @@ class Stage:
                 for reg, weight in zip(regs, reader.read(k, row, column), strict=True):
                     zero = k.const(0, weight.type)
                     k.set(reg, weight if exists is None else k.select(exists, weight, zero))
+
+    @property
+    def _is_ragged(self) -> bool:
+        tile = self.tile
+        return self.problem.depth % (tile.depth * tile.split * tile.parts) != 0
+
+    def _reals(self, found: Sequence[Expr]) -> list[Expr]:
+        """What was loaded of an item, as vectors of f32."""
+        k = self.k
+        if self._in_pairs:
+            return unpacked(k, found[0])
+        return [k.let(k.cast(each, Scalar.F32), "x") for each in found]
+
+    def share_moments(self) -> None:
+        """Put the sums of the rows that were staged into shared memory."""
+        if self.moments is not None:
+            self.moments.share(self.lane.team, self._a_items)
 
     def commit(self, registers: int, place: Expr) -> None:
         """Put what was fetched into shared memory."""
@@ -187,6 +212,9 @@ class Stage:
                 k.select(counts, reg, k.const(0, reg.type))
                 for reg, counts in zip(held.a[i], held.counts[i], strict=True)
             ]
+            if self.moments is not None:
+                counts = held.counts[i] if self._is_ragged else None
+                self.moments.add(i, self._reals(held.a[i]), counts)
             maybe(
                 k,
                 inside,
@@ -207,20 +235,20 @@ class Stage:
         if self._in_pairs:
             k.store_shared(self.words, at, found[0])
         elif self.inputs == 1:
-            k.store_shared(self.words, at, _packed(k, found))
+            k.store_shared(self.words, at, packed(k, found))
         else:
             parts = [halves(k, k.let(each, "x")) for each in found]
-            k.store_shared(self.words, at, _packed(k, [high for high, _ in parts]))
-            k.store_shared(self.words, at + self.a_size, _packed(k, [rest for _, rest in parts]))
+            k.store_shared(self.words, at, packed(k, [high for high, _ in parts]))
+            k.store_shared(self.words, at + self.a_size, packed(k, [rest for _, rest in parts]))
 
     def _commit_weights(self, at: Expr, regs: list[list[Variable]]) -> None:
         k = self.k
         for part, vectors in enumerate(regs):
-            word = vectors[0] if len(vectors) == 1 else _packed(k, vectors)
+            word = vectors[0] if len(vectors) == 1 else packed(k, vectors)
             k.store_shared(self.words, at + part * self.b_size, word)
 
 
-def _packed(k: Builder, vectors: Sequence[Expr]) -> Expr:
+def packed(k: Builder, vectors: Sequence[Expr]) -> Expr:
     """Two vectors as the bits of u32x4, rounded to f16."""
     first, second = (k.let(k.bitcast(k.cast(v, Scalar.F16), Scalar.U32), "w") for v in vectors)
     return k.vec([first.lane(0), first.lane(1), second.lane(0), second.lane(1)])

@@ -188,16 +188,26 @@ NO_OTHERS: Mapping[Any, TileWork] = {}
 
 
 def _tiles_for(
-    pixels: int, slices: int, depth: int, inputs: int, weights: int, caps: DeviceCaps
+    pixels: int,
+    slices: int,
+    depth: int,
+    inputs: int,
+    weights: int,
+    loads: int,
+    caps: DeviceCaps,
+    *,
+    whole: bool = False,
 ) -> list[MatrixTile]:
-    """The ways to cut a product that a device can have; see `choose_matrix_tile`."""
-    most_threads = min(caps.max_workgroup, caps.max_workgroup_size[0])
+    """The ways to cut a product that a device can have; see `choose_matrix_tile`. Loads of one
+    element each take many registers."""
+    most = min(caps.max_workgroup, caps.max_workgroup_size[0])
+    most_threads = caps.most_members if loads > 2 else most
     found = _fitting(inputs, weights, caps.shared_bytes, most_threads)
     # Only where workgroups are few is a sum worth dividing among them.
     few = [
         attrs.evolve(tile, parts=parts)
         for tile in found
-        if -(-pixels // tile.pixels) * -(-slices // tile.slices) < caps.compute_units
+        if not whole and -(-pixels // tile.pixels) * -(-slices // tile.slices) < caps.compute_units
         for parts in PARTS
         if depth >= parts * tile.split * tile.depth * tile.ahead
     ]
@@ -214,6 +224,8 @@ def choose_matrix_tile(
     choose: Choose = predicted,
     loads: int = 1,
     others: Mapping[W, TileWork] = NO_OTHERS,
+    *,
+    whole: bool = False,
 ) -> MatrixTile | W:
     """The tile that was measured to be fastest on a device, or that a machine model expects to be.
 
@@ -227,22 +239,25 @@ def choose_matrix_tile(
         choose: Knows what was measured.
         loads: That bring two slices of an input.
         others: Other ways to make the product, with what they do.
+        whole: Whether no sum is divided among workgroups.
     """
     sizes = (pixels, slices, depth, inputs, weights)
-    costs: dict[Any, float] = dict(_predicted(sizes, loads, caps))
+    costs: dict[Any, float] = dict(_predicted(sizes, loads, caps, whole))
     for way, work in others.items():
         costs[way] = clocks(tuning_of(caps).matrix, work, caps.compute_units)
-    chosen: MatrixTile | W = choose("matrix", sizes, list(costs), costs.__getitem__)
+    chosen: MatrixTile | W = choose(
+        "whole matrix" if whole else "matrix", sizes, list(costs), costs.__getitem__
+    )
     return chosen
 
 
 @lru_cache(512)  # layers repeat, and there are a hundred tiles
 def _predicted(
-    sizes: tuple[int, int, int, int, int], loads: int, caps: DeviceCaps
+    sizes: tuple[int, int, int, int, int], loads: int, caps: DeviceCaps, whole: bool
 ) -> Mapping[MatrixTile, float]:
     """The clocks of each tile."""
     model, units = tuning_of(caps).matrix, caps.compute_units
-    tiles = _tiles_for(*sizes, caps)
+    tiles = _tiles_for(*sizes, loads, caps, whole=whole)
     return {tile: clocks(model, work_of(tile, *sizes, loads), units) for tile in tiles}
 
 

@@ -89,7 +89,12 @@ def windows_for(low: Lowering, problem: Problem, operands: Operands) -> dict[Win
     """The ways to cut a product as a window's on a device; none where it is no window's that moves
     by one pixel, or an operand is of another form."""
     window, caps = problem.window, low.caps
-    if window is None or operands.products > 1 or not low.lies_in_pairs(0) or problem.slices % 2:
+    if (
+        window is None
+        or operands.products > 1
+        or not low.lies_in_pairs(low.node.input(0))
+        or problem.slices % 2
+    ):
         return {}
     if StoredWeights.on(caps, problem.weights).weights is not problem.weights:
         return {}
@@ -131,7 +136,7 @@ def window_work(tile: WindowTile, window: Window, pixels: int, slices: int, dept
 def build_matrix_window(low: Lowering, problem: Problem, tile: WindowTile, name: str) -> None:
     """Write the kernel of a convolution whose input lies in pairs, and dispatch it."""
     k = low.kernel(name, (tile.threads, 1, 1))
-    src = low.read_pairs(k, 0)
+    src = low.read_pairs(k, low.node.input(0))
     assert problem.window is not None
     weights = low.weight_pairs(k, problem.weights)
     product, bias = bind_bias(low, k, problem, StoredWeights(problem.weights))

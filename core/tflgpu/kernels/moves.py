@@ -92,9 +92,15 @@ def channel_of(k: Builder, slice_: Expr, lane: int, channels: int) -> Expr:
 
 
 def gather_vector(
-    src: ReadView, shape: Shape, outer: Expr, slice_: Expr, where: IndexMap, *, vector: bool,
+    src: ReadView,
+    shape: Shape,
+    outer: Expr,
+    slice_: Expr,
+    where: IndexMap,
+    *,
+    vector: bool,
     channel: Expr | None = None,
-) -> Expr:  # fmt: skip
+) -> Expr:
     """Four channels of an output of ``shape``, fetched from where ``where`` says; ``channel`` four
     times, where that is what is needed.
 

@@ -23,9 +23,11 @@ from tflgpu.language.tree import Expr, SharedArray
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.layout import Layout
 from tflgpu.lowering.lowering import Lowering, Temp
+from tflgpu.lowering.row_change import RowChange
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.normalize import NAME, MeanStddev
+from tflgpu.ops.reduce import reduced_axes
 
 
 class Moments:
@@ -208,4 +210,11 @@ def _accepts(node: Node, site: Site) -> str | None:
     return _floats(node, site)
 
 
-RULES = (KernelRule(NAME, "team", _build, _accepts, reads_once=True),)
+def _row_change(node: Node) -> RowChange | None:
+    shape, made = node.input(0).shape, node.attrs
+    if made.groups != 1 or reduced_axes(NAME, made.axes, len(shape)) != (len(shape) - 1,):
+        return None
+    return RowChange(shape[-1], made.epsilon, centred=True)
+
+
+RULES = (KernelRule(NAME, "team", _build, _accepts, reads_once=True, row_change=_row_change),)

@@ -25,9 +25,11 @@ from tflgpu.kernels.matrix_tiles import choose_matrix_tile
 from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.lowering import Lowering, storage_of
+from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
-from tflgpu.lowering.rule import Accepts, KernelRule, Site
+from tflgpu.lowering.row_change import rows_of
+from tflgpu.lowering.rule import Accepts, KernelRule, Site, TakesRows, takes_no_rows
+from tflgpu.lowering.stored_types import storage_of
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.weights import Weights
 
@@ -62,6 +64,7 @@ class Family:
         size: Of a node that was accepted.
         problems: A node's products.
         takes_rows, beside: As those of `KernelRule`, of the kernel for few rows.
+        normalizes_rows: As `KernelRule.takes_rows`, of the kernel on matrix tiles.
         stacks: As that of `KernelRule`.
     """
 
@@ -69,8 +72,9 @@ class Family:
     accepts: Accepts
     size: Callable[[Node, Site], ProductSize]
     problems: Callable[[Lowering], Iterable[Problem]]
-    takes_rows: Callable[[Node, Site], int] = lambda node, site: 0
+    takes_rows: TakesRows = takes_no_rows
     beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
+    normalizes_rows: TakesRows = takes_no_rows
     stacks: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
 
     def rule(
@@ -98,7 +102,10 @@ class Family:
                 takes_rows=self.takes_rows,
                 beside=self.beside,
             ),
-            self.rule("matrix", "matrix", _matrix, self._deep_on_matrices, -1),
+            attrs.evolve(
+                self.rule("matrix", "matrix", _matrix, self._deep_on_matrices, -1),
+                takes_rows=self.normalizes_rows,
+            ),
             self.rule("blocked", "gemm", _blocked, self._on_gpu, -2),
             self.rule("direct", "direct", _direct, self._alone, -3),
         )
@@ -158,7 +165,8 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
     parts = (operands.inputs, len(operands.weights))
     sizes = (problem.pixels, problem.slices, problem.depth)
     others, loads = windows_for(low, problem, operands), loads_of(low, problem)
-    way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, loads, others)
+    whole = rows_of(low).change.length > 0
+    way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, loads, others, whole=whole)
     if isinstance(way, WindowTile):
         build_matrix_window(low, problem, way, name.replace("_matrix", "_window"))
     else:

@@ -12,8 +12,8 @@ from tflgpu.kernels.quantize_on_the_fly import RoundingOver
 from tflgpu.kernels.team import Member, Teams
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
-from tflgpu.language.types import F32, F32x4, Scalar, type_of
-from tflgpu.lowering.row_change import RowSource
+from tflgpu.language.types import F32, U32, F32x4, Scalar
+from tflgpu.lowering.row_change import RowChange, RowSource
 from tflgpu.lowering.view import ReadView
 
 #: A small whole number plus this has its lowest bits as an i32 has them.
@@ -26,25 +26,25 @@ class RowShape:
 
     Attributes:
         teams: All invocations of the workgroup as one team.
-        units: Numbers of the row that an invocation has together, in vectors of four.
+        units: What meets a unit of weights, each.
         unit: Vectors of one.
-        whole: Whether whole numbers are shared, as words of four bytes, not real ones.
+        bits: Of a weight where whole numbers are shared, as words of four bytes; 0: real ones are.
     """
 
     teams: Teams
     units: int
     unit: int
-    whole: bool
+    bits: int
 
     @property
-    def parts(self) -> int:
-        """Elements of shared memory that a unit takes, of 16 bytes."""
-        return self.unit // 4 if self.whole else self.unit
+    def group(self) -> int:
+        """Vectors of which an invocation makes as many words."""
+        return 2 if self.bits == 4 else 1
 
     @property
-    def rounds(self) -> int:
-        """Units that an invocation has in registers."""
-        return -(-self.units // self.teams.lanes)
+    def groups(self) -> int:
+        """Such groups in the row."""
+        return self.units * self.unit // self.group
 
 
 class StagedRow:
@@ -52,7 +52,10 @@ class StagedRow:
 
     Attributes:
         over: How it was rounded.
+        zero: The step that stands for 0, of whole numbers, in four lanes; None for step 0.
     """
+
+    zero: Expr | None = None
 
     def __init__(
         self,
@@ -66,8 +69,9 @@ class StagedRow:
         no sum of squares, nor a range that has a 0."""
         assert source.change.rounding is not None
         self._k, self._shape = k, shape
-        units = [k.let(lane + i * shape.teams.lanes, "unit") for i in range(shape.rounds)]
-        places = [k.let(unit * shape.unit + j, "q") for unit in units for j in range(shape.unit)]
+        rounds, group = -(-shape.groups // shape.teams.lanes), range(shape.group)
+        groups = [k.let(lane + i * shape.teams.lanes, "group") for i in range(rounds)]
+        places = [k.let(each * shape.group + j, "q") for each in groups for j in group]
         vectors = [k.let(load(q), "x") for q in places]
         combine = partial(self._combine, Member(k, shape.teams, k.i32(0), lane))
         if source.change.epsilon is None:
@@ -87,20 +91,28 @@ class StagedRow:
                 vectors = [k.let(x * g, "x") for x, g in zip(vectors, gammas, strict=True)]
                 ends = combine(self._ends(vectors), (k.min, k.max))
         self.over = RoundingOver(k, source.change.rounding, *ends)
-        rounded = self.over.step if shape.whole else self.over.of
+        rounded = self.over.step if shape.bits else self.over.of
         vectors = [k.let(rounded(x), "x") for x in vectors]
-        kind = type_of(Scalar.U32, 4) if shape.whole else F32x4
-        self._shared = k.shared("row", kind, shape.units * shape.parts)
-        for i, unit in enumerate(units):
-            mine = vectors[i * shape.unit : (i + 1) * shape.unit]
-            with k.if_(unit < shape.units):
-                for j, part in enumerate(self._words(mine) if shape.whole else mine):
-                    k.store_shared(self._shared, unit * shape.parts + j, part)
+        self._shared = k.shared("row", U32 if shape.bits else F32x4, shape.units * shape.unit)
+        if shape.bits:
+            vectors = self._words(vectors)
+            # Neighbours read words of neighbouring units, which lie side by side.
+            places = [q % shape.unit * shape.units + q // shape.unit for q in places]
+            if self.over.zero is not None:
+                self.zero = k.let(k.cast(self.over.zero, Scalar.I32), "zero")
+        for i, each in enumerate(groups):
+            with k.if_(each < shape.groups):
+                for j in range(i * shape.group, (i + 1) * shape.group):
+                    k.store_shared(self._shared, places[j], vectors[j])
 
     def unit(self, unit: Expr) -> list[Expr]:
-        """What it has of a unit: vectors, or one of four words."""
-        places = [unit * self._shape.parts + j for j in range(self._shape.parts)]
-        return [self._k.let(self._k.load_shared(self._shared, at), "x") for at in places]
+        """What meets a unit of weights: vectors, or as many words."""
+        shape, k = self._shape, self._k
+        if shape.bits:
+            places = [unit + j * shape.units for j in range(shape.unit)]
+        else:
+            places = [unit * shape.unit + j for j in range(shape.unit)]
+        return [k.let(k.load_shared(self._shared, at), "x") for at in places]
 
     def _ends(self, vectors: Sequence[Expr]) -> list[Expr]:
         """The least and the largest, as whole numbers: their extremes are an instruction each."""
@@ -131,13 +143,17 @@ class StagedRow:
         return [k.let(each, "found") for each in numbers]
 
     def _words(self, vectors: Sequence[Expr]) -> list[Expr]:
-        """Whole numbers as words of four bytes, four words together."""
+        """Whole numbers as words of four bytes; of two vectors for weights of 4 bits one has the
+        numbers at even places, the other those at odd ones."""
         k, words = self._k, []
+        if self._shape.bits == 4:
+            both = [(*a.lanes, *b.lanes) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+            vectors = [k.let(k.vec(lanes[i::2]), "x") for lanes in both for i in range(2)]
         for vector in vectors:
             numbers = k.let(k.bitcast(vector + _WHOLE, Scalar.U32) & 255, "numbers")
             a, b, c, d = numbers.lanes
             words.append(k.let(a | (b << 8) | (c << 16) | (d << 24), "word"))
-        return [k.let(k.vec(words[i : i + 4]), "words") for i in range(0, len(words), 4)]
+        return words
 
 
 def _sum(a: Expr, b: Expr) -> Expr:
@@ -154,6 +170,25 @@ def rms_factor(k: Builder, squares: Expr, source: RowSource) -> Expr:
     """One by the root mean square of a row, from the sum of its squares."""
     assert source.change.epsilon is not None
     return k.call("rsqrt", squares * (1.0 / source.change.length) + source.change.epsilon)
+
+
+def about_of(k: Builder, vector: Expr) -> Expr:
+    """What the numbers of a row that begins with a vector are made less by before they, and their
+    squares, are added up: the mean of four of them, so that sums lose little where the mean of all
+    is large. The square of its distance from that is at most the row's length times the
+    variance."""
+    return k.dot(vector, k.f32(0.25, 4))
+
+
+def moments_of(k: Builder, sums: Expr, squares: Expr, change: RowChange) -> tuple[Expr, Expr]:
+    """The mean of a row, and one by the root of its variance, from sums of its numbers and of their
+    squares, where all numbers are less by `about_of` than they are."""
+    assert change.epsilon is not None
+    mean = k.let(sums / float(change.length), "mean")
+    variance = k.let(squares / float(change.length) - mean * mean, "variance")
+    # Rounded, it may be less than zero; what is no number stays so.
+    variance = k.select(variance < 0.0, k.f32(0.0), variance)
+    return mean, k.let(k.call("rsqrt", variance + change.epsilon), "scale")
 
 
 def gamma_at(k: Builder, gamma: ReadView, q: Expr) -> Expr:

@@ -8,6 +8,8 @@ scale, a sum of whole numbers is scaled once, at its end; blocks have a buffer o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 
 import attrs
 import numpy as np
@@ -24,6 +26,8 @@ from tflgpu.lowering.weights import Weights
 _FOUR = range(4)
 #: Bytes to add up the bytes of a word with.
 _ONES = 0x01010101
+#: The higher numbers of four bytes.
+_HIGH = 0xF0F0F0F0
 
 
 @attrs.frozen
@@ -142,6 +146,17 @@ class RowForm:
     block: int
     blocks: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the numbers of a unit have one scale, so that products of whole numbers are
+        added."""
+        return self.bits > 0 and self.block % (self.unit * 4) == 0
+
+    @property
+    def step(self) -> float:
+        """What 1 of `RowWeights.words` stands for."""
+        return 1 / 16 if self.bits == 4 else 1.0
+
     @classmethod
     def of(cls, stored: StoredWeights, depth: int, slices: int) -> RowForm:
         """That of weights whose sums have ``depth`` vectors of input."""
@@ -190,17 +205,30 @@ class RowWeights:
             found.append(k.cast(k.vec(lanes), Scalar.F32))
         return found
 
-    def dots(self, k: Builder, stored: Sequence[Expr], words: Expr | None) -> Expr:
-        """For each output the sum of the unit's products with words of input, or with ones."""
-        ones = k.const(_ONES, U32)
-        totals: list[Expr] = []
-        for each in stored:
-            terms = [
-                k.call("dot4_i8", each.lane(i), ones if words is None else words.lane(i))
-                for i in _FOUR
+    def words(self, k: Builder, stored: Sequence[Expr]) -> list[list[Expr]]:
+        """For each output the words of four bytes that a unit has; numbers of 4 bits are 16 times
+        as large in them, those at even places of a word in one and those at odd ones in another."""
+        words = [list(each.lanes) for each in stored]
+        if self.form.bits == 8:
+            return words
+        found: list[list[Expr]] = []
+        for each in words:
+            pairs = [((word << 4) & _HIGH, word & _HIGH) for word in each]
+            found.append([k.let(half, "word") for pair in pairs for half in pair])
+        return found
+
+    def dots(
+        self, k: Builder, words: Sequence[Sequence[Expr]], others: Sequence[Expr] | None
+    ) -> Expr:
+        """For each output the sum of the products of its `words` with those of an input, or with
+        ones."""
+        with_ = [k.const(_ONES, U32)] * len(words[0]) if others is None else others
+        return k.vec(
+            [
+                reduce(add, (k.call("dot4_i8", a, b) for a, b in zip(each, with_, strict=True)))
+                for each in words
             ]
-            totals.append(terms[0] + terms[1] + terms[2] + terms[3])
-        return k.vec(totals)
+        )
 
     def scale(self, k: Builder, column: Expr, vector: Expr) -> Expr | None:
         """The scales of a slice's outputs for a vector of input."""

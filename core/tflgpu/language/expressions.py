@@ -325,8 +325,8 @@ class Cast(Expr):
 
 @frozen(eq=False)
 class Bitcast(Expr):
-    """The bits of f32, i32 or u32 lanes read as another of these types, or those of f16x4 as u32x2.
-    What a device makes of a NaN on the way is open."""
+    """The bits of f32, i32 or u32 lanes read as another of these types, or those of f16x4 as u32x2,
+    and back. What a device makes of a NaN on the way is open."""
 
     type: Type
     operand: Expr

@@ -136,7 +136,7 @@ def bitcast(value: Expr, scalar: Scalar) -> Expr:
 
     Raises:
         KernelError: one of the types does not have 32 bits, or is not a number; four lanes of f16
-            are read as u32 alone.
+            are read as u32 alone, and two of u32 as f16.
     """
     value = read(value)
     kind = value.type
@@ -144,6 +144,8 @@ def bitcast(value: Expr, scalar: Scalar) -> Expr:
         return value
     if kind == F16x4 and scalar is Scalar.U32:
         return Bitcast(U32x2, value)
+    if kind == U32x2 and scalar is Scalar.F16:
+        return Bitcast(F16x4, value)
     for each in (value.type.scalar, scalar):
         if each not in (Scalar.F32, Scalar.I32, Scalar.U32):
             raise refused(f"bits of {value.type.scalar.value} as {scalar.value}: 32 bits only")

@@ -3,7 +3,8 @@ the device, else the one that a model of the device predicts.
 
     generator -> Lowering.choose(kind, sizes, candidates, cost) -> a candidate
                         |
-                 Choices.names[key]          measured (`tflgpu.runtime.tuning`)
+                 Choices.names[key]          measured here (`tflgpu.runtime.tuning`)
+                 Choices.shipped[key]        measured for a release, where the same is predicted
                  min(candidates, key=cost)   where nothing was measured
 
 The key says all that the speed of a candidate follows from: the operator, the types and shapes of
@@ -29,15 +30,21 @@ class ChoicePoint:
 
     Attributes:
         key: As in `Choices.names`.
-        candidates: Names of the ways to write its kernel, the predicted one first.
+        candidates: The names of the ways to write its kernel, with predicted costs, in any unit;
+            the least first.
         chosen: The one that was taken.
         origins: The file's operators, by index, that have this problem.
     """
 
     key: str
-    candidates: tuple[str, ...]
+    candidates: Mapping[str, float]
     chosen: str
     origins: frozenset[int]
+
+    @property
+    def is_join(self) -> bool:
+        """Whether it is which nodes one kernel makes (`Site.joins`)."""
+        return "joined" in self.candidates
 
 
 @attrs.frozen(eq=False)
@@ -49,11 +56,15 @@ class Choices:
         digest: Of those that were measured on this machine; "" where none were.
         points: Filled with the problems that a compilation meets, by key; None: they are not
             listed.
+        shipped: What a release brings: by key, and by the name of the candidate that was predicted
+            when it was measured, the name of the fastest. Where another one is predicted now, the
+            kernels or the model of the device have changed since, and it counts for nothing.
     """
 
     names: Mapping[str, str] = attrs.Factory(dict)
     digest: str = ""
     points: dict[str, ChoicePoint] | None = None
+    shipped: Mapping[str, Mapping[str, str]] = attrs.Factory(dict)
 
     def choose(
         self,
@@ -70,24 +81,22 @@ class Choices:
             cost: Predicted, in any unit.
             nodes: The nodes that have the problem.
         """
-        if not self.names and self.points is None:
+        if not self.names and not self.shipped and self.points is None:
             return min(candidates, key=cost), ""
-        problem = key()
-        name = self.names.get(problem)
+        problem, predicted = key(), min(candidates, key=cost)
+        name = self.names.get(problem) or self.shipped.get(problem, {}).get(name_of(predicted))
         # A candidate of another version may be gone.
         found = None if name is None else next((c for c in candidates if name_of(c) == name), None)
+        chosen = predicted if found is None else found
         if self.points is not None:
             known = self.points.get(problem)
             origins = frozenset(o for node in nodes for o in node.origins)
             if known is not None:
                 self.points[problem] = attrs.evolve(known, origins=origins | known.origins)
             else:
-                ranked = tuple(name_of(each) for each in sorted(candidates, key=cost))
-                chosen = ranked[0] if found is None else name_of(found)
-                self.points[problem] = ChoicePoint(problem, ranked, chosen, origins)
-        if found is None:
-            return min(candidates, key=cost), ""
-        return found, name_of(found)
+                ways = {name_of(each): cost(each) for each in sorted(candidates, key=cost)}
+                self.points[problem] = ChoicePoint(problem, ways, name_of(chosen), origins)
+        return chosen, "" if found is None else name_of(found)
 
 
 def problem_key(

@@ -27,6 +27,7 @@ from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.place import VectorPlace
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.storage import IntegerStorage
+from tflgpu.lowering.stored_types import weight_storage
 from tflgpu.lowering.view import Link, PairView, ReadView, StackedView, WriteView, load_broadcast
 from tflgpu.lowering.weights import Weights
 
@@ -200,19 +201,16 @@ class Lowering:
         """Operand ``index`` of the node."""
         return self.read_value(k, self.node.input(index), f"src{index}")
 
-    def lies_in_pairs(self, index: int) -> bool:
-        """Whether operand ``index`` of the node has a buffer whose rows are pairs of f16 vectors,
-        for `read_pairs`."""
-        value = self.node.input(index)
+    def lies_in_pairs(self, value: Value) -> bool:
+        """Whether a tensor has a buffer whose rows are pairs of f16 vectors, for `read_pairs`."""
         if value.contents is not None or value.id in self.inlined:
             return False
         layout = self._layout_of(value)
         return layout.storage is Scalar.F16 and layout.is_vector and layout.slices % 2 == 0
 
-    def read_pairs(self, k: Builder, index: int) -> PairView:
-        """Operand ``index`` of the node by two vectors of f16 at once."""
-        value = self.node.input(index)
-        buffer = k.buffer(f"src{index}", Scalar.U32, 4, "read")
+    def read_pairs(self, k: Builder, value: Value) -> PairView:
+        """A tensor by two vectors of f16 at once."""
+        buffer = k.buffer("src0", Scalar.U32, 4, "read")
         self.bindings[id(k)].append(value)
         return PairView(k, buffer, self._layout_of(value), Scalar.U32)
 
@@ -284,9 +282,9 @@ class Lowering:
         scalar: Scalar | None = None,
     ) -> KernelBuffer:
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
-        as ``scalar`` (default: `Precision.weight_storage`)."""
+        as ``scalar`` (default: `weight_storage`)."""
         weights = data if isinstance(data, Weights) else Weights(data)
-        scalar = scalar or self.precision.weight_storage(weights, self.caps)
+        scalar = scalar or weight_storage(weights, self.precision, self.caps)
         if weights.size % width:
             raise KernelError(f"{self.node.label}: {weights.size} weights in vectors of {width}")
         buffer = k.buffer(name, scalar, width, "read")
@@ -434,16 +432,3 @@ def guard(k: Builder, *checks: Expr) -> None:
     for condition in checks:
         with k.if_(~condition):
             k.return_()
-
-
-def storage_of(
-    value: Value,
-    precision: Precision,
-    caps: DeviceCaps,
-    integers: IntegerStorage = IntegerStorage.WORDS,
-) -> Scalar:
-    """The type in which a tensor is stored inside a partition: floats by precision, others by
-    policy."""
-    if value.dtype.is_float:
-        return precision.storage(value.elements, caps)
-    return integers.inside(value.dtype, caps)

@@ -7,13 +7,9 @@ kernels are made.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
 
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
-
-if TYPE_CHECKING:
-    from tflgpu.lowering.weights import Weights
 
 
 class Precision(enum.Enum):
@@ -37,22 +33,6 @@ class Precision(enum.Enum):
         if self is Precision.F16:
             return Scalar.F16
         if self is Precision.F32_F16 and elements * 4 > caps.cache_bytes:
-            return Scalar.F16
-        return Scalar.F32
-
-    def weight_storage(self, weights: Weights, caps: DeviceCaps) -> Scalar:
-        """The type in which a buffer of weights is stored; whole numbers stay so."""
-        if weights.contents.dtype == Scalar.I8.numpy:
-            return Scalar.I8
-        if self is Precision.F16:
-            return Scalar.F16 if weights.suits_f16 else Scalar.F32
-        from tflgpu.lowering.tuning import tuning_of  # who only names a precision needs no figures
-
-        nbytes, tuning = weights.size * 4, tuning_of(caps)
-        if self is Precision.F32_F16 and nbytes > min(caps.cache_bytes, tuning.rounded_weights):
-            return Scalar.F16 if weights.suits_f16 else Scalar.F32
-        is_worth_asking = caps.is_gpu and caps.f16_storage and nbytes > tuning.tested_weights
-        if is_worth_asking and weights.fits_f16:
             return Scalar.F16
         return Scalar.F32
 

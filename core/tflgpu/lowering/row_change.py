@@ -4,7 +4,8 @@
 
 A product with few rows reads whole rows of its input in every workgroup. What normalizes a row, or
 rounds it, needs the whole row too, and little time beside the weights, so each workgroup does it
-for itself: a dispatch less, and a wait for it.
+for itself: a dispatch less, and a wait for it. A product on matrix tiles adds up a row while it is
+staged, and normalizes the products of the row (`tflgpu.kernels.matrix_rows`).
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ class RowChange:
         gamma: By which each element is multiplied then; None for 1.
         rounding: To which 8-bit steps over its range the row is rounded then; None where it is
             not.
+        centred: Whether the row's mean is subtracted first, so that it is divided by the root of
+            its variance.
     """
 
     length: int = 0
     epsilon: float | None = None
     gamma: Value | None = None
     rounding: Rounding | None = None
+    centred: bool = False
 
 
 @attrs.frozen

@@ -96,6 +96,15 @@ class RowReduction:
 Accepts = Callable[[Node, Site], str | None]
 
 
+#: Whether a kernel can make the rows of a node's operand 0 by a change.
+TakesRows = Callable[[Node, RowChange, Site], bool]
+
+
+def takes_no_rows(node: Node, change: RowChange, site: Site) -> bool:
+    """A `TakesRows` that is no."""
+    return False
+
+
 def _always(node: Node, site: Site) -> str | None:
     return None
 
@@ -127,8 +136,7 @@ class KernelRule:
         row_change: What a node makes of each row, where kernels that have whole rows of the result
             in a workgroup may do it themselves (`tflgpu.compiler.join_row_changes`); None where
             that is not all.
-        takes_rows: How long the rows of operand 0 are that ``build`` makes so; 0 where it makes
-            none.
+        takes_rows: Whether ``build`` can make the rows of operand 0 so.
         beside: Whether ``build`` can make the product of another node, of the same operand 0, in
             the kernel of a node's whose chain reads it.
         stacks: Whether ``build`` can make the product of another node, of the same operand 0, as
@@ -148,7 +156,7 @@ class KernelRule:
     reads_often: bool = False
     rows: Callable[[Node], RowReduction | None] = lambda node: None
     row_change: Callable[[Node], RowChange | None] = lambda node: None
-    takes_rows: Callable[[Node, Site], int] = lambda node, site: 0
+    takes_rows: TakesRows = takes_no_rows
     beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     stacks: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     owner: str = attrs.field(default="", eq=False)

@@ -110,28 +110,22 @@ class PairModel:
     Attributes:
         window_clocks, weight_clocks: A processor's work for a vector of the depthwise convolution,
             by a window of 3x3, and for one of the other's weights.
-        stage_latency, run_latency, weight_latency, multiply_latency: What a stage takes that
-            nothing hides: in any case, for each run of pixels (by such a window) and for each
-            vector of weights of an invocation, for each product of tiles.
-        store_latency, team_latency: The same of storing a vector of the result, and of adding what
-            a team has.
+        stage_latency, chunk_latency, run_latency: What a stage takes that nothing hides, what a
+            chunk does besides, and each run of pixels of an invocation, by such a window.
         resident_bytes, resident_threads: Shared memory and invocations that a processor has at a
             time.
-        wave_clocks: Starting and ending a wave of workgroups.
-        boundary_clocks: The least that a dispatch takes that waits for another one.
+        kernel_clocks: Starting and ending a dispatch.
+        boundary_clocks: What is saved besides where a dispatch less waits for another one.
     """
 
     window_clocks: float
     weight_clocks: float
     stage_latency: float
+    chunk_latency: float
     run_latency: float
-    weight_latency: float
-    multiply_latency: float
-    store_latency: float
-    team_latency: float
     resident_bytes: int
     resident_threads: int
-    wave_clocks: float
+    kernel_clocks: float
     boundary_clocks: float
 
 
@@ -186,6 +180,8 @@ class Tuning:
         busy_invocations: Invocations that a processor needs to hide the latency of its memory.
         rounded_weights: Weights of more bytes (in f32) are worth rounding to f16 in F32_F16.
         tested_weights: Weights of more bytes are worth asking whether f16 holds them exactly.
+        normalized_products: Products on matrix tiles of at most so many multiplications normalize
+            the rows of their input themselves, which would take others longer than a dispatch.
         least_key_blocks: Attention of few queries to so many blocks of keys, or more, has
             workgroups for parts of the keys, and a dispatch more that merges what they found.
         joins_pointwise: A 1x1 convolution and the depthwise one after it are faster as one kernel.
@@ -212,6 +208,7 @@ class Tuning:
     busy_invocations: int
     rounded_weights: int
     tested_weights: int
+    normalized_products: int
     least_key_blocks: int
     joins_pointwise: bool
     splits_products: bool
@@ -223,15 +220,16 @@ class Tuning:
     pairs: PairModel | None
 
 
-#: `blocked` was fitted to kernel times of 86 convolution shapes of nine vision models through
-#: OpenCL in f32; there its choice is on average 5 % slower than the best of all tiles, and at most
-#: 29 %. `matrix` was fitted to 1136 kernel times of 38 products and convolutions (Vulkan in F16 and
-#: F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets, EDSR), so that its choices are
-#: fast rather than its times right: on average the choice is 5 % slower than the best of all that
-#: were timed, at most 24 %. `pairs` was fitted to 117 kernel times of the pairs of MobileNet v1 and
-#: v2 (Vulkan in F16 and F32_F16); there its choice is on average 1 % slower than the best, at most
-#: 5 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest for models of 30 to
-#: 74.
+#: `benchmarks.tiles` prints what is predicted of kernels beside what the tuner timed, by which
+#: constants are judged. `blocked` was fitted to kernel times of 86 convolution shapes of nine
+#: vision models through OpenCL in f32; there its choice is on average 5 % slower than the best of
+#: all tiles, and at most 29 %. `matrix` was fitted to 1136 kernel times of 38 products and
+#: convolutions (Vulkan in F16 and F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets,
+#: EDSR), so that its choices are fast rather than its times right: on average the choice is 5 %
+#: slower than the best of all that were timed, at most 24 %. `pairs` was fitted to 311 kernel times
+#: of 67 pairs (MobileNet v1 and v2, an SSD, DeepLab and a pose network, Vulkan in F16); there its
+#: choice is on average 1 % slower than the best that was timed, at most 8 %. Of 8, 16, 32 and all
+#: dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
@@ -243,6 +241,7 @@ H200 = Tuning(
     busy_invocations=256,
     rounded_weights=16 << 10,
     tested_weights=4 << 10,
+    normalized_products=1 << 28,
     least_key_blocks=2,
     joins_pointwise=False,
     splits_products=True,
@@ -294,18 +293,15 @@ H200 = Tuning(
         summed_clocks=0.00257,
     ),
     pairs=PairModel(
-        window_clocks=1.03,
+        window_clocks=2.03,
         weight_clocks=0.19,
-        stage_latency=662.0,
-        run_latency=332.0,
-        weight_latency=29.6,
-        multiply_latency=63.3,
-        store_latency=58.8,
-        team_latency=83.5,
-        resident_bytes=230000,
-        resident_threads=1728,
-        wave_clocks=2950.0,
-        boundary_clocks=2900.0,
+        stage_latency=585.0,
+        chunk_latency=1010.0,
+        run_latency=1816.0,
+        resident_bytes=219900,
+        resident_threads=670,
+        kernel_clocks=9340.0,
+        boundary_clocks=7720.0,
     ),
 )
 

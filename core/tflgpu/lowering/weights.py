@@ -195,6 +195,11 @@ class Weights:
         last = self._numbers().reshape(outputs, taps, inputs)[:, -1, -1]
         return bool((np.abs(last) <= F16_MAX).all())
 
+    def sums(self, dtype: np.dtype[Any]) -> Array:
+        """Those of each output added up, as a type has them."""
+        rows = self._numbers().reshape(self.contents.shape[0], -1).astype(dtype)
+        return np.asarray(rows.sum(axis=1, dtype=np.float64))
+
     def as_type(self, dtype: np.dtype[Any]) -> Array:
         """They as they lie in the buffer, of a type, in one dimension; what f16 does not hold
         becomes an infinity."""

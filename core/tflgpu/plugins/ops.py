@@ -45,13 +45,30 @@ FIELDS: Mapping[type, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] 
 }
 
 #: Where the parts of an op's definition are that say what it need not say, and what each has to be.
-_FLAGS = ("is_custom", "contents.texts", "contents.shape_only", "movement.is_view",
-          "movement.keeps_values")  # fmt: skip
+_FLAGS = (
+    "is_custom",
+    "contents.texts",
+    "contents.shape_only",
+    "movement.is_view",
+    "movement.keeps_values",
+)
 _CHOICES = ("elementwise", "quantized.stored")
-_FUNCTIONS = ("generate", "batch", "file.refit", "file.at_run_time", "contents.zeros_where",
-              "device.work", "movement.moves", "movement.copies", "movement.reorder",
-              "arithmetic.affine", "quantized.table", "quantized.digits", "quantized.results",
-              "quantized.hybrid")  # fmt: skip
+_FUNCTIONS = (
+    "generate",
+    "batch",
+    "file.refit",
+    "file.at_run_time",
+    "contents.zeros_where",
+    "device.work",
+    "movement.moves",
+    "movement.copies",
+    "movement.reorder",
+    "arithmetic.affine",
+    "quantized.table",
+    "quantized.digits",
+    "quantized.results",
+    "quantized.hybrid",
+)
 _POSITIONS = ("contents.counts", "contents.settings", "contents.indices", "device.checked")
 _GROUPS: Mapping[str, type] = {
     "file": FileForm,

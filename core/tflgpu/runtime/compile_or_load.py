@@ -94,10 +94,10 @@ def tuned_first(graph: Graph, opened: OpenedDevice) -> None:
     for it. Where that fails they stay as predicted, which is logged."""
     preference = opened.options.inference_preference
     if preference is InferencePreference.SUSTAINED_SPEED and isinstance(opened.device, Device):
-        from tflgpu.runtime.tuning import Effort, tune
+        from tflgpu.runtime.tuning import tune
 
         try:
-            found = tune(opened, graph, Effort.FAST)
+            found = tune(opened, graph, "fast")
         except (DeviceError, UnsupportedError) as error:
             _LOG.warning("tflgpu: inference_preference: kernels are not tuned: %s", str(error))
         else:

@@ -1,4 +1,5 @@
-"""A model is compiled into a file, for `GpuDelegate(saved=...)`."""
+"""What is done with a model's file before it runs: it is compiled into another, for
+`GpuDelegate(saved=...)`, or its kernels are tuned."""
 
 from __future__ import annotations
 
@@ -8,30 +9,29 @@ from pathlib import Path
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import report_of
-from tflgpu.errors import SavedModelError, TflgpuError
+from tflgpu.errors import OptionError, SavedModelError, TflgpuError, UnsupportedError
+from tflgpu.errors.blame import shown
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.unknown import for_the_host, refuse_unknown
 from tflgpu.runtime.compile_or_load import tuned_first
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.opening import insisted
 from tflgpu.runtime.provider import Provider
+from tflgpu.runtime.tuning import EFFORTS, Progress, tune
 from tflgpu.saved import location
+from tflgpu.saved.kept_choices import Tuning
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
 
 def save(provider: Provider, model: str | os.PathLike[str] | bytes, path: Path) -> DelegationReport:
-    """As `tflgpu.delegate.GpuDelegate.save`.
-
-    Raises:
-        TflgpuError: as there.
-    """
+    """Write what a model becomes to a file: `GpuDelegate.save`, whose errors it raises."""
     opened = provider.opened
     assert opened is not None
     opened.check_open()
     device = opened.kernel_device(SavedModelError, "saved")
     advice = ". Run it without a file: what its pieces become is kept in the cache folder"
-    graph = graph_of(opened, model, SavedModelError, "saved", advice)
+    graph = _graph_of(opened, model, SavedModelError, "saved", advice)
     tuned_first(graph, opened)
     target = opened.target()
     compiled = opened.noted(compile_graph(graph, target))
@@ -40,7 +40,22 @@ def save(provider: Provider, model: str | os.PathLike[str] | bytes, path: Path) 
     return report
 
 
-def graph_of(
+def tune_model(
+    opened: OpenedDevice,
+    model: str | os.PathLike[str] | bytes,
+    effort: str,
+    progress: Progress | None,
+) -> Tuning:
+    """Time ways to write a model's kernels: `GpuDelegate.tune`, whose errors it raises."""
+    if effort not in EFFORTS:
+        raise OptionError(f"effort is one of {', '.join(EFFORTS)}, not {shown(effort)}")
+    opened.check_open()
+    opened.kernel_device(UnsupportedError, "tuned")
+    graph = _graph_of(opened, model, UnsupportedError, "tuned")
+    return tune(opened, graph, effort, progress)
+
+
+def _graph_of(
     opened: OpenedDevice,
     model: str | os.PathLike[str] | bytes,
     error: type[TflgpuError],

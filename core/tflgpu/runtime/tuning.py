@@ -1,23 +1,26 @@
 """Ways to write kernels are timed on the device, and the fastest is kept for each problem.
 
-    compile            the problems of a model, with the candidates of each, best first by the
-                       prediction (`tflgpu.lowering.choices`)
-    search             for each kind of choice: the whole model with every problem's second
-                       candidate, its third, ... each beside the model as it is, by turns; a
-                       problem's time is that of the kernels of its operators, by the device's clock
+    problems           those of a model, with the candidates of each, best first by the prediction
+                       (`tflgpu.lowering.choices`); first the tiles of all kernels, then which nodes
+                       one kernel makes
+    search             the whole model with every problem's second candidate, its third, ... each
+                       beside the model as it is, by turns; a problem's time is that of the kernels
+                       of its operators, by the device's clock
     confirm            the model with all that was found faster beside the model as it was
     whole              runs of the model with it and without; if that is slower, or gives other
-                       numbers, nothing is kept
+                       numbers, the model stays as it was
+    keep               what is known now; and again from the top with the candidates that are left,
+                       and with problems that are new because nodes were joined
 
 So a candidate runs where it will run: between the model's other kernels, on the same buffers, with
 what they leave in the caches. Two forms of a model are loaded at a time, and both have warm clocks:
-they run for a while before they are timed.
+they run for a while before they are timed. What is interrupted goes on where it kept the last.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -35,67 +38,73 @@ from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, Recording
 from tflgpu.errors import DeviceError, MemoryLimitError, UnsupportedError
 from tflgpu.ir.graph import Graph
-from tflgpu.lowering.choices import ChoicePoint, Choices
+from tflgpu.lowering.choices import ChoicePoint
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.opened_device import OpenedDevice
-from tflgpu.saved.kept_choices import KeptChoice, Tuning
+from tflgpu.saved.kept_choices import KeptChoice, TimedCandidate, Tuning, WholeRun
 
 T = TypeVar("T")
 _LOG = logging.getLogger("tflgpu")
-#: Candidates of a problem that are timed, by effort.
-_FEW = 6
 #: A candidate has to be so much faster, or it may be by chance; a whole run has to be no more than
 #: so much slower.
 _LEAST_GAIN, _NOISE = 0.02, 0.01
 #: Results with other kernels may be so far away, in norms: far more than rounding of 16 bits.
 _FARTHEST = 0.05
 #: Seconds of runs before times count, and of timing; and the fewest runs of each form.
-_WARM_UP, _TIMING, _FEWEST = 0.15, 0.25, 5
+_WARM_UP, _TIMING, _FEWEST = 0.1, 0.2, 5
 
 #: Told how much is done, and of how much.
 Progress = Callable[[int, int], object]
 
 
-class Effort(enum.Enum):
-    """How many candidates of a problem are timed: the best six by the prediction, or all."""
-
-    FAST = "fast"
-    EXHAUSTIVE = "exhaustive"
-
-    def most(self, point: ChoicePoint) -> int:
-        """How many of a problem's."""
-        return min(_FEW, len(point.candidates)) if self is Effort.FAST else len(point.candidates)
+#: How many candidates of a problem are timed, the best by the prediction, and how many of them
+#: before what was found is kept.
+EFFORTS: Mapping[str, tuple[int, int]] = {"fast": (6, 6), "exhaustive": (sys.maxsize, 16)}
 
 
 def tune(
-    opened: OpenedDevice, graph: Graph, effort: Effort, progress: Progress | None = None
+    opened: OpenedDevice, graph: Graph, effort: str, progress: Progress | None = None
 ) -> Tuning:
     """Time candidates of the problems of a graph that were not timed yet, and keep the fastest:
-    `OpenedDevice.kept_choices` has them from then on.
+    `OpenedDevice.kept_choices` has them from then on. What was kept before an exception stays.
 
     Raises:
         UnsupportedError: there is no device that runs kernels, or it has no timers.
         DeviceError, PluginError, GraphError: as `tflgpu.runtime.opening.open_graph`.
     """
     device = opened.kernel_device(UnsupportedError, "tuned")
-    start = time.perf_counter()
-    tuner = _Tuner(device, graph, opened.target(), opened.kept_choices.known, effort)
-    found = tuner.search(progress or (lambda done, whole: None))
-    changed = {key: kept for key, kept in found.items() if kept.name != tuner.open[key].chosen}
-    before, after, refusal = tuner.whole(changed) if changed else (None, None, "")
-    if found and not refusal:
-        opened.kept_choices.add(found)
+    start, tell = time.perf_counter(), progress or (lambda done, whole: None)
+    kept, done = opened.kept_choices, 0
+    found: dict[str, KeptChoice] = {}
+    usual: Mapping[str, str] = {}
+    times: dict[str, list[TimedCandidate]] = {}
+    run: WholeRun | None = None
+    while True:
+        tuner = _Tuner(device, graph, opened.target(), kept.known, effort)
+        usual = {**{key: point.chosen for key, point in tuner.points.items()}, **usual}
+        turns = tuner.turns()
+        if not turns:
+            break
+        made, last = tuner.search(turns, times, done, tell)
+        done += max(map(len, turns.values()))
+        kept.add(made)
+        found.update(made)
+        if last and (not run or run.refusal):
+            run = last
+        elif last and run and not last.refusal:
+            run = attrs.evolve(last, before=run.before)
+    if done:
+        tell(done, done)
     return Tuning(
         device.info.backend,
         device.info.name,
-        effort.value,
-        tuner.problems,
+        effort,
+        len(usual),
         found,
-        changed,
-        before,
-        after,
-        refusal,
+        {key: each for key, each in found.items() if each.name != usual[key]},
+        run,
         time.perf_counter() - start,
+        times,
     )
 
 
@@ -154,8 +163,7 @@ class _Tuner:
     """The search for one graph.
 
     Attributes:
-        problems: How many with several candidates it has.
-        open: Those that were not timed yet, or with fewer candidates.
+        points: The problems that it has with several candidates, by key.
     """
 
     def __init__(
@@ -164,78 +172,98 @@ class _Tuner:
         graph: Graph,
         target: Target,
         known: Mapping[str, KeptChoice],
-        effort: Effort,
+        effort: str,
     ) -> None:
         self._device, self._graph, self._target = device, graph, target
-        self._names, self._effort = dict(target.site.choices.names), effort
+        self._names, self._known = dict(target.site.choices.names), known
+        self._most, self._at_once = EFFORTS[effort]
         points: dict[str, ChoicePoint] = {}
         self._compiled(self._names, points)
-        several = [point for point in points.values() if len(point.candidates) > 1]
-        self.problems = len(several)
-        self.open = {
-            point.key: point
-            for point in several
-            if point.key not in known or known[point.key].timed < effort.most(point)
-        }
+        self.points = {key: point for key, point in points.items() if len(point.candidates) > 1}
 
-    def search(self, progress: Progress) -> dict[str, KeptChoice]:
-        """The fastest candidates of the problems that were not timed yet."""
-        rest = {
-            key: [n for n in point.candidates if n != point.chosen][: self._effort.most(point) - 1]
-            for key, point in self.open.items()
-        }
-        kinds: dict[str, list[str]] = {}
-        for key in rest:
-            kinds.setdefault(key.partition(" ")[0], []).append(key)
-        counts = {kind: max(len(rest[key]) for key in keys) for kind, keys in kinds.items()}
-        whole, done = sum(counts.values()) + bool(kinds), 0
-        names = dict(self._names)
-        usual: dict[str, float] = {}
-        # The kinds with fewer candidates decide how operators are joined, of which tiles know.
-        for kind in sorted(kinds, key=lambda each: -counts[each]):
-            shares = dict.fromkeys(kinds[kind], 1.0 - _LEAST_GAIN)
-            with ExitStack() as stack:
-                base = self._form(dict(names), stack)
-                for turn in range(counts[kind]):
-                    progress(done, whole)
-                    tried = {key: rest[key][turn] for key in kinds[kind] if turn < len(rest[key])}
-                    for key, (before, after) in self._compared(base, tried).items():
-                        usual.setdefault(key, before)
-                        if after < shares[key] * before:
-                            shares[key], names[key] = after / before, tried[key]
-                    done += 1
-        changed = {key: name for key, name in names.items() if self._names.get(key) != name}
-        with ExitStack() as stack:
-            usual_form = self._form(self._names, stack) if changed else None
-            confirmed = self._compared(usual_form, changed) if usual_form else {}
-        if whole:
-            progress(whole, whole)
-        found = {}
-        for key, point in self.open.items():
-            before, after = confirmed.get(key, (usual.get(key, 0.0),) * 2)
-            is_faster = after < (1.0 - _LEAST_GAIN) * before
-            name, after = (changed[key], after) if is_faster else (point.chosen, before)
-            timed = self._effort.most(point)
-            found[key] = KeptChoice(name, point.candidates[0], timed, before, after)
+    def _timed(self, point: ChoicePoint) -> int:
+        return self._known[point.key].timed if point.key in self._known else 0
+
+    def _left(self, point: ChoicePoint) -> int:
+        return min(self._most, len(point.candidates)) - self._timed(point)
+
+    def turns(self) -> dict[str, Sequence[str]]:
+        """The candidates to time next, by problem. Tiles come first: how nodes are joined is
+        decided between kernels that are fast."""
+        open_ = [point for point in self.points.values() if self._left(point) > 0]
+        tiles = [point for point in open_ if not point.is_join]
+        found: dict[str, Sequence[str]] = {}
+        for point in tiles or open_:
+            timed, count = self._timed(point), min(self._left(point), self._at_once)
+            names = list(point.candidates)[timed : timed + count]
+            found[point.key] = [name for name in names if name != point.chosen]
         return found
 
-    def whole(self, changed: Mapping[str, KeptChoice]) -> tuple[float, float, str]:
-        """Median seconds of a run as the model is, and with other choices; and why these cannot be
-        kept, "" where they can."""
-        names = {**self._names, **{key: kept.name for key, kept in changed.items()}}
+    def search(
+        self,
+        turns: Mapping[str, Sequence[str]],
+        times: dict[str, list[TimedCandidate]],
+        done: int,
+        tell: Progress,
+    ) -> tuple[dict[str, KeptChoice], WholeRun | None]:
+        """What is known of problems after their turns, and how a run of the model with it compares
+        to one as it is; None where nothing is faster. The ``times`` of candidates are added; there
+        were ``done`` turns before."""
+        names, usual = dict(self._names), dict[str, float]()
+        points = [self.points[key] for key in turns]
+        left = max(map(self._left, points))
+        shares = dict.fromkeys(turns, 1.0 - _LEAST_GAIN)
         with ExitStack() as stack:
-            forms = [self._form(each, stack) for each in (self._names, names)]
-            before, after = _by_turns(
-                [partial(run_seconds, each.recordings, each.plans) for each in forms]
+            base = self._form(self._names, stack)
+            for turn in range(max(map(len, turns.values()))):
+                tell(done + turn, done + left)
+                tried = {key: each[turn] for key, each in turns.items() if turn < len(each)}
+                for key, (before, after) in self._compared(base, tried).items():
+                    usual.setdefault(key, before)
+                    if after < shares[key] * before:
+                        shares[key], names[key] = after / before, tried[key]
+                    costs, usually = self.points[key].candidates, self.points[key].chosen
+                    first = TimedCandidate(usually, costs[usually], before)
+                    times.setdefault(key, [first]).append(
+                        TimedCandidate(tried[key], costs[tried[key]], usual[key] * after / before)
+                    )
+            changed = {key: names[key] for key in turns if names.get(key) != base.names.get(key)}
+            confirmed = {
+                key: each
+                for key, each in (self._compared(base, changed) if changed else {}).items()
+                if each[1] < (1.0 - _LEAST_GAIN) * each[0]
+            }
+            run = self._whole(base, {key: names[key] for key in confirmed}) if confirmed else None
+        found = {}
+        for point in points:
+            key, known = point.key, self._known.get(point.key)
+            is_faster = key in confirmed and not (run and run.refusal)
+            before, after = confirmed[key] if is_faster else (usual.get(key, 0.0),) * 2
+            found[key] = KeptChoice(
+                names[key] if is_faster else point.chosen,
+                next(iter(point.candidates)),
+                self._timed(point) + min(self._left(point), self._at_once),
+                known.before if known and known.timed else before,
+                after,
             )
-            refusal = "" if _agree(*(each.recordings for each in forms)) else "other results"
-        old, new = median(before), median(after)
-        return old, new, refusal or ("not faster" if new > old * (1.0 + _NOISE) else "")
+        return found, run
+
+    def _whole(self, base: _Form, changed: Mapping[str, str]) -> WholeRun:
+        """Runs of the model as it is, and with other choices."""
+        with ExitStack() as stack:
+            form = self._form({**base.names, **changed}, stack)
+            before, after = map(
+                median,
+                _by_turns([partial(run_seconds, f.recordings, f.plans) for f in (base, form)]),
+            )
+            refusal = "" if _agree(base.recordings, form.recordings) else "other results"
+        is_slower = after > before * (1.0 + _NOISE)
+        return WholeRun(before, after, refusal or ("not faster" if is_slower else ""))
 
     def _compared(self, base: _Form, tried: Mapping[str, str]) -> dict[str, tuple[float, float]]:
         """Median seconds of problems as they are in a form, and with the candidates that are tried.
         Those that a device cannot load are missing."""
-        points = [self.open[key] for key in tried]
+        points = [self.points[key] for key in tried]
         try:
             with ExitStack() as stack:
                 form = self._form({**base.names, **tried}, stack)
@@ -247,19 +275,17 @@ class _Tuner:
             raise
         except DeviceError as error:
             _LOG.info("tflgpu: candidates are left out, which the device refuses: %s", str(error))
-            if len(tried) == 1:
-                return {}
-            keys = list(tried)
-            halves = (keys[: len(keys) // 2], keys[len(keys) // 2 :])
-            parts = [self._compared(base, {key: tried[key] for key in half}) for half in halves]
-            return {**parts[0], **parts[1]}
+            keys, half = list(tried), len(tried) // 2
+            parts = [{key: tried[key] for key in part} for part in (keys[:half], keys[half:])]
+            return {k: v for part in parts if half for k, v in self._compared(base, part).items()}
         before, after = ([median(each) for each in zip(*runs, strict=True)] for runs in series)
         timed = zip(points, before, after, strict=True)
         return {point.key: (old, new) for point, old, new in timed if old and new}
 
     def _compiled(self, names: Mapping[str, str], points: dict[str, ChoicePoint]) -> Sequence[Plan]:
         """The plans with some choices; the problems are listed in ``points``."""
-        site = attrs.evolve(self._target.site, choices=Choices(names, points=points))
+        choices = attrs.evolve(self._target.site.choices, names=names, points=points)
+        site = attrs.evolve(self._target.site, choices=choices)
         return compile_graph(self._graph, attrs.evolve(self._target, site=site)).plans
 
     def _form(self, names: Mapping[str, str], stack: ExitStack) -> _Form:

@@ -3,7 +3,8 @@ state of the code, so that what was measured of other kernels is never used.
 
 A release brings those of some devices besides, as files in ``device_choices`` beside this one:
 ``tflgpu tune MODEL... --table FILE`` writes one. Their names are made by `table_name`. What was
-measured here comes before them, and a candidate that is no longer there counts for nothing.
+measured here comes before them. A row counts where the candidate that it names is still there, and
+the one that it was faster than is still predicted: it never changes what a kernel computes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,35 @@ class KeptChoice:
 
 
 @frozen
+class TimedCandidate:
+    """A way to write the kernels of a problem that was timed.
+
+    Attributes:
+        name: As in a `KeptChoice`.
+        cost: Predicted, in any unit.
+        seconds: Of all kernels of the problem.
+    """
+
+    name: str
+    cost: float
+    seconds: float
+
+
+@frozen
+class WholeRun:
+    """Runs of a model before and after some kernels were exchanged.
+
+    Attributes:
+        before, after: Median seconds.
+        refusal: Why the model stays as it was; "" where it does not.
+    """
+
+    before: float
+    after: float
+    refusal: str
+
+
+@frozen
 class Tuning:
     """What became of a model by tuning.
 
@@ -58,10 +89,10 @@ class Tuning:
         problems: How many problems with several candidates the model has.
         found: Of those that were timed now, by key; the rest were measured before.
         changed: Of these, the ones that have other kernels from now on.
-        before, after: Median seconds of a whole run of the model's parts on the device, as it was
-            and with what was found; None where nothing faster was found.
-        refusal: Why nothing of what was found is kept; "" where it is.
+        run: Runs of the model's parts on the device, as it was and with what was found; None where
+            nothing faster was found. If these are refused, nothing of it is kept.
         seconds: How long it took.
+        times: Of the problems that were timed now, by key, the candidates, as they were timed.
     """
 
     backend: str
@@ -70,15 +101,9 @@ class Tuning:
     problems: int
     found: Mapping[str, KeptChoice]
     changed: Mapping[str, KeptChoice]
-    before: float | None
-    after: float | None
-    refusal: str
+    run: WholeRun | None
     seconds: float
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether what was found is kept."""
-        return not self.refusal
+    times: Mapping[str, Sequence[TimedCandidate]]
 
     def __str__(self) -> str:
         timed, changed = len(self.found), len(self.changed)
@@ -86,9 +111,10 @@ class Tuning:
             f"{self.problems} problems on {self.backend} ({self.device}): {timed} timed, "
             f"{self.problems - timed} known before; {changed} have faster kernels"
         )
-        if self.before is not None and self.after is not None:
-            said += f"; a run takes {self.after * 1e3:.3f} ms, before {self.before * 1e3:.3f} ms"
-            said += f": {self.refusal}, so nothing is kept" if self.refusal else ""
+        if self.run is not None:
+            said += f"; a run takes {self.run.after * 1e3:.3f} ms, "
+            said += f"before {self.run.before * 1e3:.3f} ms"
+            said += f": {self.run.refusal}, so nothing is kept" if self.run.refusal else ""
         return f"{said} ({self.seconds:.1f} s)"
 
 
@@ -107,61 +133,60 @@ class KeptChoices:
         written."""
         self.device = device
         self.known: dict[str, KeptChoice] = {}
-        #: Changes with what is known; "" where nothing is.
-        self.digest = ""
-        try:
+        # What a full disk does not take is here alone.
+        self._own: dict[str, KeptChoice] = {}
+        self._key = ""
+        self._disk: DiskCache | None = None
+        if not on_disk:
+            return
+        with suppress(SavedModelError):
             facts = facts_of(device, caps, plugins)
-        except SavedModelError:
-            on_disk, facts = False, ()
-        self._key = cache_key("choices", *(text for fact in facts for text in fact))
-        self._disk = DiskCache(cache_folder("choices"), ".json") if on_disk else None
+            self._key = cache_key("choices", *(text for fact in facts for text in fact))
+            self._disk = DiskCache(cache_folder("choices"), ".json")
         self._read()
+
+    @property
+    def digest(self) -> str:
+        """Changes with what is chosen; "" where nothing is known."""
+        names = sorted((key, kept.name) for key, kept in self.known.items())
+        return hashlib.sha256(repr(names).encode()).hexdigest()[:16] if names else ""
 
     def choices(self) -> Choices:
         """As a compiler takes them, with those that the release brings."""
         names = {key: kept.name for key, kept in self.known.items()}
-        return Choices({**_shipped(self.device), **names}, self.digest)
+        return Choices(names, self.digest, shipped=_shipped(self.device))
 
     def add(self, found: Mapping[str, KeptChoice]) -> None:
         """Keep some more. A full or read-only disk is no error: this process has them."""
-        if self._disk is None:
-            self._take({**self.known, **found}, "")
-            return
-        with self._disk.building(self._key):
+        self._own.update(found)
+        with nullcontext() if self._disk is None else self._disk.building(self._key):
             self._read()
-            self.known.update(found)
-            text = json.dumps(
-                {
-                    "device": f"{self.device.backend}: {self.device.name}",
-                    "choices": {key: attrs.asdict(kept) for key, kept in self.known.items()},
-                },
-                indent=1,
-                sort_keys=True,
-            )
-            self._disk.store(self._key, text.encode())
-        self._take(self.known, text)
+            self.known = {**self.known, **self._own}
+            if self._disk is not None:
+                device = f"{self.device.backend}: {self.device.name}"
+                known = {key: attrs.asdict(kept) for key, kept in self.known.items()}
+                text = json.dumps({"device": device, "choices": known}, indent=1, sort_keys=True)
+                self._disk.store(self._key, text.encode())
 
     def table(self) -> str:
         """The content of a file for a release: candidates that are faster than the predicted
         ones."""
-        names = {k: c.name for k, c in sorted(self.known.items()) if c.name != c.predicted}
+        rows = {
+            key: {kept.predicted: kept.name}
+            for key, kept in sorted(self.known.items())
+            if kept.name != kept.predicted
+        }
         about = {"backend": self.device.backend, "device": self.device.name}
-        return json.dumps({**about, "choices": names}, indent=1) + "\n"
+        return json.dumps({**about, "choices": rows}, indent=1) + "\n"
 
     def _read(self) -> None:
-        data = None if self._disk is None else self._disk.load(self._key)
+        data = self._disk.load(self._key) if self._disk else None
         if self._disk is None or data is None:
             return
         try:
-            found = {key: _kept(value) for key, value in json.loads(data)["choices"].items()}
+            self.known = {k: _kept(value) for k, value in json.loads(data)["choices"].items()}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             self._disk.drop(self._key, f"it has no choices: {error}")
-        else:
-            self._take(found, data.decode())
-
-    def _take(self, known: dict[str, KeptChoice], text: str) -> None:
-        content = text or repr(sorted(known.items()))
-        self.known, self.digest = known, hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def table_name(device: DeviceInfo) -> str:
@@ -178,9 +203,9 @@ def _kept(value: Any) -> KeptChoice:
     )
 
 
-def _shipped(device: DeviceInfo) -> dict[str, str]:
+def _shipped(device: DeviceInfo) -> dict[str, dict[str, str]]:
     path = _TABLES / f"{table_name(device)}.json"
     if not path.is_file():
         return {}
-    names: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["choices"]
-    return names
+    rows: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))["choices"]
+    return rows

@@ -26,7 +26,7 @@ from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.quantized import is_divisor
 from tflgpu.ops.round_to_bf16 import OP as ROUNDING
 from tflgpu.ops.unknown import ForeignOp, unknown_reason
-from tflgpu.tflite.bodies import Bodies
+from tflgpu.tflite.body_specs import Bodies
 from tflgpu.tflite.schema import BUILTIN_CODES, default_fields, options_of
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, PackedOptions, TensorSpec
 from tflgpu.tflite.tensor_fields import tensor_fields

@@ -19,6 +19,8 @@ import attrs
 import numpy as np
 
 from tflgpu.options import DelegateOptions
+from tflgpu.tools.contestants import OnTflgpu, own_delegate
+from tflgpu.tools.runs import random_inputs
 
 try:
     import resource
@@ -75,9 +77,6 @@ def starts(
 
 
 def _start(model: Path, options: DelegateOptions, batch: int) -> StartTimes:
-    from tflgpu.tools.contestants import OnTflgpu, own_delegate
-    from tflgpu.tools.runs import random_inputs
-
     begun = time.perf_counter()
     delegate = own_delegate(options)
     opened_device = time.perf_counter()
