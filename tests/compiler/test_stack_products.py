@@ -20,6 +20,7 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.weights import Weights
 from tflgpu.ops.base import Activation, Fields
 from tflgpu.ops.fully_connected import FullyConnected
+from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.registry import builtin_ops
 
 UNITS = 40
@@ -81,10 +82,15 @@ class Net:
         return result
 
     def run(
-        self, device: Device, *outputs: Value, fuse: bool = True, **caps: object
+        self,
+        device: Device,
+        *outputs: Value,
+        fuse: bool = True,
+        precision: Precision = Precision.F32_F16,
+        **caps: object,
     ) -> tuple[Plan, list[Array]]:
         given = attrs.evolve(device.caps, **(CAPS | caps))
-        target = Target.plain(given, Precision.F32_F16, alignment=device.alignment)
+        target = Target.plain(given, precision, alignment=device.alignment)
         graph = self.graph
         graph.outputs = list(outputs)
         plan = plan_of(graph.nodes, graph.inputs, graph.outputs, attrs.evolve(target, fuse=fuse))
@@ -129,6 +135,26 @@ def test_sums_that_workgroups_share(device: Device, name: str) -> None:
     _, found = net.run(device, *results, **KERNELS[name])
     for each in found:
         assert np.isnan(each[3]).all() and np.isfinite(np.delete(each, (3, 7), 0)).all()
+
+
+@pytest.mark.parametrize(("name", "rows"), [("direct", 5), ("gemm", 1), ("matrix", 19)])
+def test_rows_that_are_normalized_before(device: Device, name: str, rows: int) -> None:
+    net = Net(rows)
+    made = net._node(NAME, MeanStddev((-1,), 1e-5), [net.x], net.x.shape)
+    results = [net.product(outputs, "f16", of=made) for outputs in (8, 12, 4)]
+    _check(device, net, 1 if rows == 1 else 2, *results, **KERNELS[name])
+
+
+def test_rows_that_matrix_tiles_normalize(device: Device) -> None:
+    net = Net(19)
+    made = net._node(NAME, MeanStddev((-1,), 1e-5), [net.x], net.x.shape)
+    results = [net.product(outputs, "f16", of=made) for outputs in (8, 12, 4)]
+    caps = KERNELS["matrix"] | {"subgroup": 32, "subgroup_shuffle": 32}
+    plan, found = net.run(device, *results, precision=Precision.F16, **caps)
+    assert [d.kernel.name for d in plan.dispatches] == ["fully_connected_matrix"]
+    _, apart = net.run(device, *results, fuse=False)
+    for got, want in zip(found, apart, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("rows", [1, 7])

@@ -197,7 +197,7 @@ class Weights:
 
     def sums(self, dtype: np.dtype[Any]) -> Array:
         """Those of each output added up, as a type has them."""
-        rows = self._numbers().reshape(self.contents.shape[0], -1).astype(dtype)
+        rows = self._numbers().reshape(self._sizes[0], -1).astype(dtype)
         return np.asarray(rows.sum(axis=1, dtype=np.float64))
 
     def as_type(self, dtype: np.dtype[Any]) -> Array:
