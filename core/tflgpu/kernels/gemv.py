@@ -29,7 +29,7 @@ from tflgpu.kernels.staged_row import (
     rms_factor,
 )
 from tflgpu.kernels.stored_weights import RowForm, RowWeights, StoredWeights
-from tflgpu.kernels.team import Teams
+from tflgpu.kernels.team import ADD, Teams
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, KernelBuffer
@@ -63,8 +63,7 @@ class RowCut:
 
     def others(self, units: int) -> list[RowCut]:
         """This one, and then others that have as many invocations."""
-        sides = [(self.columns, self.lanes)]
-        sides += [(self.columns * n, self.lanes // n) for n in (2, 4) if self.lanes >= n]
+        sides = [(self.columns * n, self.lanes // n) for n in (1, 2, 4) if self.lanes >= n]
         if self.columns > 1 and self.lanes * 2 <= units:
             sides.append((self.columns // 2, self.lanes * 2))
         unrolls = dict.fromkeys((self.unroll, self.unroll * 2, max(1, self.unroll // 2)))
@@ -199,8 +198,8 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
                 each.end(unit, stored, found, rows)
 
     # Registers hold the units of every product, and what they meet of every row.
-    count, step = -(-units // lanes), plan.unroll // max(len(products), problem.pixels // 2)
-    step = max(1, step)
+    count = -(-units // lanes)
+    step = max(1, plan.unroll // max(len(products), problem.pixels // 2))
     rounds = max(0, units // lanes - step) // step
     first = min(count, step) if rounds else count
     begun: list[_Begun] = []
@@ -220,8 +219,7 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
     rest = range(first + rounds * step, count)
     end(begin([at.lane + i * lanes for i in rest], units % lanes > 0), rows)
     found = [*(each for one in sums for each in one.all), *rows.squares, *rows.gaps]
-    rooms = [at.shared(each.type) for each in found]
-    at.combine(rooms, found, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
+    at.combine([at.shared(each.type) for each in found], found, ADD)
     with k.if_(at.lane.eq(0) & (column < problem.slices)):
         for row in range(problem.pixels):
             results = [
