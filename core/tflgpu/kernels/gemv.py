@@ -46,7 +46,7 @@ from tflgpu.lowering.weights import Weights
 
 #: So many products of two bytes, and of a byte and 255 steps, stay below 2^31.
 _MOST_WHOLE = 1 << 16
-#: Of so many rows several products may be made together.
+#: Of so many rows several products may be made together, and rows are rounded by the product.
 _FEW_ROWS = 2
 #: A unit's place, and its weights of each product.
 _Begun = tuple[Expr, tuple[list[Expr], ...]]
@@ -119,22 +119,26 @@ def _power(most: int, enough: int) -> int:
 
 def takes_rows(node: Node, change: RowChange, site: Site) -> bool:
     """Whether the kernel of a FULLY_CONNECTED can make its rows itself: not where they would take
-    too much of a workgroup's memory."""
-    fits = node.input(0).elements * 4 <= site.caps.shared_bytes * 3 // 4
+    too much of a workgroup's memory, nor where several are rounded, which takes every workgroup
+    longer than a dispatch of its own."""
+    size = node.input(0).elements
+    few = change.rounding is None or size <= _FEW_ROWS * change.length
+    fits = few and size * 4 <= site.caps.shared_bytes * 3 // 4
     if change.centred:  # whose sums need whole vectors, and the sums of weights as they are
-        stored = StoredWeights.on(site.caps, Weights(node.contents(1), taps=1))
-        fits = fits and change.length % 4 == 0 and not stored.is_whole
+        fits = fits and change.length % 4 == 0 and not _form_of(node, site).bits
     return fits and change.length == node.input(1).shape[1]
 
 
 def beside(node: Node, other: Node, site: Site) -> bool:
     """Whether one kernel can make the products of two nodes."""
-    forms = []
-    for each in (node, other):
-        stored = StoredWeights.on(site.caps, Weights(each.contents(1), taps=1))
-        outputs, length = each.input(1).shape
-        forms.append(RowForm.of(stored, -(-length // 4), -(-outputs // 4)))
-    return forms[0] == forms[1] and node.input(0).elements <= _FEW_ROWS * node.input(1).shape[1]
+    few = node.input(0).elements <= _FEW_ROWS * node.input(1).shape[1]
+    return few and _form_of(node, site) == _form_of(other, site)
+
+
+def _form_of(node: Node, site: Site) -> RowForm:
+    stored = StoredWeights.on(site.caps, Weights(node.contents(1), taps=1))
+    outputs, length = node.input(1).shape
+    return RowForm.of(stored, -(-length // 4), -(-outputs // 4))
 
 
 @attrs.frozen
