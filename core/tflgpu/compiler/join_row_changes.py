@@ -13,28 +13,36 @@ from collections.abc import Sequence
 
 from tflgpu.compiler.fuse import Group
 from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.ir.graph import Node
 from tflgpu.lowering.row_change import RowChange
 
 
 def join_row_changes(neighbours: Neighbours, group: Group, readers: Sequence[Group]) -> bool:
     """The rule (`tflgpu.compiler.neighbours`): let products make the rows that they read."""
-    change, (result, *_) = _change_of(group), neighbours.results(group)
+    change, (result, *_) = change_of(group), neighbours.results(group)
     if change is None or not all(_takes(neighbours, each, result, change) for each in readers):
         return False
-    if change.centred and group.inlined:  # by many workgroups, each of which would compute it all
-        return False
+    if change.centred and (group.inlined or _has_rows(neighbours, group.head)):
+        return False  # many workgroups would compute it, or the one before does it for nothing
     for reader in readers:
         reader.inlined.insert(0, group)
     return True
 
 
+def _has_rows(neighbours: Neighbours, node: Node) -> bool:
+    """Whether what makes a node's operand can go on with its rows."""
+    source, site = node.input(0), neighbours.site_of(node)
+    makers = (each for each in neighbours.groups if each.result is source)
+    return any(each.rule.normalizes(each.head, site) for each in makers if not each.owners)
+
+
 def _takes(neighbours: Neighbours, reader: Group, result: int, change: RowChange) -> bool:
     """Whether a reader makes the rows of the tensor that lies in a buffer."""
-    first = next((each for each in reader.inlined if _change_of(each)), None)
+    first = next((each for each in reader.inlined if change_of(each)), None)
     head, reads = (first or reader).head, neighbours.reads(reader.nodes)[result]
     if reader.owners or reads != 1 or neighbours.root_of(head.input(0)).id != result:
         return False
-    later = _change_of(first) if first else None
+    later = change_of(first) if first else None
     if later is None:
         return reader.rule.takes_rows(head, change, neighbours.site_of(head))
     # Rows are normalized before they are rounded.
@@ -42,7 +50,7 @@ def _takes(neighbours: Neighbours, reader: Group, result: int, change: RowChange
     return follows and later.length == change.length
 
 
-def _change_of(group: Group) -> RowChange | None:
+def change_of(group: Group) -> RowChange | None:
     """What a group makes of rows, where that is all that it does."""
     more = group.fused or group.before or group.rule.owner or group.rule.pointwise
     return None if more else group.rule.row_change(group.head)
