@@ -71,24 +71,10 @@ def build_matrix_gemm(
     if change.length:
         problem = with_column_sums(problem, Scalar.F16.numpy)
     stored = StoredWeights.on(low.caps, problem.weights)
-    weights: list[Reader]
-    if stored.weights is not problem.weights:
-        weights = [VectorReader(stored.bind(low, k, problem.slices))]
-    elif problem.slices % 2:
-        halves = [
-            low.weights(k, part, f"weights{i}", scalar=Scalar.F16)
-            for i, part in enumerate(operands.weights)
-        ]
-        readers = [WeightReader(half, None, problem.slices) for half in halves]
-        weights = [VectorReader(each) for each in readers]
-    else:
-        weights = [
-            PairReader(low.weight_pairs(k, part, f"weights{i}"), problem.slices)
-            for i, part in enumerate(operands.weights)
-        ]
+    weights = weight_readers(low, k, problem, operands, stored)
     ragged = problem.depth % (tile.depth * tile.split * tile.parts) != 0
     masked = ragged and not problem.ends_finite
-    given = (src, tuple(weights), operands.inputs, masked, change if change.length else None)
+    given = (src, weights, operands.inputs, masked, change if change.length else None)
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), tile.parts)
     if tile.parts == 1:
         product, bias = bind_bias(low, k, problem, stored)
@@ -99,6 +85,20 @@ def build_matrix_gemm(
     low.body(k, _write, problem.product, tile, *given, None, low.write_temp(k, temp))
     low.dispatch_groups(k, groups)
     add_parts(low, problem, stored, temp, name)
+
+
+def weight_readers(
+    low: Lowering, k: Builder, problem: Problem, operands: Operands, stored: StoredWeights
+) -> tuple[Reader, ...]:
+    """How a kernel reads two output slices of each part of the weights."""
+    if stored.weights is not problem.weights:
+        return (VectorReader(stored.bind(low, k, problem.slices)),)
+    parts = [(part, f"weights{i}") for i, part in enumerate(operands.weights)]
+    slices = problem.slices
+    if slices % 2 == 0:
+        return tuple(PairReader(low.weight_pairs(k, *part), slices) for part in parts)
+    halves = [low.weights(k, *part, scalar=Scalar.F16) for part in parts]
+    return tuple(VectorReader(WeightReader(half, None, slices)) for half in halves)
 
 
 def loads_of(low: Lowering, problem: Problem) -> int:
