@@ -141,6 +141,8 @@ class KernelRule:
             besides (`Lowering.behind`), as far as is known before.
         beside: Whether ``build`` can make the product of another node, of the same operand 0, in
             the kernel of a node's whose chain reads it.
+        stacks: Whether ``build`` can make the product of another node, of the same operand 0, as
+            more outputs of a node's (`Lowering.stacked`).
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
@@ -159,6 +161,7 @@ class KernelRule:
     takes_rows: TakesRows = takes_no_rows
     normalizes: Callable[[Node, Site], bool] = lambda node, site: False
     beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
+    stacks: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     owner: str = attrs.field(default="", eq=False)
 
     def __str__(self) -> str:
