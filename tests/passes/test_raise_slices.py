@@ -108,3 +108,13 @@ def test_channels_stay(g: Maker) -> None:
     x = g.op("ABS", g.input(2, 7, 6))
     y = g.op("SLICE", x, g.ints(0, 0, 1), g.ints(2, 7, 2))
     assert stays(g.done(g.op("ABS", y)))
+
+
+def test_scalars_have_no_rows(g: Maker) -> None:
+    x = g.op("ABS", g.input())
+    assert stays(g.done(g.op("RESHAPE", x, g.ints(1))))
+
+
+def test_nothing_has_no_rows(g: Maker) -> None:
+    x = g.op("ABS", g.input(2, 0, 6))
+    assert stays(g.done(g.op("ABS", g.op("SLICE", x, g.ints(0, 0, 0), g.ints(1, 0, 6)))))

@@ -69,10 +69,10 @@ def _box_of(context: PassContext, node: Node) -> _Box | None:
     least half."""
     op = context.op(node)
     moves = None if op is None or op.movement.moves is None else op.movement.moves(node)
-    if moves is None or moves.operand or len(node.outputs) != 1 or op is None:
+    if moves is None or moves.operand or len(node.outputs) != 1:
         return None
     shape = node.input(0).shape
-    if len(moves.sizes) != len(shape) or moves.strides != strides_of(shape):
+    if 0 in (len(shape), *shape) or moves.strides != strides_of(shape):
         return None
     begins, rest = [], moves.offset
     for step in moves.strides:
@@ -80,7 +80,7 @@ def _box_of(context: PassContext, node: Node) -> _Box | None:
         rest %= step
     whole = moves.sizes[-1:] == shape[-1:] and not begins[-1]
     few = 2 * math.prod(moves.sizes) <= math.prod(shape)
-    return (tuple(begins), moves.sizes) if shape and whole and few else None
+    return (tuple(begins), moves.sizes) if whole and few else None
 
 
 def _rows_of(context: PassContext, node: Node) -> Collection[int]:
