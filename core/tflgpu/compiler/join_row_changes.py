@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from tflgpu.compiler.fuse import Group
 from tflgpu.compiler.neighbours import Neighbours
-from tflgpu.ir.graph import Node
 from tflgpu.lowering.row_change import RowChange
 
 
@@ -22,18 +21,11 @@ def join_row_changes(neighbours: Neighbours, group: Group, readers: Sequence[Gro
     change, (result, *_) = change_of(group), neighbours.results(group)
     if change is None or not all(_takes(neighbours, each, result, change) for each in readers):
         return False
-    if change.centred and (group.inlined or _has_rows(neighbours, group.head)):
-        return False  # many workgroups would compute it, or the one before does it for nothing
+    if change.centred and group.inlined:  # by many workgroups, each of which would compute it all
+        return False
     for reader in readers:
         reader.inlined.insert(0, group)
     return True
-
-
-def _has_rows(neighbours: Neighbours, node: Node) -> bool:
-    """Whether what makes a node's operand can go on with its rows."""
-    source, site = node.input(0), neighbours.site_of(node)
-    makers = (each for each in neighbours.groups if each.result is source)
-    return any(each.rule.normalizes(each.head, site) for each in makers if not each.owners)
 
 
 def _takes(neighbours: Neighbours, reader: Group, result: int, change: RowChange) -> bool:

@@ -10,6 +10,8 @@ from `tflgpu.kernels.staged_row.about_of`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.matrix_tiles import MatrixTile
@@ -86,7 +88,7 @@ class RowMoments:
             k.let(k.load_shared(self._shared, row + team * self._tile.pixels), "moments")
             for team in range(self._tile.split)
         ]
-        sums, squares = (_added([each.lane(i) for each in found]) for i in range(2))
+        sums, squares = (reduce(add, [each.lane(i) for each in found]) for i in range(2))
         gap, scale = moments_of(k, sums, squares, self._change)
         mean = k.splat(found[0].lane(2) + gap, 4)
         return (total - mean * column_sum) * k.splat(scale, 4)
@@ -96,10 +98,3 @@ def unpacked(k: Builder, pair: Expr) -> list[Expr]:
     """Two vectors of f16 that lie in u32x4, as f32."""
     halves = (k.bitcast(k.vec(pair.lanes[at : at + 2]), Scalar.F16) for at in (0, 2))
     return [k.let(k.cast(each, Scalar.F32), "x") for each in halves]
-
-
-def _added(numbers: Sequence[Expr]) -> Expr:
-    total = numbers[0]
-    for number in numbers[1:]:
-        total = total + number
-    return total

@@ -8,6 +8,9 @@ whole row has all that its mean and variance follow from, so that the normalizat
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 from tflgpu.kernels.domain import Shape2, share_of
 from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
 from tflgpu.kernels.rows import rows_shape
@@ -58,10 +61,7 @@ def _added(
     values = [
         k.let(parts.load(row + part * problem.pixels, column), "part") for part in range(count)
     ]
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return k.let(total, "total")
+    return k.let(reduce(add, values), "total")
 
 
 def _write(

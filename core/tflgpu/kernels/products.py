@@ -21,7 +21,6 @@ from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.kernels.gemm import Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, loads_of, parts_of_weights, split_operands
-from tflgpu.kernels.matrix_sums import whole_rows
 from tflgpu.kernels.matrix_tiles import choose_matrix_tile
 from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
@@ -106,7 +105,6 @@ class Family:
             attrs.evolve(
                 self.rule("matrix", "matrix", _matrix, self._deep_on_matrices, -1),
                 takes_rows=self.normalizes_rows,
-                normalizes=self._divides_rows,
             ),
             self.rule("blocked", "gemm", _blocked, self._on_gpu, -2),
             self.rule("direct", "direct", _direct, self._alone, -3),
@@ -136,13 +134,6 @@ class Family:
             return refused
         depth, least = self.size(node, site).depth, tuning_of(site.caps).least_depth
         return None if depth >= least else f"its sums of {depth} slices are shorter than {least}"
-
-    def _divides_rows(self, node: Node, site: Site) -> bool:
-        """Whether a second dispatch is expected, which adds up whole rows."""
-        size, (*_, channels) = self.size(node, site), node.outputs[0].shape
-        sizes = (size.rows, -(-channels // 4), size.depth, 1, 1)
-        tile = choose_matrix_tile(*sizes, site.caps)
-        return tile.parts > 1 and whole_rows(site.caps, (size.rows, channels)) is not None
 
     def on_matrices(self, node: Node, site: Site) -> str | None:
         """No where matrix tiles are not there or would be no faster."""

@@ -137,8 +137,6 @@ class KernelRule:
             in a workgroup may do it themselves (`tflgpu.compiler.join_row_changes`); None where
             that is not all.
         takes_rows: Whether ``build`` can make the rows of operand 0 so.
-        normalizes: Whether ``build`` has a dispatch that can normalize the rows of the result
-            besides (`Lowering.behind`), as far as is known before.
         beside: Whether ``build`` can make the product of another node, of the same operand 0, in
             the kernel of a node's whose chain reads it.
         stacks: Whether ``build`` can make the product of another node, of the same operand 0, as
@@ -159,7 +157,6 @@ class KernelRule:
     rows: Callable[[Node], RowReduction | None] = lambda node: None
     row_change: Callable[[Node], RowChange | None] = lambda node: None
     takes_rows: TakesRows = takes_no_rows
-    normalizes: Callable[[Node, Site], bool] = lambda node, site: False
     beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     stacks: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     owner: str = attrs.field(default="", eq=False)

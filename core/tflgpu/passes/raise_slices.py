@@ -11,7 +11,7 @@ Only where it takes at most half of the rows: of what takes more, little would b
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
@@ -29,37 +29,27 @@ _Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
-    """Move one, and others that take the same, before what makes their operand."""
+    """Move one before what makes its operand."""
     box = _box_of(context, node)
-    source = None if box is None else node.input(0)
-    maker = rewriter.producer(source)
-    if box is None or source is None or maker is None or rewriter.is_output(source):
+    maker = rewriter.producer(node.input(0)) if box is not None else None
+    if box is None or maker is None or rewriter.sole_use(node.input(0)) is not node:
         return False
-    uses = rewriter.uses(source)
     cut = _rows_of(context, maker)
-    if not cut or any(_box_of(context, use) != box for use in uses):
+    if not cut:
         return False
+    source, result = node.input(0), node.outputs[0]
     operands = [
-        value and (_cut(rewriter, value, source.shape, box, node) if at in cut else value)
+        value and (_rows(rewriter, value, source.shape, box, node) if at in cut else value)
         for at, value in enumerate(maker.inputs)
     ]
     made = rewriter.value(box[1], source.dtype, source.name + "/rows")
-    rewriter.insert(
-        maker.op,
-        maker.attrs,
-        operands,
-        [made],
-        before=maker,
-        origins=maker.origins,
-        version=maker.version,
-    )
-    for use in uses:
-        (result,) = use.outputs
-        if made.shape == result.shape and not rewriter.is_output(result):
-            rewriter.remove(use)
-            rewriter.replace_uses(result, made)
-        else:
-            rewriter.replace([use], "RESHAPE", ReshapeAttrs(result.shape), [made])
+    moved = rewriter.insert(maker.op, maker.attrs, operands, [made], before=maker)
+    moved.origins, moved.version = maker.origins, maker.version
+    if made.shape == result.shape and not rewriter.is_output(result):
+        rewriter.remove(node)
+        rewriter.replace_uses(result, made)
+    else:
+        rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [made])
     rewriter.remove(maker)
     return True
 
@@ -103,32 +93,25 @@ def _rows_of(context: PassContext, node: Node) -> Collection[int]:
     return (0,) if alone else ()
 
 
-def _cut(rewriter: Rewriter, value: Value, shape: Shape, box: _Box, node: Node) -> Value:
+def _rows(rewriter: Rewriter, value: Value, shape: Shape, box: _Box, node: Node) -> Value:
     """Of an operand that is broadcast to a result of a shape: the rows that a box of it needs."""
     behind = len(shape) - len(value.shape)
-    places = list(zip(value.shape, box[0][behind:], box[1][behind:], strict=True))
-    begins = [0 if n == 1 else at for n, at, _ in places[:-1]]
-    sizes = [min(n, size) for n, _, size in places[:-1]]
-    whole = (*sizes, *value.shape[-1:])
-    return value if whole == value.shape else _slice(rewriter, value, (*begins, 0), whole, node)
-
-
-def _slice(
-    rewriter: Rewriter, value: Value, begins: Sequence[int], sizes: Sequence[int], node: Node
-) -> Value:
+    places = list(zip(value.shape, box[0][behind:], box[1][behind:], strict=True))[:-1]
+    begins = (*(0 if n == 1 else at for n, at, _ in places), 0)
+    sizes = (*(min(n, size) for n, _, size in places), *value.shape[-1:])
+    if sizes == value.shape:
+        return value
     if value.data is not None:
         where = tuple(slice(at, at + n) for at, n in zip(begins, sizes, strict=True))
         return rewriter.const(np.ascontiguousarray(value.data[where]), value.name)
-    bounds = [np.array(each, np.int32) for each in (begins, sizes)]
     uses = rewriter.uses(value)
     for use in uses:
-        given = [each.data for each in use.inputs[1:] if each is not None]
-        known = use.op == "SLICE" and not any(each is None for each in given)
-        if known and np.array_equal(np.stack([x for x in given if x is not None]), bounds):
+        given = [v.data for v in use.inputs[1:] if v is not None and v.data is not None]
+        if use.op == "SLICE" and np.array_equal(given, [begins, sizes]):
             return use.outputs[0]
     made = rewriter.value(sizes, value.dtype, value.name + "/rows")
-    operands = [value, *map(rewriter.const, bounds)]
-    first = next(node for node in rewriter.graph.nodes if any(node is use for use in uses))
+    operands = [value, *(rewriter.const(np.array(each, np.int32)) for each in (begins, sizes))]
+    first = next(each for each in rewriter.graph.nodes if any(each is use for use in uses))
     rewriter.insert("SLICE", NoAttrs(), operands, [made], before=first, origins=node.origins)
     return made
 
