@@ -21,7 +21,6 @@ from tflgpu.kernels.matrix_tiles import TILES, MatrixTile
 from tflgpu.language.matrix import has_matrices
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.row_change import RowChange
-from tflgpu.lowering.rule import Site
 from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.normalize import NAME, MeanStddev
 
@@ -219,7 +218,26 @@ def test_which_rows_are_not_taken(
     def taken(change: RowChange, precision: Precision, rows: int, units: int) -> bool:
         node = Net(1, units, 8).graph.nodes[-1]
         node.inputs[0] = Graph().add_value((rows, units), DType.F32)
-        return normalizes_rows(node, change, Site(caps_of(device), precision))
+        return normalizes_rows(node, change, Target.plain(caps_of(device), precision).site)
 
     assert taken(RowChange(72, EPSILON, centred=True), Precision.F16, 19, 72)
     assert not taken(change, precision, rows, units)
+
+
+def test_stacked_products_normalize_their_rows(
+    device: Device, with_tile: Callable[[MatrixTile], None]
+) -> None:
+    with_tile(TILE)
+    net = Net(19, 72, 8)
+    more = net.rng.uniform(-1, 1, (12, 72)).astype(np.float16).astype(np.float32) / 8
+    net.graph.outputs.append(net.product(net.normal, more))
+    plan = net.plan(device)
+    assert len(plan.dispatches) == 2
+    recording = device.load(plan, guard_bands=True)
+    recording.inputs[0][...] = net.data
+    recording.run()
+    found = [np.asarray(each, np.float64) for each in recording.outputs]
+    recording.close()
+    assert error(found[0], net.expected) < BOUND
+    net.weights, net.bias = more, np.zeros(12, np.float32)
+    assert error(found[1], net.expected) < BOUND

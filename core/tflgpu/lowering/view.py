@@ -127,8 +127,11 @@ class WriteView(View):
 
     def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
         """Write channels ``4*slice_ ..`` at row-major position ``outer``."""
+        self.put(*self.linked(outer, slice_, value))
+
+    def put(self, outer: Expr, at: Expr, value: Expr) -> None:
+        """Write what `linked` gives."""
         k, layout = self.k, self.stored or self.layout
-        outer, at, value = self.linked(outer, slice_, value)
         if layout.slices == 1:
             at = make.wrap(0, I32)
         if layout.is_vector:
@@ -177,6 +180,32 @@ class WriteView(View):
         if layout.slices == 1:
             return kept
         return k.select(slice_.eq(layout.slices - 1), kept, value)
+
+
+@attrs.frozen
+class StackedView(WriteView):
+    """Results of which each has the slices behind those of the one before; with chains of their
+    own.
+
+    Attributes:
+        views: They.
+    """
+
+    views: tuple[WriteView, ...] = attrs.field(kw_only=True)
+
+    def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
+        """Write to the result that has the slice."""
+        self._store(self.views, outer, make.wrap(slice_, I32), self.k.let(value, "stacked"))
+
+    def _store(self, views: Sequence[WriteView], outer: Expr, at: Expr, value: Expr) -> None:
+        (view, *rest), k = views, self.k
+        if not rest:
+            view.store(outer, at, value)
+            return
+        with k.if_(at < view.slices):
+            view.store(outer, at, value)
+        with k.else_():
+            self._store(rest, outer, k.let(at - view.slices, "slice"), value)
 
 
 def _at(row: Operand, size: int, column: Operand) -> Expr:
