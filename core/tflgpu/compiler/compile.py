@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import attrs
+import numpy as np
 
 from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.compiled import Compiled
@@ -23,8 +24,10 @@ from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import alone
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.weights import INFINITE_F16
 from tflgpu.ops.moves import Moves
 from tflgpu.passes import find_attention
 from tflgpu.passes.base import run_passes
@@ -78,6 +81,19 @@ def _with_attention(
     return find_attention.run(graph, target.pass_context, takes, apart)
 
 
+def _scaled_beyond_f16(graph: Graph, target: Target) -> frozenset[int]:
+    """The file's operators that multiply by a number that is infinite in f16. Masks of exported
+    transformers are made so: 0 or 1 times the least f32, of which f16 would make NaN and infinity.
+    """
+    beyond: set[int] = set()
+    for node in graph.nodes:
+        affine = target.pass_context.affine_of(node)
+        sizes = np.zeros(0) if affine is None else np.abs(affine.scale)
+        if ((sizes >= INFINITE_F16) & np.isfinite(sizes)).any():
+            beyond.update(node.origins)
+    return frozenset(beyond)
+
+
 def _compiled(
     graph: Graph, target: Target, as_operators: Kept, apart: Collection[Key]
 ) -> tuple[Compiled, CompositeNodes, frozenset[Key]]:
@@ -93,6 +109,8 @@ def _compiled(
     # A device that runs nodes runs them as they are.
     if target.rules is not None and any(v.dtype is DType.I64 for v in view.graph.values.values()):
         narrow_indices(view.graph, target)
+    if target.site.precision is Precision.F16:
+        target = attrs.evolve(target, in_f32=target.in_f32 | _scaled_beyond_f16(view.graph, target))
     # Where everything stays on the CPU, the model runs as the file has it.
     whole = alone(graph, target.ops, target.times)
     over: dict[int, str] = {}

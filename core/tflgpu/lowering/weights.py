@@ -14,7 +14,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.stored_reals import BlockScales, ConstantData, StoredReals
 
 #: The least number that rounds to an infinity in f16, half a step beyond the largest.
-_INFINITE_F16 = 65520.0
+INFINITE_F16 = 65520.0
 #: The least of f16's normal numbers.
 _NORMAL_F16 = 2.0**-14
 _F32: np.dtype[Any] = np.dtype(np.float32)
@@ -37,7 +37,7 @@ def spoiled_by_f16(numbers: Array) -> Array:
     subnormals, which have fewer bits. Zeros, and what is not finite, are no worse than before."""
     sizes = np.abs(numbers)
     found: Array = np.isfinite(sizes) & (
-        (sizes >= _INFINITE_F16) | ((sizes > 0) & (sizes < _NORMAL_F16))
+        (sizes >= INFINITE_F16) | ((sizes > 0) & (sizes < _NORMAL_F16))
     )
     return found
 
