@@ -119,6 +119,9 @@ class PairModel:
             time.
         wave_clocks: Starting and ending a wave of workgroups.
         boundary_clocks: The least that a dispatch takes that waits for another one.
+        saved_clocks, between_clocks: What a pair saves, other than that: in any case, and for each
+            vector that two dispatches would write and read in between.
+        product_clocks: What each product of two vectors takes more than in a kernel of its own.
     """
 
     window_clocks: float
@@ -133,6 +136,9 @@ class PairModel:
     resident_threads: int
     wave_clocks: float
     boundary_clocks: float
+    saved_clocks: float
+    between_clocks: float
+    product_clocks: float
 
 
 @attrs.frozen
@@ -311,6 +317,9 @@ H200 = Tuning(
         resident_threads=1728,
         wave_clocks=2950.0,
         boundary_clocks=2900.0,
+        saved_clocks=6500.0,
+        between_clocks=0.78,
+        product_clocks=0.222,
     ),
 )
 
