@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import attrs
 import numpy as np
@@ -131,6 +132,13 @@ class Problem:
             self.pixels, self.slices, self.depth, self.loads, self.finish, self.first
         )
 
+    def stacked(self, others: Sequence[Problem]) -> Problem:
+        """It with the outputs of others, of the same input, behind its own."""
+        weights = attrs.evolve(self.weights, others=tuple(p.weights.contents for p in others))
+        bias = np.concatenate([self.bias, *(p.bias for p in others)])
+        channels = self.channels + sum(p.channels for p in others)
+        return attrs.evolve(self, channels=channels, weights=weights, bias=bias)
+
     @property
     def ends_finite(self) -> bool:
         """Whether every weight of the last step of the sum is finite, in f16 too. Then it may be
@@ -170,6 +178,13 @@ def bind_bias(
         bias = np.concatenate([bias, pack_bias(scales, problem.channels)])
     product = attrs.evolve(problem.product, has_scales=scales is not None)
     return product, low.weights(k, bias, "bias", scalar=Scalar.F32)
+
+
+def with_column_sums(problem: Problem, dtype: np.dtype[Any]) -> Problem:
+    """A product whose bias has behind it the sums of the weights of each output, as a type has
+    them."""
+    sums = pack_bias(problem.weights.sums(dtype), problem.channels)
+    return attrs.evolve(problem, bias=np.concatenate([problem.bias, sums]))
 
 
 def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:

@@ -13,13 +13,21 @@ sums of an output's, or of a block's unit, are exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
-from tflgpu.kernels.staged_row import RowShape, StagedRow, gamma_at, rms_factor
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, with_column_sums
+from tflgpu.kernels.staged_row import (
+    RowShape,
+    StagedRow,
+    about_of,
+    gamma_at,
+    moments_of,
+    rms_factor,
+)
 from tflgpu.kernels.stored_weights import RowForm, RowWeights, StoredWeights
 from tflgpu.kernels.team import Teams
 from tflgpu.language.builder import Builder
@@ -91,18 +99,13 @@ class RowPlan:
         measured."""
         model = tuning_of(caps).few
         most = min(model.workgroup, caps.max_workgroup, caps.max_workgroup_size[0])
-        lanes = 1
-        while lanes * 2 <= min(model.lanes, most) and lanes < form.units:
-            lanes *= 2
-        columns = 1
-        while columns * 2 <= min(model.columns, most // lanes) and columns < form.slices:
-            columns *= 2
+        lanes = _power(min(model.lanes, most), form.units)
+        columns = _power(min(model.columns, most // lanes), form.slices)
         unroll = max(1, model.nbytes // (64 if form.bits else 32))  # of four outputs
         cuts = RowCut(columns, lanes, unroll).others(form.units)
-        sizes = (form.slices, form.units, int(whole), products)
-        cut = choose("few_rows", sizes, cuts, cuts.index)
+        cut = choose("few_rows", (form.slices, form.units, int(whole), products), cuts, cuts.index)
         teams = Teams.of(caps, cut.columns, cut.lanes, lanes_first=True)
-        whole_group = Teams.of(caps, 1, columns * lanes, lanes_first=True)
+        whole_group = Teams.of(caps, 1, cut.columns * cut.lanes, lanes_first=True)
         if whole_group.near > cut.lanes:
             whole_group = attrs.evolve(whole_group, near=1)
         return cls(
@@ -110,11 +113,19 @@ class RowPlan:
         )
 
 
+def _power(most: int, enough: int) -> int:
+    """The largest power of two up to ``most``, or the least one from ``enough`` on."""
+    return 1 << min(most.bit_length() - 1, (enough - 1).bit_length())
+
+
 def takes_rows(node: Node, change: RowChange, site: Site) -> bool:
     """Whether the kernel of a FULLY_CONNECTED can make its rows itself: not where they would take
     too much of a workgroup's memory."""
     fits = node.input(0).elements * 4 <= site.caps.shared_bytes * 3 // 4
-    return fits and not change.centred and change.length == node.input(1).shape[1]
+    if change.centred:  # whose sums need whole vectors, and the sums of weights as they are
+        stored = StoredWeights.on(site.caps, Weights(node.contents(1), taps=1))
+        fits = fits and change.length % 4 == 0 and not stored.is_whole
+    return fits and change.length == node.input(1).shape[1]
 
 
 def beside(node: Node, other: Node, site: Site) -> bool:
@@ -145,9 +156,8 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     stored = StoredWeights.on(low.caps, problem.weights)
     form = RowForm.of(stored, problem.depth, problem.slices)
     rows = rows_of(low)
-    rounded = rows.change.rounding is not None
-    whole = form.is_whole and rounded and problem.depth * 4 <= _MOST_WHOLE
-    count = 1 + len(low.beside)
+    rounds = rows.change.rounding is not None and problem.depth * 4 <= _MOST_WHOLE
+    whole, count = form.is_whole and rounds, 1 + len(low.beside)
     plan = RowPlan.of(low.caps, form, whole=whole, products=count, choose=low.choose)
     k = low.kernel(name, plan.teams.workgroup)
     source = rows.bind(low, k)
@@ -155,6 +165,8 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     def bound(low: Lowering, problem: Problem) -> RowProduct:
         stored = StoredWeights.on(low.caps, problem.weights)
         weights = form.bind(low, k, stored)
+        if rows.change.centred:
+            problem = with_column_sums(problem, weights.numbers.scalar.numpy)
         product, bias = bind_bias(low, k, problem, stored)
         return RowProduct(product, weights, bias, low.write(k))
 
@@ -191,9 +203,15 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
     step = max(1, step)
     rounds = max(0, units // lanes - step) // step
     first = min(count, step) if rounds else count
+    begun: list[_Begun] = []
+
+    def begin_first() -> None:
+        if not begun:
+            begun.extend(begin([at.lane + i * lanes for i in range(first)], first * lanes > units))
+
     # Weights are on their way while the workgroup makes its rows.
-    begun = begin([at.lane + i * lanes for i in range(first)], first * lanes > units)
-    rows = _Rows(k, problem, plan, source, k.let(at.column * lanes + at.lane, "invocation"))
+    invocation = k.let(at.column * lanes + at.lane, "invocation")
+    rows = _Rows(k, problem, plan, source, invocation, begin_first)
     end(begun, rows)
     if rounds:
         with k.loop(0, rounds, name="round") as i:
@@ -201,7 +219,7 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
             end(begin([start + j * lanes for j in range(step)]), rows)
     rest = range(first + rounds * step, count)
     end(begin([at.lane + i * lanes for i in rest], units % lanes > 0), rows)
-    found = [*(each for one in sums for each in one.all), *rows.squares]
+    found = [*(each for one in sums for each in one.all), *rows.squares, *rows.gaps]
     rooms = [at.shared(each.type) for each in found]
     at.combine(rooms, found, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
     with k.if_(at.lane.eq(0) & (column < problem.slices)):
@@ -224,21 +242,38 @@ class _Rows:
         staged: The rows that are in shared memory.
         squares: Where sums are divided at their end by the root mean square of a row: what each
             invocation has of its squares.
+        gaps: Where a row is centred, the same of its numbers. All of them are less by `about_of`
+            then, in the products too.
     """
 
     def __init__(
-        self, k: Builder, problem: MatrixProduct, plan: RowPlan, source: RowSource, lane: Expr
+        self,
+        k: Builder,
+        problem: MatrixProduct,
+        plan: RowPlan,
+        source: RowSource,
+        lane: Expr,
+        meanwhile: Callable[[], None],
     ) -> None:
         self._k, self._source, self.shape = k, source, plan.rows
         self.numbers = range(problem.pixels)
         self._gathers = [problem.gather(k, source.view, k.i32(row)) for row in self.numbers]
         self.staged: list[StagedRow] = []
         self.squares: list[Variable] = []
+        self.gaps: list[Variable] = []
+        self._depth = problem.depth
         if source.change.rounding is not None:
-            self.staged = [StagedRow(k, lane, plan.rows, at, source) for at in self._gathers]
+            made = partial(StagedRow, k, lane, plan.rows, source=source, meanwhile=meanwhile)
+            self.staged = [made(gather) for gather in self._gathers]
             k.barrier()
-        elif source.change.epsilon is not None:
+            return
+        meanwhile()
+        if source.change.epsilon is not None:
             self.squares = [k.var(k.f32(0.0), "squares") for _ in self.numbers]
+        if source.change.centred:
+            self.gaps = [k.var(k.f32(0.0), "gaps") for _ in self.numbers]
+            begins = [k.let(gather(k.i32(0)), "begin") for gather in self._gathers]
+            self._about = [k.let(k.splat(about_of(k, each), 4), "about") for each in begins]
 
     def unit(self, unit: Expr) -> list[list[Expr]]:
         """Of each row what meets a unit of weights: vectors, or words of four bytes; to be asked
@@ -249,6 +284,11 @@ class _Rows:
             return [row.unit(safe) for row in self.staged]
         places = [k.let(unit * self.shape.unit + i, "q") for i in range(self.shape.unit)]
         found = [[k.let(gather(q), "x") for q in places] for gather in self._gathers]
+        if self.gaps:
+            found = [
+                [self._gap(x, q, row) for x, q in zip(xs, places, strict=True)]
+                for row, xs in enumerate(found)
+            ]
         for vectors, total in zip(found, self.squares, strict=False):
             for x in vectors:
                 k.add_to(total, k.dot(x, x))
@@ -257,10 +297,22 @@ class _Rows:
         gammas = [gamma_at(k, source.gamma, q) for q in places]
         return [[k.let(x * g, "x") for x, g in zip(xs, gammas, strict=True)] for xs in found]
 
-    def end(self, row: int, total: Expr) -> Expr:
+    def _gap(self, x: Expr, q: Expr, row: int) -> Expr:
+        k = self._k
+        gap = k.select(q < self._depth, x - self._about[row], k.f32(0.0, 4))
+        gap = k.let(gap, "gap")
+        k.add_to(self.gaps[row], k.dot(gap, k.f32(1.0, 4)))
+        return gap
+
+    def end(self, row: int, total: Expr, one: RowProduct, column: Expr) -> Expr:
         """A sum of products with a row as the workgroup has it, of products with the row."""
         if not self.squares:
             return total
+        if self.gaps:
+            k, change = self._k, self._source.change
+            mean, scale = moments_of(k, self.gaps[row], self.squares[row], change)
+            columns = k.load(one.bias, column + one.product.slices)
+            return (total - k.splat(mean, 4) * columns) * k.splat(scale, 4)
         return total * rms_factor(self._k, self.squares[row], self._source)
 
 
@@ -273,7 +325,8 @@ class _Sums:
     """
 
     def __init__(self, k: Builder, one: RowProduct, whole: bool, column: Expr) -> None:
-        self._k, self._weights, self._column, self._whole = k, one.weights, column, whole
+        self._k, self._one, self._column, self._whole = k, one, column, whole
+        self._weights = one.weights
         in_blocks = one.weights.form.block > 0
         zero = k.const(0, type_of(Scalar.I32, 4) if whole and not in_blocks else F32x4)
         self.all = [k.var(zero, "acc") for _ in range(one.product.pixels)]
@@ -304,12 +357,12 @@ class _Sums:
         k, weights = self._k, self._weights
         words = weights.words(k, stored)
         scale = weights.scale(k, self._column, unit * weights.form.unit)
-        shifted = rows.staged[0].zero is not None
+        shifted = rows.staged[0].over.zero is not None
         ones = k.let(weights.dots(k, words, None), "ones") if shifted else None
         for row, others, total in zip(rows.staged, found, self.all, strict=True):
             term = weights.dots(k, words, others)
-            if row.zero is not None and ones is not None:
-                term = term - row.zero * ones
+            if row.over.zero is not None and ones is not None:
+                term = term - k.cast(row.over.zero, Scalar.I32) * ones
             if scale is not None:
                 term = k.cast(k.let(term, "term"), Scalar.F32) * scale
             k.add_to(total, term)
@@ -327,8 +380,8 @@ class _Sums:
         """The sums of a row, as real numbers."""
         k, total = self._k, self.all[row]
         if not self._whole:
-            return rows.end(row, total.read())
+            return rows.end(row, total.read(), self._one, self._column)
         # A row with NaN or an infinity is NaN all over.
-        step = rows.staged[row].over.scale
-        scale = k.select(step < math.inf, step * self._weights.form.step, math.nan)
+        step, size = rows.staged[row].over.scale, 1 / 16 if self._weights.form.bits == 4 else 1.0
+        scale = k.select(step < math.inf, step * size, math.nan)
         return k.let(k.cast(total.read(), Scalar.F32) * scale, "real")

@@ -110,31 +110,26 @@ class PairModel:
     Attributes:
         window_clocks, weight_clocks: A processor's work for a vector of the depthwise convolution,
             by a window of 3x3, and for one of the other's weights.
-        stage_latency, run_latency, weight_latency, multiply_latency: What a stage takes that
-            nothing hides: in any case, for each run of pixels (by such a window) and for each
-            vector of weights of an invocation, for each product of tiles.
-        store_latency, team_latency: The same of storing a vector of the result, and of adding what
-            a team has.
+        stage_latency, chunk_latency, run_latency: What a stage takes that nothing hides, what a
+            chunk does besides, and each run of pixels of an invocation, by such a window.
         resident_bytes, resident_threads: Shared memory and invocations that a processor has at a
             time.
-        wave_clocks: Starting and ending a wave of workgroups.
-        boundary_clocks: The least that a dispatch takes that waits for another one.
-        saved_clocks, between_clocks: What a pair saves, other than that: in any case, and for each
-            vector that two dispatches would write and read in between.
-        product_clocks: What each product of two vectors takes more than in a kernel of its own.
+        kernel_clocks: Starting and ending a dispatch.
+        boundary_clocks: What is saved besides where a dispatch less waits for another one.
+        saved_clocks, between_clocks: What one dispatch saves where pixels are many: in any case,
+            and for each vector that two would write and read in between.
+        product_clocks: What each product of two vectors takes more there than in a kernel of its
+            own.
     """
 
     window_clocks: float
     weight_clocks: float
     stage_latency: float
+    chunk_latency: float
     run_latency: float
-    weight_latency: float
-    multiply_latency: float
-    store_latency: float
-    team_latency: float
     resident_bytes: int
     resident_threads: int
-    wave_clocks: float
+    kernel_clocks: float
     boundary_clocks: float
     saved_clocks: float
     between_clocks: float
@@ -196,8 +191,6 @@ class Tuning:
             the rows of their input themselves, which would take others longer than a dispatch.
         least_key_blocks: Attention of few queries to so many blocks of keys, or more, has
             workgroups for parts of the keys, and a dispatch more that merges what they found.
-        joins_pointwise: A 1x1 convolution and the depthwise one after it are faster as one kernel.
-            No device has been found on which they are; none was measured yet.
         splits_products: Matrix tiles are so fast that an f32 product made of several f16 products
             beats vector code.
         dispatches_at_once: So many dispatches are submitted together, where a run is encoded anew:
@@ -222,7 +215,6 @@ class Tuning:
     tested_weights: int
     normalized_products: int
     least_key_blocks: int
-    joins_pointwise: bool
     splits_products: bool
     dispatches_at_once: int
     few: FewRowsModel
@@ -238,10 +230,11 @@ class Tuning:
 #: all tiles, and at most 29 %. `matrix` was fitted to 1136 kernel times of 38 products and
 #: convolutions (Vulkan in F16 and F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets,
 #: EDSR), so that its choices are fast rather than its times right: on average the choice is 5 %
-#: slower than the best of all that were timed, at most 24 %. `pairs` was fitted to 117 kernel times
-#: of the pairs of MobileNet v1 and v2 (Vulkan in F16 and F32_F16); there its choice is on average
-#: 1 % slower than the best, at most 5 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was
-#: the quickest for models of 30 to 74.
+#: slower than the best of all that were timed, at most 24 %. `pairs` was fitted to 311 kernel times
+#: of 67 pairs (MobileNet v1 and v2, an SSD, DeepLab and a pose network, Vulkan in F16); there its
+#: choice is on average 1 % slower than the best that was timed, at most 8 %. Its last three
+#: constants were fitted to the pairs of MobileNet v2 at batches of 1, 32 and 128. Of 8, 16, 32 and
+#: all dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
@@ -253,9 +246,8 @@ H200 = Tuning(
     busy_invocations=256,
     rounded_weights=16 << 10,
     tested_weights=4 << 10,
-    normalized_products=1 << 30,
+    normalized_products=1 << 28,
     least_key_blocks=2,
-    joins_pointwise=False,
     splits_products=True,
     dispatches_at_once=16,
     few=FewRowsModel(lanes=128, columns=2, workgroup=512, nbytes=128),
@@ -305,18 +297,15 @@ H200 = Tuning(
         summed_clocks=0.00257,
     ),
     pairs=PairModel(
-        window_clocks=1.03,
+        window_clocks=2.03,
         weight_clocks=0.19,
-        stage_latency=662.0,
-        run_latency=332.0,
-        weight_latency=29.6,
-        multiply_latency=63.3,
-        store_latency=58.8,
-        team_latency=83.5,
-        resident_bytes=230000,
-        resident_threads=1728,
-        wave_clocks=2950.0,
-        boundary_clocks=2900.0,
+        stage_latency=585.0,
+        chunk_latency=1010.0,
+        run_latency=1816.0,
+        resident_bytes=219900,
+        resident_threads=670,
+        kernel_clocks=9340.0,
+        boundary_clocks=7720.0,
         saved_clocks=6500.0,
         between_clocks=0.78,
         product_clocks=0.222,
