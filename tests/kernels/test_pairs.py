@@ -136,7 +136,11 @@ def test_every_tile(
 
 
 def test_work_that_would_be_done_often_is_not_joined() -> None:
-    caps = with_tiles(DeviceCaps(shared_bytes=49152, max_workgroup=1024, compute_units=132))
+    caps = DeviceCaps(
+        shared_bytes=49152, max_workgroup=1024, max_workgroup_size=(1024, 1024, 64),
+        compute_units=132,
+    )  # fmt: skip
+    caps = with_tiles(caps)
     single, batch = PairSize(224, 128, 128, 1, 1), PairSize(32 * 224, 128, 128, 1, 1)
     # Of MobileNet v2, one image and 32: the deepest layer, and the widest.
     deep, many = PairSize(56, 40, 240, 1, 1), PairSize(32 * 56, 40, 240, 1, 1)
