@@ -283,11 +283,12 @@ def test_fully_connected_layers_use_them(device: Device) -> None:
     assert difference < BOUNDS[Precision.F32_F16]
 
 
-def test_short_sums_do_without(device: Device) -> None:
-    made = case(SHAPES[3], half=True)
+@pytest.mark.parametrize("inner", [4, 5])
+def test_sums_of_one_slice_do_without(device: Device, inner: int) -> None:
+    made = case(Shape(5, 7, inner, 36, 1), half=True)
     caps = attrs.evolve(device.caps, matrix_tiles=True)
     (dispatch,) = plan_of(made, None, Precision.F16, caps, 64).dispatches
-    assert not has_matrices(dispatch.kernel)
+    assert has_matrices(dispatch.kernel) == (inner > 4)
 
 
 def test_the_chosen_tile_fits_the_device() -> None:

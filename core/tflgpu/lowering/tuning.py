@@ -175,8 +175,7 @@ class Tuning:
     Attributes:
         few_rows: Products of at most so many rows get a workgroup per few output slices; more are
             better served by the blocked product.
-        least_depth: Shorter sums, in slices, are bound by their stores, which the blocked product
-            without matrices does as fast.
+        least_depth: Shorter sums, in slices, are made by the blocked product without matrices.
         most_groups, wide: A grouped convolution is one product per group where there are at most so
             many groups of at least so many channels: each takes a dispatch, and a tile of a product
             is at least so wide.
@@ -237,7 +236,7 @@ class Tuning:
 #: all dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74.
 H200 = Tuning(
     few_rows=8,
-    least_depth=5,
+    least_depth=2,
     most_groups=8,
     wide=32,
     least_tiled_rows=16,
