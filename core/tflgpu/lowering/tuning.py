@@ -57,6 +57,8 @@ class MatrixModel:
         load_latency, fetch_latency, barrier_latency, multiply_latency, tile_latency: What a stage
             takes that nothing hides: until the first load arrives, for each load of an invocation,
             for a barrier, for each product of tiles and each tile loaded.
+        halve_latency, moment_latency: The same of making two f16 values of each number of a vector,
+            and of adding up a pair of vectors for mean and variance of their row.
         result_clocks: Storing a vector of the result.
         resident_bytes, resident_threads, resident_registers: Shared memory, invocations and their
             registers that a processor has at a time.
@@ -76,6 +78,8 @@ class MatrixModel:
     barrier_latency: float
     multiply_latency: float
     tile_latency: float
+    halve_latency: float
+    moment_latency: float
     result_clocks: float
     resident_bytes: int
     resident_threads: int
@@ -287,6 +291,8 @@ H200 = Tuning(
         barrier_latency=170.0,
         multiply_latency=20.9,
         tile_latency=5.41,
+        halve_latency=60.0,
+        moment_latency=500.0,
         result_clocks=0.0625,
         resident_bytes=113_700,
         resident_threads=2048,

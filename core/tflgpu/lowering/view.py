@@ -130,7 +130,11 @@ class WriteView(View):
         self.put(*self.linked(outer, slice_, value))
 
     def put(self, outer: Expr, at: Expr, value: Expr) -> None:
+<<<<<<< HEAD
         """Write what `linked` gave."""
+=======
+        """Write what `linked` gives."""
+>>>>>>> main
         k, layout = self.k, self.stored or self.layout
         if layout.slices == 1:
             at = make.wrap(0, I32)
