@@ -59,11 +59,10 @@ def store_results(
         for item, inside in listed[begin : begin + _TOGETHER]:
             valid, row, column, total = result(item)
             valid = k.let(valid if inside is None else valid & inside, "valid")
-            to, slice_, value = out.linked(row, column, total)
-            made.append((valid, to, slice_, k.let(value, "result")))
-        for valid, to, slice_, value in made:
+            made.append((valid, out.made(row, column, total)))
+        for valid, store in made:
             with k.if_(valid):
-                out.put(to, slice_, value)
+                store()
 
 
 def maybe(k: Builder, condition: Expr | None, action: Callable[[], None]) -> None:
