@@ -21,6 +21,10 @@ from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.lowering.weights import Weights
 
+#: Weights of each of the products that are stacked, at most: their copy takes host memory, and
+#: larger products fill a device alone.
+_MOST_STACKED = 1 << 18
+
 
 def gather_rows(units: int) -> Gather:
     """Loads of four neighbours of a row, where a tensor of any shape is read as [rows, units]."""
@@ -104,8 +108,8 @@ def build_runtime_matrix(low: Lowering) -> None:
     low.dispatch(k, (slices, rows, 1))
 
 
-def _stacks(node: Node, other: Node, site: Site) -> bool:
-    """Whether the weights of two nodes lie alike, in whole slices of outputs."""
+def _stacks(node: Node, other: Node, site: Site, rows: bool) -> bool:
+    """Whether the weights of two nodes lie alike, in whole slices of outputs, and are few."""
     forms = []
     for contents in (node.contents(1), other.contents(1)):
         stored = StoredWeights.on(site.caps, Weights(contents, taps=1))
@@ -115,7 +119,8 @@ def _stacks(node: Node, other: Node, site: Site) -> bool:
             is_f16 = contents.size < LARGE and Weights(contents).fits_f16
         forms.append((is_f16, stored.is_whole, stored.block, stored.in_nibbles))
     alike = node.attrs == other.attrs and forms[0] == forms[1]
-    return alike and not any(each.input(1).shape[0] % 4 for each in (node, other))
+    matrices = [each.input(1) for each in (node, other)]
+    return alike and all(m.elements <= _MOST_STACKED and m.shape[0] % 4 == 0 for m in matrices)
 
 
 _FAMILY = Family(
