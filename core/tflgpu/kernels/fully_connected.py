@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tflgpu.ir.graph import Node
-from tflgpu.ir.stored_reals import LARGE, StoredReals
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights, finish_with, floats_only, slice_of
 from tflgpu.kernels.gemm import Gather, Loads, Problem, gather_by_slice, pack_bias
@@ -110,17 +109,11 @@ def build_runtime_matrix(low: Lowering) -> None:
 
 def _stacks(node: Node, other: Node, site: Site, rows: bool) -> bool:
     """Whether the weights of two nodes lie alike, in whole slices of outputs, and are few."""
-    forms = []
-    for contents in (node.contents(1), other.contents(1)):
-        stored = StoredWeights.on(site.caps, Weights(contents, taps=1))
-        if isinstance(contents, StoredReals):
-            is_f16 = contents.is_f16
-        else:  # what a file has as f16 is expanded, where it is small
-            is_f16 = contents.size < LARGE and Weights(contents).fits_f16
-        forms.append((is_f16, stored.is_whole, stored.block, stored.in_nibbles))
-    alike = node.attrs == other.attrs and forms[0] == forms[1]
+    stored = [StoredWeights.on(site.caps, Weights(n.contents(1), taps=1)) for n in (node, other)]
+    forms = {(each.is_whole, each.block, each.in_nibbles) for each in stored}
     matrices = [each.input(1) for each in (node, other)]
-    return alike and all(m.elements <= _MOST_STACKED and m.shape[0] % 4 == 0 for m in matrices)
+    small = all(m.elements <= _MOST_STACKED and m.shape[0] % 4 == 0 for m in matrices)
+    return small and len(forms) == 1 and node.attrs == other.attrs
 
 
 _FAMILY = Family(
