@@ -162,8 +162,11 @@ def is_faster_as_one(tile: PairTile, size: PairSize, caps: DeviceCaps) -> bool:
     # What the depthwise convolution adds to the product, and what it would take by itself.
     free = attrs.evolve(model, window_clocks=0.0, run_latency=0.0)
     adds = _clocks(model, tile, size, units) - _clocks(free, tile, size, units)
-    alone = model.boundary_clocks + size.positions * size.depth * model.window_clocks / units
-    return adds <= alone
+    vectors = size.positions * size.depth / units
+    alone = model.boundary_clocks + vectors * model.window_clocks
+    # Of many pixels the product is the most of it, and its own kernel makes that faster.
+    saved = model.saved_clocks + vectors * model.between_clocks
+    return adds <= alone and vectors * size.slices * model.product_clocks <= saved
 
 
 def _model_for(size: PairSize, caps: DeviceCaps) -> PairModel | None:
