@@ -344,11 +344,11 @@ def test_a_factor_that_f16_lacks_is_multiplied_in_f32() -> None:
     # A transformer's mask: 0 or 1 times the least f32. In f16 that is 0 times an infinity.
     least = np.float32(np.finfo(np.float32).min)
     content = small_model(
-        {"scores": (1, 4), "hidden": (1, 4), "least": least, "mask": (1, 4), "y": (1, 4), "p": (1, 4)},
-        "mask = MUL(hidden, least)",
-        "y = ADD(scores, mask)",
+        {"scores": (1, 4), "hidden": (1, 4), "least": least, **dict.fromkeys("myp", (1, 4))},
+        "m = MUL(hidden, least)",
+        "y = ADD(scores, m)",
         ("p = SOFTMAX(y)", {"beta": 1.0}),
-    )  # fmt: skip
+    )
     scores, hidden = np.array([[1, 2, 3, 4]], np.float32), np.array([[0, 0, 1, 1]], np.float32)
     with tflgpu.Model(content, backend="cpu_ref", device=1, precision="f16") as model:
         (found,) = model(scores, hidden)
