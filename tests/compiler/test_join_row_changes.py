@@ -18,6 +18,7 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import Activation
 from tflgpu.ops.composite_norms import RMS, NormAttrs
 from tflgpu.ops.fully_connected import FullyConnected
+from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.quantize_on_the_fly import OP as ROUND
 from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly, rounded
 from tflgpu.ops.quantized import Rounding
@@ -40,6 +41,9 @@ class Net:
         gamma = self.rng.uniform(0.5, 2, self.units).astype(np.float32)
         others = [self.graph.add_const(gamma)] if scaled else []
         return self._node(RMS, NormAttrs(EPSILON), [x, *others], x.shape)
+
+    def layer(self, x: Value) -> Value:
+        return self._node(NAME, MeanStddev((-1,), EPSILON), [x], x.shape)
 
     def round(self, x: Value, rounding: Rounding) -> Value:
         return self._node(ROUND, QuantizeOnTheFly((1,), rounding), [x], x.shape)
@@ -106,6 +110,53 @@ def test_products_normalize_for_themselves(
     _, apart = net.run(device, fuse=False)
     for got, want in zip(found, apart, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "units"), [(1, 64), (1, 1204), (1, 4), (3, 36), (8, 520)])
+def test_products_centre_rows_for_themselves(device: Device, rows: int, units: int) -> None:
+    net = Net(rows, units)
+    net.data[-1] += 1000
+    net.data[0, 0] += 50
+    made = net.layer(net.x)
+    net.product(made, 13)
+    net.product(made, 1)
+    plan, found = net.run(device)
+    assert len(plan.dispatches) == 2
+    assert all(NAME in item.label for item in plan.dispatches)
+    x = net.data.astype(np.float64)
+    normal = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPSILON)
+    for got, node in zip(found, net.graph.nodes[1:], strict=True):
+        want = normal @ node.const(1).T.astype(np.float64)
+        # The first number's share of the variance is up to so many times that of the others.
+        assert np.linalg.norm(got - want) / np.linalg.norm(want) < 1e-6 * units**0.5
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 5])
+def test_centred_rows_that_are_not_finite(device: Device, number: float, place: int) -> None:
+    net = Net(3, 72)
+    net.data[1, place] = number
+    net.product(net.layer(net.x), 5)
+    plan, (found,) = net.run(device)
+    assert len(plan.dispatches) == 1
+    assert np.isnan(found[1]).all() and np.isfinite(found[::2]).all()
+
+
+def test_rows_that_are_no_whole_vectors_are_centred_apart(device: Device) -> None:
+    net = Net(2, 37)
+    net.product(net.layer(net.x), 5)
+    plan, (found,) = net.run(device)
+    assert len(plan.dispatches) == 2
+    _, (want,) = net.run(device, fuse=False)
+    np.testing.assert_array_equal(found, want)
+
+
+def test_whole_weights_meet_rows_that_were_centred_before(device: Device) -> None:
+    net = Net(2, 64)
+    weights, _ = _bytes(13, 64)
+    net.product(net.layer(net.x), 13, weights)
+    plan, _ = net.run(device)
+    assert len(plan.dispatches) == 2
 
 
 @pytest.mark.parametrize("rounding", Rounding)

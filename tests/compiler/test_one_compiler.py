@@ -20,7 +20,9 @@ FILES = sorted(
 
 
 def assembled(source: str) -> set[str]:
-    """What of `ASSEMBLED` a file makes."""
+    """What of `ASSEMBLED` a file makes. A file that has none of the names is not parsed."""
+    if not any(f"{name}(" in source for name in ASSEMBLED):
+        return set()
     calls = (n.func for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call))
     names = (f.id if isinstance(f, ast.Name) else getattr(f, "attr", "") for f in calls)
     return ASSEMBLED & set(names)

@@ -16,6 +16,8 @@ FILES = sorted([*ROOT.glob("core/tflgpu/**/*.py"), *ROOT.glob("backends/**/*.py"
 
 def held(source: str) -> Iterator[int]:
     """Lines of calls of a logger with a caught exception among the arguments of its message."""
+    if "_LOG." not in source:
+        return
     tree = ast.parse(source)
     caught = {n.name for n in ast.walk(tree) if isinstance(n, ast.ExceptHandler) and n.name}
     for node in ast.walk(tree):

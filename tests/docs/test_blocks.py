@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,7 +112,16 @@ def test_the_commands_of_a_page(
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "cache"))
     for line in commands(path):
         name, *given = shlex.split(re.sub(r"\b(opencl|vulkan)\b", "cpu_ref --device 1", line))
+        if name == "python":  # a program of the repository, on what a command wrote
+            found = subprocess.run(
+                [sys.executable, *given], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120,
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert found.returncode == 0, found.stderr
+            continue
         assert name == "tflgpu", line
+        given, into = (given[:-2], given[-1]) if ">" in given else (given, None)
+        capsys.readouterr()
         if given[0] == "benchmark":
             pytest.importorskip("ai_edge_litert")
             given += ["--duration", "0.01", "--warm-up", "0.01", "--no-starts"]
@@ -119,6 +131,8 @@ def test_the_commands_of_a_page(
             given += ["--backend", "cpu_ref"]
         # The demo's operators all run on every device.
         assert not make_app()(given, standalone_mode=False), line
+        if into is not None:
+            (tmp_path / into).write_text(capsys.readouterr().out)
     made = {p.name for p in tmp_path.iterdir()}
     assert {"docs/saved.md": {"model.tflgpu"}, "README.md": {"seen.png"}}.get(path, set()) <= made
     if path == "docs/profile.md":

@@ -432,7 +432,7 @@ def test_rounds_that_a_file_says_are_counted_within_the_budget(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
 def test_a_loop_that_grows_until_memory_ends() -> None:
-    """In a process of its own, which has 3 GiB."""
+    """In a process of its own, which has 2 GiB."""
     grows = subgraph(
         [*STATE, number("one", 1), tensor("i2", (), I32), tensor("y", (4,))],
         [("ADD", "i one", "i2"), ("CONCATENATION", "x x", "y", {"axis": 0})], "i x", "i2 y",
@@ -441,7 +441,7 @@ def test_a_loop_that_grows_until_memory_ends() -> None:
         "import resource, sys, tflgpu\n"
         "made = tflgpu.Interpreter(model_content=sys.stdin.buffer.read(), cpu_backend='cpu_ref')\n"
         "made.allocate_tensors()\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (3 << 30,) * 2)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2 << 30,) * 2)\n"
         "made.invoke()\n"
     )
     done = subprocess.run(

@@ -263,6 +263,17 @@ def test_the_chosen_tile_fits_the_device() -> None:
                 assert tile.threads <= caps.max_workgroup
 
 
+def test_loads_of_single_elements_take_no_large_workgroup() -> None:
+    """NVIDIA's OpenCL refused one of 512 for this convolution of 131 channels at a part's edge."""
+    caps = DeviceCaps(
+        shared_bytes=49152, compute_units=132, max_workgroup=1024,
+        max_workgroup_size=(1024, 1024, 64), vendor="nvidia",
+    )  # fmt: skip
+    assert choose_matrix_tile(15, 17, 33, 1, 1, caps, loads=8).threads == 512
+    opencl = attrs.evolve(caps, heavy_workgroup=256)
+    assert choose_matrix_tile(15, 17, 33, 1, 1, opencl, loads=8).threads == 256
+
+
 def test_few_pixels_split_the_sum() -> None:
     caps = DeviceCaps(shared_bytes=49152, compute_units=132, max_workgroup=1024)
     assert choose_matrix_tile(49, 40, 240, 1, 1, caps).split > 1

@@ -21,7 +21,6 @@ from tflgpu.kernels.matrix_tiles import TILES, MatrixTile
 from tflgpu.language.matrix import has_matrices
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.row_change import RowChange
-from tflgpu.lowering.rule import Site
 from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.normalize import NAME, MeanStddev
 
@@ -219,7 +218,7 @@ def test_which_rows_are_not_taken(
     def taken(change: RowChange, precision: Precision, rows: int, units: int) -> bool:
         node = Net(1, units, 8).graph.nodes[-1]
         node.inputs[0] = Graph().add_value((rows, units), DType.F32)
-        return normalizes_rows(node, change, Site(caps_of(device), precision))
+        return normalizes_rows(node, change, Target.plain(caps_of(device), precision).site)
 
     assert taken(RowChange(72, EPSILON, centred=True), Precision.F16, 19, 72)
     assert not taken(change, precision, rows, units)

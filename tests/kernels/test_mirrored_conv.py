@@ -112,7 +112,7 @@ def test_on_matrix_tiles(name: str, precision: Precision) -> None:
 def test_windows_that_are_staged_once(
     tile: WindowTile, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "choose_matrix_tile", lambda *sizes, **more: tile)
+    monkeypatch.setattr(products, "choose_matrix_tile", lambda *sizes, **options: tile)
     opened = registry().open_device("cpu_ref", 1, DelegateOptions())
     caps = attrs.evolve(opened.caps, is_gpu=True, matrix_tiles=True, vendor="nvidia")
     g = net(name, inside=True)

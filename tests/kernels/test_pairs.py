@@ -39,7 +39,10 @@ CASES: dict[str, tuple[tuple[int, ...], int, dict[str, Any]]] = {
     "one column": ((1, 37, 1, 20), 24, {"stride_h": 2}),
     "not clamped": ((1, 6, 5, 24), 9, {"fused_activation_function": 0}),
     "pointwise": ((1, 6, 5, 24), 9, {"kernel": 1}),
+    "deep": ((1, 3, 5, 440), 5, {}),
 }
+#: Several stages in so little shared memory that the interpreter's device has it.
+SMALL_STAGES = (PairTile(2, 1, 1, 1, 1, 4, 3), PairTile(1, 2, 2, 1, 2, 4, 2))
 
 
 def net(name: str) -> Maker:
@@ -112,7 +115,7 @@ def test_one_kernel_makes_both(device: Device, name: str, precision: Precision) 
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("tile", pair_tiles.TILES, ids=str)
+@pytest.mark.parametrize("tile", (*pair_tiles.TILES, *SMALL_STAGES), ids=str)
 def test_every_tile(
     device: Device, tile: PairTile, precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +126,7 @@ def test_every_tile(
         pytest.skip("more invocations than a workgroup of the device has")
     monkeypatch.setattr(depthwise_pointwise, "choose_pair_tile", lambda *sizes: tile)
     monkeypatch.setattr(depthwise_pointwise, "is_faster_as_one", lambda *sizes: True)
-    for name in ("odd", "stride"):
+    for name in ("odd", "stride", "deep") if tile.stages > 1 else ("odd", "stride"):
         g, data = net(name), inputs(name)
         made = plan(g, with_tiles(device.caps), precision, device.alignment)
         (expected,) = evaluate(g.graph, [data])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.checks.plugin_caller import PluginCaller
+from tflgpu.checks.plugin_caller import PluginCaller, PluginProxy
 from tflgpu.contract.buffers import Buffer
 from tflgpu.errors.blame import shown
 from tflgpu.ir.dtypes import Array
@@ -16,23 +16,13 @@ from tflgpu.lowering.reason import Unsupported
 _NEEDED = ("nbytes", "write", "read", "export", "close")
 
 
-class CheckedBuffer:
-    """A `Buffer` around a plugin's buffer; attributes that it lacks are the plugin's."""
+class CheckedBuffer(PluginProxy):
+    """A `Buffer` around a plugin's buffer."""
 
     def __init__(self, inner: Any, party: PluginCaller, nbytes: int) -> None:
-        self._inner, self._party = inner, party
+        super().__init__(inner, party)
         #: Its size in bytes.
         self.nbytes = nbytes
-
-    @property
-    def inner(self) -> Any:
-        """The buffer as its backend made it."""
-        return self._inner
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_inner":  # not made yet
-            raise AttributeError(name)
-        return getattr(self._inner, name)
 
     def write(self, data: Array) -> None:
         """As `Buffer.write`.
@@ -40,7 +30,7 @@ class CheckedBuffer:
         Raises:
             StateError, DeviceError: as there; names the plugin.
         """
-        self._party.call("write", self._inner.write, data)
+        self._party.call("write", self.inner.write, data)
 
     def read(self, into: Array) -> None:
         """As `Buffer.read`.
@@ -48,7 +38,7 @@ class CheckedBuffer:
         Raises:
             StateError, DeviceError: as there; names the plugin.
         """
-        self._party.call("read", self._inner.read, into)
+        self._party.call("read", self.inner.read, into)
 
     def export(self) -> object:
         """As `Buffer.export`.
@@ -56,15 +46,7 @@ class CheckedBuffer:
         Raises:
             StateError, DeviceError: as there; names the plugin.
         """
-        return self._party.call("export", self._inner.export)
-
-    def close(self) -> None:
-        """As `Buffer.close`.
-
-        Raises:
-            DeviceError: it failed at that.
-        """
-        self._party.call("close", self._inner.close)
+        return self._party.call("export", self.inner.export)
 
 
 def checked_buffer(

@@ -20,7 +20,7 @@ import numpy as np
 from tflgpu.checks.buffers import checked_buffer
 from tflgpu.checks.loaded import checked_recording
 from tflgpu.checks.overdue import close_what_ended, is_given_up
-from tflgpu.checks.plugin_caller import PluginCaller, close_quietly
+from tflgpu.checks.plugin_caller import PluginCaller, PluginProxy, close_quietly
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import (
@@ -49,24 +49,14 @@ _NODE_DEVICE = ("info", "caps", "supports", "load_nodes", "close")
 _DEVICE = ("info", "caps", "alignment", "load", "source", "allocate", "import_buffer", "close")
 
 
-class _Checked:
+class _Checked(PluginProxy):
     """What both kinds of device have. ``info`` and ``caps`` are asked for once."""
 
     def __init__(self, inner: Any, party: PluginCaller, backend: str, index: int) -> None:
-        self._inner, self._party = inner, party
+        super().__init__(inner, party)
         self._closed = False
         self.info = _info(party.call("info", getattr, inner, "info"), party, backend, index)
         self.caps = _caps(party.call("caps", getattr, inner, "caps"), party)
-
-    @property
-    def inner(self) -> Any:
-        """The device as its backend made it."""
-        return self._inner
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_inner":  # not made yet
-            raise AttributeError(name)
-        return getattr(self._inner, name)
 
     def close(self) -> None:
         """Release the device; twice is harmless.
@@ -75,13 +65,13 @@ class _Checked:
             DeviceError: it failed at that.
         """
         self._closed = True
-        self._party.call("close", self._inner.close)
+        super().close()
 
     def _load(self, what: str, *args: Any, **kwargs: Any) -> Any:
         """The recording that the device's ``load`` gives. Every fault is a `DeviceError`, so that
         the part can run elsewhere."""
         try:
-            return self._party.call(what, getattr(self._inner, what), *args, **kwargs)
+            return self._party.call(what, getattr(self.inner, what), *args, **kwargs)
         except DeviceError:
             raise
         except TflgpuError as error:
@@ -118,7 +108,7 @@ class CheckedDevice(_Checked):
         Raises:
             StateError, DeviceError: as there; or what it gave is no buffer.
         """
-        found: Buffer = self._party.call("allocate", self._inner.allocate, nbytes)
+        found: Buffer = self._party.call("allocate", self.inner.allocate, nbytes)
         if self._party.shipped:
             return found
         return checked_buffer(found, self._party, "allocate", nbytes)
@@ -129,7 +119,7 @@ class CheckedDevice(_Checked):
         Raises:
             StateError, DeviceError: as there; or what it gave is no buffer.
         """
-        found: Buffer = self._party.call("import_buffer", self._inner.import_buffer, source)
+        found: Buffer = self._party.call("import_buffer", self.inner.import_buffer, source)
         if self._party.shipped:
             return found
         return checked_buffer(found, self._party, "import_buffer", 0)
@@ -140,7 +130,7 @@ class CheckedDevice(_Checked):
         Raises:
             DeviceError: there is none.
         """
-        text = self._party.call("source", self._inner.source, kernel)
+        text = self._party.call("source", self.inner.source, kernel)
         if not isinstance(text, str):
             raise self._party.broke(f"source gave {shown(text)}, not a text")
         return text
@@ -153,10 +143,10 @@ class CheckedNodeDevice(_Checked):
         """Why it cannot run a node. One that fails on the question, or does not answer it,
         cannot."""
         reason = unknown_reason(node.attrs)
-        if reason is not None and not offers(self._inner, ForeignOps):
+        if reason is not None and not offers(self.inner, ForeignOps):
             # Its attributes are none that it could know.
             return Unsupported(reason, ReasonCode.UNSUPPORTED_OP)
-        answer = attempt(self._inner.supports, node, ops)
+        answer = attempt(self.inner.supports, node, ops)
         label = self._party.label
         if isinstance(answer, Failed):
             return Unsupported(f"{label}: supports failed on it: {answer}", ReasonCode.PLUGIN_FAULT)
@@ -173,9 +163,9 @@ class CheckedNodeDevice(_Checked):
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
         """As `tflgpu.contract.device.ForeignOps`; a device that is none has no such operators."""
         label = self._party.label
-        if not offers(self._inner, ForeignOps):
+        if not offers(self.inner, ForeignOps):
             return Unsupported(f"{label} only runs operators that are defined")
-        answer = attempt(self._inner.infer, node)
+        answer = attempt(self.inner.infer, node)
         if isinstance(answer, Failed):
             return Unsupported(f"{label}: infer failed on it: {answer}")
         if isinstance(answer, Unsupported):
@@ -195,9 +185,9 @@ class CheckedNodeDevice(_Checked):
             UnsupportedError: the device takes none.
             OptionError: as there.
         """
-        if not offers(self._inner, CustomOps):
+        if not offers(self.inner, CustomOps):
             raise UnsupportedError(f"{self._party.label} takes no operators in native code")
-        self._party.call("register_custom_ops", self._inner.register_custom_ops, registerers)
+        self._party.call("register_custom_ops", self.inner.register_custom_ops, registerers)
 
     def load_nodes(self, run: NodeRun) -> Recording:
         """As `NodeDevice.load_nodes`.

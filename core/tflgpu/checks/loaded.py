@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tflgpu.checks.plugin_caller import PluginCaller, close_quietly
 from tflgpu.checks.recording import CheckedRecording, Edge, has_part, misfit
@@ -19,7 +18,6 @@ _NEEDED = ("inputs", "outputs", "run", "submit", "bind", "profile", "close")
 class CheckedLender(CheckedRecording):
     """The same around a recording that lends its outputs, which move then."""
 
-    _inner: Any
     _lends = True
 
     def lend(self, index: int) -> Array | None:
@@ -29,7 +27,7 @@ class CheckedLender(CheckedRecording):
             StateError: it is closed.
             DeviceError: it failed, or what it lent is not the output that was asked for.
         """
-        array = self._party.call("lend", self._inner.lend, index)
+        array = self._party.call("lend", self.inner.lend, index)
         if array is None:
             return None
         problem = misfit(self._edges["outputs"][index], array, writable=True)
@@ -45,7 +43,7 @@ class CheckedLender(CheckedRecording):
             StateError: it is closed.
             DeviceError: it failed.
         """
-        self._party.call("settle", self._inner.settle)
+        self._party.call("settle", self.inner.settle)
 
 
 def checked_recording(

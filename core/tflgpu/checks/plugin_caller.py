@@ -55,6 +55,30 @@ class PluginCaller:
         return DeviceError(f"{self.label}: {text}")
 
 
+class PluginProxy:
+    """Stands in the place of what a plugin made; attributes that it lacks are the plugin's.
+
+    Attributes:
+        inner: The device, recording or buffer as its backend made it.
+    """
+
+    def __init__(self, inner: Any, party: PluginCaller) -> None:
+        self.inner, self._party = inner, party
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # not made yet
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def close(self) -> None:
+        """Release it; twice is harmless.
+
+        Raises:
+            DeviceError: it failed at that.
+        """
+        self._party.call("close", self.inner.close)
+
+
 def close_quietly(inner: object) -> None:
     """Close what is no device or recording, whatever it raises: what is wrong with it is being
     said."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from tflgpu.checks.buffers import checked_reason, inner_buffers
 from tflgpu.checks.pending import CheckedPending
-from tflgpu.checks.plugin_caller import PluginCaller
+from tflgpu.checks.plugin_caller import PluginCaller, PluginProxy
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime, Recording
 from tflgpu.contract.pending import Pending
@@ -39,9 +39,9 @@ class Edge(Protocol):
         ...
 
 
-class CheckedRecording:
-    """A `Recording` around a plugin's recording; attributes that it lacks are the plugin's. Its
-    arrays are looked at when it is loaded, and its outputs after every run."""
+class CheckedRecording(PluginProxy):
+    """A `Recording` around a plugin's recording. Its arrays are looked at when it is loaded, and
+    its outputs after every run."""
 
     _lends = False
 
@@ -58,7 +58,7 @@ class CheckedRecording:
         Raises:
             DeviceError: its arrays are not those that were asked for.
         """
-        self._inner, self._party = inner, party
+        super().__init__(inner, party)
         self._edges = {"inputs": tuple(inputs), "outputs": tuple(outputs)}
         self._planned = dispatches
         self._closed = False
@@ -72,11 +72,6 @@ class CheckedRecording:
             raise party.broke(f"dispatches is {count}, and the plan has {dispatches}")
         #: Kernels that it launches in a run, for reports.
         self.dispatches = count
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_inner":  # not made yet
-            raise AttributeError(name)
-        return getattr(self._inner, name)
 
     @property
     def inputs(self) -> Sequence[Array]:
@@ -96,7 +91,7 @@ class CheckedRecording:
         Raises:
             DeviceError: what it says is no two numbers of bytes.
         """
-        said = self._party.call("copies", getattr, self._inner, "copies", None)
+        said = self._party.call("copies", getattr, self.inner, "copies", None)
         if said is None:
             return None
         if (
@@ -114,7 +109,7 @@ class CheckedRecording:
             StateError, DeviceError: as there; names the plugin.
         """
         try:
-            self._inner.run()
+            self.inner.run()
         except Exception as error:  # noqa: BLE001
             self._party.blame("run", error)
         self._look_at("outputs")
@@ -126,7 +121,7 @@ class CheckedRecording:
             StateError: it is closed.
             DeviceError: it failed, or what it gave is no `Pending`.
         """
-        pending = self._party.call("submit", self._inner.submit)
+        pending = self._party.call("submit", self.inner.submit)
         lacking = [n for n in ("done", "wait") if not callable(getattr(pending, n, None))]
         if lacking:
             raise self._party.broke(
@@ -146,7 +141,7 @@ class CheckedRecording:
             StateError, DeviceError: as there; or it answered neither None nor a reason.
         """
         answer = self._party.call(
-            "bind", self._inner.bind, inner_buffers(inputs), inner_buffers(outputs)
+            "bind", self.inner.bind, inner_buffers(inputs), inner_buffers(outputs)
         )
         return None if answer is None else checked_reason(answer, self._party, "bind")
 
@@ -156,7 +151,7 @@ class CheckedRecording:
         Raises:
             StateError, DeviceError: as `run`; or what came is neither a list of times nor a reason.
         """
-        times = self._party.call("profile", self._inner.profile)
+        times = self._party.call("profile", self.inner.profile)
         self._look_at("outputs")
         broke = self._party.broke
         if isinstance(times, Unsupported):
@@ -191,7 +186,7 @@ class CheckedRecording:
             DeviceError: it failed at that.
         """
         self._closed = True
-        self._party.call("close", self._inner.close)
+        super().close()
 
     # Inside
 
@@ -199,7 +194,7 @@ class CheckedRecording:
         """A side's arrays, each of the shape and type that it must have; none once it is closed."""
         if self._closed:
             return ()
-        found = self._checked(side, self._party.call(side, getattr, self._inner, side))
+        found = self._checked(side, self._party.call(side, getattr, self.inner, side))
         if not self._lends:
             for i, (now, then) in enumerate(zip(found, self._arrays.get(side, ()), strict=False)):
                 if now.nbytes and _address(now) != _address(then):

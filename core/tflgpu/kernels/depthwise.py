@@ -68,6 +68,13 @@ def read_channels(src: ReadView, multiplier: int) -> Callable[[Expr, Expr], Expr
     return lambda at, slice_: k.cast(read(at, slice_), Scalar.F32)
 
 
+def columns_of(window: Window, pixels: int) -> list[int]:
+    """What the windows of so many neighbours see of a row, from the first's left edge on."""
+    starts = range(0, pixels * window.stride_w, window.stride_w)
+    taps = range(0, window.kernel_w * window.dilation_w, window.dilation_w)
+    return sorted({start + tap for start in starts for tap in taps})
+
+
 class WindowSums:
     """The sums of one invocation, fed one row of the window at a time."""
 
@@ -93,17 +100,9 @@ class WindowSums:
         weights = [
             k.let(self._weight(tap_row * window.kernel_w + j), "w") for j in range(window.kernel_w)
         ]
-        pixels = range(len(self.sums))
-        columns = sorted(
-            {
-                p * window.stride_w + j * window.dilation_w
-                for p in pixels
-                for j in range(window.kernel_w)
-            }
-        )
-        for column in columns:
+        for column in columns_of(window, len(self.sums)):
             value = k.let(self._pixel(row, column, inside), "x")
-            for p in pixels:
+            for p in range(len(self.sums)):
                 tap, rest = divmod(column - p * window.stride_w, window.dilation_w)
                 if rest == 0 and 0 <= tap < window.kernel_w:
                     k.fma_to(self.sums[p], value, weights[tap])

@@ -21,18 +21,18 @@ import numpy as np
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import FAMILY, constant_weights, conv_problem
-from tflgpu.kernels.depthwise import WindowSums, read_channels
+from tflgpu.kernels.depthwise import WindowSums, columns_of, read_channels
 from tflgpu.kernels.gemm import MatrixProduct, pack_bias
-from tflgpu.kernels.matrix_gemm import parts_of_weights, split_operands
-from tflgpu.kernels.matrix_stage import LOW_SCALE, halves
+from tflgpu.kernels.matrix_gemm import parts_of_weights, split_operands, weight_readers
+from tflgpu.kernels.matrix_stage import LOW_SCALE, Reader, halves, packed
 from tflgpu.kernels.pair_tiles import RUN, PairSize, PairTile, choose_pair_tile, is_faster_as_one
 from tflgpu.kernels.sharing import each_item, items, maybe
-from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
+from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import Matrix, MatrixRole
-from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
-from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
+from tflgpu.language.tree import Expr, KernelBuffer
+from tflgpu.language.types import TILE, F16x4, Scalar, U32x4
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import GroupRule, Maker, Site
@@ -77,6 +77,7 @@ def _is_pointwise(node: Node) -> bool:
 
 def _size(first: Node, node: Node, precision: Precision, caps: DeviceCaps) -> PairSize:
     batch, height, width, outs = node.outputs[0].shape
+    window = conv_window(first)
     storage = storage_of(node.input(0), precision, caps)
     is_half = precision is Precision.F16 or storage is Scalar.F16
     return PairSize(
@@ -85,7 +86,7 @@ def _size(first: Node, node: Node, precision: Precision, caps: DeviceCaps) -> Pa
         -(-int(node.input(0).shape[3]) // 4),
         1 if is_half else 2,
         parts_of_weights(Weights(node.contents(1)), precision, caps),
-        first.input(1).shape[1] * first.input(1).shape[2],
+        len(columns_of(window, RUN)) * window.kernel_h,
     )
 
 
@@ -111,7 +112,7 @@ class _Buffers:
     src: ReadView
     taps: ReadView
     bias_before: KernelBuffer
-    weights: tuple[WeightReader, ...]
+    weights: tuple[Reader, ...]
     bias: KernelBuffer
     out: WriteView
     masked: bool  # whether weights past the end of the sum have to be made zeros
@@ -136,21 +137,13 @@ def build_pair(low: Lowering) -> None:
     data = None if offsets is None or offsets.data is None else offsets.data.reshape(-1)
     bias_before = low.weights(k, pack_bias(data, channels), "bias_before", scalar=Scalar.F32)
     stored = StoredWeights.on(low.caps, problem.weights)
-    if stored.weights is problem.weights:
-        weights = tuple(
-            WeightReader(
-                low.weights(k, part, f"weights{i}", scalar=Scalar.F16), None, problem.slices
-            )
-            for i, part in enumerate(operands.weights)
-        )
-    else:
-        weights = (stored.bind(low, k, problem.slices),)
+    weights = weight_readers(low, k, problem, operands, stored)
     bias, scales = problem.bias, stored.channel_scales
     if scales is not None:
         bias = np.concatenate([bias, pack_bias(scales, problem.channels)])
     product = attrs.evolve(problem.product, has_scales=scales is not None)
     bound = low.weights(k, bias, "bias", scalar=Scalar.F32)
-    masked = problem.depth % (tile.depth * tile.split) != 0 and not problem.ends_finite
+    masked = problem.depth % tile.chunk != 0 and not problem.ends_finite
     buffers = _Buffers(src, taps, bias_before, weights, bound, low.write(k), masked)
     low.body(k, _write, product, before, tile, buffers, operands.inputs)
     groups = (-(-problem.slices // tile.slices), -(-size.positions // tile.pixels), 1)
@@ -169,22 +162,23 @@ def _write(
     subgroup = k.let(k.subgroup_id(), "subgroup")
     team_size = tile.rows * tile.cols
     team = k.let(subgroup // team_size, "team") if tile.split > 1 else k.i32(0)
-    stage = _Stage(k, product, before, tile, buffers, inputs, team)
-    a0 = team * tile.a_size + subgroup % team_size // tile.cols * (
-        tile.block_rows * TILE * tile.a_pitch
-    )
-    b0 = team * tile.b_size + subgroup % tile.cols * (tile.block_cols * 4)
+    stage = _Stage(k, product, before, tile, buffers, inputs)
+    row, col = subgroup % team_size // tile.cols, subgroup % tile.cols
+    a0 = team * tile.depth + row * (tile.block_rows * TILE * tile.a_pitch)
+    b0 = team * (tile.depth * 4 * tile.b_pitch) + col * (tile.block_cols * 2)
     sums = _Sums(k, tile, stage, k.let(a0, "a0"), k.let(b0, "b0"))
-    stages = -(-product.depth // (tile.depth * tile.split))
-    with k.loop(0, stages, name="stage", unroll=False) as step:
-        stage.fill(k.let((step * tile.split + team) * tile.depth, "q0"))
-        k.barrier()
-        sums.accumulate()
-        if stages > 1:
+    span = tile.depth * tile.split
+    with k.loop(0, -(-product.depth // tile.chunk), name="chunk", unroll=False) as chunk:
+        q0 = k.let(chunk * tile.chunk, "q0")
+        fetched = [stage.fetch(q0 + s * span if s else q0) for s in range(tile.stages)]
+        stage.fill(q0)
+        for s, weights in enumerate(fetched):
+            stage.commit(weights)
             k.barrier()
-    row0 = team * tile.pixels + subgroup % team_size // tile.cols * (tile.block_rows * TILE)
-    column0 = subgroup % tile.cols * (tile.block_cols * 4)
-    result = sums.share(k.let(row0 * tile.out_pitch + column0, "mine"))
+            sums.accumulate(s * span)
+            k.barrier()
+    row0 = team * tile.pixels + row * (tile.block_rows * TILE)
+    sums.share(k.let(row0 * tile.out_pitch + col * (tile.block_cols * 4), "mine"))
     k.barrier()
     positions = stage.positions
     width, pitch = before.window.out_w, -(-before.window.out_w // RUN) * RUN
@@ -198,16 +192,17 @@ def _write(
             valid, row = valid & (x < width), k.let(position // pitch * width + x, "row")
         with k.if_(valid if inside is None else valid & inside):
             at = k.let(item // tile.slices * tile.out_pitch + item % tile.slices, "at")
-            total = k.load_shared(result, at)
-            for other in range(1, tile.split):
-                total = total + k.load_shared(result, at + other * tile.pixels * tile.out_pitch)
+            total = k.bitcast(k.load_shared(stage.words, at), Scalar.F32)
+            for team_ in range(1, tile.split):
+                other = at + team_ * tile.pixels * tile.out_pitch
+                total = total + k.bitcast(k.load_shared(stage.words, other), Scalar.F32)
             end = product.end(k, buffers.bias, column)
             buffers.out.store(row, product.first + column, end(k.let(total, "total")))
 
 
 class _Stage:
-    """Both operands of a part of the sum in shared memory: rows of f16 vectors, pixels x depth and
-    depth x channels."""
+    """The operands in shared memory, as rows of f16 vectors: pixels x depth of a chunk, and, as the
+    bits of two, depth x channels of a stage. The sums take the place of the weights at the end."""
 
     def __init__(
         self,
@@ -217,62 +212,75 @@ class _Stage:
         tile: PairTile,
         buffers: _Buffers,
         inputs: int,
-        team: Expr,
     ) -> None:
         self._k, self._product, self._before, self._tile = k, product, before, tile
-        self._buffers, self._team = buffers, team
-        parts = range(len(buffers.weights))
-        self.a = [k.shared(f"a{i}", F16x4, tile.split * tile.a_size) for i in range(inputs)]
-        self.b = [k.shared(f"b{i}", F16x4, tile.split * tile.b_size) for i in parts]
-        rows = product.pixels // before.window.out_w
-        self.positions = before.positions(rows)
-        self._lane = k.let(k.local_id(0) % tile.team_threads, "lid")
+        self._buffers = buffers
+        self.a = [k.shared(f"a{i}", F16x4, tile.a_size) for i in range(inputs)]
+        self.parts = len(buffers.weights)
+        self.words = k.shared("words", U32x4, tile.shared_words(self.parts))
+        self.positions = before.positions(product.pixels // before.window.out_w)
+        self._lane = k.let(k.local_id(0), "lid")
+        count = tile.b_rows * (tile.slices // 2)
+        self._items = items(k, self._lane, count, tile.threads)
 
-    def fill(self, q0: Expr) -> None:
-        """Stage the part that begins at slice ``q0``."""
+    def fetch(self, q0: Expr) -> list[list[list[Expr]]]:
+        """Start the loads of the weights of the stage that begins at slice ``q0``."""
         k, tile, product = self._k, self._tile, self._product
-        held = []
-        limit, ragged = product.depth * 4, product.depth % (tile.depth * tile.split) != 0
-        count = tile.depth * 4 * tile.slices
-        for item, inside in items(k, self._lane, count, tile.team_threads):
-            row = q0 * 4 + item // tile.slices
+        limit, half = product.depth * 4, tile.slices // 2
+        found = []
+        for item, _ in self._items:
+            row = k.let(q0 * 4 + item // half, "row")
             # Columns past the end are never stored, and rows past the end meet zeros of the other
             # operand: any finite weight will do for both.
             there = k.let(row < limit, "there") if self._buffers.masked else None
-            row = k.let(k.min(row, limit - 1) if ragged else row, "wrow")
-            column = k.group_id(0) * tile.slices + item % tile.slices
+            if product.depth % tile.chunk:
+                row = k.let(k.min(row, limit - 1), "wrow")
+            column = k.group_id(0) * tile.slices + item % half * 2
             if product.slices % tile.slices:
-                column = k.min(column, product.slices - 1)
+                column = k.min(column, product.slices - 1 - (product.slices - 1) % 2)
             column = k.let(column, "wcol")
-            values = []
+            parts = []
             for weights in self._buffers.weights:
-                value = k.let(k.cast(weights.row(k, row, column, Scalar.F16), Scalar.F16), "w")
+                values = [k.let(each, "w") for each in weights.read(k, row, column)]
                 if there is not None:
-                    value = k.let(k.select(there, value, k.const(0.0, value.type)), "w")
-                values.append(value)
-            held.append((item, inside, values))
-        for item, inside in each_item(k, self._lane, tile.runs, tile.team_threads):
+                    values = [k.select(there, each, k.const(0, each.type)) for each in values]
+                parts.append(values)
+            found.append(parts)
+        return found
+
+    def commit(self, fetched: list[list[list[Expr]]]) -> None:
+        """Put a stage's weights into shared memory."""
+        k, tile = self._k, self._tile
+        half = tile.slices // 2
+        for (item, inside), parts in zip(self._items, fetched, strict=True):
+            at = k.let(item // half * tile.b_pitch + item % half, "ib")
+            maybe(k, inside, partial(self._commit_parts, at, parts))
+
+    def _commit_parts(self, at: Expr, parts: list[list[Expr]]) -> None:
+        for i, values in enumerate(parts):
+            word = values[0] if len(values) == 1 else packed(self._k, values)
+            self._k.store_shared(self.words, at + i * self._tile.b_size, word)
+
+    def fill(self, q0: Expr) -> None:
+        """Stage the pixels of the chunk that begins at slice ``q0``."""
+        k, tile = self._k, self._tile
+        for item, inside in each_item(k, self._lane, tile.runs, tile.threads):
             made = self._run(item, q0)
-            at = item // tile.depth * (RUN * tile.a_pitch) + item % tile.depth
-            at = k.let(self._team * tile.a_size + at, "ia")
-            maybe(k, inside, partial(self._store_run, at, made))
-        for item, inside, values in held:
-            at = item // tile.slices * tile.b_pitch + item % tile.slices
-            at = k.let(self._team * tile.b_size + at, "ib")
-            maybe(k, inside, partial(self._store_weights, at, values))
+            at = item // tile.chunk * (RUN * tile.a_pitch) + item % tile.chunk
+            maybe(k, inside, partial(self._store_run, k.let(at, "ia"), made))
 
     def _run(self, item: Expr, q0: Expr) -> list[Expr]:
         """A run of pixels of the depthwise convolution."""
         k, tile, before, window = self._k, self._tile, self._before, self._before.window
         blocks = -(-window.out_w // RUN)
-        position = k.group_id(1) * tile.pixels + item // tile.depth * RUN
+        position = k.group_id(1) * tile.pixels + item // tile.chunk * RUN
         # Past the last pixel any pixel will do: its sums are never stored.
         block = k.let(k.min(position, self.positions - RUN) // RUN, "block")
         row = k.let(block // blocks, "row")
         x0 = k.let(block % blocks * (RUN * window.stride_w) - window.pad_left, "x0")
         y0 = k.let(row % window.out_h * window.stride_h - window.pad_top, "y0")
         image = k.let(row // window.out_h * before.height, "image")
-        q = k.let(q0 + item % tile.depth, "q")
+        q = k.let(q0 + item % tile.chunk, "q")
         slice_ = k.let(k.min(q, before.slices - 1), "slice")
         offset = k.let(k.load(self._buffers.bias_before, slice_), "offset")
         sums = [k.var(offset, "acc") for _ in range(RUN)]
@@ -290,10 +298,6 @@ class _Stage:
             for array, part in zip(self.a, parts, strict=True):
                 k.store_shared(array, at + i * self._tile.a_pitch, part)
 
-    def _store_weights(self, at: Expr, values: Sequence[Expr]) -> None:
-        for array, value in zip(self.b, values, strict=True):
-            self._k.store_shared(array, at, value)
-
 
 class _Sums:
     """A subgroup's block of accumulators, twice where there are low parts."""
@@ -301,32 +305,28 @@ class _Sums:
     def __init__(self, k: Builder, tile: PairTile, stage: _Stage, a0: Expr, b0: Expr) -> None:
         self._k, self._tile, self._stage, self._a0, self._b0 = k, tile, stage, a0, b0
         count = tile.block_rows * tile.block_cols
-        has_low = len(stage.a) + len(stage.b) > 2
+        has_low = len(stage.a) + stage.parts > 2
         self._high = [k.matrix_fill() for _ in range(count)]
         self._low = [k.matrix_fill() for _ in range(count if has_low else 0)]
 
-    def accumulate(self) -> None:
-        """Multiply what is staged."""
-        k, tile = self._k, self._tile
+    def accumulate(self, q: int) -> None:
+        """Multiply the stage whose pixels begin at slice ``q`` of the chunk."""
+        k, tile, stage = self._k, self._tile, self._stage
         for s in range(tile.depth // 4):
+            rows = [
+                self._a0 + (i * TILE * tile.a_pitch + q + s * 4) for i in range(tile.block_rows)
+            ]
             left = [
-                [
-                    k.matrix_load(
-                        array,
-                        self._a0 + (i * TILE * tile.a_pitch + s * 4),
-                        tile.a_pitch,
-                        MatrixRole.A,
-                        "l",
-                    )
-                    for array in self._stage.a
-                ]
-                for i in range(tile.block_rows)
+                [k.matrix_load(array, at, tile.a_pitch, MatrixRole.A, "l") for array in stage.a]
+                for at in rows
             ]
             for j in range(tile.block_cols):
-                at = self._b0 + (s * TILE * tile.b_pitch + j * 4)
+                at = self._b0 + (s * TILE * tile.b_pitch + j * 2)
                 right = [
-                    k.matrix_load(array, at, tile.b_pitch, MatrixRole.B, "r")
-                    for array in self._stage.b
+                    k.matrix_load(
+                        stage.words, at + part * tile.b_size, tile.b_pitch, MatrixRole.B, "r"
+                    )
+                    for part in range(stage.parts)
                 ]
                 for i, parts in enumerate(left):
                     self._multiply(i * tile.block_cols + j, parts, right)
@@ -338,16 +338,15 @@ class _Sums:
             if a and b:
                 k.matrix_multiply(self._low[block], a[0], b[0])
 
-    def share(self, base: Expr) -> SharedArray:
-        """Put the sums into shared memory: teams x pixels x slices."""
+    def share(self, base: Expr) -> None:
+        """Put the sums into shared memory: teams x pixels x slices of f32 vectors."""
         k, tile, pitch = self._k, self._tile, self._tile.out_pitch
-        result = k.shared("result", F32x4, tile.split * tile.pixels * pitch)
         for block, total in enumerate(self._high):
             i, j = divmod(block, tile.block_cols)
             if self._low:
                 k.matrix_add(total, self._low[block], 1 / LOW_SCALE)
-            k.matrix_store(result, base + (i * TILE * pitch + j * 4), pitch, total)
-        return result
+            at = base + (i * TILE * pitch + j * 4)
+            k.matrix_store(self._stage.words, at, pitch, total)
 
 
 RULES = (GroupRule("CONV_2D", "after_depthwise", _match, build_pair),)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import attrs
 import numpy as np
@@ -170,6 +171,13 @@ def bind_bias(
         bias = np.concatenate([bias, pack_bias(scales, problem.channels)])
     product = attrs.evolve(problem.product, has_scales=scales is not None)
     return product, low.weights(k, bias, "bias", scalar=Scalar.F32)
+
+
+def with_column_sums(problem: Problem, dtype: np.dtype[Any]) -> Problem:
+    """A product whose bias has behind it the sums of the weights of each output, as a type has
+    them."""
+    sums = pack_bias(problem.weights.sums(dtype), problem.channels)
+    return attrs.evolve(problem, bias=np.concatenate([problem.bias, sums]))
 
 
 def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:

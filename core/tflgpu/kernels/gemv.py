@@ -18,8 +18,15 @@ from collections.abc import Sequence
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
-from tflgpu.kernels.staged_row import RowShape, StagedRow, gamma_at, rms_factor
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, with_column_sums
+from tflgpu.kernels.staged_row import (
+    RowShape,
+    StagedRow,
+    about_of,
+    gamma_at,
+    moments_of,
+    rms_factor,
+)
 from tflgpu.kernels.stored_weights import RowForm, RowWeights, StoredWeights
 from tflgpu.kernels.team import Teams
 from tflgpu.language.builder import Builder
@@ -114,7 +121,10 @@ def takes_rows(node: Node, change: RowChange, site: Site) -> bool:
     """Whether the kernel of a FULLY_CONNECTED can make its rows itself: not where they would take
     too much of a workgroup's memory."""
     fits = node.input(0).elements * 4 <= site.caps.shared_bytes * 3 // 4
-    return fits and not change.centred and change.length == node.input(1).shape[1]
+    if change.centred:  # whose sums need whole vectors, and the sums of weights as they are
+        stored = StoredWeights.on(site.caps, Weights(node.contents(1), taps=1))
+        fits = fits and change.length % 4 == 0 and not stored.is_whole
+    return fits and change.length == node.input(1).shape[1]
 
 
 def beside(node: Node, other: Node, site: Site) -> bool:
@@ -155,6 +165,8 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     def bound(low: Lowering, problem: Problem) -> RowProduct:
         stored = StoredWeights.on(low.caps, problem.weights)
         weights = form.bind(low, k, stored)
+        if rows.change.centred:
+            problem = with_column_sums(problem, weights.numbers.scalar.numpy)
         product, bias = bind_bias(low, k, problem, stored)
         return RowProduct(product, weights, bias, low.write(k))
 
@@ -201,7 +213,7 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
             end(begin([start + j * lanes for j in range(step)]), rows)
     rest = range(first + rounds * step, count)
     end(begin([at.lane + i * lanes for i in rest], units % lanes > 0), rows)
-    found = [*(each for one in sums for each in one.all), *rows.squares]
+    found = [*(each for one in sums for each in one.all), *rows.squares, *rows.gaps]
     rooms = [at.shared(each.type) for each in found]
     at.combine(rooms, found, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
     with k.if_(at.lane.eq(0) & (column < problem.slices)):
@@ -224,6 +236,8 @@ class _Rows:
         staged: The rows that are in shared memory.
         squares: Where sums are divided at their end by the root mean square of a row: what each
             invocation has of its squares.
+        gaps: Where a row is centred, the same of its numbers. All of them are less by `about_of`
+            then, in the products too.
     """
 
     def __init__(
@@ -234,11 +248,17 @@ class _Rows:
         self._gathers = [problem.gather(k, source.view, k.i32(row)) for row in self.numbers]
         self.staged: list[StagedRow] = []
         self.squares: list[Variable] = []
+        self.gaps: list[Variable] = []
+        self._depth = problem.depth
         if source.change.rounding is not None:
             self.staged = [StagedRow(k, lane, plan.rows, at, source) for at in self._gathers]
             k.barrier()
         elif source.change.epsilon is not None:
             self.squares = [k.var(k.f32(0.0), "squares") for _ in self.numbers]
+        if source.change.centred:
+            self.gaps = [k.var(k.f32(0.0), "gaps") for _ in self.numbers]
+            begins = [k.let(gather(k.i32(0)), "begin") for gather in self._gathers]
+            self._about = [k.let(k.splat(about_of(k, each), 4), "about") for each in begins]
 
     def unit(self, unit: Expr) -> list[list[Expr]]:
         """Of each row what meets a unit of weights: vectors, or words of four bytes; to be asked
@@ -249,6 +269,11 @@ class _Rows:
             return [row.unit(safe) for row in self.staged]
         places = [k.let(unit * self.shape.unit + i, "q") for i in range(self.shape.unit)]
         found = [[k.let(gather(q), "x") for q in places] for gather in self._gathers]
+        if self.gaps:
+            found = [
+                [self._gap(x, q, row) for x, q in zip(xs, places, strict=True)]
+                for row, xs in enumerate(found)
+            ]
         for vectors, total in zip(found, self.squares, strict=False):
             for x in vectors:
                 k.add_to(total, k.dot(x, x))
@@ -257,10 +282,22 @@ class _Rows:
         gammas = [gamma_at(k, source.gamma, q) for q in places]
         return [[k.let(x * g, "x") for x, g in zip(xs, gammas, strict=True)] for xs in found]
 
-    def end(self, row: int, total: Expr) -> Expr:
+    def _gap(self, x: Expr, q: Expr, row: int) -> Expr:
+        k = self._k
+        gap = k.select(q < self._depth, x - self._about[row], k.f32(0.0, 4))
+        gap = k.let(gap, "gap")
+        k.add_to(self.gaps[row], k.dot(gap, k.f32(1.0, 4)))
+        return gap
+
+    def end(self, row: int, total: Expr, one: RowProduct, column: Expr) -> Expr:
         """A sum of products with a row as the workgroup has it, of products with the row."""
         if not self.squares:
             return total
+        if self.gaps:
+            k, change = self._k, self._source.change
+            mean, scale = moments_of(k, self.gaps[row], self.squares[row], change)
+            columns = k.load(one.bias, column + one.product.slices)
+            return (total - k.splat(mean, 4) * columns) * k.splat(scale, 4)
         return total * rms_factor(self._k, self.squares[row], self._source)
 
 
@@ -273,7 +310,8 @@ class _Sums:
     """
 
     def __init__(self, k: Builder, one: RowProduct, whole: bool, column: Expr) -> None:
-        self._k, self._weights, self._column, self._whole = k, one.weights, column, whole
+        self._k, self._one, self._column, self._whole = k, one, column, whole
+        self._weights = one.weights
         in_blocks = one.weights.form.block > 0
         zero = k.const(0, type_of(Scalar.I32, 4) if whole and not in_blocks else F32x4)
         self.all = [k.var(zero, "acc") for _ in range(one.product.pixels)]
@@ -327,7 +365,7 @@ class _Sums:
         """The sums of a row, as real numbers."""
         k, total = self._k, self.all[row]
         if not self._whole:
-            return rows.end(row, total.read())
+            return rows.end(row, total.read(), self._one, self._column)
         # A row with NaN or an infinity is NaN all over.
         step = rows.staged[row].over.scale
         scale = k.select(step < math.inf, step * self._weights.form.step, math.nan)

@@ -21,8 +21,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
-from tflgpu.kernels.matrix_rows import with_column_sums
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, with_column_sums
 from tflgpu.kernels.matrix_stage import (
     LOW_SCALE,
     PairReader,
@@ -69,26 +68,12 @@ def build_matrix_gemm(
     src = _source(low, k, problem)
     change = rows_of(low).change
     if change.length:
-        problem = with_column_sums(problem)
+        problem = with_column_sums(problem, Scalar.F16.numpy)
     stored = StoredWeights.on(low.caps, problem.weights)
-    weights: list[Reader]
-    if stored.weights is not problem.weights:
-        weights = [VectorReader(stored.bind(low, k, problem.slices))]
-    elif problem.slices % 2:
-        halves = [
-            low.weights(k, part, f"weights{i}", scalar=Scalar.F16)
-            for i, part in enumerate(operands.weights)
-        ]
-        readers = [WeightReader(half, None, problem.slices) for half in halves]
-        weights = [VectorReader(each) for each in readers]
-    else:
-        weights = [
-            PairReader(low.weight_pairs(k, part, f"weights{i}"), problem.slices)
-            for i, part in enumerate(operands.weights)
-        ]
+    weights = weight_readers(low, k, problem, operands, stored)
     ragged = problem.depth % (tile.depth * tile.split * tile.parts) != 0
     masked = ragged and not problem.ends_finite
-    given = (src, tuple(weights), operands.inputs, masked, change if change.length else None)
+    given = (src, weights, operands.inputs, masked, change if change.length else None)
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), tile.parts)
     if tile.parts == 1:
         product, bias = bind_bias(low, k, problem, stored)
@@ -103,6 +88,20 @@ def build_matrix_gemm(
     product, bias = bind_bias(low, k, problem, stored)
     low.body(k, _write_sum, product, tile, parts, bias, low.write(k))
     low.dispatch(k, (problem.pixels * problem.slices, 1, 1))
+
+
+def weight_readers(
+    low: Lowering, k: Builder, problem: Problem, operands: Operands, stored: StoredWeights
+) -> tuple[Reader, ...]:
+    """How a kernel reads two output slices of each part of the weights."""
+    if stored.weights is not problem.weights:
+        return (VectorReader(stored.bind(low, k, problem.slices)),)
+    parts = [(part, f"weights{i}") for i, part in enumerate(operands.weights)]
+    slices = problem.slices
+    if slices % 2 == 0:
+        return tuple(PairReader(low.weight_pairs(k, *part), slices) for part in parts)
+    halves = [low.weights(k, *part, scalar=Scalar.F16) for part in parts]
+    return tuple(VectorReader(WeightReader(half, None, slices)) for half in halves)
 
 
 def loads_of(low: Lowering, problem: Problem) -> int:

@@ -4,20 +4,16 @@
 
 The rows are multiplied as they are, and a workgroup, which sees the whole of each of its rows while
 it stages them, adds up by the way what mean and variance follow from. Sums are those of differences
-from a row's first number, so that what a large mean costs is not lost: the square of such a
-difference is at most the row's length times the variance.
+from `tflgpu.kernels.staged_row.about_of`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-import numpy as np
-
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.gemm import Problem, pack_bias
 from tflgpu.kernels.matrix_tiles import MatrixTile
+from tflgpu.kernels.staged_row import moments_of
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
 from tflgpu.language.matrix import SUBGROUP
@@ -48,33 +44,23 @@ def normalizes_rows(node: Node, change: RowChange, site: Site) -> bool:
     )
 
 
-def with_column_sums(problem: Problem) -> Problem:
-    """A product whose bias has behind it the sums of the weights of each output, as f16 has
-    them."""
-    sums = pack_bias(problem.weights.sums(np.dtype(np.float16)), problem.channels)
-    return attrs.evolve(problem, bias=np.concatenate([problem.bias, sums]))
-
-
 class RowMoments:
     """Sums of a team's rows, of which an invocation has those that it stages."""
 
     def __init__(
-        self, k: Builder, tile: MatrixTile, change: RowChange, firsts: Sequence[Expr]
+        self, k: Builder, tile: MatrixTile, change: RowChange, about: Sequence[Expr]
     ) -> None:
-        """Begin; ``firsts`` are the first numbers of the rows that an invocation stages, by
-        item."""
-        assert change.epsilon is not None
-        self._k, self._tile, self._change = k, tile, change
-        self._epsilon, self._firsts = change.epsilon, firsts
-        self._sums = [[k.var(k.f32(0.0), name) for name in ("s", "ss")] for _ in firsts]
+        """Begin; ``about`` is `about_of` the rows that an invocation stages, by item."""
+        self._k, self._tile, self._change, self._about = k, tile, change, about
+        self._sums = [[k.var(k.f32(0.0), name) for name in ("s", "ss")] for _ in about]
         self._shared = k.shared("moments", F32x4, tile.split * tile.pixels)
 
     def add(self, item: int, vectors: Sequence[Expr], counts: Sequence[Expr] | None) -> None:
         """Add what is staged of an item, in f32; of it only what ``counts``."""
         k, (total, squares) = self._k, self._sums[item]
-        first = k.splat(self._firsts[item], 4)
+        about = k.splat(self._about[item], 4)
         for i, vector in enumerate(vectors):
-            gap = vector - first
+            gap = vector - about
             if counts is not None:
                 gap = k.select(counts[i % len(counts)], gap, k.f32(0.0, 4))
             gap = k.let(gap, "gap")
@@ -84,26 +70,22 @@ class RowMoments:
     def share(self, team: Expr, items: Sequence[tuple[Expr, Expr | None]]) -> None:
         """Put a team's sums where all of the workgroup read them, behind a barrier."""
         k, half = self._k, self._tile.depth // 2
-        for (item, _), first, sums in zip(items, self._firsts, self._sums, strict=True):
+        for (item, _), about, sums in zip(items, self._about, self._sums, strict=True):
             total, squares = (k.subgroup_reduce("add", each, half) for each in sums)
             # An invocation without an item has the last one, which begins no row.
             with k.if_((item % half).eq(0)):
                 at = k.let(team * self._tile.pixels + item // half, "at")
-                k.store_shared(self._shared, at, k.vec([total, squares, first, k.f32(0.0)]))
+                k.store_shared(self._shared, at, k.vec([total, squares, about, k.f32(0.0)]))
 
     def normalized(self, row: Expr, total: Expr, column_sum: Expr) -> Expr:
         """What a vector of a row's products would be, had the row been normalized."""
-        k, count = self._k, float(self._change.length)
+        k = self._k
         found = [
             k.let(k.load_shared(self._shared, row + team * self._tile.pixels), "moments")
             for team in range(self._tile.split)
         ]
         sums, squares = (_added([each.lane(i) for each in found]) for i in range(2))
-        gap = k.let(sums / count, "gap")
-        variance = k.let(squares / count - gap * gap, "variance")
-        # Rounded, it may be less than zero; what is no number stays so.
-        variance = k.select(variance < 0.0, k.f32(0.0), variance)
-        scale = k.call("rsqrt", variance + self._epsilon)
+        gap, scale = moments_of(k, sums, squares, self._change)
         mean = k.splat(found[0].lane(2) + gap, 4)
         return (total - mean * column_sum) * k.splat(scale, 4)
 

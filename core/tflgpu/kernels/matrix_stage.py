@@ -15,6 +15,7 @@ from tflgpu.kernels.gemm import MatrixProduct
 from tflgpu.kernels.matrix_rows import RowMoments, unpacked
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
+from tflgpu.kernels.staged_row import about_of
 from tflgpu.kernels.stored_weights import WeightReader
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, KernelBuffer
@@ -148,9 +149,9 @@ class Stage:
             self._loads.append(problem.loads(k, src, row, tile.depth))
         self.moments: RowMoments | None = None
         if change is not None:
-            firsts = [k.let(loads(k.i32(0), 0)[0], "first") for loads in self._loads]
-            numbers = [k.let(self._reals([each])[0].lane(0), "first") for each in firsts]
-            self.moments = RowMoments(k, tile, change, numbers)
+            begins = [k.let(loads(k.i32(0), 0)[0], "begin") for loads in self._loads]
+            about = [k.let(about_of(k, self._reals([each])[0]), "about") for each in begins]
+            self.moments = RowMoments(k, tile, change, about)
 
     def base(self, place: Expr) -> Expr:
         """Where this team's stage begins in a place."""
@@ -234,20 +235,20 @@ class Stage:
         if self._in_pairs:
             k.store_shared(self.words, at, found[0])
         elif self.inputs == 1:
-            k.store_shared(self.words, at, _packed(k, found))
+            k.store_shared(self.words, at, packed(k, found))
         else:
             parts = [halves(k, k.let(each, "x")) for each in found]
-            k.store_shared(self.words, at, _packed(k, [high for high, _ in parts]))
-            k.store_shared(self.words, at + self.a_size, _packed(k, [rest for _, rest in parts]))
+            k.store_shared(self.words, at, packed(k, [high for high, _ in parts]))
+            k.store_shared(self.words, at + self.a_size, packed(k, [rest for _, rest in parts]))
 
     def _commit_weights(self, at: Expr, regs: list[list[Variable]]) -> None:
         k = self.k
         for part, vectors in enumerate(regs):
-            word = vectors[0] if len(vectors) == 1 else _packed(k, vectors)
+            word = vectors[0] if len(vectors) == 1 else packed(k, vectors)
             k.store_shared(self.words, at + part * self.b_size, word)
 
 
-def _packed(k: Builder, vectors: Sequence[Expr]) -> Expr:
+def packed(k: Builder, vectors: Sequence[Expr]) -> Expr:
     """Two vectors as the bits of u32x4, rounded to f16."""
     first, second = (k.let(k.bitcast(k.cast(v, Scalar.F16), Scalar.U32), "w") for v in vectors)
     return k.vec([first.lane(0), first.lane(1), second.lane(0), second.lane(1)])

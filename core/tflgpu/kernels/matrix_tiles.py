@@ -193,12 +193,15 @@ def _tiles_for(
     depth: int,
     inputs: int,
     weights: int,
+    loads: int,
     caps: DeviceCaps,
     *,
     whole: bool = False,
 ) -> list[MatrixTile]:
-    """The ways to cut a product that a device can have; see `choose_matrix_tile`."""
-    most_threads = min(caps.max_workgroup, caps.max_workgroup_size[0])
+    """The ways to cut a product that a device can have; see `choose_matrix_tile`. Loads of one
+    element each take many registers."""
+    most = min(caps.max_workgroup, caps.max_workgroup_size[0])
+    most_threads = caps.most_members if loads > 2 else most
     found = _fitting(inputs, weights, caps.shared_bytes, most_threads)
     # Only where workgroups are few is a sum worth dividing among them.
     few = [
@@ -254,7 +257,7 @@ def _predicted(
 ) -> Mapping[MatrixTile, float]:
     """The clocks of each tile."""
     model, units = tuning_of(caps).matrix, caps.compute_units
-    tiles = _tiles_for(*sizes, caps, whole=whole)
+    tiles = _tiles_for(*sizes, loads, caps, whole=whole)
     return {tile: clocks(model, work_of(tile, *sizes, loads), units) for tile in tiles}
 
 

@@ -14,22 +14,34 @@ from tflgpu.lowering.tuning import PairModel, tuning_of
 
 @attrs.frozen
 class PairTile(TeamTile):
-    """That of a pair. Pixels are positions: rows of the image are padded to whole runs."""
+    """That of a pair. Pixels are positions: rows of the image are padded to whole runs.
+
+    Attributes:
+        stages: Stages of a chunk: their inputs lie in shared memory together, and all of their
+            weights are on their way before the first of them is multiplied.
+    """
+
+    stages: int = 1
+
+    @property
+    def chunk(self) -> int:
+        """Slices of the sum whose inputs lie in shared memory at a time."""
+        return self.depth * self.split * self.stages
 
     @property
     def runs(self) -> int:
-        """Runs of pixels that a team stages at a time, one a slice of the sum."""
-        return self.pixels // RUN * self.depth
+        """Runs of pixels of a chunk, one a slice of the sum."""
+        return self.pixels // RUN * self.chunk
 
     @property
     def a_pitch(self) -> int:
         """Vectors from one pixel to the next in shared memory."""
-        return self.depth + PAD
+        return self.chunk + PAD
 
     @property
     def b_pitch(self) -> int:
-        """Vectors from one of the products to the next in shared memory."""
-        return self.slices + PAD
+        """Pairs of vectors from one of the products to the next in shared memory."""
+        return (self.slices + PAD) // 2
 
     @property
     def out_pitch(self) -> int:
@@ -38,18 +50,30 @@ class PairTile(TeamTile):
 
     @property
     def a_size(self) -> int:
-        """Vectors of a team's first operand."""
+        """Vectors of the first operand."""
         return self.pixels * self.a_pitch
 
     @property
+    def b_rows(self) -> int:
+        """Rows of the second operand in a stage."""
+        return self.depth * self.split * 4
+
+    @property
     def b_size(self) -> int:
-        """Vectors of a team's second operand."""
-        return self.depth * 4 * self.b_pitch
+        """Pairs of vectors of the second operand in a stage."""
+        return self.b_rows * self.b_pitch
+
+    def registers(self, weights: int) -> int:
+        """Pairs of vectors that an invocation loads of the weights of a chunk."""
+        return weights * self.stages * -(-self.b_rows * (self.slices // 2) // self.threads)
+
+    def shared_words(self, weights: int) -> int:
+        """Pairs of vectors that a stage's weights, and then the sums, take of shared memory."""
+        return max(weights * self.b_size, self.split * self.pixels * self.out_pitch)
 
     def shared_bytes(self, inputs: int, weights: int) -> int:
         """Shared memory of a workgroup, by the number of parts of either operand (1 or 2)."""
-        stage = inputs * self.a_size + weights * self.b_size
-        return self.split * (8 * stage + 16 * self.pixels * self.out_pitch)
+        return 8 * inputs * self.a_size + 16 * self.shared_words(weights)
 
 
 #: Pixels that an invocation computes together.
@@ -57,31 +81,34 @@ RUN = 4
 
 #: Each was the best for some shape, or fits small devices.
 TILES = (
-    PairTile(1, 4, 1, 2, 1, 8),
-    PairTile(2, 2, 1, 1, 2, 8),
-    PairTile(2, 4, 1, 2, 1, 8),
-    PairTile(4, 1, 1, 1, 1, 8),
-    PairTile(4, 4, 1, 1, 1, 16),
-    PairTile(1, 4, 1, 1, 1, 16),
-    PairTile(2, 4, 1, 1, 1, 32),
-    PairTile(1, 4, 1, 1, 1, 32),
-    PairTile(1, 4, 1, 1, 2, 16),
-    PairTile(2, 4, 1, 2, 2, 8),
-    PairTile(2, 1, 2, 1, 1, 4),
-    PairTile(4, 1, 2, 1, 1, 4),
-    PairTile(2, 2, 2, 1, 1, 16),
-    PairTile(2, 4, 2, 1, 1, 16),
-    PairTile(1, 2, 2, 1, 2, 16),
-    PairTile(1, 2, 2, 1, 1, 24),
-    PairTile(2, 2, 2, 1, 1, 32),
-    PairTile(1, 2, 4, 1, 1, 12),
-    PairTile(1, 2, 4, 1, 1, 16),
-    PairTile(1, 1, 4, 1, 1, 8),
-    PairTile(1, 1, 8, 1, 1, 8),
-    PairTile(1, 1, 8, 1, 1, 12),
-    PairTile(1, 1, 2, 1, 1, 4),
-    PairTile(4, 1, 1, 2, 1, 4),
-    PairTile(2, 2, 1, 2, 1, 4),
+    PairTile(1, 1, 6, 1, 1, 4, 1),
+    PairTile(1, 1, 12, 1, 1, 8, 1),
+    PairTile(1, 1, 12, 1, 1, 12, 1),
+    PairTile(1, 1, 16, 1, 1, 8, 1),
+    PairTile(1, 2, 3, 1, 1, 12, 1),
+    PairTile(1, 2, 4, 1, 1, 12, 1),
+    PairTile(1, 2, 6, 1, 1, 8, 1),
+    PairTile(1, 2, 6, 1, 1, 12, 1),
+    PairTile(1, 2, 8, 1, 1, 8, 2),
+    PairTile(1, 2, 8, 1, 1, 12, 1),
+    PairTile(1, 2, 8, 1, 2, 8, 1),
+    PairTile(1, 2, 12, 1, 1, 4, 3),
+    PairTile(1, 4, 4, 1, 1, 8, 4),
+    PairTile(1, 4, 4, 1, 1, 12, 1),
+    PairTile(1, 4, 6, 1, 1, 4, 3),
+    PairTile(1, 8, 2, 1, 1, 16, 2),
+    PairTile(1, 8, 2, 2, 1, 16, 1),
+    PairTile(2, 1, 2, 1, 1, 4, 1),
+    PairTile(2, 2, 2, 1, 1, 16, 1),
+    PairTile(2, 2, 3, 1, 1, 12, 1),
+    PairTile(2, 2, 6, 1, 1, 12, 1),
+    PairTile(2, 4, 1, 2, 1, 8, 1),
+    PairTile(2, 4, 2, 1, 1, 16, 1),
+    PairTile(2, 4, 3, 1, 1, 4, 5),
+    PairTile(4, 1, 1, 1, 1, 8, 1),
+    PairTile(4, 1, 1, 2, 1, 4, 1),
+    PairTile(4, 2, 3, 1, 1, 8, 1),
+    PairTile(4, 4, 1, 1, 1, 16, 1),
 )
 
 
@@ -94,7 +121,7 @@ class PairSize:
         slices: Channel slices of the result.
         depth: Length of the sums, in slices.
         inputs, weights: Parts (f16 values) of an input and of a weight, 1 or 2.
-        taps: Of the depthwise convolution's window.
+        reads: Vectors of the input that a run of the depthwise convolution sees.
     """
 
     positions: int
@@ -102,7 +129,7 @@ class PairSize:
     depth: int
     inputs: int
     weights: int
-    taps: int = 9
+    reads: int = 18
 
 
 def choose_pair_tile(
@@ -136,8 +163,8 @@ def is_faster_as_one(tile: PairTile, size: PairSize, caps: DeviceCaps) -> bool:
 
 
 def _model_for(size: PairSize, caps: DeviceCaps) -> PairModel | None:
-    """The device's model, for windows of so many taps; None where it was not measured."""
-    model, share = tuning_of(caps).pairs, size.taps / 9
+    """The device's model, for runs that see so much; None where it was not measured."""
+    model, share = tuning_of(caps).pairs, size.reads / 18
     if model is None:
         return None
     clocks, latency = model.window_clocks * share, model.run_latency * share
@@ -155,20 +182,12 @@ def _clocks(model: PairModel, tile: PairTile, size: PairSize, units: int) -> flo
         per_unit,
     )
     resident = max(1, at_once)
-    stages = -(-size.depth // (tile.depth * tile.split))
-    length = stages * tile.depth * tile.split
-    work = length * (
-        tile.pixels * model.window_clocks + tile.slices * 4 * size.weights * model.weight_clocks
+    chunks = -(-size.depth // tile.chunk)
+    work = tile.pixels * model.window_clocks + tile.slices * 4 * size.weights * model.weight_clocks
+    latency = (
+        tile.stages * model.stage_latency
+        + model.chunk_latency
+        + -(-tile.runs // tile.threads) * model.run_latency
     )
-    runs = -(-tile.runs // tile.team_threads)
-    vectors = -(-tile.slices * 4 * tile.depth // tile.team_threads) * size.weights
-    products = tile.block_rows * tile.block_cols * (tile.depth // 4)
-    latency = stages * (
-        model.stage_latency
-        + runs * model.run_latency
-        + vectors * model.weight_latency
-        + products * (size.inputs + size.weights - 1) * model.multiply_latency
-    )
-    stores = -(-tile.pixels * tile.slices // tile.threads)
-    end = stores * model.store_latency + tile.split * model.team_latency
-    return -(-per_unit // resident) * (max(work * resident, latency) + end + model.wave_clocks)
+    workgroup = chunks * max(tile.chunk * work * resident, latency)
+    return -(-per_unit // resident) * workgroup + model.kernel_clocks

@@ -13,7 +13,7 @@ from tflgpu.kernels.team import Member, Teams
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32, U32, F32x4, Scalar
-from tflgpu.lowering.row_change import RowSource
+from tflgpu.lowering.row_change import RowChange, RowSource
 from tflgpu.lowering.view import ReadView
 
 #: A small whole number plus this has its lowest bits as an i32 has them.
@@ -170,6 +170,25 @@ def rms_factor(k: Builder, squares: Expr, source: RowSource) -> Expr:
     """One by the root mean square of a row, from the sum of its squares."""
     assert source.change.epsilon is not None
     return k.call("rsqrt", squares * (1.0 / source.change.length) + source.change.epsilon)
+
+
+def about_of(k: Builder, vector: Expr) -> Expr:
+    """What the numbers of a row that begins with a vector are made less by before they, and their
+    squares, are added up: the mean of four of them, so that sums lose little where the mean of all
+    is large. The square of its distance from that is at most the row's length times the
+    variance."""
+    return k.dot(vector, k.f32(0.25, 4))
+
+
+def moments_of(k: Builder, sums: Expr, squares: Expr, change: RowChange) -> tuple[Expr, Expr]:
+    """The mean of a row, and one by the root of its variance, from sums of its numbers and of their
+    squares, where all numbers are less by `about_of` than they are."""
+    assert change.epsilon is not None
+    mean = k.let(sums / float(change.length), "mean")
+    variance = k.let(squares / float(change.length) - mean * mean, "variance")
+    # Rounded, it may be less than zero; what is no number stays so.
+    variance = k.select(variance < 0.0, k.f32(0.0), variance)
+    return mean, k.let(k.call("rsqrt", variance + change.epsilon), "scale")
 
 
 def gamma_at(k: Builder, gamma: ReadView, q: Expr) -> Expr:

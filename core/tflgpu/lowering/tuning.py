@@ -110,28 +110,22 @@ class PairModel:
     Attributes:
         window_clocks, weight_clocks: A processor's work for a vector of the depthwise convolution,
             by a window of 3x3, and for one of the other's weights.
-        stage_latency, run_latency, weight_latency, multiply_latency: What a stage takes that
-            nothing hides: in any case, for each run of pixels (by such a window) and for each
-            vector of weights of an invocation, for each product of tiles.
-        store_latency, team_latency: The same of storing a vector of the result, and of adding what
-            a team has.
+        stage_latency, chunk_latency, run_latency: What a stage takes that nothing hides, what a
+            chunk does besides, and each run of pixels of an invocation, by such a window.
         resident_bytes, resident_threads: Shared memory and invocations that a processor has at a
             time.
-        wave_clocks: Starting and ending a wave of workgroups.
-        boundary_clocks: The least that a dispatch takes that waits for another one.
+        kernel_clocks: Starting and ending a dispatch.
+        boundary_clocks: What is saved besides where a dispatch less waits for another one.
     """
 
     window_clocks: float
     weight_clocks: float
     stage_latency: float
+    chunk_latency: float
     run_latency: float
-    weight_latency: float
-    multiply_latency: float
-    store_latency: float
-    team_latency: float
     resident_bytes: int
     resident_threads: int
-    wave_clocks: float
+    kernel_clocks: float
     boundary_clocks: float
 
 
@@ -232,10 +226,10 @@ class Tuning:
 #: all tiles, and at most 29 %. `matrix` was fitted to 1136 kernel times of 38 products and
 #: convolutions (Vulkan in F16 and F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets,
 #: EDSR), so that its choices are fast rather than its times right: on average the choice is 5 %
-#: slower than the best of all that were timed, at most 24 %. `pairs` was fitted to 117 kernel times
-#: of the pairs of MobileNet v1 and v2 (Vulkan in F16 and F32_F16); there its choice is on average
-#: 1 % slower than the best, at most 5 %. Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was
-#: the quickest for models of 30 to 74.
+#: slower than the best of all that were timed, at most 24 %. `pairs` was fitted to 311 kernel times
+#: of 67 pairs (MobileNet v1 and v2, an SSD, DeepLab and a pose network, Vulkan in F16); there its
+#: choice is on average 1 % slower than the best that was timed, at most 8 %. Of 8, 16, 32 and all
+#: dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
@@ -247,7 +241,7 @@ H200 = Tuning(
     busy_invocations=256,
     rounded_weights=16 << 10,
     tested_weights=4 << 10,
-    normalized_products=1 << 30,
+    normalized_products=1 << 28,
     least_key_blocks=2,
     joins_pointwise=False,
     splits_products=True,
@@ -299,18 +293,15 @@ H200 = Tuning(
         summed_clocks=0.00257,
     ),
     pairs=PairModel(
-        window_clocks=1.03,
+        window_clocks=2.03,
         weight_clocks=0.19,
-        stage_latency=662.0,
-        run_latency=332.0,
-        weight_latency=29.6,
-        multiply_latency=63.3,
-        store_latency=58.8,
-        team_latency=83.5,
-        resident_bytes=230000,
-        resident_threads=1728,
-        wave_clocks=2950.0,
-        boundary_clocks=2900.0,
+        stage_latency=585.0,
+        chunk_latency=1010.0,
+        run_latency=1816.0,
+        resident_bytes=219900,
+        resident_threads=670,
+        kernel_clocks=9340.0,
+        boundary_clocks=7720.0,
     ),
 )
 

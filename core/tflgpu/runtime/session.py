@@ -284,13 +284,6 @@ class Session(Stateful, Holder):
         """The device whose buffers it can be bound to; None where no part runs on one."""
         return next((part.device for part in self._parts if part.device is not None), None)
 
-    @property
-    def is_bound(self) -> bool:
-        """Whether inputs or outputs are elsewhere than in `arrays`, where others may change
-        them."""
-        places = self._places
-        return places is not None and bool(places.buffers or places.arrays)
-
     def put(self, value_id: int, place: Place | None) -> Unsupported | None:
         """As `tflgpu.runtime.places.Places.put`.
 
