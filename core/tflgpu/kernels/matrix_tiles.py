@@ -117,11 +117,15 @@ class MatrixTile(TeamTile, Pitches):
 #: Workgroups that divide a sum, where there are several.
 PARTS = (2, 3, 4, 6, 8)
 
+#: For operands of two values; with one it was not timed.
+NARROW = MatrixTile(4, 1, 2, 1, 1, 4, 1, 1)
+
 #: Each was the best for some shape, but for the last two, which need little shared memory.
 TILES = (
     MatrixTile(4, 2, 2, 1, 2, 16, 1, 1),
     MatrixTile(4, 2, 1, 2, 1, 16, 1, 1),
     MatrixTile(4, 2, 1, 1, 2, 16, 1, 2),
+    NARROW,
     MatrixTile(4, 1, 1, 2, 2, 8, 1, 1),
     MatrixTile(4, 1, 1, 2, 1, 8, 1, 1),
     MatrixTile(2, 2, 4, 1, 1, 16, 1, 1),
@@ -274,6 +278,7 @@ def _fitting(
         if tile.shared_bytes(inputs, weights) <= shared_bytes
         and tile.threads <= most_threads
         and not (several and tile.depth > 8 and tile.block_rows * tile.block_cols > 1)
+        and (several or tile != NARROW)
     )
 
 

@@ -223,13 +223,15 @@ class Tuning:
 #: `benchmarks.tiles` prints what is predicted of kernels beside what the tuner timed, by which
 #: constants are judged. `blocked` was fitted to kernel times of 86 convolution shapes of nine
 #: vision models through OpenCL in f32; there its choice is on average 5 % slower than the best of
-#: all tiles, and at most 29 %. `matrix` was fitted to 1136 kernel times of 38 products and
-#: convolutions (Vulkan in F16 and F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets,
-#: EDSR), so that its choices are fast rather than its times right: on average the choice is 5 %
-#: slower than the best of all that were timed, at most 24 %. `pairs` was fitted to 311 kernel times
-#: of 67 pairs (MobileNet v1 and v2, an SSD, DeepLab and a pose network, Vulkan in F16); there its
-#: choice is on average 1 % slower than the best that was timed, at most 8 %. Of 8, 16, 32 and all
-#: dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74.
+#: all tiles, and at most 29 %. `matrix` was fitted to 894 kernel times of 54 products and
+#: convolutions in sweeps (Vulkan in F16 and F32_F16, chains of equal layers of ViTs, ResNet-50,
+#: MobileNets, EDSR, a U-Net, batches of 1 and 32) and to what the tuner timed of 43 problems of
+#: ResNet-50, a U-Net and an SSD, so that its choices are fast rather than its times right: on
+#: average the choice is 7 % slower in the sweeps than the best of all that were timed (at most
+#: 27 %; many of these are no candidates), and 1 % in the models (at most 14 %). `pairs` was fitted
+#: to 311 kernel times of 67 pairs (MobileNet v1 and v2, an SSD, DeepLab and a pose network, Vulkan
+#: in F16); there its choice is on average 1 % slower than the best that was timed, at most 8 %. Of
+#: 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
@@ -273,24 +275,24 @@ H200 = Tuning(
         wave_clocks=4080.0,
     ),
     matrix=MatrixModel(
-        word_clocks=0.308,
-        a_line_clocks=1.73,
-        b_line_clocks=1.55,
-        line_clocks=0.0265,
-        multiply_clocks=3.73,
-        load_clocks=1.04,
-        load_latency=360.0,
-        fetch_latency=54.0,
-        barrier_latency=170.0,
-        multiply_latency=20.9,
-        tile_latency=5.41,
-        result_clocks=0.0625,
-        resident_bytes=113_700,
-        resident_threads=2048,
-        resident_registers=67_600,
-        wave_clocks=1470.0,
-        sum_clocks=11200.0,
-        summed_clocks=0.00257,
+        word_clocks=0.259,
+        a_line_clocks=0.924,
+        b_line_clocks=1.22,
+        line_clocks=0.0255,
+        multiply_clocks=4.86,
+        load_clocks=1.32,
+        load_latency=227.0,
+        fetch_latency=112.0,
+        barrier_latency=152.0,
+        multiply_latency=37.7,
+        tile_latency=5.63,
+        result_clocks=0.0822,
+        resident_bytes=75_300,
+        resident_threads=2069,
+        resident_registers=42_800,
+        wave_clocks=1550.0,
+        sum_clocks=8480.0,
+        summed_clocks=0.003,
     ),
     pairs=PairModel(
         window_clocks=2.03,
