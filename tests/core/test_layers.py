@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -89,9 +90,15 @@ def level_of(module: str) -> int | None:
     return None
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A file, which several tests ask about."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and absolute name of whatever a file imports when it runs (not for typing alone)."""
-    yield from _imports(ast.parse(path.read_text(encoding="utf-8")).body)
+    yield from _imports(tree_of(path).body)
 
 
 def _imports(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
@@ -118,11 +125,10 @@ def _imports(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
 
 def every_import(path: Path) -> Iterator[tuple[int, str]]:
     """Line and module of the core, of imports wherever they stand, and of names in strings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from _imports([node])
-        elif isinstance(node, ast.Constant) and node.value in MODULES.keys() - {"tflgpu."}:
+        elif isinstance(node, ast.Constant) and node.value in MODULES and node.value != "tflgpu.":
             yield node.lineno, node.value
 
 
@@ -163,10 +169,13 @@ def test_the_rooms_are_listed_in_their_order() -> None:
     assert set(ROOMS) - set(names) == {""}
 
 
-IMPORTED = {
-    module: {name for _, name in every_import(path) if name in MODULES and name != module}
-    for module, path in MODULES.items()
-}
+@cache
+def import_graph() -> Mapping[str, set[str]]:
+    """The modules of the core that each of them imports."""
+    return {
+        module: {name for _, name in every_import(path) if name in MODULES and name != module}
+        for module, path in MODULES.items()
+    }
 
 
 def circles(imported: Mapping[str, set[str]]) -> list[list[str]]:
@@ -188,8 +197,8 @@ def circles(imported: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def test_no_modules_import_each_other() -> None:
-    assert sum(map(len, IMPORTED.values())) > 500
-    assert circles(IMPORTED) == []
+    assert sum(map(len, import_graph().values())) > 500
+    assert circles(import_graph()) == []
 
 
 def floors(imported: Mapping[str, set[str]]) -> dict[str, int]:
@@ -209,7 +218,7 @@ def floors(imported: Mapping[str, set[str]]) -> dict[str, int]:
 def test_the_house_is_low() -> None:
     """Rooms stand on few floors, and few modules of the core stand in no room."""
     rooms: dict[str, set[str]] = {}
-    for module, names in IMPORTED.items():
+    for module, names in import_graph().items():
         own = _room(module)
         rooms.setdefault(own, set()).update({_room(name) for name in names} - {own})
     assert circles(rooms) == []

@@ -1,4 +1,5 @@
-"""Kernels for several nodes: when a group is taken, and the one that is shipped."""
+"""Kernels for several nodes: when a group is taken, by the example of a 1x1 convolution and the
+depthwise one behind it."""
 
 from __future__ import annotations
 
@@ -16,15 +17,57 @@ from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.kernels.pointwise_depthwise import build_joined, joinable
-from tflgpu.kernels.registry import builtin_rules
+from tflgpu.kernels.activation import activate
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.lowering import Lowering, Precision, guard
 from tflgpu.lowering.rule import GroupRule, KernelRule, Maker, Site, Unsupported
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
+from tflgpu.ops.windows import conv_window
 
 from tests.running import raising
+
+
+def joinable(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
+    """Both nodes, where the first is a 1x1 convolution."""
+    first = maker(node.input(0))
+    is_pointwise = first is not None and first.op == "CONV_2D"
+    return (first, node) if first is not None and is_pointwise else None
+
+
+def build_joined(low: Lowering) -> None:
+    """Each pixel of the first convolution is made anew for each window that sees it."""
+    first, node = low.nodes
+    window = conv_window(node)
+    batch, height, width, channels = first.outputs[0].shape
+    k = low.kernel("joined", (64, 1, 1))
+    src, weights, bias = (low.read_value(k, first.input(i), f"first{i}") for i in range(3))
+    taps, bias_after = (low.read_value(k, node.input(i), f"second{i}") for i in (1, 2))
+    out = low.write(k)
+    pixels = batch * window.out_h * window.out_w
+    item = k.let(k.global_id(0), "item")
+    guard(k, item < pixels * out.slices)
+    slice_, pixel = k.let(item % out.slices, "slice"), k.let(item // out.slices, "pixel")
+    x, line = k.let(pixel % window.out_w, "x"), k.let(pixel // window.out_w, "line")
+    y, image = k.let(line % window.out_h, "y"), k.let(line // window.out_h * height, "image")
+    total = k.var(bias_after.load(0, slice_), "total")
+    for tap in range(window.kernel_h * window.kernel_w):
+        dy, dx = divmod(tap, window.kernel_w)
+        iy = k.let(y * window.stride_h - window.pad_top + dy, "iy")
+        ix = k.let(x * window.stride_w - window.pad_left + dx, "ix")
+        at = k.let((image + k.clamp(iy, 0, height - 1)) * width + k.clamp(ix, 0, width - 1), "at")
+        sums = [k.var(k.f32(0.0), "sum") for _ in range(4)]
+        with k.loop(0, src.slices, name="s") as s:
+            for lane, sum_ in enumerate(sums):
+                row = k.min(slice_ * 4 + lane, channels - 1)
+                k.add_to(sum_, k.dot(src.load(at, s), weights.load(row, s)))
+        made = activate(k, first.attrs.activation, k.vec(sums) + bias.load(0, slice_))
+        inside = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width)
+        made = k.select(inside, k.let(made, "made"), k.f32(0.0, 4))
+        k.fma_to(total, made, taps.load(tap, slice_))
+    out.store(pixel, slice_, activate(k, low.attrs.activation, total))
+    low.dispatch(k, (pixels * out.slices, 1, 1))
+
 
 JOINED = GroupRule("DEPTHWISE_CONV_2D", "joined", joinable, build_joined, rank=1)
 RELU6 = 3
@@ -113,18 +156,13 @@ def device(
 def test_one_kernel_makes_both(device: Device, name: str) -> None:
     block = BLOCKS[name]
     plan = block.plan(target(device.caps, JOINED, alignment=device.alignment))
-    assert kernels(plan) == ["pointwise_depthwise"]
+    assert kernels(plan) == ["joined"]
     assert plan.dispatches[0].origins == (0, 1, 2)
     recording = device.load(plan, guard_bands=True)
     recording.inputs[0][...] = block.data
     recording.run()
     np.testing.assert_allclose(recording.outputs[0], block.env[block.y.id], rtol=1e-4, atol=1e-5)
     recording.close()
-
-
-def test_the_shipped_rule_waits_for_a_measurement() -> None:
-    assert "after_pointwise" in {r.name for r in builtin_rules() if isinstance(r, GroupRule)}
-    assert len(BLOCKS["odd"].plan(Target.plain(DeviceCaps(), Precision.F32)).dispatches) == 2
 
 
 def test_a_result_that_others_need_stays() -> None:
@@ -135,7 +173,7 @@ def test_a_result_that_others_need_stays() -> None:
     graph.outputs.append(other)
     given_out.graph.outputs.append(given_out.between)
     for block in (read_twice, given_out):
-        assert "pointwise_depthwise" not in kernels(block.plan(target()))
+        assert "joined" not in kernels(block.plan(target()))
 
 
 def test_a_rule_of_higher_rank_for_one_of_the_nodes_keeps_them_apart() -> None:

@@ -149,11 +149,11 @@ def detr() -> bytes:
     [
         (convnext(), 4, "keep_dims"),
         (convnext(), 4, "sink_reshapes"),
-        (segformer(2), 13, "merge_moves"),
-        (segformer(2), 13, "find_attention"),
-        (segformer(1), 13, "find_attention"),
-        (segformer(1), 13, "keep_dims"),
-        (detr(), 15, "find_attention"),
+        (segformer(2), 12, "merge_moves"),
+        (segformer(2), 12, "find_attention"),
+        (segformer(1), 12, "find_attention"),
+        (segformer(1), 12, "keep_dims"),
+        (detr(), 12, "find_attention"),
     ],
 )
 def test_blocks(content: bytes, kernels: int, off: str, monkeypatch: pytest.MonkeyPatch) -> None:

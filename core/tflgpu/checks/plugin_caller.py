@@ -80,8 +80,8 @@ class PluginProxy:
 
 
 def close_quietly(inner: object) -> None:
-    """Close what is no device or recording, whatever it raises: what is wrong with it is being
-    said."""
+    """Close an object that failed a check, and drop what that raises: the failed check is the
+    error that the caller gets."""
     close = attempt(getattr, inner, "close", None)
     if callable(close):
         attempt(close)

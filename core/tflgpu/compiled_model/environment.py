@@ -74,7 +74,7 @@ class Environment:
 
     @property
     def options(self) -> EnvironmentOptions:
-        """As they were given."""
+        """The paths of LiteRT's libraries, which have no effect here."""
         return self._options
 
     @property

@@ -51,7 +51,5 @@ class JoinMoves:
         same = result.dtype is made.dtype is root.dtype
         if not same or cost > MAX_CHAIN or buffers > site.caps.max_bindings:
             return False
-        moving.fused = [*maker.fused, FusedNode(moving.head, None, place=place), *moving.fused]
-        moving.head, moving.rule, moving.before = maker.head, maker.rule, maker.before
-        moving.cost = cost
+        moving.begin_with(maker, FusedNode(moving.head, None, place=place), cost)
         return True

@@ -9,7 +9,8 @@ import attrs
 
 from tflgpu.compiler.build import build_checked
 from tflgpu.compiler.constants import ConstantItem, Constants
-from tflgpu.compiler.fuse import Group, group_nodes
+from tflgpu.compiler.fuse import Group
+from tflgpu.compiler.join_chains import JoinChains
 from tflgpu.compiler.join_moves import JoinMoves
 from tflgpu.compiler.join_products import join_products
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
@@ -27,6 +28,7 @@ from tflgpu.compiler.plan import (
     PlannedIO,
     Ref,
 )
+from tflgpu.compiler.stack_products import stack_products
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
@@ -35,6 +37,7 @@ from tflgpu.language.budget import MAX_KERNEL, cost
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.bodies import KernelBodies
+from tflgpu.lowering.inlined import Within
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import Binding, Constant, Dispatch, Lowering, NewState, Temp
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Site
@@ -109,12 +112,12 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
         try:
             made = _dispatches(group, part.at(group.head), storage, bodies)
         except OverLimit:
-            if not group.before and not group.inlined:
+            if not group.before and not group.inlined and not group.stacked:
                 raise
             # Too much for one kernel; each of the nodes may have one of its own all the same.
             waiting += reversed(group.apart(part.rules))
             continue
-        if made is None and group.inlined:
+        if made is None and (group.inlined or group.stacked):
             waiting += reversed(group.apart(part.rules))
             continue
         if made is None:
@@ -145,17 +148,12 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
     """The groups of nodes that run as one kernel each."""
     kernels = [n for n in part.nodes if id(n) not in storage.aliased]
     kept = [storage.root(v) for v in part.outputs] + storage.pinned
-    alone = partial(group_nodes, kernels, kept, part.rules, part.elementwise, part.at)
-    if not part.fuse:
-        return alone(fuse=False)
-    candidates = {id(node): part.groups(node) for node in kernels}
-    matched = {}
-    if any(candidates.values()):
-        matched = match_groups(kernels, kept, part.rules, candidates, part.at)
-    groups = alone(matched=matched)
-    if len(groups) == 1:
+    groups = [Group(node, part.rules[id(node)]) for node in kernels]
+    if not part.fuse or len(groups) == 1:
         return groups
     neighbours = Neighbours(groups, storage.root, kept, part.at)
+    match_groups(neighbours, part.groups)
+    JoinChains(neighbours, part.elementwise).join()
     join_rows(neighbours, part.elementwise)
     neighbours = Neighbours(neighbours.groups, storage.root, part.outputs, part.at)
     neighbours.join(JoinMoves(neighbours, part.moves))
@@ -169,6 +167,7 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
     neighbours.join(JoinReads(neighbours, part.keeps_values, launches))
     neighbours.join(partial(join_row_changes, neighbours), backwards=True)
     neighbours.join(partial(join_products, neighbours))
+    stack_products(neighbours)
     return neighbours.groups
 
 
@@ -189,12 +188,13 @@ def _dispatches(
         inlined_in(group, storage.members),
         site.choices,
     )
+    low.stacked = tuple(Within(low, each.head, each.fused) for each in group.stacked)
     if group.owners:
         build_checked(group, low)
     else:
         group.rule.build(low)
     costs = [cost(item.kernel) for item in low.dispatches]
-    if group.fused and max(costs, default=0) > MAX_KERNEL:
+    if (group.fused or group.stacked) and max(costs, default=0) > MAX_KERNEL:
         return None
     _check_limits(group, low.dispatches, costs, site.caps)
     # Whose kernel it is: a device names the dispatch where one fails, or writes outside its

@@ -5,74 +5,65 @@ Partitioning is over by then, so a group never reaches the CPU's parts, and neve
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from tflgpu.compiler.build import RuleError
-from tflgpu.compiler.fuse import GroupMatch
+from tflgpu.compiler.fuse import Group
+from tflgpu.compiler.neighbours import Neighbours
 from tflgpu.errors.blame import Failed, Refused, attempt, shown
 from tflgpu.ir.edit_guard import EditGuard, answered
 from tflgpu.ir.graph import Node, Value
-from tflgpu.lowering.rule import GroupRule, KernelRule, Site
+from tflgpu.lowering.rule import GroupRule
 
 
-def match_groups(
-    nodes: Sequence[Node],
-    kept: Collection[Value],
-    rules: Mapping[int, KernelRule],
-    candidates: Mapping[int, Sequence[GroupRule]],
-    site_of: Callable[[Node], Site],
-) -> dict[int, GroupMatch]:
-    """Groups by the ``id`` of their last node; no node is in two of them.
+def match_groups(neighbours: Neighbours, candidates: Callable[[Node], Sequence[GroupRule]]) -> None:
+    """Join nodes of one precision that a rule matches, unless one of them has a rule of higher
+    rank. The last node has what the others read.
 
     Args:
-        nodes: In topological order.
-        kept: Values that must exist afterwards: no group may swallow them.
-        rules: By ``id(node)``: the rule that makes a node alone. A group is taken where none of
-            its nodes has one of higher rank.
-        candidates: By ``id(node)``: the rules for groups that end in it, best first.
-        site_of: Where each runs; nodes of several precisions are no group.
+        neighbours: A group for each node.
+        candidates: The rules for groups that end in a node, best first.
 
     Raises:
         RuleError: a plugin's rule failed, or matched nodes that cannot be joined.
     """
-    finder = _Finder(nodes, kept, site_of)
-    found: dict[int, GroupMatch] = {}
-    for node in reversed(nodes):
-        if id(node) in finder.taken:
+    finder = _Finder(neighbours)
+    for last in neighbours.groups[::-1]:
+        if neighbours.maker(last.result) is not last:
             continue
-        for rule in candidates[id(node)]:
-            group = finder.group(rule, node)
-            if group and rule.rank >= max(rules[id(n)].rank for n in group):
-                finder.taken |= {id(n) for n in group}
-                found[id(node)] = GroupMatch(group[:-1], rule.as_kernel_rule())
+        for rule in candidates(last.head):
+            groups = finder.groups(rule, last)
+            if groups and rule.rank >= max(group.rule.rank for group in groups):
+                last.before = tuple(group.head for group in groups[:-1])
+                last.rule = rule.as_kernel_rule()
+                for group in groups[:-1]:
+                    neighbours.replace(group, [last])
                 break
-    return found
 
 
 class _Finder:
     """Asks rules, and looks at what they answer."""
 
-    def __init__(
-        self, nodes: Sequence[Node], kept: Collection[Value], site_of: Callable[[Node], Site]
-    ) -> None:
-        self._site_of = site_of
-        self._makers = {v.id: node for node in nodes for v in node.outputs}
-        self._readers = Counter(v.id for node in nodes for v in node.inputs if v is not None)
-        self._kept = {v.id for v in kept}
-        self.taken: set[int] = set()
+    def __init__(self, neighbours: Neighbours) -> None:
+        self._neighbours = neighbours
 
     def maker(self, value: Value) -> Node | None:
         """The node that makes a value with exactly one reader."""
-        node = self._makers.get(value.id)
-        if node is None or id(node) in self.taken or len(node.outputs) != 1:
+        group = self._neighbours.maker(value)
+        if group is None or group.before or len(group.head.outputs) != 1:
             return None
-        alone = self._readers[value.id] == 1 and value.id not in self._kept
-        return node if alone else None
+        readers, ids = self._neighbours.readers(group), self._neighbours.results(group)
+        alone = len(readers) == 1 and self._neighbours.reads(readers[0].nodes)[ids[0]] == 1
+        return group.head if alone else None
 
-    def group(self, rule: GroupRule, node: Node) -> tuple[Node, ...] | None:
-        """The nodes that a rule would make together."""
-        site = self._site_of(node)
+    def groups(self, rule: GroupRule, last: Group) -> list[Group]:
+        """The groups of the nodes that a rule would make together; none where it makes none."""
+        nodes = self._nodes(rule, last.head)
+        found = [self._neighbours.maker(node.outputs[0]) for node in nodes or ()]
+        return [group for group in found if group is not None]
+
+    def _nodes(self, rule: GroupRule, node: Node) -> tuple[Node, ...] | None:
+        site = self._neighbours.site_of(node)
         if not rule.owner:
             return self._checked(rule.match(node, self.maker, site), node)
         before = EditGuard()
@@ -110,6 +101,4 @@ class _Finder:
                 raise Refused(f"it matched {node.label}, whose result others need")
             if not any(value in later.inputs for later in answer[i + 1 :]):
                 raise Refused(f"it matched {node.label}, whose result none of the others reads")
-        if len({self._site_of(n).precision for n in answer}) > 1:
-            return None
         return tuple(answer)

@@ -11,6 +11,9 @@ none. These are the rules, in the order in which they are tried:
     join_row_changes   what changes whole rows begins the products that read them
     join_products      a product is made beside the one whose store reads it
 
+Nodes that a rule makes together (`match_groups`), elementwise chains (`join_chains`) and rows
+(`join_rows`) join before, and products of one input that is left (`stack_products`) afterwards.
+
 A RESHAPE that moves nothing shares its operand's buffer by then, so readers are counted by buffers.
 """
 
@@ -46,6 +49,7 @@ class Neighbours:
         self.root_of, self.site_of = root_of, site_of
         self._kept = {root_of(value).id for value in kept}
         self._groups = {id(group): group for group in groups}
+        self._makers = {value.id: group for group in groups for value in group.results}
         self._readers: dict[int, dict[int, Group]] = {}
         for group in groups:
             for root in self.reads(group.nodes):
@@ -69,9 +73,18 @@ class Neighbours:
         """All groups that read a group's results; none where something else needs these, or another
         precision makes them."""
         ids, precision = self.results(group), self.site_of(group.head).precision
-        found = {k: g for i in ids for k, g in self._readers.get(i, {}).items() if g is not group}
+        found = {id(g): g for i in ids for g in self.reading(i) if g is not group}
         alike = all(self.site_of(g.head).precision is precision for g in found.values())
         return tuple(found.values()) if alike and self._kept.isdisjoint(ids) else ()
+
+    def maker(self, value: Value) -> Group | None:
+        """The group whose result a value is, unless it became part of another."""
+        found = self._makers.get(value.id)
+        return found if id(found) in self._groups else None
+
+    def reading(self, root: int) -> tuple[Group, ...]:
+        """All groups that read a buffer, by the id of its value."""
+        return tuple(self._readers.get(root, {}).values())
 
     def replace(self, group: Group, readers: Sequence[Group]) -> None:
         """Let others have what a group read, which is no more."""

@@ -20,7 +20,7 @@ _OP_LEVELS = (LEVELS.index("ops"), LEVELS.index("generated"))
 
 
 @attrs.frozen
-class Judged:
+class CheckVerdict:
     """What came of one check, in values that go from process to process.
 
     Attributes:
@@ -50,11 +50,11 @@ class Report:
     tolerance_scale: float = 1.0
     ops: frozenset[str] = frozenset()
     declared: frozenset[str] = frozenset()
-    _verdicts: list[Judged] = attrs.Factory(list)
+    _verdicts: list[CheckVerdict] = attrs.Factory(list)
 
     def add(self, check: Check, verdict: CheckResult) -> None:
         """Count one."""
-        self._verdicts.append(Judged(check.level, check.op, verdict.status, verdict.detail))
+        self._verdicts.append(CheckVerdict(check.level, check.op, verdict.status, verdict.detail))
 
     def as_message(self) -> dict[str, Any]:
         """It as lists and texts, from one of the processes that share a run's checks."""
@@ -75,7 +75,7 @@ class Report:
             first["tolerance_scale"],
             frozenset(first["ops"]),
             frozenset(first["declared"]),
-            [Judged(*each) for message in messages for each in message["verdicts"]],
+            [CheckVerdict(*each) for message in messages for each in message["verdicts"]],
         )
 
     @property
@@ -146,7 +146,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Op -> backend -> how far it is supported, the counts of every level, the coverage."""
-        ops: dict[str, list[Judged]] = {}
+        ops: dict[str, list[CheckVerdict]] = {}
         for each in self._verdicts:
             if each.level == LEVELS.index("ops"):
                 ops.setdefault(each.op, []).append(each)
@@ -182,7 +182,7 @@ def ran_of(counts: Counter[str]) -> int:
     return sum(counts[status] for status in _RAN)
 
 
-def support(verdicts: list[Judged]) -> dict[str, Any]:
+def support(verdicts: list[CheckVerdict]) -> dict[str, Any]:
     """How far an op is supported: "full" where no sample is refused or wrong, "none" where no
     sample passes, else "partial", with the reasons."""
     counts = Counter(v.status for v in verdicts)

@@ -166,7 +166,7 @@ class VariableStore:
         self._lost.pop(handle, None)
 
     def peek(self, handle: Handle, dtype: DType) -> Array | DeviceVariable:
-        """As `read`, but of a variable on a device only its location."""
+        """The contents of a variable in host memory; of one on a device, where it is."""
         owner = self._owners.get(handle)
         held = None if owner is None else owner.held(handle)
         return self.read(handle, dtype) if held is None or held.dtype != dtype.numpy else held

@@ -141,8 +141,8 @@ class Bound:
 
 
 class Bindings:
-    """Of one subgraph. They outlive a session, and hold for the next: what is bound stays bound
-    until it is unbound, whatever becomes of the session.
+    """The bindings of one subgraph. A tensor stays bound until it is unbound, also where another
+    session takes the place of its own.
 
     Attributes:
         bound: What tensors are bound to, by index.
@@ -218,7 +218,11 @@ class Bindings:
             self.bound[index] = made
 
     def check_inputs(self) -> None:
-        """As `Bound.check_open`, of every input, before a run."""
+        """See, before a run, that no input is bound to a buffer that its owner has closed.
+
+        Raises:
+            StateError: an input's buffer or its device is closed.
+        """
         for bound in self.bound.values():
             if bound.port.is_input:
                 bound.check_open()
@@ -235,10 +239,11 @@ class Bindings:
         return bound.read() if held is None else held.copy()
 
     def view(self, index: int) -> Array:
-        """For `Interpreter.tensor`, likewise: host memory with what a bound tensor has.
+        """For `Interpreter.tensor`: host memory with the contents of a bound tensor.
 
         Raises:
-            StateError, DeviceError: as `contents`; or it is an input, which nobody would read.
+            StateError, DeviceError: as `contents`; or an input is bound to a buffer of the device,
+                from which no host array is read.
         """
         bound = self.bound[index]
         if bound.memory.array is not None:

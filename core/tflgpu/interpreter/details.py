@@ -224,7 +224,7 @@ class ModelDetails:
 
     @property
     def experimental_compress_quantization_zero_points(self) -> bool:
-        """As the constructor was given it."""
+        """Whether equal zero points of channels are told as one, by the constructor's argument."""
         with self._busy:
             return self._compress
 

@@ -95,7 +95,7 @@ def _dlpack(source: Any) -> ForeignMemory:
 
 
 def _cuda(source: Any, kind: str) -> ForeignMemory:
-    """A tensor of CUDA: a whole buffer of ``allocate_cuda``, by whatever name."""
+    """A tensor of CUDA, which has to be the whole of a buffer of ``allocate_cuda``."""
     # Not to be waited for: a run waits for all of CUDA's work.
     capsule = attempt(partial(source.__dlpack__, stream=-1))
     if isinstance(capsule, Failed):

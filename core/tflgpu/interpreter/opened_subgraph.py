@@ -27,7 +27,6 @@ from tflgpu.tflite.model_file import ModelFile
 
 _LOG = logging.getLogger("tflgpu")
 DEVICE = "this interpreter's device"
-#: What is said of inputs after a fork.
 
 
 class ViewBase:
@@ -131,7 +130,7 @@ class OpenedSubgraph:
 
     @property
     def has_views(self) -> bool:
-        """Whether somebody holds a view of a tensor."""
+        """Whether a caller still has a view of a tensor (`Interpreter.tensor`)."""
         return self._memory is not None and bool(self._memory.views)
 
     @property

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tflgpu.ir.graph import Node
+from tflgpu.ir.stored_reals import LARGE, StoredReals
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights, finish_with, floats_only, slice_of
 from tflgpu.kernels.gemm import Gather, Loads, Problem, gather_by_slice, pack_bias
 from tflgpu.kernels.gemv import beside, takes_rows
 from tflgpu.kernels.matrix_rows import normalizes_rows
 from tflgpu.kernels.products import Family, ProductSize
+from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import Scalar
@@ -102,9 +104,31 @@ def build_runtime_matrix(low: Lowering) -> None:
     low.dispatch(k, (slices, rows, 1))
 
 
+def _stacks(node: Node, other: Node, site: Site) -> bool:
+    """Whether the weights of two nodes lie alike, in whole slices of outputs."""
+    forms = []
+    for contents in (node.contents(1), other.contents(1)):
+        stored = StoredWeights.on(site.caps, Weights(contents, taps=1))
+        if isinstance(contents, StoredReals):
+            is_f16 = contents.is_f16
+        else:  # what a file has as f16 is expanded, where it is small
+            is_f16 = contents.size < LARGE and Weights(contents).fits_f16
+        forms.append((is_f16, stored.is_whole, stored.block, stored.in_nibbles))
+    alike = node.attrs == other.attrs and forms[0] == forms[1]
+    return alike and not any(each.input(1).shape[0] % 4 for each in (node, other))
+
+
+_FAMILY = Family(
+    "FULLY_CONNECTED",
+    constant_weights,
+    _size,
+    _problems,
+    takes_rows,
+    beside,
+    normalizes_rows,
+    _stacks,
+)
 RULES = (
-    *Family(
-        "FULLY_CONNECTED", constant_weights, _size, _problems, takes_rows, beside, normalizes_rows
-    ).rules(),
+    *_FAMILY.rules(),
     KernelRule("FULLY_CONNECTED", "runtime_matrix", build_runtime_matrix, floats_only, rank=-10),
 )

@@ -132,6 +132,13 @@ class Problem:
             self.pixels, self.slices, self.depth, self.loads, self.finish, self.first
         )
 
+    def stacked(self, others: Sequence[Problem]) -> Problem:
+        """It with the outputs of others, of the same input, behind its own."""
+        weights = attrs.evolve(self.weights, others=tuple(p.weights.contents for p in others))
+        bias = np.concatenate([self.bias, *(p.bias for p in others)])
+        channels = self.channels + sum(p.channels for p in others)
+        return attrs.evolve(self, channels=channels, weights=weights, bias=bias)
+
     @property
     def ends_finite(self) -> bool:
         """Whether every weight of the last step of the sum is finite, in f16 too. Then it may be

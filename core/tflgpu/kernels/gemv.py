@@ -13,7 +13,8 @@ sums of an output's, or of a block's unit, are exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 
@@ -98,23 +99,23 @@ class RowPlan:
         measured."""
         model = tuning_of(caps).few
         most = min(model.workgroup, caps.max_workgroup, caps.max_workgroup_size[0])
-        lanes = 1
-        while lanes * 2 <= min(model.lanes, most) and lanes < form.units:
-            lanes *= 2
-        columns = 1
-        while columns * 2 <= min(model.columns, most // lanes) and columns < form.slices:
-            columns *= 2
+        lanes = _power(min(model.lanes, most), form.units)
+        columns = _power(min(model.columns, most // lanes), form.slices)
         unroll = max(1, model.nbytes // (64 if form.bits else 32))  # of four outputs
         cuts = RowCut(columns, lanes, unroll).others(form.units)
-        sizes = (form.slices, form.units, int(whole), products)
-        cut = choose("few_rows", sizes, cuts, cuts.index)
+        cut = choose("few_rows", (form.slices, form.units, int(whole), products), cuts, cuts.index)
         teams = Teams.of(caps, cut.columns, cut.lanes, lanes_first=True)
-        whole_group = Teams.of(caps, 1, columns * lanes, lanes_first=True)
+        whole_group = Teams.of(caps, 1, cut.columns * cut.lanes, lanes_first=True)
         if whole_group.near > cut.lanes:
             whole_group = attrs.evolve(whole_group, near=1)
         return cls(
             teams, RowShape(whole_group, form.units, form.unit, form.bits * whole), cut.unroll
         )
+
+
+def _power(most: int, enough: int) -> int:
+    """The largest power of two up to ``most``, or the least one from ``enough`` on."""
+    return 1 << min(most.bit_length() - 1, (enough - 1).bit_length())
 
 
 def takes_rows(node: Node, change: RowChange, site: Site) -> bool:
@@ -155,9 +156,8 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     stored = StoredWeights.on(low.caps, problem.weights)
     form = RowForm.of(stored, problem.depth, problem.slices)
     rows = rows_of(low)
-    rounded = rows.change.rounding is not None
-    whole = form.is_whole and rounded and problem.depth * 4 <= _MOST_WHOLE
-    count = 1 + len(low.beside)
+    rounds = rows.change.rounding is not None and problem.depth * 4 <= _MOST_WHOLE
+    whole, count = form.is_whole and rounds, 1 + len(low.beside)
     plan = RowPlan.of(low.caps, form, whole=whole, products=count, choose=low.choose)
     k = low.kernel(name, plan.teams.workgroup)
     source = rows.bind(low, k)
@@ -203,9 +203,15 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
     step = max(1, step)
     rounds = max(0, units // lanes - step) // step
     first = min(count, step) if rounds else count
+    begun: list[_Begun] = []
+
+    def begin_first() -> None:
+        if not begun:
+            begun.extend(begin([at.lane + i * lanes for i in range(first)], first * lanes > units))
+
     # Weights are on their way while the workgroup makes its rows.
-    begun = begin([at.lane + i * lanes for i in range(first)], first * lanes > units)
-    rows = _Rows(k, problem, plan, source, k.let(at.column * lanes + at.lane, "invocation"))
+    invocation = k.let(at.column * lanes + at.lane, "invocation")
+    rows = _Rows(k, problem, plan, source, invocation, begin_first)
     end(begun, rows)
     if rounds:
         with k.loop(0, rounds, name="round") as i:
@@ -241,7 +247,13 @@ class _Rows:
     """
 
     def __init__(
-        self, k: Builder, problem: MatrixProduct, plan: RowPlan, source: RowSource, lane: Expr
+        self,
+        k: Builder,
+        problem: MatrixProduct,
+        plan: RowPlan,
+        source: RowSource,
+        lane: Expr,
+        meanwhile: Callable[[], None],
     ) -> None:
         self._k, self._source, self.shape = k, source, plan.rows
         self.numbers = range(problem.pixels)
@@ -251,9 +263,12 @@ class _Rows:
         self.gaps: list[Variable] = []
         self._depth = problem.depth
         if source.change.rounding is not None:
-            self.staged = [StagedRow(k, lane, plan.rows, at, source) for at in self._gathers]
+            made = partial(StagedRow, k, lane, plan.rows, source=source, meanwhile=meanwhile)
+            self.staged = [made(gather) for gather in self._gathers]
             k.barrier()
-        elif source.change.epsilon is not None:
+            return
+        meanwhile()
+        if source.change.epsilon is not None:
             self.squares = [k.var(k.f32(0.0), "squares") for _ in self.numbers]
         if source.change.centred:
             self.gaps = [k.var(k.f32(0.0), "gaps") for _ in self.numbers]
@@ -342,12 +357,12 @@ class _Sums:
         k, weights = self._k, self._weights
         words = weights.words(k, stored)
         scale = weights.scale(k, self._column, unit * weights.form.unit)
-        shifted = rows.staged[0].zero is not None
+        shifted = rows.staged[0].over.zero is not None
         ones = k.let(weights.dots(k, words, None), "ones") if shifted else None
         for row, others, total in zip(rows.staged, found, self.all, strict=True):
             term = weights.dots(k, words, others)
-            if row.zero is not None and ones is not None:
-                term = term - row.zero * ones
+            if row.over.zero is not None and ones is not None:
+                term = term - k.cast(row.over.zero, Scalar.I32) * ones
             if scale is not None:
                 term = k.cast(k.let(term, "term"), Scalar.F32) * scale
             k.add_to(total, term)
@@ -367,6 +382,6 @@ class _Sums:
         if not self._whole:
             return rows.end(row, total.read(), self._one, self._column)
         # A row with NaN or an infinity is NaN all over.
-        step = rows.staged[row].over.scale
-        scale = k.select(step < math.inf, step * self._weights.form.step, math.nan)
+        step, size = rows.staged[row].over.scale, 1 / 16 if self._weights.form.bits == 4 else 1.0
+        scale = k.select(step < math.inf, step * size, math.nan)
         return k.let(k.cast(total.read(), Scalar.F32) * scale, "real")

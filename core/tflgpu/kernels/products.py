@@ -65,6 +65,7 @@ class Family:
         problems: A node's products.
         takes_rows, beside: As those of `KernelRule`, of the kernel for few rows.
         normalizes_rows: As `KernelRule.takes_rows`, of the kernel on matrix tiles.
+        stacks: As that of `KernelRule`.
     """
 
     op: str
@@ -74,6 +75,7 @@ class Family:
     takes_rows: TakesRows = takes_no_rows
     beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     normalizes_rows: TakesRows = takes_no_rows
+    stacks: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
 
     def rule(
         self, name: str, suffix: str, build: BuildProduct, more: Accepts, rank: int
@@ -82,12 +84,15 @@ class Family:
 
         def build_all(low: Lowering) -> None:
             for problem in self.problems(low):
-                build(low, problem, f"{low.node.op.lower()}_{suffix}")
+                others = [each for other in low.stacked for each in self.problems(other)]
+                build(low, problem.stacked(others), f"{low.node.op.lower()}_{suffix}")
 
         def accepts(node: Node, site: Site) -> str | None:
             return self.accepts(node, site) or more(node, site)
 
-        return KernelRule(self.op, name, build_all, accepts, rank=rank, reads_often=True)
+        return KernelRule(
+            self.op, name, build_all, accepts, rank=rank, reads_often=True, stacks=self.stacks
+        )
 
     def rules(self) -> tuple[KernelRule, ...]:
         """All of them, best first."""

@@ -52,10 +52,7 @@ class StagedRow:
 
     Attributes:
         over: How it was rounded.
-        zero: The step that stands for 0, of whole numbers, in four lanes; None for step 0.
     """
-
-    zero: Expr | None = None
 
     def __init__(
         self,
@@ -64,15 +61,18 @@ class StagedRow:
         shape: RowShape,
         load: Callable[[Expr], Expr],
         source: RowSource,
+        meanwhile: Callable[[], None],
     ) -> None:
         """Make it: ``load`` gives the vector of a place in it, and zeros past its end, which change
-        no sum of squares, nor a range that has a 0."""
+        no sum of squares, nor a range that has a 0. ``meanwhile`` begins what may take longer than
+        these loads, and what is made of them does not wait for."""
         assert source.change.rounding is not None
         self._k, self._shape = k, shape
         rounds, group = -(-shape.groups // shape.teams.lanes), range(shape.group)
         groups = [k.let(lane + i * shape.teams.lanes, "group") for i in range(rounds)]
         places = [k.let(each * shape.group + j, "q") for each in groups for j in group]
         vectors = [k.let(load(q), "x") for q in places]
+        meanwhile()
         combine = partial(self._combine, Member(k, shape.teams, k.i32(0), lane))
         if source.change.epsilon is None:
             ends = combine(self._ends(vectors), (k.min, k.max))
@@ -94,12 +94,9 @@ class StagedRow:
         rounded = self.over.step if shape.bits else self.over.of
         vectors = [k.let(rounded(x), "x") for x in vectors]
         self._shared = k.shared("row", U32 if shape.bits else F32x4, shape.units * shape.unit)
-        if shape.bits:
-            vectors = self._words(vectors)
-            # Neighbours read words of neighbouring units, which lie side by side.
-            places = [q % shape.unit * shape.units + q // shape.unit for q in places]
-            if self.over.zero is not None:
-                self.zero = k.let(k.cast(self.over.zero, Scalar.I32), "zero")
+        vectors = self._words(vectors) if shape.bits else vectors
+        # Neighbours read what meets neighbouring units, which lies side by side.
+        places = [q % shape.unit * shape.units + q // shape.unit for q in places]
         for i, each in enumerate(groups):
             with k.if_(each < shape.groups):
                 for j in range(i * shape.group, (i + 1) * shape.group):
@@ -107,11 +104,7 @@ class StagedRow:
 
     def unit(self, unit: Expr) -> list[Expr]:
         """What meets a unit of weights: vectors, or as many words."""
-        shape, k = self._shape, self._k
-        if shape.bits:
-            places = [unit + j * shape.units for j in range(shape.unit)]
-        else:
-            places = [unit * shape.unit + j for j in range(shape.unit)]
+        k, places = self._k, [unit + j * self._shape.units for j in range(self._shape.unit)]
         return [k.let(k.load_shared(self._shared, at), "x") for at in places]
 
     def _ends(self, vectors: Sequence[Expr]) -> list[Expr]:

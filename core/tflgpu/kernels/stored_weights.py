@@ -152,11 +152,6 @@ class RowForm:
         added."""
         return self.bits > 0 and self.block % (self.unit * 4) == 0
 
-    @property
-    def step(self) -> float:
-        """What 1 of `RowWeights.words` stands for."""
-        return 1 / 16 if self.bits == 4 else 1.0
-
     @classmethod
     def of(cls, stored: StoredWeights, depth: int, slices: int) -> RowForm:
         """That of weights whose sums have ``depth`` vectors of input."""
@@ -211,11 +206,8 @@ class RowWeights:
         words = [list(each.lanes) for each in stored]
         if self.form.bits == 8:
             return words
-        found: list[list[Expr]] = []
-        for each in words:
-            pairs = [((word << 4) & _HIGH, word & _HIGH) for word in each]
-            found.append([k.let(half, "word") for pair in pairs for half in pair])
-        return found
+        halves = [[half for w in each for half in ((w << 4) & _HIGH, w & _HIGH)] for each in words]
+        return [[k.let(half, "word") for half in each] for each in halves]
 
     def dots(
         self, k: Builder, words: Sequence[Sequence[Expr]], others: Sequence[Expr] | None

@@ -24,19 +24,19 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens; what is no text yet is U+FFFD."""
+        """The text of tokens; bytes that are no text yet are U+FFFD."""
         ...
 
     def number_of(self, text: str) -> int | None:
-        """The token of this very text; None where there is none."""
+        """The token whose text this is; None where there is none."""
         ...
 
 
 class SentencePieceTokenizer:
-    """A SentencePiece model."""
+    """A SentencePiece model, read by the package sentencepiece."""
 
     def __init__(self, content: bytes) -> None:
-        """Read one.
+        """Read the bytes of a model.
 
         Raises:
             UnsupportedError: the package is not installed.
@@ -54,24 +54,24 @@ class SentencePieceTokenizer:
         return int(self._inner.GetPieceSize())
 
     def encode(self, text: str) -> list[int]:
-        """As `Tokenizer.encode`."""
+        """The tokens of a text, without any at its beginning or end."""
         return [int(n) for n in self._inner.EncodeAsIds(text)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """As `Tokenizer.decode`."""
+        """The text of tokens; bytes that are no text yet are U+FFFD."""
         return str(self._inner.DecodeIds(list(tokens)))
 
     def number_of(self, text: str) -> int | None:
-        """As `Tokenizer.number_of`."""
+        """The token whose text this is; None where there is none."""
         found = int(self._inner.PieceToId(text))
         return None if found == self._inner.unk_id() else found
 
 
 class HuggingFaceTokenizer:
-    """A ``tokenizer.json``."""
+    """A ``tokenizer.json``, read by the package tokenizers."""
 
     def __init__(self, text: str) -> None:
-        """Read one.
+        """Read the text of such a file.
 
         Raises:
             UnsupportedError: the package is not installed.
@@ -90,15 +90,15 @@ class HuggingFaceTokenizer:
         return self._size
 
     def encode(self, text: str) -> list[int]:
-        """As `Tokenizer.encode`."""
+        """The tokens of a text, without any at its beginning or end."""
         return list(self._inner.encode(text, add_special_tokens=False).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """As `Tokenizer.decode`."""
+        """The text of tokens; bytes that are no text yet are U+FFFD."""
         return str(self._inner.decode(list(tokens)))
 
     def number_of(self, text: str) -> int | None:
-        """As `Tokenizer.number_of`."""
+        """The token whose text this is; None where there is none."""
         found = self._inner.token_to_id(text)
         return None if found is None else int(found)
 

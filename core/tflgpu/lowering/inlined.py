@@ -158,7 +158,7 @@ class MadeBeside(ReadView):
         return self.k.made[self.number]
 
 
-class _Within(Lowering):
+class Within(Lowering):
     """The workplace of a node whose kernel another one's is."""
 
     def __init__(self, reader: Lowering, head: Node, fused: Sequence[FusedNode]) -> None:
@@ -176,7 +176,7 @@ class _Within(Lowering):
         self.bindings = reader.bindings
 
 
-class Beside(_Within):
+class Beside(Within):
     """The workplace of a product that the kernel of another makes too.
 
     Attributes:
@@ -208,7 +208,7 @@ class _Result(WriteView):
         self.into(value)
 
 
-class _InLoad(_Within):
+class _InLoad(Within):
     """The workplace of a node that is computed in a load of another's kernel."""
 
     def __init__(

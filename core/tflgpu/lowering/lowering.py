@@ -28,7 +28,7 @@ from tflgpu.lowering.place import VectorPlace
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.lowering.stored_types import weight_storage
-from tflgpu.lowering.view import Link, PairView, ReadView, WriteView, load_broadcast
+from tflgpu.lowering.view import Link, PairView, ReadView, StackedView, WriteView, load_broadcast
 from tflgpu.lowering.weights import Weights
 
 C = TypeVar("C")
@@ -140,6 +140,8 @@ class Lowering:
         self._bodies = bodies or KernelBodies()
         #: The products that its kernel makes besides, in the order of `Builder.made`.
         self.beside: list[Any] = []
+        #: Others of the same operand 0 whose results its kernel makes too: outputs behind its own.
+        self.stacked: Sequence[Lowering] = ()
         #: Tensors that are computed where they are read, by the ids of values.
         self.inlined = inlined
         #: By the id of the builder and that of the value: what such loads read.
@@ -232,7 +234,11 @@ class Lowering:
         stored = None
         if any(isinstance(link, VectorPlace) for link in links):
             stored, layout = layout, Layout(made.shape, LayoutKind.C4, layout.storage)
-        return WriteView(k, buffer, layout, self.compute_of(made), links, stored)
+        view = WriteView(k, buffer, layout, self.compute_of(made), links, stored)
+        if index or not self.stacked:
+            return view
+        views = (view, *(each.write(k) for each in self.stacked))
+        return StackedView(k, buffer, layout, view.compute, views=views)
 
     def new_state(self, k: Builder, index: int) -> WriteView:
         """The new contents of the variable that is operand ``index``; all of it is to be written.
@@ -345,7 +351,7 @@ class Lowering:
             cost: Predicted, in any unit.
         """
         chosen, name = self._choices.choose(
-            lambda: self._problem(kind, sizes), candidates, cost, self.nodes
+            lambda: self._problem(kind, sizes), candidates, cost, self._all_nodes
         )
         self._tuned = f"{kind} {name}" if name else ""
         return chosen
@@ -356,7 +362,11 @@ class Lowering:
         def storage(value: Value) -> str:
             return self._layout_of(value).storage.name.lower()
 
-        return problem_key(kind, sizes, self.precision.name, self.nodes, storage)
+        return problem_key(kind, sizes, self.precision.name, self._all_nodes, storage)
+
+    @property
+    def _all_nodes(self) -> tuple[Node, ...]:
+        return (*self.nodes, *(each.node for each in self.stacked))
 
     def _bind(
         self, k: Builder, name: str, layout: Layout, access: str, binding: Binding

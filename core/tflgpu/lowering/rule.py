@@ -139,6 +139,8 @@ class KernelRule:
         takes_rows: Whether ``build`` can make the rows of operand 0 so.
         beside: Whether ``build`` can make the product of another node, of the same operand 0, in
             the kernel of a node's whose chain reads it.
+        stacks: Whether ``build`` can make the product of another node, of the same operand 0, as
+            more outputs of a node's (`Lowering.stacked`).
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
@@ -156,6 +158,7 @@ class KernelRule:
     row_change: Callable[[Node], RowChange | None] = lambda node: None
     takes_rows: TakesRows = takes_no_rows
     beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
+    stacks: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     owner: str = attrs.field(default="", eq=False)
 
     def __str__(self) -> str:

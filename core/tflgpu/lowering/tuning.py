@@ -184,8 +184,6 @@ class Tuning:
             the rows of their input themselves, which would take others longer than a dispatch.
         least_key_blocks: Attention of few queries to so many blocks of keys, or more, has
             workgroups for parts of the keys, and a dispatch more that merges what they found.
-        joins_pointwise: A 1x1 convolution and the depthwise one after it are faster as one kernel.
-            No device has been found on which they are; none was measured yet.
         splits_products: Matrix tiles are so fast that an f32 product made of several f16 products
             beats vector code.
         dispatches_at_once: So many dispatches are submitted together, where a run is encoded anew:
@@ -210,7 +208,6 @@ class Tuning:
     tested_weights: int
     normalized_products: int
     least_key_blocks: int
-    joins_pointwise: bool
     splits_products: bool
     dispatches_at_once: int
     few: FewRowsModel
@@ -245,7 +242,6 @@ H200 = Tuning(
     tested_weights=4 << 10,
     normalized_products=1 << 28,
     least_key_blocks=2,
-    joins_pointwise=False,
     splits_products=True,
     dispatches_at_once=16,
     few=FewRowsModel(lanes=128, columns=2, workgroup=512, nbytes=128),

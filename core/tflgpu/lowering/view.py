@@ -179,6 +179,32 @@ class WriteView(View):
         return k.select(slice_.eq(layout.slices - 1), kept, value)
 
 
+@attrs.frozen
+class StackedView(WriteView):
+    """Results of which each has the slices behind those of the one before; with chains of their
+    own.
+
+    Attributes:
+        views: They.
+    """
+
+    views: tuple[WriteView, ...] = attrs.field(kw_only=True)
+
+    def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
+        """Write to the result that has the slice."""
+        self._store(self.views, outer, make.wrap(slice_, I32), self.k.let(value, "stacked"))
+
+    def _store(self, views: Sequence[WriteView], outer: Expr, at: Expr, value: Expr) -> None:
+        (view, *rest), k = views, self.k
+        if not rest:
+            view.store(outer, at, value)
+            return
+        with k.if_(at < view.slices):
+            view.store(outer, at, value)
+        with k.else_():
+            self._store(rest, outer, k.let(at - view.slices, "slice"), value)
+
+
 def _at(row: Operand, size: int, column: Operand) -> Expr:
     """``row * size + column``."""
     return make.wrap(row, I32) * size + make.wrap(column, I32)

@@ -1,0 +1,48 @@
+"""Products of one input become one, whose outputs are those of all of them, one behind another.
+
+    FULLY_CONNECTED(x) -> q;  FULLY_CONNECTED(x) -> k;  FULLY_CONNECTED(x) -> v      one kernel
+
+It reads x once, and a device has more to do at once. Each result keeps a buffer and a chain of its
+own: a store goes to the result that has the output. The kernel runs where the first of them stood,
+so whatever the others' chains read has to exist by then.
+"""
+
+from __future__ import annotations
+
+from tflgpu.compiler.fuse import Group, buffers_of
+from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.language.budget import MAX_CHAIN
+
+
+def stack_products(neighbours: Neighbours) -> None:
+    """Let the first product of each input make the others'."""
+    groups = neighbours.groups
+    made = {root: at for at, group in enumerate(groups) for root in neighbours.results(group)}
+    for at, group in enumerate(groups):
+        if made[neighbours.results(group)[0]] < at:
+            continue
+        for other in [g for r in neighbours.reads([group.head]) for g in neighbours.reading(r)]:
+            results, read = neighbours.results(other), neighbours.reads(other.nodes)
+            exists = all(made.get(each, -1) < at for each in read)
+            if exists and made[results[0]] > at and _fit(neighbours, group, other):
+                made.update(dict.fromkeys(results, at))
+                group.stacked.append(other)
+                group.cost += other.cost
+                neighbours.replace(other, [group])
+
+
+def _fit(neighbours: Neighbours, group: Group, other: Group) -> bool:
+    """Whether one kernel can make two products, with what joined them."""
+    site = neighbours.site_of(group.head)
+    chains = [f.node for g in (*group.stacked, other) for f in g.fused]
+    buffers = buffers_of(group, chains) + len(group.stacked) + 1
+    return (
+        group.rule == other.rule
+        and group.head.input(0) is other.head.input(0)
+        and not group.owners | other.owners
+        and not any(each.rule == group.rule for g in (group, other) for each in g.inlined)
+        and neighbours.site_of(other.head).precision is site.precision
+        and group.cost + other.cost <= MAX_CHAIN
+        and buffers <= site.caps.max_bindings
+        and group.rule.stacks(group.head, other.head, site)
+    )
