@@ -90,6 +90,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "passes/merge_padding.py": (frozenset({"PAD", "PADV2"}), "moves these into filters"),
     "passes/pad_before_maximum.py": (
         frozenset({"PAD", "PADV2", "MAX_POOL_2D"}), "moves the former into the latter"),
+    "passes/raise_slices.py": (
+        frozenset({"SLICE", "RESHAPE", "FULLY_CONNECTED", "MEAN_STDDEV_NORMALIZATION",
+                   "RMS_NORMALIZATION"}),
+        "makes the first two, before what makes rows alone"),
     "passes/read_rows.py": (frozenset({"ATTENTION"}), "is about its operands"),
     "passes/merge_moves.py": (
         frozenset({"TRANSPOSE", "RESHAPE"}), "makes these of what they do together"),

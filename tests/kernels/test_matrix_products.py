@@ -19,7 +19,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
-from tflgpu.kernels.matrix_tiles import NARROW, TILES, MatrixTile, choose_matrix_tile
+from tflgpu.kernels.matrix_tiles import TILES, MatrixTile, choose_matrix_tile
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.matrix import has_matrices
@@ -278,25 +278,6 @@ def test_few_pixels_split_the_sum() -> None:
     caps = DeviceCaps(shared_bytes=49152, compute_units=132, max_workgroup=1024)
     assert choose_matrix_tile(49, 40, 240, 1, 1, caps).split > 1
     assert choose_matrix_tile(518400, 8, 72, 1, 1, caps).split == 1
-
-
-def test_few_channels_of_two_values_take_a_narrow_tile() -> None:
-    """Of a U-Net's convolutions of 16 channels, twice as fast as the next. Operands of one value
-    are not offered it, for which it was not timed."""
-    caps = DeviceCaps(
-        shared_bytes=49152, compute_units=132, max_workgroup=1024,
-        max_workgroup_size=(1024, 1024, 64), vendor="nvidia",
-    )  # fmt: skip
-    offered: list[Any] = []
-
-    def choose(kind: str, sizes: Any, candidates: Any, cost: Any) -> Any:
-        offered[:] = candidates
-        return min(candidates, key=cost)
-
-    assert choose_matrix_tile(9216, 4, 36, 2, 2, caps, choose, loads=2) == NARROW
-    assert choose_matrix_tile(9216, 4, 108, 2, 1, caps, choose, loads=2) == NARROW
-    choose_matrix_tile(9216, 4, 108, 1, 1, caps, choose)
-    assert NARROW not in offered
 
 
 @pytest.mark.parametrize("tile", [MatrixTile(2, 2, 1, 2, 2, 8), SPLIT], ids=str)

@@ -222,3 +222,22 @@ def test_which_rows_are_not_taken(
 
     assert taken(RowChange(72, EPSILON, centred=True), Precision.F16, 19, 72)
     assert not taken(change, precision, rows, units)
+
+
+def test_stacked_products_normalize_their_rows(
+    device: Device, with_tile: Callable[[MatrixTile], None]
+) -> None:
+    with_tile(TILE)
+    net = Net(19, 72, 8)
+    more = net.rng.uniform(-1, 1, (12, 72)).astype(np.float16).astype(np.float32) / 8
+    net.graph.outputs.append(net.product(net.normal, more))
+    plan = net.plan(device)
+    assert len(plan.dispatches) == 2
+    recording = device.load(plan, guard_bands=True)
+    recording.inputs[0][...] = net.data
+    recording.run()
+    found = [np.asarray(each, np.float64) for each in recording.outputs]
+    recording.close()
+    assert error(found[0], net.expected) < BOUND
+    net.weights, net.bias = more, np.zeros(12, np.float32)
+    assert error(found[1], net.expected) < BOUND

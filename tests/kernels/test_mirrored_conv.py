@@ -26,7 +26,7 @@ REFLECT, SYMMETRIC = 0, 1
 CASES: dict[str, tuple[tuple[int, ...], list[int], list[int], int, dict[str, Any]]] = {
     "around": ((1, 7, 9, 5), [1, 1], [1, 1], REFLECT, {}),
     "edge twice": ((2, 6, 5, 8), [1, 1], [1, 1], SYMMETRIC, {}),
-    "wide": ((1, 5, 6, 4), [4, 3], [2, 5], REFLECT, {"kernel": 5}),
+    "wide": ((1, 5, 6, 3), [4, 3], [2, 5], REFLECT, {"kernel": 5}),
     "whole image": ((1, 3, 4, 7), [3, 3], [4, 4], SYMMETRIC, {"stride_h": 2, "stride_w": 3}),
     "uneven": ((1, 8, 6, 20), [0, 2], [3, 0], REFLECT, {"dilation_h_factor": 2}),
     "one row": ((1, 1, 9, 6), [1, 1], [2, 2], SYMMETRIC, {}),
@@ -156,8 +156,4 @@ def test_other_borders_stay() -> None:
     g = Maker()
     x = g.op("MIRROR_PAD", g.input(1, 5, 6, 4), g.ints([0, 0], [1, 1], [1, 1], [0, 0]), mode=0)
     g.done(g.conv(x, 10, padding=1), g.op("NEG", x))  # something else reads it
-    assert apart(g)[0] == "mirror_pad"
-    g = Maker()
-    x = g.op("MIRROR_PAD", g.input(1, 5, 6, 3), g.ints([0, 0], [1, 1], [1, 1], [0, 0]), mode=0)
-    g.done(g.conv(x, 10, padding=1))  # whose pixels are no vectors
     assert apart(g)[0] == "mirror_pad"

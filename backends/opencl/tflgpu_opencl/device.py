@@ -69,9 +69,12 @@ class OpenCLDevice(KernelDevice[Memory]):
         self._dialect: Dialect = OpenCLDialect.of(self.caps)
         if self.caps.vendor == "nvidia":
             self._try_what_nvidia_does_not_list()
+        is_first = self.compiled > 0  # what was tried
         self._dialect = dialect or self._dialect
         if dialect is None:
             self._probe_shuffle(devices.widest_shuffle(self._handle))
+        if is_first:  # nothing is kept: be ready when a model comes
+            self._kernels.start_workers()
 
     def source(self, kernel: Kernel) -> str:
         """The OpenCL C of a kernel."""
@@ -145,6 +148,7 @@ class OpenCLDevice(KernelDevice[Memory]):
         return OpenCLBuffer(self._lock, self._token, region.nbytes, region, queue)
 
     def _release(self) -> None:
+        self._kernels.end_workers()
         self._kernels.clear()
         self._context = self._queue = self._kernels.context = None
 

@@ -2,12 +2,15 @@
 and, where the driver does not do so itself, on disk.
 
 pyopencl lets other threads run while a driver compiles, so each program is a task of its own;
-that also lets models that share a kernel share its binary. PoCL's are joined.
+that also lets models that share a kernel share its binary. PoCL's are joined, and NVIDIA's are
+compiled by processes of their own (`tflgpu_opencl.workers`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 from typing import Any, Protocol
 
 import attrs
@@ -20,6 +23,7 @@ from tflgpu.language.kernel import Kernel
 from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import failure
 from tflgpu_opencl.native import RawKernel
+from tflgpu_opencl.workers import Workers
 
 #: Vendors whose drivers keep programs themselves, by their source. PoCL's binaries are archives of
 #: its own cache's folders. While two processes build one program, its file there goes away and
@@ -27,6 +31,10 @@ from tflgpu_opencl.native import RawKernel
 #: ended by PoCL. With its own cache alone a warm start takes a little longer, and a cold one less,
 #: since no binaries are made.
 _HAVE_THEIR_OWN = frozenset({"pocl"})
+
+#: Vendors whose compilers have a lock on most of their work: threads compile ResNet-50's 29
+#: programs no faster than one does.
+_SERIAL = frozenset({"nvidia"})
 
 
 class Dialect(Protocol):
@@ -78,6 +86,21 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         super().__init__(cache, fingerprint(handle), keep=keep)
         self.context = context
         self._handle = handle
+        self._is_serial = vendor_of(handle) in _SERIAL
+        self._workers: Workers | None = None
+
+    def start_workers(self, programs: int = sys.maxsize) -> None:
+        """Start processes that compile, as many as so many programs are worth, where a driver
+        gains by that and none are there. They end by themselves when nothing more comes."""
+        if self._is_serial and not (self._workers is not None and self._workers.are_there):
+            self.end_workers()
+            self._workers = Workers(self._handle, programs, self._cache)
+
+    def end_workers(self) -> None:
+        """End the processes that compile."""
+        if self._workers is not None:
+            self._workers.kill()
+            self._workers = None
 
     def _write(self, kernel: Kernel, dialect: Dialect) -> str:
         return dialect.source(kernel)
@@ -90,7 +113,28 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         program = self._built(names, joined.text, kernels=len(joined.entries))
         return {source: Entry(program, name) for source, name in joined.entries.items()}
 
+    def _compile(self, items: list[tuple[Kernel, str]]) -> None:
+        self.start_workers(len(items))
+        super()._compile(items)
+
     def _from_source(self, kernel: Kernel, source: str) -> Entry:
+        if self._workers is None or not self._workers.are_there:
+            return self._here(kernel, source)
+        with self._workers.one() as worker:
+            if worker is not None and (binary := worker.binary(source)):
+                with contextlib.suppress(*self.refusals), self._proof() as is_safe:
+                    if is_safe:
+                        made = self._from_binary(binary)
+                        self.count()
+                        return made
+            return self._here(kernel, source)
+
+    def _proof(self) -> contextlib.AbstractContextManager[bool]:
+        if self._cache.is_unsafe(self._maker):
+            return contextlib.nullcontext(False)
+        return self._cache.reading([self._maker], "proof")
+
+    def _here(self, kernel: Kernel, source: str) -> Entry:
         try:
             return Entry(self._built(kernel.name, source))
         except (CompileError, DeviceError):

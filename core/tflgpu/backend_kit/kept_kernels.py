@@ -77,8 +77,11 @@ class KeptKernels(KernelCache[W, str, P]):
         for source, made in self._kept(list(wanted)).items():
             self.keep(source, made)
             del wanted[source]
-        rest = [(kernel, source) for source, kernel in wanted.items()]
-        in_parallel(self.thread_name, lambda item: self.make(*item), rest)
+        self._compile([(kernel, source) for source, kernel in wanted.items()])
+
+    def _compile(self, items: list[tuple[Kernel, str]]) -> None:
+        """Make, and `keep`, what is not on disk."""
+        in_parallel(self.thread_name, lambda item: self.make(*item), items)
 
     def _make(self, kernel: Kernel, source: str) -> P:
         # Of processes that start together each would compile everything. Another may have made it

@@ -18,7 +18,7 @@ from tflgpu.lowering.row_change import RowChange
 
 def join_row_changes(neighbours: Neighbours, group: Group, readers: Sequence[Group]) -> bool:
     """The rule (`tflgpu.compiler.neighbours`): let products make the rows that they read."""
-    change, (result, *_) = _change_of(group), neighbours.results(group)
+    change, (result, *_) = change_of(group), neighbours.results(group)
     if change is None or not all(_takes(neighbours, each, result, change) for each in readers):
         return False
     if change.centred and group.inlined:  # by many workgroups, each of which would compute it all
@@ -30,11 +30,11 @@ def join_row_changes(neighbours: Neighbours, group: Group, readers: Sequence[Gro
 
 def _takes(neighbours: Neighbours, reader: Group, result: int, change: RowChange) -> bool:
     """Whether a reader makes the rows of the tensor that lies in a buffer."""
-    first = next((each for each in reader.inlined if _change_of(each)), None)
+    first = next((each for each in reader.inlined if change_of(each)), None)
     head, reads = (first or reader).head, neighbours.reads(reader.nodes)[result]
     if reader.owners or reads != 1 or neighbours.root_of(head.input(0)).id != result:
         return False
-    later = _change_of(first) if first else None
+    later = change_of(first) if first else None
     if later is None:
         return reader.rule.takes_rows(head, change, neighbours.site_of(head))
     # Rows are normalized before they are rounded.
@@ -42,7 +42,7 @@ def _takes(neighbours: Neighbours, reader: Group, result: int, change: RowChange
     return follows and later.length == change.length
 
 
-def _change_of(group: Group) -> RowChange | None:
+def change_of(group: Group) -> RowChange | None:
     """What a group makes of rows, where that is all that it does."""
     more = group.fused or group.before or group.rule.owner or group.rule.pointwise
     return None if more else group.rule.row_change(group.head)

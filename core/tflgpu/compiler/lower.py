@@ -14,7 +14,7 @@ from tflgpu.compiler.join_chains import JoinChains
 from tflgpu.compiler.join_moves import JoinMoves
 from tflgpu.compiler.join_products import join_products
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
-from tflgpu.compiler.join_row_changes import join_row_changes
+from tflgpu.compiler.join_row_changes import change_of, join_row_changes
 from tflgpu.compiler.join_rows import join_rows
 from tflgpu.compiler.levels import Touched, schedule_of
 from tflgpu.compiler.match_groups import match_groups
@@ -107,10 +107,15 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
     placed: list[_Placed] = []
     index = 0
     waiting = groups[::-1]
+    normalizations = _normalizations(groups)
     while waiting:
         group = waiting.pop()
+        low = _lowering(group, part.at(group.head), storage, bodies)
+        behind = None if group.before or group.stacked else normalizations.get(group.result.id)
+        if behind is not None and part.at(behind.head).precision is low.precision:
+            low.behind = behind.result, behind.head.attrs.epsilon
         try:
-            made = _dispatches(group, part.at(group.head), storage, bodies)
+            made = _dispatches(group, part.at(group.head), low)
         except OverLimit:
             if not group.before and not group.inlined and not group.stacked:
                 raise
@@ -123,7 +128,12 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
         if made is None:
             waiting += reversed(group.cut(lambda node: part.rules[id(node)]))
             continue
-        placed += [_Placed(d, index, merged_origins(*group.nodes)) for d in made]
+        nodes = group.nodes
+        if behind is not None and low.made_behind:
+            waiting.remove(behind)
+            nodes += behind.nodes
+            made[-1] = attrs.evolve(made[-1], label=f"{made[-1].label} + {behind.label}")
+        placed += [_Placed(d, index, merged_origins(*nodes)) for d in made]
         index += 1
     return _assemble(part, storage, placed, alignment)
 
@@ -160,7 +170,8 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
 
     def launches(group: Group) -> list[Dispatch] | None:
         try:
-            return _dispatches(group, part.at(group.head), storage, bodies)
+            site = part.at(group.head)
+            return _dispatches(group, site, _lowering(group, site, storage, bodies))
         except KernelError:
             return None
 
@@ -171,11 +182,17 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
     return neighbours.groups
 
 
-def _dispatches(
-    group: Group, site: Site, storage: _Storage, bodies: KernelBodies
-) -> list[Dispatch] | None:
-    """The launches of a group; None where a kernel is over its budget for its chain, which its
-    head may store in many places."""
+def _normalizations(groups: Sequence[Group]) -> dict[int, Group]:
+    """The groups that normalize the rows of a tensor, and do nothing else, by the id of it."""
+    found = {}
+    for group in groups:
+        change = change_of(group)
+        if change is not None and change.centred and not group.inlined:
+            found[group.head.input(0).id] = group
+    return found
+
+
+def _lowering(group: Group, site: Site, storage: _Storage, bodies: KernelBodies) -> Lowering:
     low = Lowering(
         group.head,
         site.caps,
@@ -189,6 +206,12 @@ def _dispatches(
         site.choices,
     )
     low.stacked = tuple(Within(low, each.head, each.fused) for each in group.stacked)
+    return low
+
+
+def _dispatches(group: Group, site: Site, low: Lowering) -> list[Dispatch] | None:
+    """The launches of a group; None where a kernel is over its budget for its chain, which its
+    head may store in many places."""
     if group.owners:
         build_checked(group, low)
     else:

@@ -33,14 +33,14 @@ _Normal = Callable[[Moments, int, float], Callable[[Expr], Expr]]
 
 def _of_square(sums: Moments, count: int, epsilon: float) -> Callable[[Expr], Expr]:
     k = sums.k
-    square = sums.total(lambda x: x * x)
+    square = sums.total(lambda x, _: x * x)
     factor = k.let(k.call("rsqrt", square * (1.0 / count) + epsilon), "factor")
     return lambda x: x * factor
 
 
 def _of_gap(sums: Moments, count: int, epsilon: float) -> Callable[[Expr], Expr]:
     k = sums.k
-    mean = k.let(sums.total(lambda x: x) * (1.0 / count), "mean")
+    mean = k.let(sums.total(lambda x, _: x) * (1.0 / count), "mean")
     squares = sums.total(sums.centred_square(mean))
     factor = k.let(k.call("rsqrt", squares * (1.0 / count) + epsilon), "factor")
     return lambda x: (x - mean) * factor

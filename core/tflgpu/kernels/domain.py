@@ -46,12 +46,14 @@ class Domain:
         reduced: The reduced ones.
         over_channels: Whether the channels are reduced.
         channels: Size of the last dimension.
+        groups: Where the channels are reduced: groups of them, each of which is reduced apart.
     """
 
     kept: Dims
     reduced: Dims
     over_channels: bool
     channels: int
+    groups: int = 1
 
     @classmethod
     def of(cls, shape: Shape, axes: Sequence[int]) -> Domain:
@@ -97,7 +99,12 @@ class Domain:
     @property
     def count(self) -> int:
         """Elements that are reduced to one."""
-        return self.span * self.channels if self.over_channels else self.span
+        return self.span * self.width if self.over_channels else self.span
+
+    @property
+    def width(self) -> int:
+        """Channels of a group."""
+        return self.channels // self.groups
 
     def place(self, k: Builder, item: Expr) -> tuple[Expr, Expr]:
         """Where an item's steps begin: the row, and the slice (0 where they are reduced)."""

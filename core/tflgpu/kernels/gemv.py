@@ -29,7 +29,7 @@ from tflgpu.kernels.staged_row import (
     rms_factor,
 )
 from tflgpu.kernels.stored_weights import RowForm, RowWeights, StoredWeights
-from tflgpu.kernels.team import Teams
+from tflgpu.kernels.team import ADD, Teams
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, KernelBuffer
@@ -46,7 +46,7 @@ from tflgpu.lowering.weights import Weights
 
 #: So many products of two bytes, and of a byte and 255 steps, stay below 2^31.
 _MOST_WHOLE = 1 << 16
-#: Of so many rows several products may be made together.
+#: Of so many rows several products may be made together, and rows are rounded by the product.
 _FEW_ROWS = 2
 #: A unit's place, and its weights of each product.
 _Begun = tuple[Expr, tuple[list[Expr], ...]]
@@ -63,8 +63,7 @@ class RowCut:
 
     def others(self, units: int) -> list[RowCut]:
         """This one, and then others that have as many invocations."""
-        sides = [(self.columns, self.lanes)]
-        sides += [(self.columns * n, self.lanes // n) for n in (2, 4) if self.lanes >= n]
+        sides = [(self.columns * n, self.lanes // n) for n in (1, 2, 4) if self.lanes >= n]
         if self.columns > 1 and self.lanes * 2 <= units:
             sides.append((self.columns // 2, self.lanes * 2))
         unrolls = dict.fromkeys((self.unroll, self.unroll * 2, max(1, self.unroll // 2)))
@@ -120,22 +119,26 @@ def _power(most: int, enough: int) -> int:
 
 def takes_rows(node: Node, change: RowChange, site: Site) -> bool:
     """Whether the kernel of a FULLY_CONNECTED can make its rows itself: not where they would take
-    too much of a workgroup's memory."""
-    fits = node.input(0).elements * 4 <= site.caps.shared_bytes * 3 // 4
+    too much of a workgroup's memory, nor where several are rounded, which takes every workgroup
+    longer than a dispatch of its own."""
+    size = node.input(0).elements
+    few = change.rounding is None or size <= _FEW_ROWS * change.length
+    fits = few and size * 4 <= site.caps.shared_bytes * 3 // 4
     if change.centred:  # whose sums need whole vectors, and the sums of weights as they are
-        stored = StoredWeights.on(site.caps, Weights(node.contents(1), taps=1))
-        fits = fits and change.length % 4 == 0 and not stored.is_whole
+        fits = fits and change.length % 4 == 0 and not _form_of(node, site).bits
     return fits and change.length == node.input(1).shape[1]
 
 
 def beside(node: Node, other: Node, site: Site) -> bool:
     """Whether one kernel can make the products of two nodes."""
-    forms = []
-    for each in (node, other):
-        stored = StoredWeights.on(site.caps, Weights(each.contents(1), taps=1))
-        outputs, length = each.input(1).shape
-        forms.append(RowForm.of(stored, -(-length // 4), -(-outputs // 4)))
-    return forms[0] == forms[1] and node.input(0).elements <= _FEW_ROWS * node.input(1).shape[1]
+    few = node.input(0).elements <= _FEW_ROWS * node.input(1).shape[1]
+    return few and _form_of(node, site) == _form_of(other, site)
+
+
+def _form_of(node: Node, site: Site) -> RowForm:
+    stored = StoredWeights.on(site.caps, Weights(node.contents(1), taps=1))
+    outputs, length = node.input(1).shape
+    return RowForm.of(stored, -(-length // 4), -(-outputs // 4))
 
 
 @attrs.frozen
@@ -199,8 +202,8 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
                 each.end(unit, stored, found, rows)
 
     # Registers hold the units of every product, and what they meet of every row.
-    count, step = -(-units // lanes), plan.unroll // max(len(products), problem.pixels // 2)
-    step = max(1, step)
+    count = -(-units // lanes)
+    step = max(1, plan.unroll // max(len(products), problem.pixels // 2))
     rounds = max(0, units // lanes - step) // step
     first = min(count, step) if rounds else count
     begun: list[_Begun] = []
@@ -220,8 +223,7 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
     rest = range(first + rounds * step, count)
     end(begin([at.lane + i * lanes for i in rest], units % lanes > 0), rows)
     found = [*(each for one in sums for each in one.all), *rows.squares, *rows.gaps]
-    rooms = [at.shared(each.type) for each in found]
-    at.combine(rooms, found, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
+    at.combine([at.shared(each.type) for each in found], found, ADD)
     with k.if_(at.lane.eq(0) & (column < problem.slices)):
         for row in range(problem.pixels):
             results = [

@@ -30,6 +30,7 @@ from tflgpu.kernels.matrix_stage import (
     TeamMember,
     VectorReader,
 )
+from tflgpu.kernels.matrix_sums import add_parts
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
@@ -38,7 +39,7 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import Matrix, MatrixRole
 from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
 from tflgpu.language.types import TILE, Scalar
-from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.row_change import RowChange, rows_of
 from tflgpu.lowering.stored_types import weight_storage
@@ -83,11 +84,7 @@ def build_matrix_gemm(
     temp = low.temp((tile.parts, problem.pixels, problem.channels), Scalar.F32)
     low.body(k, _write, problem.product, tile, *given, None, low.write_temp(k, temp))
     low.dispatch_groups(k, groups)
-    k = low.kernel(f"{name}_sum", (256, 1, 1))
-    parts = low.read_temp(k, temp)
-    product, bias = bind_bias(low, k, problem, stored)
-    low.body(k, _write_sum, product, tile, parts, bias, low.write(k))
-    low.dispatch(k, (problem.pixels * problem.slices, 1, 1))
+    add_parts(low, problem, stored, temp, name)
 
 
 def weight_readers(
@@ -122,26 +119,6 @@ def _source(low: Lowering, k: Builder, problem: Problem) -> ReadView:
     return attrs.evolve(src, compute=Scalar.F32) if src.layout.storage is Scalar.F32 else src
 
 
-def _write_sum(
-    k: Builder,
-    problem: MatrixProduct,
-    tile: MatrixTile,
-    parts: ReadView,
-    bias: KernelBuffer,
-    out: WriteView,
-) -> None:
-    item = k.let(k.global_id(0), "item")
-    guard(k, item < problem.pixels * problem.slices)
-    row, column = k.let(item // problem.slices, "row"), k.let(item % problem.slices, "column")
-    values = [
-        k.let(parts.load(row + part * problem.pixels, column), "part") for part in range(tile.parts)
-    ]
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    out.store(row, problem.first + column, problem.end(k, bias, column)(k.let(total, "total")))
-
-
 def _write(
     k: Builder,
     problem: MatrixProduct,
@@ -174,16 +151,20 @@ def _write(
         place = k.i32(registers) if tile.ahead % tile.places == 0 else step
         place = k.let(place % tile.places, "place")
         stage.commit(registers, place)
+        copied = stage.copied(registers)
         k.barrier()
         if has_next:
             with k.if_(step + tile.ahead < stages):
                 fetch(registers, step + tile.ahead)
         sums.accumulate(stage, place)
+        if copied:
+            stage.add_moments(copied, k.let(first + step * (tile.depth * teams), "q0"))
         if tile.places == 1:
             k.barrier()
 
     for registers in range(min(tile.ahead, stages)):
         fetch(registers, k.i32(registers))
+    stage.begin_moments()
     whole = stages - stages % tile.ahead
     if whole:
         with k.loop(0, whole, tile.ahead, name="stage") as step:

@@ -10,6 +10,8 @@ from `tflgpu.kernels.staged_row.about_of`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.matrix_tiles import MatrixTile
@@ -52,7 +54,8 @@ class RowMoments:
     ) -> None:
         """Begin; ``about`` is `about_of` the rows that an invocation stages, by item."""
         self._k, self._tile, self._change, self._about = k, tile, change, about
-        self._sums = [[k.var(k.f32(0.0), name) for name in ("s", "ss")] for _ in about]
+        # By lanes, so that one addition need not wait for the one before.
+        self._sums = [[k.var(k.f32(0.0, 4), name) for name in ("s", "ss")] for _ in about]
         self._shared = k.shared("moments", F32x4, tile.split * tile.pixels)
 
     def add(self, item: int, vectors: Sequence[Expr], counts: Sequence[Expr] | None) -> None:
@@ -62,16 +65,17 @@ class RowMoments:
         for i, vector in enumerate(vectors):
             gap = vector - about
             if counts is not None:
-                gap = k.select(counts[i % len(counts)], gap, k.f32(0.0, 4))
+                gap = k.select(counts[i], gap, k.f32(0.0, 4))
             gap = k.let(gap, "gap")
-            k.add_to(total, k.dot(gap, k.f32(1.0, 4)))
-            k.add_to(squares, k.dot(gap, gap))
+            k.add_to(total, gap)
+            k.fma_to(squares, gap, gap)
 
     def share(self, team: Expr, items: Sequence[tuple[Expr, Expr | None]]) -> None:
         """Put a team's sums where all of the workgroup read them, behind a barrier."""
         k, half = self._k, self._tile.depth // 2
         for (item, _), about, sums in zip(items, self._about, self._sums, strict=True):
-            total, squares = (k.subgroup_reduce("add", each, half) for each in sums)
+            whole = [k.dot(each, k.f32(1.0, 4)) for each in sums]
+            total, squares = (k.subgroup_reduce("add", each, half) for each in whole)
             # An invocation without an item has the last one, which begins no row.
             with k.if_((item % half).eq(0)):
                 at = k.let(team * self._tile.pixels + item // half, "at")
@@ -84,7 +88,7 @@ class RowMoments:
             k.let(k.load_shared(self._shared, row + team * self._tile.pixels), "moments")
             for team in range(self._tile.split)
         ]
-        sums, squares = (_added([each.lane(i) for each in found]) for i in range(2))
+        sums, squares = (reduce(add, [each.lane(i) for each in found]) for i in range(2))
         gap, scale = moments_of(k, sums, squares, self._change)
         mean = k.splat(found[0].lane(2) + gap, 4)
         return (total - mean * column_sum) * k.splat(scale, 4)
@@ -94,10 +98,3 @@ def unpacked(k: Builder, pair: Expr) -> list[Expr]:
     """Two vectors of f16 that lie in u32x4, as f32."""
     halves = (k.bitcast(k.vec(pair.lanes[at : at + 2]), Scalar.F16) for at in (0, 2))
     return [k.let(k.cast(each, Scalar.F32), "x") for each in halves]
-
-
-def _added(numbers: Sequence[Expr]) -> Expr:
-    total = numbers[0]
-    for number in numbers[1:]:
-        total = total + number
-    return total

@@ -148,10 +148,9 @@ class Stage:
             row = k.let(k.min(row, problem.pixels - 1), "pixel")
             self._loads.append(problem.loads(k, src, row, tile.depth))
         self.moments: RowMoments | None = None
+        self._change, self._begins = change, list[Expr]()
         if change is not None:
-            begins = [k.let(loads(k.i32(0), 0)[0], "begin") for loads in self._loads]
-            about = [k.let(about_of(k, self._reals([each])[0]), "about") for each in begins]
-            self.moments = RowMoments(k, tile, change, about)
+            self._begins = [k.let(loads(k.i32(0), 0)[0], "begin") for loads in self._loads]
 
     def base(self, place: Expr) -> Expr:
         """Where this team's stage begins in a place."""
@@ -195,6 +194,32 @@ class Stage:
             return unpacked(k, found[0])
         return [k.let(k.cast(each, Scalar.F32), "x") for each in found]
 
+    def begin_moments(self) -> None:
+        """Begin sums of rows, once the first stages are on their way."""
+        if self._change is not None:
+            k = self.k
+            vectors = [self._reals([each])[0] for each in self._begins]
+            about = [k.let(about_of(k, each), "about") for each in vectors]
+            self.moments = RowMoments(k, self.tile, self._change, about)
+
+    def copied(self, registers: int) -> list[list[Expr]]:
+        """What was fetched of the input, by item, for `add_moments` when other loads are on their
+        way: nothing waits for sums of rows then."""
+        if self.moments is None:
+            return []
+        return [[self.k.let(each, "x") for each in regs] for regs in self._sets[registers].a]
+
+    def add_moments(self, copied: Sequence[Sequence[Expr]], q0: Expr) -> None:
+        """Add up rows of the stage that begins at slice ``q0``."""
+        k, half = self.k, self.tile.depth // 2
+        for i, ((item, _), found) in enumerate(zip(self._a_items, copied, strict=False)):
+            counts = None
+            if self._is_ragged:
+                at = k.let(q0 + item % half * 2, "q")
+                counts = [at + j < self.problem.depth for j in range(2)]
+            assert self.moments is not None
+            self.moments.add(i, self._reals(found), counts)
+
     def share_moments(self) -> None:
         """Put the sums of the rows that were staged into shared memory."""
         if self.moments is not None:
@@ -212,9 +237,6 @@ class Stage:
                 k.select(counts, reg, k.const(0, reg.type))
                 for reg, counts in zip(held.a[i], held.counts[i], strict=True)
             ]
-            if self.moments is not None:
-                counts = held.counts[i] if self._is_ragged else None
-                self.moments.add(i, self._reals(held.a[i]), counts)
             maybe(
                 k,
                 inside,

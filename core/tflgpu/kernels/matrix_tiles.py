@@ -117,17 +117,15 @@ class MatrixTile(TeamTile, Pitches):
 #: Workgroups that divide a sum, where there are several.
 PARTS = (2, 3, 4, 6, 8)
 
-#: For operands of two values; with one it was not timed.
-NARROW = MatrixTile(4, 1, 2, 1, 1, 4, 1, 1)
-
 #: Each was the best for some shape, but for the last two, which need little shared memory.
 TILES = (
     MatrixTile(4, 2, 2, 1, 2, 16, 1, 1),
     MatrixTile(4, 2, 1, 2, 1, 16, 1, 1),
     MatrixTile(4, 2, 1, 1, 2, 16, 1, 2),
-    NARROW,
     MatrixTile(4, 1, 1, 2, 2, 8, 1, 1),
     MatrixTile(4, 1, 1, 2, 1, 8, 1, 1),
+    MatrixTile(4, 1, 2, 1, 1, 4, 1, 1),
+    MatrixTile(2, 1, 4, 1, 1, 8, 1, 1),
     MatrixTile(2, 2, 4, 1, 1, 16, 1, 1),
     MatrixTile(2, 2, 2, 2, 2, 16, 1, 1),
     MatrixTile(2, 2, 1, 4, 2, 16, 1, 1),
@@ -167,6 +165,8 @@ class TileWork:
         barriers: In a stage.
         results: Vectors that a workgroup adds up and stores.
         summed: Vectors that a second dispatch adds up; 0 where there is none.
+        halved: Vectors of a stage that an invocation makes two f16 values of each number of.
+        summed_rows: Pairs of vectors of a stage that it adds up, for a normalization.
     """
 
     workgroups: int
@@ -184,6 +184,8 @@ class TileWork:
     barriers: int
     results: int
     summed: int = 0
+    halved: int = 0
+    summed_rows: int = 0
 
 
 #: Another way to make a product than a `MatrixTile`.
@@ -262,7 +264,8 @@ def _predicted(
     """The clocks of each tile."""
     model, units = tuning_of(caps).matrix, caps.compute_units
     tiles = _tiles_for(*sizes, loads, caps, whole=whole)
-    return {tile: clocks(model, work_of(tile, *sizes, loads), units) for tile in tiles}
+    works = {tile: work_of(tile, *sizes, loads, whole=whole) for tile in tiles}
+    return {tile: clocks(model, work, units) for tile, work in works.items()}
 
 
 @cache
@@ -278,7 +281,6 @@ def _fitting(
         if tile.shared_bytes(inputs, weights) <= shared_bytes
         and tile.threads <= most_threads
         and not (several and tile.depth > 8 and tile.block_rows * tile.block_cols > 1)
-        and (several or tile != NARROW)
     )
 
 
@@ -290,8 +292,11 @@ def work_of(
     inputs: int,
     weights: int,
     loads: int = 1,
+    *,
+    whole: bool = False,
 ) -> TileWork:
-    """The work of a product; sizes as in `choose_matrix_tile`."""
+    """The work of a product; sizes as in `choose_matrix_tile`. Rows are ``whole`` where they are
+    normalized."""
     a_words, b_words = tile.pixels * tile.depth // 2, tile.depth * 2 * tile.slices
     a_items, b_items = -(-a_words // tile.team_threads), -(-b_words // tile.team_threads)
     stages = -(-depth // (tile.depth * tile.split * tile.parts))
@@ -308,6 +313,8 @@ def work_of(
         a_lines=tile.pixels * max(1, tile.depth / 16) * tile.split * inputs,
         b_lines=tile.depth * 4 * max(1, tile.slices / 16) * tile.split * weights,
         fetched=a_items * loads + b_items * weights,
+        halved=a_items * loads if inputs > 1 else 0,
+        summed_rows=a_items if whole else 0,
         loads=(tile.block_rows * inputs + tile.block_cols * weights) * steps,
         products=block * steps * (inputs + weights - 1),
         barriers=3 - tile.places,
@@ -334,6 +341,7 @@ def clocks(model: MatrixModel, work: TileWork, units: int) -> float:
     multiplied = work.products * model.multiply_clocks + work.loads * model.load_clocks
     arrival = model.load_latency / work.ahead + model.fetch_latency * work.fetched
     latency = arrival + work.barriers * model.barrier_latency
+    latency += work.halved * model.halve_latency + work.summed_rows * model.moment_latency
     latency += work.products * model.multiply_latency + work.loads * model.tile_latency
     stage = max(resident * (moved + multiplied * work.subgroups), latency)
     rest = model.wave_clocks + resident * work.results * model.result_clocks

@@ -6,16 +6,17 @@ first dispatch makes mean and squared differences of parts, and the second one, 
 workgroup merges the parts for itself, normalizes the same parts.
 
 A group of channels is a row of a tensor of another shape, of the same bytes, where it is a multiple
-of four channels.
+of four channels. Else two or four groups are a row, whose sums are a lane for each of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import attrs
 
-from tflgpu.ir.graph import Node
+from tflgpu.ir.graph import Node, Shape
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
@@ -39,19 +40,22 @@ class Moments:
         self.steps = ItemSteps(self.at, domain, view, Scalar.F32)
         self._room: SharedArray | None = self.at.shared(F32x4)
 
-    def total(self, of: Callable[[Expr], Expr]) -> Expr:
-        """The sum of ``of(element)``; where the channels are summed too, in every lane."""
+    def total(self, of: Callable[[Expr, Expr], Expr]) -> Expr:
+        """The sum of ``of(element, slice)``; where the channels are summed too, in every lane, or
+        in a lane for each group."""
         k, domain = self.k, self.domain
         sums = k.var(k.f32(0.0, 4), "sums")
 
         def add(row: Expr, slice_: Expr, x: Expr) -> None:
-            term = of(x)
-            if domain.over_channels:
+            term = of(x, slice_)
+            if domain.groups > 1:
+                term = self._by_group(k.let(term, "term"), slice_)
+            elif domain.over_channels:
                 term = domain.fill_padding(k, term, slice_, 0)
             k.add_to(sums, term)
 
         self.steps.each(add)
-        if domain.over_channels:
+        if domain.over_channels and domain.groups == 1:
             k.set(sums, k.splat(horizontal(k, sums, lambda a, b: a + b), 4))
         return self.spread(sums)
 
@@ -62,18 +66,43 @@ class Moments:
         self.at.combine([self._room], [value], lambda a, b: [a[0] + b[0]], everywhere=True)
         return k.let(value, "sum")
 
-    def centred_square(self, mean: Expr) -> Callable[[Expr], Expr]:
+    def centred_square(self, mean: Expr) -> Callable[[Expr, Expr], Expr]:
         """``(x - mean) ** 2``."""
 
-        def of(x: Expr) -> Expr:
-            gap = self.k.let(x - mean, "gap")
+        def of(x: Expr, slice_: Expr) -> Expr:
+            gap = self.k.let(x - self.lanes(mean, slice_), "gap")
             return gap * gap
 
         return of
 
+    def lanes(self, found: Expr, slice_: Expr) -> Expr:
+        """For each lane of a slice what was found of its group."""
+        if self.domain.groups == 1:
+            return found
+        k, lanes = self.k, []
+        for group in self._groups_of(slice_):
+            lane = found.lane(0)
+            for other in range(1, self.domain.groups):
+                lane = k.select(group.eq(other), found.lane(other), lane)
+            lanes.append(lane)
+        return k.vec(lanes)
+
+    def _by_group(self, term: Expr, slice_: Expr) -> Expr:
+        """The sums of a slice's lanes that are of a group, in a lane for each group."""
+        k, groups, sums = self.k, self._groups_of(slice_), []
+        for number in range(4):
+            mine = [k.select(g.eq(number), term.lane(i), k.f32(0.0)) for i, g in enumerate(groups)]
+            sums.append(mine[0] + mine[1] + mine[2] + mine[3])
+        return k.vec(sums)
+
+    def _groups_of(self, slice_: Expr) -> list[Expr]:
+        """The groups of a slice's lanes."""
+        return [self.k.let((slice_ * 4 + i) // self.domain.width, "group") for i in range(4)]
+
 
 def _build(low: Lowering) -> None:
-    domain = Domain.of(*low.attrs.grouped(low.node.input(0).shape))
+    shape, axes, groups = _blocks(low.attrs, low.node.input(0).shape)
+    domain = attrs.evolve(Domain.of(shape, axes), groups=groups)
     # Parts end with whole rows of channels, so that their elements can be counted.
     cut = domain.slices if domain.over_channels else 1
     plan = team_shape(
@@ -92,7 +121,17 @@ def _read(low: Lowering, k: Builder) -> ReadView:
 
 
 def _in_groups(layout: Layout, attributes: MeanStddev) -> Layout:
-    return attrs.evolve(layout, shape=attributes.grouped(layout.shape)[0])
+    return attrs.evolve(layout, shape=_blocks(attributes, layout.shape)[0])
+
+
+def _blocks(attributes: MeanStddev, shape: Shape) -> tuple[Shape, tuple[int, ...], int]:
+    """A shape with an axis for as many groups together as fill whole vectors, the axes that are
+    normalized over then, and how many groups that are."""
+    (*outer, width), axes = attributes.grouped(shape)
+    together = 1 if attributes.groups == 1 else 4 // math.gcd(4, width)
+    if together > 1:
+        outer[-1] //= together
+    return (*outer, width * together), axes, together
 
 
 def _normalize(moments: Moments, out: WriteView, mean: Expr, scale: Expr, slices: int) -> None:
@@ -100,10 +139,11 @@ def _normalize(moments: Moments, out: WriteView, mean: Expr, scale: Expr, slices
     k = moments.k
 
     def store(row: Expr, slice_: Expr, x: Expr) -> None:
+        value = (x - moments.lanes(mean, slice_)) * moments.lanes(scale, slice_)
         if slices != out.slices:
             flat = k.let(row * slices + slice_, "flat")
             row, slice_ = k.let(flat // out.slices, "row"), k.let(flat % out.slices, "slice")
-        out.store(row, slice_, (x - mean) * scale)
+        out.store(row, slice_, value)
 
     with k.if_(moments.at.valid):
         moments.steps.each(store)
@@ -120,7 +160,7 @@ def _write(
     k: Builder, domain: Domain, plan: Shape2, view: ReadView, out: WriteView, epsilon: float
 ) -> None:
     moments = Moments(k, plan, domain, view)
-    mean = k.let(moments.total(lambda x: x) * (1.0 / domain.count), "mean")
+    mean = k.let(moments.total(lambda x, _: x) * (1.0 / domain.count), "mean")
     squares = moments.total(moments.centred_square(mean))
     scale = _scale(k, squares, domain.count, epsilon)
     _normalize(moments, out, mean, scale, view.slices)
@@ -182,7 +222,7 @@ def _write_parts(
     moments = Moments(k, plan, domain, view)
     at = moments.at
     count = k.let(_elements(k, domain, plan, at.part), "n")
-    mean = k.let(moments.total(lambda x: x) / count, "mean")
+    mean = k.let(moments.total(lambda x, _: x) / count, "mean")
     squares = moments.total(moments.centred_square(mean))
     with k.if_(at.lane.eq(0) & at.valid):
         place = k.let(at.item * plan.parts + at.part, "place")
@@ -193,7 +233,7 @@ def _write_parts(
 def _elements(k: Builder, domain: Domain, plan: Shape2, part: Expr) -> Expr:
     """Elements of a part of an item (in one lane where the channels are kept), as f32x4."""
     rows = domain.slices if domain.over_channels else 1
-    each = domain.channels if domain.over_channels else 1
+    each = domain.width if domain.over_channels else 1
     full = plan.chunk // rows * each
     last = (plan.steps - (plan.parts - 1) * plan.chunk) // rows * each
     chosen = k.select(part < plan.parts - 1, k.f32(full), k.f32(last))
@@ -205,8 +245,8 @@ _floats = takes(FLOATS)
 
 def _accepts(node: Node, site: Site) -> str | None:
     channels, groups = node.input(0).shape[-1], node.attrs.groups
-    if groups != 1 and channels // groups % 4:
-        return f"{NAME}: groups of {channels // groups} channels; its kernel takes multiples of 4"
+    if groups != 1 and channels % math.lcm(4, channels // groups):
+        return f"{NAME}: {groups} groups of {channels // groups} channels, which fill no vectors"
     return _floats(node, site)
 
 

@@ -82,32 +82,37 @@ RUN = 4
 #: Each was the best for some shape, or fits small devices.
 TILES = (
     PairTile(1, 1, 6, 1, 1, 4, 1),
+    PairTile(1, 1, 12, 1, 1, 4, 3),
     PairTile(1, 1, 12, 1, 1, 8, 1),
     PairTile(1, 1, 12, 1, 1, 12, 1),
     PairTile(1, 1, 16, 1, 1, 8, 1),
+    PairTile(1, 2, 2, 1, 1, 12, 1),
     PairTile(1, 2, 3, 1, 1, 12, 1),
+    PairTile(1, 2, 3, 1, 1, 16, 1),
     PairTile(1, 2, 4, 1, 1, 12, 1),
-    PairTile(1, 2, 6, 1, 1, 8, 1),
     PairTile(1, 2, 6, 1, 1, 12, 1),
     PairTile(1, 2, 8, 1, 1, 8, 2),
     PairTile(1, 2, 8, 1, 1, 12, 1),
     PairTile(1, 2, 8, 1, 2, 8, 1),
-    PairTile(1, 2, 12, 1, 1, 4, 3),
+    PairTile(1, 4, 1, 1, 1, 8, 1),
+    PairTile(1, 4, 1, 2, 1, 8, 1),
+    PairTile(1, 4, 2, 1, 1, 16, 2),
+    PairTile(1, 4, 2, 1, 1, 24, 1),
+    PairTile(1, 4, 3, 1, 2, 8, 3),
     PairTile(1, 4, 4, 1, 1, 8, 4),
-    PairTile(1, 4, 4, 1, 1, 12, 1),
     PairTile(1, 4, 6, 1, 1, 4, 3),
+    PairTile(1, 4, 6, 1, 1, 8, 3),
     PairTile(1, 8, 2, 1, 1, 16, 2),
     PairTile(1, 8, 2, 2, 1, 16, 1),
     PairTile(2, 1, 2, 1, 1, 4, 1),
+    PairTile(2, 1, 4, 1, 1, 4, 1),
     PairTile(2, 2, 2, 1, 1, 16, 1),
-    PairTile(2, 2, 3, 1, 1, 12, 1),
+    PairTile(2, 2, 6, 1, 1, 4, 1),
     PairTile(2, 2, 6, 1, 1, 12, 1),
-    PairTile(2, 4, 1, 2, 1, 8, 1),
     PairTile(2, 4, 2, 1, 1, 16, 1),
+    PairTile(2, 4, 2, 1, 1, 16, 2),
     PairTile(2, 4, 3, 1, 1, 4, 5),
-    PairTile(4, 1, 1, 1, 1, 8, 1),
     PairTile(4, 1, 1, 2, 1, 4, 1),
-    PairTile(4, 2, 3, 1, 1, 8, 1),
     PairTile(4, 4, 1, 1, 1, 16, 1),
 )
 
@@ -186,7 +191,7 @@ def _clocks(model: PairModel, tile: PairTile, size: PairSize, units: int) -> flo
     work = tile.pixels * model.window_clocks + tile.slices * 4 * size.weights * model.weight_clocks
     latency = (
         tile.stages * model.stage_latency
-        + model.chunk_latency
+        + tile.threads * model.thread_latency
         + -(-tile.runs // tile.threads) * model.run_latency
     )
     workgroup = chunks * max(tile.chunk * work * resident, latency)

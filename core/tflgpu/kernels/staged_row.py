@@ -36,16 +36,6 @@ class RowShape:
     unit: int
     bits: int
 
-    @property
-    def group(self) -> int:
-        """Vectors of which an invocation makes as many words."""
-        return 2 if self.bits == 4 else 1
-
-    @property
-    def groups(self) -> int:
-        """Such groups in the row."""
-        return self.units * self.unit // self.group
-
 
 class StagedRow:
     """A row in shared memory, once the workgroup has passed a barrier.
@@ -68,9 +58,12 @@ class StagedRow:
         these loads, and what is made of them does not wait for."""
         assert source.change.rounding is not None
         self._k, self._shape = k, shape
-        rounds, group = -(-shape.groups // shape.teams.lanes), range(shape.group)
+        # Vectors of which an invocation makes as many words.
+        size = 2 if shape.bits == 4 else 1
+        count = shape.units * shape.unit // size
+        rounds = -(-count // shape.teams.lanes)
         groups = [k.let(lane + i * shape.teams.lanes, "group") for i in range(rounds)]
-        places = [k.let(each * shape.group + j, "q") for each in groups for j in group]
+        places = [k.let(each * size + j, "q") for each in groups for j in range(size)]
         vectors = [k.let(load(q), "x") for q in places]
         meanwhile()
         combine = partial(self._combine, Member(k, shape.teams, k.i32(0), lane))
@@ -98,8 +91,8 @@ class StagedRow:
         # Neighbours read what meets neighbouring units, which lies side by side.
         places = [q % shape.unit * shape.units + q // shape.unit for q in places]
         for i, each in enumerate(groups):
-            with k.if_(each < shape.groups):
-                for j in range(i * shape.group, (i + 1) * shape.group):
+            with k.if_(each < count):
+                for j in range(i * size, (i + 1) * size):
                     k.store_shared(self._shared, places[j], vectors[j])
 
     def unit(self, unit: Expr) -> list[Expr]:

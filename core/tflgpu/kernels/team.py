@@ -18,6 +18,14 @@ from tflgpu.language.variables import Variable
 Merge = Callable[[Sequence[Expr], Sequence[Expr]], Sequence[Expr]]
 
 
+def _added(a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+#: Sums. Vectors of them take fewer shuffles than others, where lane 0 alone is to have them.
+ADD: Merge = _added
+
+
 @attrs.frozen
 class Teams:
     """A workgroup of teams.
@@ -85,8 +93,7 @@ class Member:
         teams = self.teams
         if teams.near == teams.lanes:
             return None
-        rows = teams.lanes if teams.near == 1 else teams.lanes // teams.near
-        return self.k.shared(name, kind, rows * teams.columns)
+        return self.k.shared(name, kind, teams.lanes // teams.near * teams.columns)
 
     def combine(
         self,
@@ -102,7 +109,7 @@ class Member:
         invocation of the workgroup must come here."""
         arrays = [room for room in rooms if room is not None]
         if self.teams.near > 1:
-            self._by_shuffles(arrays, values, merge, everywhere and again)
+            self._by_shuffles(arrays, values, merge, everywhere, again)
         elif self.teams.lanes > 1:
             self._by_memory(arrays, values, merge, everywhere, again)
 
@@ -111,10 +118,15 @@ class Member:
         arrays: Sequence[SharedArray],
         values: Sequence[Variable],
         merge: Merge,
+        everywhere: bool,
         again: bool,
     ) -> None:
         k, columns, near = self.k, self.teams.columns, self.teams.near
-        self._exchange(values, merge, near)
+        if merge is ADD and not everywhere and near >= 4:
+            for value in values:
+                self._add_up(value)
+        else:
+            self._exchange(values, merge, near)
         parts = self.teams.lanes // near
         if parts == 1:
             return
@@ -124,8 +136,27 @@ class Member:
         # Each run of `parts` lanes takes all that is left, so that another exchange ends it.
         self._get(arrays, k.let(self.lane % parts * columns + self.column, "slot"), values)
         self._exchange(values, merge, parts)
-        if again:
+        if everywhere and again:
             k.barrier()  # before anyone writes the arrays again
+
+    def _add_up(self, value: Variable) -> None:
+        """Add up over a subgroup; lane 0 has the sum. Of vectors of four two exchanges leave each
+        member one number to add up further, so that there are half as many shuffles or fewer."""
+        k, near = self.k, self.teams.near
+        if value.type.width < 4:
+            self._exchange([value], ADD, near)
+            return
+        parts = list(value.read().lanes)
+        for mask in (near // 2, near // 4):
+            upper = k.let((self.lane & mask) > 0, "upper")
+            pairs = list(zip(parts[: len(parts) // 2], parts[len(parts) // 2 :], strict=True))
+            sent = [k.let(k.select(upper, a, b), "sent") for a, b in pairs]
+            own = [k.let(k.select(upper, b, a), "own") for a, b in pairs]
+            parts = [x + k.subgroup_shuffle_xor(y, mask) for x, y in zip(own, sent, strict=True)]
+        total = k.var(parts[0], "total")
+        self._exchange([total], ADD, near // 4)
+        pair = [k.let(total.read(), "first"), k.subgroup_shuffle_xor(total, near // 4)]
+        k.set(value, k.vec([*pair, *(k.subgroup_shuffle_xor(each, near // 2) for each in pair)]))
 
     def _exchange(self, values: Sequence[Variable], merge: Merge, count: int) -> None:
         k, stride = self.k, 1 if self.teams.lanes_first else self.teams.columns

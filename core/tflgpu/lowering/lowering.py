@@ -110,6 +110,11 @@ class Lowering:
     channel: Expr | None = None
     #: Whether all lanes of what is made are that channel.
     took_channel = False
+    #: The normalization of the rows of the result, which a kernel that has whole rows may make too:
+    #: what it makes, and what it adds to the variance.
+    behind: tuple[Value, float] | None = None
+    #: Whether it does.
+    made_behind = False
 
     def __init__(
         self,
@@ -239,6 +244,14 @@ class Lowering:
             return view
         views = (view, *(each.write(k) for each in self.stacked))
         return StackedView(k, buffer, layout, view.compute, views=views)
+
+    def write_behind(self, k: Builder) -> WriteView:
+        """The normalized rows of the result, where `behind` says that there are some."""
+        assert self.behind is not None
+        value, self.made_behind = self.behind[0], True
+        layout = self._layout_of(value)
+        buffer = self._bind(k, "normal", layout, "write", value)
+        return WriteView(k, buffer, layout, self.compute_of(value))
 
     def new_state(self, k: Builder, index: int) -> WriteView:
         """The new contents of the variable that is operand ``index``; all of it is to be written.

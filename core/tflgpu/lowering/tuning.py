@@ -57,6 +57,8 @@ class MatrixModel:
         load_latency, fetch_latency, barrier_latency, multiply_latency, tile_latency: What a stage
             takes that nothing hides: until the first load arrives, for each load of an invocation,
             for a barrier, for each product of tiles and each tile loaded.
+        halve_latency, moment_latency: The same of making two f16 values of each number of a vector,
+            and of adding up a pair of vectors for mean and variance of their row.
         result_clocks: Storing a vector of the result.
         resident_bytes, resident_threads, resident_registers: Shared memory, invocations and their
             registers that a processor has at a time.
@@ -76,6 +78,8 @@ class MatrixModel:
     barrier_latency: float
     multiply_latency: float
     tile_latency: float
+    halve_latency: float
+    moment_latency: float
     result_clocks: float
     resident_bytes: int
     resident_threads: int
@@ -110,8 +114,9 @@ class PairModel:
     Attributes:
         window_clocks, weight_clocks: A processor's work for a vector of the depthwise convolution,
             by a window of 3x3, and for one of the other's weights.
-        stage_latency, chunk_latency, run_latency: What a stage takes that nothing hides, what a
-            chunk does besides, and each run of pixels of an invocation, by such a window.
+        stage_latency, thread_latency, run_latency: What a stage takes that nothing hides, what a
+            chunk does for each invocation of the workgroup, and for each run of pixels of an
+            invocation, by such a window.
         resident_bytes, resident_threads: Shared memory and invocations that a processor has at a
             time.
         kernel_clocks: Starting and ending a dispatch.
@@ -121,7 +126,7 @@ class PairModel:
     window_clocks: float
     weight_clocks: float
     stage_latency: float
-    chunk_latency: float
+    thread_latency: float
     run_latency: float
     resident_bytes: int
     resident_threads: int
@@ -220,15 +225,15 @@ class Tuning:
 #: `benchmarks.tiles` prints what is predicted of kernels beside what the tuner timed, by which
 #: constants are judged. `blocked` was fitted to kernel times of 86 convolution shapes of nine
 #: vision models through OpenCL in f32; there its choice is on average 5 % slower than the best of
-#: all tiles, and at most 29 %. `matrix` was fitted to 894 kernel times of 54 products and
-#: convolutions in sweeps (Vulkan in F16 and F32_F16, chains of equal layers of ViTs, ResNet-50,
-#: MobileNets, EDSR, a U-Net, batches of 1 and 32) and to what the tuner timed of 43 problems of
-#: ResNet-50, a U-Net and an SSD, so that its choices are fast rather than its times right: on
-#: average the choice is 7 % slower in the sweeps than the best of all that were timed (at most
-#: 27 %; many of these are no candidates), and 1 % in the models (at most 14 %). `pairs` was fitted
-#: to 311 kernel times of 67 pairs (MobileNet v1 and v2, an SSD, DeepLab and a pose network, Vulkan
-#: in F16); there its choice is on average 1 % slower than the best that was timed, at most 8 %. Of
-#: 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74.
+#: all tiles, and at most 29 %. `matrix` was fitted to 1136 kernel times of 38 products and
+#: convolutions (Vulkan in F16 and F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets,
+#: EDSR), so that its choices are fast rather than its times right: on average the choice is 5 %
+#: slower than the best of all that were timed, at most 24 %. `pairs` was fitted to 444 kernel times
+#: of 88 pairs (MobileNet v1 and v2, an SSD, DeepLab and a pose network; Vulkan in F16 and, of the
+#: MobileNets, F32_F16); there its choice is on average 3 % slower than the best that was timed,
+#: and where it joins, one kernel was faster than two for all but one (DeepLab's last, by 3.7 us
+#: slower). Of 8, 16, 32 and all dispatches at once (WebGPU), 16 was the quickest for models of 30
+#: to 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
@@ -271,35 +276,37 @@ H200 = Tuning(
         wave_clocks=4080.0,
     ),
     matrix=MatrixModel(
-        word_clocks=0.259,
-        a_line_clocks=0.924,
-        b_line_clocks=1.22,
-        line_clocks=0.0255,
-        multiply_clocks=4.86,
-        load_clocks=1.32,
-        load_latency=227.0,
-        fetch_latency=112.0,
-        barrier_latency=152.0,
-        multiply_latency=37.7,
-        tile_latency=5.63,
-        result_clocks=0.0822,
-        resident_bytes=75_300,
-        resident_threads=2069,
-        resident_registers=42_800,
-        wave_clocks=1550.0,
-        sum_clocks=8480.0,
-        summed_clocks=0.003,
+        word_clocks=0.308,
+        a_line_clocks=1.73,
+        b_line_clocks=1.55,
+        line_clocks=0.0265,
+        multiply_clocks=3.73,
+        load_clocks=1.04,
+        load_latency=360.0,
+        fetch_latency=54.0,
+        barrier_latency=170.0,
+        multiply_latency=20.9,
+        tile_latency=5.41,
+        halve_latency=60.0,
+        moment_latency=500.0,
+        result_clocks=0.0625,
+        resident_bytes=113_700,
+        resident_threads=2048,
+        resident_registers=67_600,
+        wave_clocks=1470.0,
+        sum_clocks=11200.0,
+        summed_clocks=0.00257,
     ),
     pairs=PairModel(
-        window_clocks=2.03,
-        weight_clocks=0.19,
-        stage_latency=585.0,
-        chunk_latency=1010.0,
-        run_latency=1816.0,
-        resident_bytes=219900,
-        resident_threads=670,
-        kernel_clocks=9340.0,
-        boundary_clocks=7720.0,
+        window_clocks=1.93,
+        weight_clocks=0.17,
+        stage_latency=639.0,
+        thread_latency=1.9,
+        run_latency=1863.0,
+        resident_bytes=75000,
+        resident_threads=709,
+        kernel_clocks=8887.0,
+        boundary_clocks=6530.0,
     ),
 )
 

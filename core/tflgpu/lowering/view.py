@@ -127,8 +127,11 @@ class WriteView(View):
 
     def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
         """Write channels ``4*slice_ ..`` at row-major position ``outer``."""
+        self.put(*self.linked(outer, slice_, value))
+
+    def put(self, outer: Expr, at: Expr, value: Expr) -> None:
+        """Write what `linked` gives."""
         k, layout = self.k, self.stored or self.layout
-        outer, at, value = self.linked(outer, slice_, value)
         if layout.slices == 1:
             at = make.wrap(0, I32)
         if layout.is_vector:

@@ -95,6 +95,10 @@ def _samples() -> list[Sample]:
         sample("groups", (2, 3, 5, 24), 1, 2, 3, groups=3),
         sample("groups_large", (1, 47, 53, 16), 1, 2, 3, groups=2),
         sample("groups_of_channels", (3, 16), -1, groups=4),
+        sample("groups_of_two", (2, 3, 5, 12), 1, 2, 3, groups=6),
+        sample("groups_of_one_large", (1, 47, 53, 8), 1, 2, 3, groups=8),
+        sample("groups_of_three", (1, 3, 7, 24), 1, 2, 3, groups=8),
+        sample("groups_of_ten_large", (1, 37, 41, 40), 1, 2, 3, groups=4),
     ]
 
 

@@ -16,6 +16,7 @@ whose transpositions cancel then (`sink_transposes`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import attrs
@@ -168,8 +169,8 @@ def _channels_last(rewriter: Rewriter, node: Node) -> bool:
 
 def _by_groups(node: Node, shape: Shape, whole: Shape) -> bool:
     """Whether a node normalizes all of each group, the second axis of ``whole``, of the channels of
-    ``shape``, whose kernel takes multiples of 4."""
-    if len(whole) < 3 or whole[0] != shape[0] or shape[1] % (4 * whole[1]):
+    ``shape``, whose kernel takes groups that fill vectors of 4, alone or together."""
+    if len(whole) < 3 or whole[0] != shape[0] or shape[1] % math.lcm(4, shape[1] // whole[1]):
         return False
     axes = set(reduced_axes(NAME, node.attrs.axes, len(whole)))
     inside = range(2, len(whole))
