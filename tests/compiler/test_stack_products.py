@@ -8,17 +8,16 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.compiler.compile import plan_of
-from tflgpu.compiler.equal_constants import firsts
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.quant import Quantization
-from tflgpu.ir.stored_reals import BlockScales, ConstantData, StoredReals
+from tflgpu.ir.stored_reals import BlockScales, ConstantData, StoredReals, stacked
 from tflgpu.lowering.precision import Precision
-from tflgpu.lowering.weights import Weights
 from tflgpu.ops.base import Activation, Fields
+from tflgpu.ops.composite_norms import RMS, NormAttrs
 from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.registry import builtin_ops
@@ -118,10 +117,19 @@ def _check(device: Device, net: Net, dispatches: int, *outputs: Value, **caps: o
 @pytest.mark.parametrize("name", KERNELS)
 def test_products_of_several_sizes(device: Device, name: str, rows: int, kind: str) -> None:
     net = Net(rows)
-    results = [net.product(outputs, kind) for outputs in (20, 4, 36)]
+    few = name != "direct" and rows == 1
+    x = (
+        net._node(RMS, NormAttrs(1e-5), [net.x], net.x.shape) if few else net.x
+    )  # few rows are made by each kernel
+    results = [net.product(outputs, kind, of=x) for outputs in (20, 4, 36)]
     plan = _check(device, net, 1, *results, **KERNELS[name])
-    used = "gemv" if name != "direct" and rows == 1 else name
-    assert plan.dispatches[0].kernel.name == f"fully_connected_{used}"
+    assert plan.dispatches[0].kernel.name == f"fully_connected_{'gemv' if few else name}"
+
+
+def test_few_rows_that_are_there_stay_apart(device: Device) -> None:
+    """Small kernels run side by side, each as long as one that makes all."""
+    net = Net(1)
+    _check(device, net, 2, net.product(8), net.product(8), is_gpu=True)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -193,19 +201,19 @@ def test_no_more_buffers_than_a_device_allows(device: Device) -> None:
     _check(device, net, 2, *[net.product(8) for _ in range(5)], max_bindings=8)
 
 
+def test_large_products_stay_apart(device: Device) -> None:
+    """Their weights would be copied."""
+    net = Net(1)
+    results = [net.product(1 << 13), net.product(1 << 13)]
+    _check(device, net, 2, *results)
+
+
 def test_stacked_weights_are_those_of_all_of_them() -> None:
     net = Net()
-    for kind in ("f32", "f16", "bytes"):
-        one, two, three = (net.weights(outputs, kind) for outputs in (68, 4, 60))
-        apart = [
-            each.whole() if isinstance(each, StoredReals) else each for each in (one, two, three)
-        ]
-        whole = Weights(np.concatenate(apart), taps=1)
-        stacked = Weights(one, taps=1, others=(two, three))
-        for dtype in (np.dtype(np.float32), np.dtype(np.float16)):
-            np.testing.assert_array_equal(stacked.as_type(dtype), whole.as_type(dtype))
-        assert stacked.shape == whole.shape and stacked.suits_f16 == whole.suits_f16
-        assert stacked.fits_f16 == whole.fits_f16 and stacked.within_f16 == whole.within_f16
-        swapped = Weights(one, taps=1, others=(three, two))
-        again = Weights(one, taps=1, others=(two, three))
-        assert firsts([stacked, swapped, again]) == [0, 1, 0]
+    for kind in ("f32", "f16", "bytes", "nibbles"):
+        parts = [net.weights(outputs, kind) for outputs in (68, 4, 60)]
+        apart = [each.whole() if isinstance(each, StoredReals) else each for each in parts]
+        whole = stacked(parts)
+        assert type(whole) is type(parts[0])
+        found = whole.whole() if isinstance(whole, StoredReals) else whole
+        np.testing.assert_array_equal(found, np.concatenate(apart))

@@ -77,7 +77,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "reads the chain that PyTorch's exports make of these, and writes the last",
     ),
     "passes/fuse_rms.py": (
-        frozenset({"MUL", "RSQRT", "ADD", "MEAN", "SQUARE", "RMS_NORMALIZATION"}),
+        frozenset({"MUL", "RSQRT", "SQUARE", "RMS_NORMALIZATION"}),
         "reads the chain that converters make of these, and writes the last",
     ),
     "passes/global_pool.py": (frozenset({"AVERAGE_POOL_2D", "MEAN"}), "makes one of the other"),

@@ -49,10 +49,24 @@ def test_post_processed_boxes() -> None:
     assert [d.label.name for d in answer.found] == ["dog", "cat"]
 
 
-def test_boxes_by_metadata() -> None:
-    """Other order of outputs, and of a box's numbers: left, top, right, bottom."""
-    boxes = np.array([[[0.2, 0.1, 0.4, 0.3]]], np.float32)
-    said = TensorMetadata(name="location", content="boxes", box_order=(0, 1, 2, 3))
+@pytest.mark.parametrize(
+    ("kind", "in_pixels", "numbers"),
+    [
+        ("", False, (0.2, 0.1, 0.4, 0.3)),
+        ("boundaries", True, (40, 10, 80, 30)),
+        ("upper left", False, (0.2, 0.1, 0.2, 0.2)),
+        ("center", False, (0.3, 0.2, 0.2, 0.2)),
+        ("center", True, (60, 20, 40, 20)),
+    ],
+)
+def test_boxes_by_metadata(kind: str, in_pixels: bool, numbers: tuple[float, ...]) -> None:
+    """Other order of outputs, and of a box's numbers: left, top, right, bottom, or a place and a
+    size, also in pixels of the input's picture."""
+    boxes = np.array([[numbers]], np.float32)
+    said = TensorMetadata(
+        name="location", content="boxes", box_order=(0, 1, 2, 3), box_type=kind,
+        boxes_in_pixels=in_pixels,
+    )  # fmt: skip
     ports = [
         port(np.ones((1, 1), np.float32), said=TensorMetadata(name="score")),
         port(boxes, said=said),
@@ -60,7 +74,7 @@ def test_boxes_by_metadata() -> None:
     ]
     arrays = [np.ones((1, 1), np.float32), boxes, np.zeros((1, 1), np.float32)]
     assert kind_of("picture", ports, has_labels=False) == "detect"
-    (found,) = read("detect", ports, arrays).found
+    (found,) = read("detect", ports, arrays, size=(200, 100)).found
     np.testing.assert_allclose(found.box, (140, 20, 180, 60), atol=1e-4)
 
 

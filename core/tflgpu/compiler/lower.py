@@ -279,7 +279,6 @@ class _Storage:
     def __init__(self, part: LoweringInput) -> None:
         self._site = part.site
         self._edge = {v.id for v in (*part.inputs, *part.outputs, *part.states)}
-        self._output_ids = {v.id for v in part.outputs}
         self._precisions = {v.id: part.at(n).precision for n in part.nodes for v in n.outputs}
         self._root: dict[int, Value] = {}
         self._members: dict[int, list[Value]] = {}

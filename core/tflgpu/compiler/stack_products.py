@@ -36,6 +36,7 @@ def _fit(neighbours: Neighbours, group: Group, other: Group) -> bool:
     site = neighbours.site_of(group.head)
     chains = [f.node for g in (*group.stacked, other) for f in g.fused]
     buffers = buffers_of(group, chains) + len(group.stacked) + 1
+    makes_rows = any(not each.rule.pointwise for each in group.inlined)
     return (
         group.rule == other.rule
         and group.head.input(0) is other.head.input(0)
@@ -44,5 +45,5 @@ def _fit(neighbours: Neighbours, group: Group, other: Group) -> bool:
         and neighbours.site_of(other.head).precision is site.precision
         and group.cost + other.cost <= MAX_CHAIN
         and buffers <= site.caps.max_bindings
-        and group.rule.stacks(group.head, other.head, site)
+        and group.rule.stacks(group.head, other.head, site, makes_rows)
     )

@@ -5,6 +5,7 @@ read once: when they are written in the order of a kernel. So they are expanded 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Union
 
 import attrs
@@ -137,6 +138,27 @@ class StoredReals:
 
 #: What a constant holds.
 ConstantData = Union[Array, StoredReals]
+
+
+def stacked(constants: Sequence[ConstantData]) -> ConstantData:
+    """Constants that are stored alike, one behind another along the first axis: a copy."""
+    stored = [each for each in constants if isinstance(each, StoredReals)]
+    if len(stored) < len(constants):
+        return np.concatenate([c.whole() if isinstance(c, StoredReals) else c for c in constants])
+    numbers = np.concatenate([each.numbers for each in stored])
+    scales = [each.quantization for each in stored]
+    blocks = [each for each in scales if isinstance(each, BlockScales)]
+    if blocks:
+        whole = BlockScales(np.concatenate([each.scales for each in blocks]), blocks[0].size)
+        return StoredReals(numbers, whole, stored[0].in_nibbles)
+    rows: list[tuple[float, int]] = []
+    for each, scale in zip(stored, scales, strict=True):
+        if isinstance(scale, Quantization):
+            pairs = tuple(zip(scale.scale, scale.zero_point, strict=True))
+            rows += pairs if scale.per_axis else pairs * len(each.numbers)
+    if not rows:
+        return StoredReals(numbers)
+    return StoredReals(numbers, Quantization(tuple(s for s, _ in rows), tuple(z for _, z in rows)))
 
 
 def stored_reals(numbers: Array, quantization: Quantization | None = None) -> ConstantData:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tflgpu.ir.graph import Node
-from tflgpu.ir.stored_reals import LARGE, StoredReals
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights, finish_with, floats_only, slice_of
 from tflgpu.kernels.gemm import Gather, Loads, Problem, gather_by_slice, pack_bias
@@ -20,6 +19,10 @@ from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.lowering.weights import Weights
+
+#: Weights of each of the products that are stacked, at most: their copy takes host memory, and
+#: larger products fill a device alone.
+_MOST_STACKED = 1 << 18
 
 
 def gather_rows(units: int) -> Gather:
@@ -104,18 +107,13 @@ def build_runtime_matrix(low: Lowering) -> None:
     low.dispatch(k, (slices, rows, 1))
 
 
-def _stacks(node: Node, other: Node, site: Site) -> bool:
-    """Whether the weights of two nodes lie alike, in whole slices of outputs."""
-    forms = []
-    for contents in (node.contents(1), other.contents(1)):
-        stored = StoredWeights.on(site.caps, Weights(contents, taps=1))
-        if isinstance(contents, StoredReals):
-            is_f16 = contents.is_f16
-        else:  # what a file has as f16 is expanded, where it is small
-            is_f16 = contents.size < LARGE and Weights(contents).fits_f16
-        forms.append((is_f16, stored.is_whole, stored.block, stored.in_nibbles))
-    alike = node.attrs == other.attrs and forms[0] == forms[1]
-    return alike and not any(each.input(1).shape[0] % 4 for each in (node, other))
+def _stacks(node: Node, other: Node, site: Site, rows: bool) -> bool:
+    """Whether the weights of two nodes lie alike, in whole slices of outputs, and are few."""
+    stored = [StoredWeights.on(site.caps, Weights(n.contents(1), taps=1)) for n in (node, other)]
+    forms = {(each.is_whole, each.block, each.in_nibbles) for each in stored}
+    matrices = [each.input(1) for each in (node, other)]
+    small = all(m.elements <= _MOST_STACKED and m.shape[0] % 4 == 0 for m in matrices)
+    return small and len(forms) == 1 and node.attrs == other.attrs
 
 
 _FAMILY = Family(

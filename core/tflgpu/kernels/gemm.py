@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.stored_reals import ConstantData
+from tflgpu.ir.stored_reals import ConstantData, stacked
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
 from tflgpu.kernels.tiles import Tile
@@ -134,7 +134,10 @@ class Problem:
 
     def stacked(self, others: Sequence[Problem]) -> Problem:
         """It with the outputs of others, of the same input, behind its own."""
-        weights = attrs.evolve(self.weights, others=tuple(p.weights.contents for p in others))
+        if not others:
+            return self
+        contents = stacked([p.weights.contents for p in (self, *others)])
+        weights = attrs.evolve(self.weights, contents=contents)
         bias = np.concatenate([self.bias, *(p.bias for p in others)])
         channels = self.channels + sum(p.channels for p in others)
         return attrs.evolve(self, channels=channels, weights=weights, bias=bias)

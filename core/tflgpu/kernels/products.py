@@ -75,7 +75,7 @@ class Family:
     takes_rows: TakesRows = takes_no_rows
     beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     normalizes_rows: TakesRows = takes_no_rows
-    stacks: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
+    stacks: Callable[[Node, Node, Site, bool], bool] = lambda node, other, site, rows: False
 
     def rule(
         self, name: str, suffix: str, build: BuildProduct, more: Accepts, rank: int
@@ -101,6 +101,7 @@ class Family:
                 self.rule("few_rows", "gemv", build_gemv, self.few_rows, 0),
                 takes_rows=self.takes_rows,
                 beside=self.beside,
+                stacks=self._stacks_few,
             ),
             attrs.evolve(
                 self.rule("matrix", "matrix", _matrix, self._deep_on_matrices, -1),
@@ -109,6 +110,10 @@ class Family:
             self.rule("blocked", "gemm", _blocked, self._on_gpu, -2),
             self.rule("direct", "direct", _direct, self._alone, -3),
         )
+
+    def _stacks_few(self, node: Node, other: Node, site: Site, rows: bool) -> bool:
+        # Kernels side by side take no longer than one, unless each makes the rows anew.
+        return rows and self.stacks(node, other, site, rows)
 
     def _alone(self, node: Node, site: Site) -> str | None:
         groups = self.size(node, site).groups

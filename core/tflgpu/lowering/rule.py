@@ -140,7 +140,8 @@ class KernelRule:
         beside: Whether ``build`` can make the product of another node, of the same operand 0, in
             the kernel of a node's whose chain reads it.
         stacks: Whether ``build`` can make the product of another node, of the same operand 0, as
-            more outputs of a node's (`Lowering.stacked`).
+            more outputs of a node's (`Lowering.stacked`), and is no slower; the last argument is
+            whether it makes rows of the operand itself.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
@@ -158,7 +159,7 @@ class KernelRule:
     row_change: Callable[[Node], RowChange | None] = lambda node: None
     takes_rows: TakesRows = takes_no_rows
     beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
-    stacks: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
+    stacks: Callable[[Node, Node, Site, bool], bool] = lambda node, other, site, rows: False
     owner: str = attrs.field(default="", eq=False)
 
     def __str__(self) -> str:

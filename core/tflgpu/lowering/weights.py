@@ -71,19 +71,12 @@ class Weights:
             ``contents``, read as [outputs, taps, inputs], become [tap, input slice, lane of it,
             output slice, lane of it], zero-padded.
         dtype: What they are in the buffer, once that is chosen.
-        others: More outputs, in this order; those before the last of them fill whole slices.
     """
 
     contents: ConstantData
     taps: int | None = None
     dtype: np.dtype[Any] = _F32
     row: int | None = None
-    others: tuple[ConstantData, ...] = ()
-
-    @property
-    def parts(self) -> list[Weights]:
-        """Those of each constant."""
-        return [attrs.evolve(self, contents=c, others=()) for c in self._contents]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,15 +96,6 @@ class Weights:
     @property
     def whole_numbers(self) -> WholeNumbers | None:
         """The whole numbers that a file has for these, where a product can be made of them."""
-        if self.others:
-            found = [part.whole_numbers for part in self.parts]
-            whole = [each for each in found if each is not None]
-            if len(whole) < len(found):
-                return None
-            first, *more = (each.weights for each in whole)
-            weights = attrs.evolve(first, others=tuple(each.contents for each in more))
-            scales = np.concatenate([each.scales for each in whole], axis=-1)
-            return attrs.evolve(whole[0], weights=weights, scales=scales)
         stored = self.contents
         if not isinstance(stored, StoredReals):
             return None
@@ -134,7 +118,7 @@ class Weights:
     @property
     def is_from_file(self) -> bool:
         """Whether the numbers are those of a file."""
-        return all(isinstance(c, StoredReals) or c.dtype == np.int8 for c in self._contents)
+        return isinstance(self.contents, StoredReals) or self.contents.dtype == np.int8
 
     @property
     def nbytes(self) -> int:
@@ -154,10 +138,7 @@ class Weights:
 
     @property
     def suits_f16(self) -> bool:
-        """Whether the largest finite one of each constant is held well. Beside it smaller ones say
-        little."""
-        if self.others:
-            return all(part.suits_f16 for part in self.parts)
+        """Whether the largest finite one is held well. Beside it smaller ones say little."""
         largest = self._largest()
         if largest is None:
             sizes = np.abs(self._numbers())
@@ -167,8 +148,6 @@ class Weights:
     @property
     def fits_f16(self) -> bool:
         """Whether f16 holds every one exactly."""
-        if self.others:
-            return all(part.fits_f16 for part in self.parts)
         if isinstance(self.contents, StoredReals) and self.contents.is_f16:
             return True
         numbers = self._numbers()
@@ -197,7 +176,7 @@ class Weights:
 
     def sums(self, dtype: np.dtype[Any]) -> Array:
         """Those of each output added up, as a type has them."""
-        rows = self._numbers().reshape(self._sizes[0], -1).astype(dtype)
+        rows = self._numbers().reshape(self.contents.shape[0], -1).astype(dtype)
         return np.asarray(rows.sum(axis=1, dtype=np.float64))
 
     def as_type(self, dtype: np.dtype[Any]) -> Array:
@@ -249,36 +228,21 @@ class Weights:
     def _sizes(self) -> tuple[int, int, int]:
         """Outputs, taps and inputs."""
         outputs, *inner = self.contents.shape
-        outputs, taps = outputs + sum(each.shape[0] for each in self.others), self.taps or 1
+        taps = self.taps or 1
         return outputs, taps, int(np.prod(inner, dtype=np.int64)) // taps
-
-    @property
-    def _contents(self) -> tuple[ConstantData, ...]:
-        return self.contents, *self.others
 
     def _largest(self) -> float | None:
         """The largest magnitude, where what is stored tells it and all of them are finite."""
-        found = [c.largest() for c in self._contents if isinstance(c, StoredReals)]
-        known = [each for each in found if each is not None]
-        return max(known) if len(known) == len(self._contents) else None
+        return self.contents.largest() if isinstance(self.contents, StoredReals) else None
 
     def _numbers(self) -> Array:
-        found = [c.whole() if isinstance(c, StoredReals) else c for c in self._contents]
-        return np.concatenate(found) if self.others else found[0]
+        stored = self.contents
+        return stored.whole() if isinstance(stored, StoredReals) else stored
 
     def _rows(self, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
-        found = []
-        for stored in self._contents:
-            outputs = stored.shape[0]
-            if start < outputs and stop > 0:
-                found.append(_rows_of(stored, max(start, 0), min(stop, outputs), dtype))
-            start, stop = start - outputs, stop - outputs
-        return np.concatenate(found) if len(found) > 1 else found[0]
-
-
-def _rows_of(stored: ConstantData, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
-    if not isinstance(stored, StoredReals):
-        return stored[start:stop]
-    if stored.is_f16 and dtype == np.float16:
-        return stored.numbers[start:stop]
-    return stored.rows(start, stop)
+        stored = self.contents
+        if not isinstance(stored, StoredReals):
+            return stored[start:stop]
+        if stored.is_f16 and dtype == np.float16:
+            return stored.numbers[start:stop]
+        return stored.rows(start, stop)

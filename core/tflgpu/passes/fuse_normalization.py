@@ -156,23 +156,29 @@ def scales(
 def _deviations(reader: Reader, value: Value, op: str = "RSQRT") -> Iterator[Deviation]:
     """The tensor of which ``value`` is 1 / the standard deviation; with SQRT, the standard
     deviation."""
-    root = reader.maker(value, op)
-    total = None if root is None else reader.maker(root.input(0), "ADD")
-    if root is None or total is None:
-        return
-    for variance, constant in both_orders(total):
-        epsilon = scalar_of(constant)
-        average = reader.maker(variance, "MEAN")
-        if epsilon is None or epsilon <= 0 or average is None:
-            continue
+    for epsilon, average, nodes in averages(reader, value, op):
         for x, mean, squares in _squares(reader, average.input(0)):
             centre = reader.maker(mean, "MEAN")
             if centre is None or centre.input(0) is not x:
                 continue
-            axes = _axes(centre)
-            if axes is not None and axes == _axes(average):
-                nodes = (centre, *squares, average, total, root)
-                yield Deviation(x, mean, axes, epsilon, nodes)
+            axes = axes_of(centre)
+            if axes is not None and axes == axes_of(average):
+                yield Deviation(x, mean, axes, epsilon, (centre, *squares, average, *nodes))
+
+
+def averages(
+    reader: Reader, value: Value, op: str
+) -> Iterator[tuple[float, Node, tuple[Node, Node]]]:
+    """The epsilon and the MEAN of which ``value`` is the root, or 1 / the root, and the nodes
+    behind that."""
+    root = reader.maker(value, op)
+    total = None if root is None else reader.maker(root.input(0), "ADD")
+    if root is None or total is None:
+        return
+    for mean, constant in both_orders(total):
+        epsilon, average = scalar_of(constant), reader.maker(mean, "MEAN")
+        if epsilon is not None and epsilon > 0 and average is not None:
+            yield epsilon, average, (total, root)
 
 
 def _squares(reader: Reader, value: Value) -> Iterator[tuple[Value, Value, tuple[Node, ...]]]:
@@ -191,7 +197,7 @@ def _squares(reader: Reader, value: Value) -> Iterator[tuple[Value, Value, tuple
         yield x, mean, nodes
 
 
-def _axes(node: Node) -> tuple[int, ...] | None:
+def axes_of(node: Node) -> tuple[int, ...] | None:
     """The axes of a MEAN that keeps them, without those of size 1 (unless all are)."""
     data, shape = node.input(1).data, node.input(0).shape
     if data is None or not isinstance(node.attrs, Reduce) or not node.attrs.keep_dims:

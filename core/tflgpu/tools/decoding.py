@@ -309,7 +309,7 @@ def _detect(
     shapes = [a.shape for a in real]
     raw = _raw_boxes(shapes)
     if len(real) >= 3 and raw is None:
-        boxes, classes, scores = _post_processed(outputs, real)
+        boxes, classes, scores = _post_processed(outputs, real, reading.size)
         keep = np.flatnonzero(scores >= reading.least(outputs[0], 0.5))
     else:
         if raw is not None:
@@ -335,10 +335,11 @@ def _detect(
 
 
 def _post_processed(
-    outputs: Sequence[ModelPort], real: Sequence[Array]
+    outputs: Sequence[ModelPort], real: Sequence[Array], size: tuple[int, int]
 ) -> tuple[Array, Array, Array]:
-    """Boxes [N,4] of top, left, bottom and right, classes [N] and scores [N], of a model that ends
-    with TFLite_Detection_PostProcess or an equal."""
+    """Boxes [N,4] of top, left, bottom and right, from 0 to 1, classes [N] and scores [N], of a
+    model that ends with TFLite_Detection_PostProcess or an equal. Metadata may give boxes by a
+    place and a size, and in pixels of a picture of ``size`` (width, height)."""
     order = list(range(len(real)))
     if all(p.role == "boxes" for p in outputs):
         order.sort(key=lambda i: outputs[i].position)
@@ -358,6 +359,13 @@ def _post_processed(
     if said.box_order:
         # Metadata say where left, top, right and bottom are.
         found = found[:, [said.box_order[n] for n in (1, 0, 3, 2)]]
+    place, extent = found[:, :2], found[:, 2:]
+    if said.box_type == "center":
+        found = np.concatenate([place - extent / 2, place + extent / 2], 1)
+    elif said.box_type == "upper left":
+        found = np.concatenate([place, place + extent], 1)
+    if said.boxes_in_pixels and all(size):
+        found = found / np.array([*size[::-1], *size[::-1]], found.dtype)
     count = len(found)
     if len(order) > 3 and real[order[3]].size == 1:
         count = min(count, max(int(np.nan_to_num(real[order[3]]).flat[0]), 0))
