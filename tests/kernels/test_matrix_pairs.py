@@ -25,9 +25,11 @@ from tests.kernels.test_matrix_products import (
     case,
     error,
     plan_of,
+    residual_error,
     with_tile,
 )
 from tests.kernels.test_products import Shape
+from tests.passes.harness import Maker
 
 SHAPES = (
     Shape(13, 9, 16, 24, 3),
@@ -144,6 +146,20 @@ def test_every_window(device: Device, tile: WindowTile, shape: Shape) -> None:
     made = behind_another(case(shape, half=True))
     found = error(device, made, lambda low: window_problem(tile, low), Precision.F16)
     assert found < BOUNDS[Precision.F16]
+
+
+@pytest.mark.parametrize("size", [(1, 13, 9, 24), (2, 3, 19, 40)], ids=str)
+@pytest.mark.parametrize("tile", WINDOW_TILES, ids=str)
+def test_a_residual_behind_a_window(
+    device: Device, tile: WindowTile, size: tuple[int, int, int, int]
+) -> None:
+    g = Maker()
+    *image, outer = size
+    x, rest = g.input(*image, 32), g.input(*size)
+    before = g.conv(x, 32, kernel=1)
+    g.done(g.op("NEG", g.op("ADD", g.conv(before, outer), rest)))
+    found = residual_error(device, lambda low: window_problem(tile, low), g.graph)
+    assert found < 1e-3
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 
 from tests.kernels.test_products import SHAPES, Shape
+from tests.passes.harness import Maker, evaluate
 
 HALVES = (Precision.F16, Precision.F32_F16)
 #: Normalized root mean square errors. F16 rounds what is stored; the two f16 values of an operand
@@ -39,6 +40,13 @@ HALVES = (Precision.F16, Precision.F32_F16)
 BOUNDS = {Precision.F16: 4e-4, Precision.F32_F16: 6e-7}
 #: Small enough for two parts of both operands.
 SPLIT = MatrixTile(1, 1, 4, 1, 1, 4)
+#: One, eight and sixteen results an invocation, and teams.
+RESIDUAL_TILES = (
+    MatrixTile(2, 2, 1, 1, 1, 8),
+    MatrixTile(4, 2, 1, 2, 1, 16),
+    MatrixTile(2, 2, 1, 4, 2, 16, 1, 1),
+    MatrixTile(1, 2, 4, 1, 2, 8, 1, 1),
+)
 Build = Callable[[Lowering], None]
 
 
@@ -156,6 +164,42 @@ def test_every_shape(device: Device, shape: Shape, precision: Precision) -> None
     assert error(device, made, with_tile(SPLIT), precision) < BOUNDS[precision]
 
 
+def residual_error(device: Device, build: Build, graph: Graph) -> float:
+    """That of a graph whose last convolution, written by ``build``, adds a tensor in its store."""
+    target = Target.plain(
+        attrs.evolve(device.caps, is_gpu=True, cache_bytes=1 << 30),
+        Precision.F16,
+        rules=[KernelRule("CONV_2D", "test", build, rank=1000)],
+        alignment=device.alignment,
+    )
+    plan = plan_of_nodes(graph.nodes, graph.inputs, graph.outputs, target)
+    assert len(plan.dispatches) == sum(node.op == "CONV_2D" for node in graph.nodes)
+    rng = np.random.default_rng(2)
+    halves = [rng.uniform(-1, 1, v.shape).astype(np.float16) for v in graph.inputs]
+    arrays = [half.astype(np.float32) for half in halves]
+    (expected,) = evaluate(graph, arrays)
+    recording = device.load(plan, guard_bands=True)
+    for into, array in zip(recording.inputs, arrays, strict=True):
+        into[...] = array
+    recording.run()
+    found = np.array(recording.outputs[0])
+    recording.close()
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+@pytest.mark.parametrize("size", [(1, 5, 7, 13), (2, 9, 8, 37), (1, 1, 1, 4)], ids=str)
+@pytest.mark.parametrize("tile", [*RESIDUAL_TILES, SPLIT], ids=str)
+def test_a_residual_of_any_size(
+    device: Device, tile: MatrixTile, size: tuple[int, int, int, int]
+) -> None:
+    """It is added in the product's store, and nothing of it is read that is not there."""
+    g = Maker()
+    *image, outer = size
+    x, rest = g.input(*image, 24), g.input(*size)
+    g.done(g.op("NEG", g.op("ADD", g.conv(x, outer, kernel=1), rest)))
+    assert residual_error(device, with_tile(tile), g.graph) < 1e-3
+
+
 @pytest.mark.parametrize("precision", HALVES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_devices(matrix_device: Device, shape: Shape, precision: Precision) -> None:
@@ -246,11 +290,12 @@ def test_fully_connected_layers_use_them(device: Device) -> None:
     assert difference < BOUNDS[Precision.F32_F16]
 
 
-def test_short_sums_do_without(device: Device) -> None:
-    made = case(SHAPES[3], half=True)
+@pytest.mark.parametrize("inner", [4, 5])
+def test_sums_of_one_slice_do_without(device: Device, inner: int) -> None:
+    made = case(Shape(5, 7, inner, 36, 1), half=True)
     caps = attrs.evolve(device.caps, matrix_tiles=True)
     (dispatch,) = plan_of(made, None, Precision.F16, caps, 64).dispatches
-    assert not has_matrices(dispatch.kernel)
+    assert has_matrices(dispatch.kernel) == (inner > 4)
 
 
 def test_the_chosen_tile_fits_the_device() -> None:

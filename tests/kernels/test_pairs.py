@@ -136,13 +136,26 @@ def test_every_tile(
 
 
 def test_work_that_would_be_done_often_is_not_joined() -> None:
-    caps = with_tiles(DeviceCaps(shared_bytes=49152, max_workgroup=1024))
+    caps = DeviceCaps(
+        shared_bytes=49152, max_workgroup=1024, max_workgroup_size=(1024, 1024, 64),
+        compute_units=132,
+    )  # fmt: skip
+    caps = with_tiles(caps)
     single, batch = PairSize(224, 128, 128, 1, 1), PairSize(32 * 224, 128, 128, 1, 1)
-    for size, pays in ((single, True), (batch, False)):
+    # Of MobileNet v2, one image and 32: the deepest layer, and the widest.
+    deep, many = PairSize(56, 40, 240, 1, 1), PairSize(32 * 56, 40, 240, 1, 1)
+    wide = PairSize(32 * 12544, 4, 8, 1, 1)
+    both = ((single, True), (batch, False), (deep, True), (many, False), (wide, True))
+    for size, pays in both:
         tile = choose_pair_tile(size, caps)
         assert tile is not None
         assert is_faster_as_one(tile, size, caps) is pays
     assert choose_pair_tile(single, attrs.evolve(caps, vendor="")) is None  # not measured
+    deep = PairSize(56, 40, 240, 1, 1)
+    large = attrs.evolve(caps, max_workgroup_size=(1024, 1024, 64))
+    whole = choose_pair_tile(deep, large)
+    light = choose_pair_tile(deep, attrs.evolve(large, heavy_workgroup=256))
+    assert light is not None and whole is not None and light.threads <= 256 < whole.threads
     assert choose_pair_tile(single, attrs.evolve(caps, shared_bytes=1024)) is None
 
 

@@ -32,7 +32,7 @@ from tflgpu.kernels.matrix_stage import (
 )
 from tflgpu.kernels.matrix_sums import add_parts
 from tflgpu.kernels.matrix_tiles import MatrixTile
-from tflgpu.kernels.sharing import items
+from tflgpu.kernels.sharing import Result, items, store_results
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
@@ -177,25 +177,28 @@ def _write(
     sums.share(stage.words)
     stage.share_moments()
     k.barrier()
-    for item, inside in items(k, lane.x, tile.pixels * tile.slices, tile.threads):
+
+    def result(item: Expr) -> Result:
         row = k.let(k.group_id(1) * tile.pixels + item // tile.slices, "row")
         column = k.let(k.group_id(0) * tile.slices + item % tile.slices, "column")
         valid = (row < problem.pixels) & (column < problem.slices)
-        with k.if_(valid if inside is None else valid & inside):
-            at = k.let(item // tile.slices * tile.out_pitch + item % tile.slices, "at")
-            total = k.bitcast(k.load_shared(stage.words, at), Scalar.F32)
-            for team_ in range(1, tile.split):
-                offset = team_ * tile.pixels * tile.out_pitch
-                total = total + k.bitcast(k.load_shared(stage.words, at + offset), Scalar.F32)
+        row = k.let(k.min(row, problem.pixels - 1), "row")
+        column = k.let(k.min(column, problem.slices - 1), "column")
+        at = k.let(item // tile.slices * tile.out_pitch + item % tile.slices, "at")
+        total = k.bitcast(k.load_shared(stage.words, at), Scalar.F32)
+        for team_ in range(1, tile.split):
+            offset = team_ * tile.pixels * tile.out_pitch
+            total = total + k.bitcast(k.load_shared(stage.words, at + offset), Scalar.F32)
+        total = k.let(total, "total")
+        if bias is None:
+            return valid, k.group_id(2) * problem.pixels + row, column, total
+        if stage.moments is not None:
+            columns = k.let(k.load(bias, column + problem.slices), "columns")
+            total = stage.moments.normalized(item // tile.slices, total, columns)
             total = k.let(total, "total")
-            if bias is None:
-                out.store(k.group_id(2) * problem.pixels + row, column, total)
-                continue
-            if stage.moments is not None:
-                columns = k.let(k.load(bias, column + problem.slices), "columns")
-                total = stage.moments.normalized(item // tile.slices, total, columns)
-                total = k.let(total, "total")
-            out.store(row, problem.first + column, problem.end(k, bias, column)(total))
+        return valid, row, problem.first + column, problem.end(k, bias, column)(total)
+
+    store_results(k, out, items(k, lane.x, tile.pixels * tile.slices, tile.threads), result)
 
 
 def split_operands(low: Lowering, problem: Problem) -> Operands:

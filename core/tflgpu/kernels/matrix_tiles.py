@@ -206,9 +206,8 @@ def _tiles_for(
 ) -> list[MatrixTile]:
     """The ways to cut a product that a device can have; see `choose_matrix_tile`. Loads of one
     element each take many registers."""
-    most = min(caps.max_workgroup, caps.max_workgroup_size[0])
-    most_threads = caps.most_members if loads > 2 else most
-    found = _fitting(inputs, weights, caps.shared_bytes, most_threads)
+    most = caps.most_members if loads > 2 else min(caps.max_workgroup, caps.max_workgroup_size[0])
+    found = _fitting(inputs, weights, caps.shared_bytes, most)
     # Only where workgroups are few is a sum worth dividing among them.
     few = [
         attrs.evolve(tile, parts=parts)

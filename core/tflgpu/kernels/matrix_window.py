@@ -13,7 +13,7 @@ import attrs
 from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, mirrored
 from tflgpu.kernels.matrix_gemm import Operands
 from tflgpu.kernels.matrix_tiles import Pitches, TileWork
-from tflgpu.kernels.sharing import items, maybe
+from tflgpu.kernels.sharing import Result, items, maybe, store_results
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
 from tflgpu.language.matrix import SUBGROUP, MatrixRole
@@ -242,13 +242,18 @@ def _write(
         for j in range(tile.block_cols):
             k.matrix_store(words, base + (i * TILE * pitch + j * 4), pitch, sums[i][j])
     k.barrier()
-    for item, exists in items(k, lane, tile.height * TILE * tile.slices, tile.threads):
+
+    def result(item: Expr) -> Result:
         pixel = k.let(item // tile.slices, "pixel")
         column = k.let(k.group_id(0) * tile.slices + item % tile.slices, "column")
         y, x = k.let(y0 + pixel // TILE, "y"), k.let(x0 + pixel % TILE, "x")
         valid = (y < window.out_h) & (x < window.out_w) & (column < problem.slices)
-        with k.if_(valid if exists is None else valid & exists):
-            at = k.let(pixel * pitch + item % tile.slices, "at")
-            total = k.let(k.bitcast(k.load_shared(words, at), Scalar.F32), "total")
-            row = k.let((image * window.out_h + y) * window.out_w + x, "row")
-            out.store(row, problem.first + column, problem.end(k, bias, column)(total))
+        at = k.let(pixel * pitch + item % tile.slices, "at")
+        total = k.let(k.bitcast(k.load_shared(words, at), Scalar.F32), "total")
+        y, x = k.min(y, window.out_h - 1), k.min(x, window.out_w - 1)
+        row = k.let((image * window.out_h + y) * window.out_w + x, "row")
+        column = k.let(k.min(column, problem.slices - 1), "column")
+        return valid, row, problem.first + column, problem.end(k, bias, column)(total)
+
+    results = items(k, lane, tile.height * TILE * tile.slices, tile.threads)
+    store_results(k, out, results, result)

@@ -143,12 +143,11 @@ def choose_pair_tile(
     """The tile that was measured to be fastest on a device, as ``choose`` knows it, or that a
     machine model expects to be; None where there is no model, or no tile fits."""
     model = _model_for(size, caps)
-    most_threads = min(caps.max_workgroup, caps.max_workgroup_size[0])
     fitting = [
         tile
         for tile in TILES
         if tile.shared_bytes(size.inputs, size.weights) <= caps.shared_bytes
-        and tile.threads <= most_threads
+        and tile.threads <= caps.most_members
     ]
     if model is None or not fitting:
         return None
@@ -163,8 +162,11 @@ def is_faster_as_one(tile: PairTile, size: PairSize, caps: DeviceCaps) -> bool:
     # What the depthwise convolution adds to the product, and what it would take by itself.
     free = attrs.evolve(model, window_clocks=0.0, run_latency=0.0)
     adds = _clocks(model, tile, size, units) - _clocks(free, tile, size, units)
-    alone = model.boundary_clocks + size.positions * size.depth * model.window_clocks / units
-    return adds <= alone
+    vectors = size.positions * size.depth / units
+    alone = model.boundary_clocks + vectors * model.window_clocks
+    # Of many pixels the product is the most of it, and its own kernel makes that faster.
+    saved = model.saved_clocks + vectors * model.between_clocks
+    return adds <= alone and vectors * size.slices * model.product_clocks <= saved
 
 
 def _model_for(size: PairSize, caps: DeviceCaps) -> PairModel | None:

@@ -1,11 +1,17 @@
-"""Dividing the moves of a stage among the invocations of a workgroup."""
+"""Dividing the moves of a stage, and the results, among the invocations of a workgroup."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
+from tflgpu.lowering.view import WriteView
+
+#: Whether a result is one, its position and slice, which are there in any case, and the sums.
+Result = tuple[Expr, Expr, Expr, Expr]
+#: Results that an invocation makes before it stores them.
+_TOGETHER = 8
 
 
 def items(k: Builder, lane: Expr, count: int, threads: int) -> list[tuple[Expr, Expr | None]]:
@@ -38,6 +44,25 @@ def each_item(
         else:
             inside = k.let(item < count, "inside")
             yield k.let(k.min(item, count - 1), "item"), inside
+
+
+def store_results(
+    k: Builder,
+    out: WriteView,
+    listed: Sequence[tuple[Expr, Expr | None]],
+    result: Callable[[Expr], Result],
+) -> None:
+    """Store the results of `items`, some at a time: what is read for them besides, as residuals, is
+    loaded at once. Between two stores, or behind a condition, one load would wait for another."""
+    for begin in range(0, len(listed), _TOGETHER):
+        made = []
+        for item, inside in listed[begin : begin + _TOGETHER]:
+            valid, row, column, total = result(item)
+            valid = k.let(valid if inside is None else valid & inside, "valid")
+            made.append((valid, out.made(row, column, total)))
+        for valid, store in made:
+            with k.if_(valid):
+                store()
 
 
 def maybe(k: Builder, condition: Expr | None, action: Callable[[], None]) -> None:

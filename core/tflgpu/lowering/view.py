@@ -150,6 +150,13 @@ class WriteView(View):
                 with k.if_(channel < layout.channels):
                     k.store_lane(self.buffer, index, self._as_stored(value.lane(lane)))
 
+    def made(self, outer: Expr, slice_: Operand, value: Expr) -> Callable[[], None]:
+        """All of `store` but the writing, which is done where what this gives is called: under a
+        condition, say, where what is made is there in any case."""
+        to, at, found = self.linked(outer, slice_, value)
+        found = self.k.let(found, "result")
+        return lambda: self.put(to, at, found)
+
     def linked(self, outer: Expr, slice_: Operand, value: Expr) -> tuple[Expr, Expr, Expr]:
         """What the fused chain makes of a vector, and where that goes: position and slice."""
         k, at = self.k, make.wrap(0 if self.layout.slices == 1 else slice_, I32)
@@ -196,6 +203,11 @@ class StackedView(WriteView):
     def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
         """Write to the result that has the slice."""
         self._store(self.views, outer, make.wrap(slice_, I32), self.k.let(value, "stacked"))
+
+    def made(self, outer: Expr, slice_: Operand, value: Expr) -> Callable[[], None]:
+        """As of one result, of which none is made beforehand."""
+        found = self.k.let(value, "result")
+        return lambda: self.store(outer, slice_, found)
 
     def _store(self, views: Sequence[WriteView], outer: Expr, at: Expr, value: Expr) -> None:
         (view, *rest), k = views, self.k
