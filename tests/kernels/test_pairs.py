@@ -151,6 +151,11 @@ def test_work_that_would_be_done_often_is_not_joined() -> None:
         assert tile is not None
         assert is_faster_as_one(tile, size, caps) is pays
     assert choose_pair_tile(single, attrs.evolve(caps, vendor="")) is None  # not measured
+    deep = PairSize(56, 40, 240, 1, 1)
+    large = attrs.evolve(caps, max_workgroup_size=(1024, 1024, 64))
+    whole = choose_pair_tile(deep, large)
+    light = choose_pair_tile(deep, attrs.evolve(large, heavy_workgroup=256))
+    assert light is not None and whole is not None and light.threads <= 256 < whole.threads
     assert choose_pair_tile(single, attrs.evolve(caps, shared_bytes=1024)) is None
 
 

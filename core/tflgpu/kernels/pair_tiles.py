@@ -143,12 +143,11 @@ def choose_pair_tile(
     """The tile that was measured to be fastest on a device, as ``choose`` knows it, or that a
     machine model expects to be; None where there is no model, or no tile fits."""
     model = _model_for(size, caps)
-    most_threads = min(caps.max_workgroup, caps.max_workgroup_size[0])
     fitting = [
         tile
         for tile in TILES
         if tile.shared_bytes(size.inputs, size.weights) <= caps.shared_bytes
-        and tile.threads <= most_threads
+        and tile.threads <= caps.most_members
     ]
     if model is None or not fitting:
         return None
