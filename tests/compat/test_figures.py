@@ -383,12 +383,6 @@ def test_shuffles_are_lowered_and_never_raised(has: int, said: int, left: int) -
     assert near == {0: 1, 8: 8, 12: 8}[left]
 
 
-def test_a_known_width_is_no_promise_of_shuffles() -> None:
-    entry = CompatEntry(name="test", reason="a test", caps={"subgroup": 64})
-    caps = effective_caps(DeviceCaps(), judge(DEVICE, [entry]))
-    assert (caps.subgroup, caps.subgroup_shuffle) == (64, 0)
-
-
 def test_a_switch_is_no_number() -> None:
     with pytest.raises(PluginError, match="caps subgroup_shuffle is False"):
         CompatEntry(name="test", reason="a test", caps={"subgroup_shuffle": False})

@@ -157,7 +157,7 @@ def test_rows_that_matrix_tiles_normalize(device: Device) -> None:
     net = Net(19)
     made = net._node(NAME, MeanStddev((-1,), 1e-5), [net.x], net.x.shape)
     results = [net.product(outputs, "f16", of=made) for outputs in (8, 12, 4)]
-    caps = KERNELS["matrix"] | {"subgroup": 32, "subgroup_shuffle": 32}
+    caps = KERNELS["matrix"] | {"subgroup_shuffle": 32}
     plan, found = net.run(device, *results, precision=Precision.F16, **caps)
     assert [d.kernel.name for d in plan.dispatches] == ["fully_connected_matrix"]
     _, apart = net.run(device, *results, fuse=False)

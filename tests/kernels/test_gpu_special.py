@@ -50,7 +50,7 @@ CAPS = {
     "large": DeviceCaps(
         f16_arithmetic=True, int8_storage=True, max_workgroup=1024,
         max_workgroup_size=(1024, 1024, 64), shared_bytes=48 << 10, max_buffer_bytes=1 << 31,
-        max_bindings=1 << 20, subgroup=32, subgroup_shuffle=32, matrix_tiles=True,
+        max_bindings=1 << 20, subgroup_shuffle=32, matrix_tiles=True,
         cache_bytes=50 << 20, compute_units=132, is_gpu=True, vendor="nvidia",
     ),
     # Invocations take several pixels where processors are few; no more than every API promises.

@@ -151,7 +151,7 @@ def test_the_device_and_its_driver_count(changes: dict[str, str]) -> None:
 
 
 def test_capabilities_that_no_target_has_count_too() -> None:
-    assert facts_of(INFO, DeviceCaps(subgroup=8), ()) != facts_of(INFO, DeviceCaps(), ())
+    assert facts_of(INFO, DeviceCaps(compute_units=8), ()) != facts_of(INFO, DeviceCaps(), ())
 
 
 @pytest.mark.parametrize("name", ["tflgpu", "language", "python", "numpy"])

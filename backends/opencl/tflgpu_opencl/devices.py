@@ -111,7 +111,6 @@ def caps_of(handle: Any, *, f16_arithmetic: bool) -> DeviceCaps:
         shared_bytes=int(handle.local_mem_size),
         max_buffer_bytes=int(handle.max_mem_alloc_size),
         max_bindings=min(_MAX_BINDINGS, int(handle.max_parameter_size) // _POINTER_BYTES),
-        subgroup=_subgroup(handle),
         cache_bytes=int(handle.global_mem_cache_size),
         compute_units=max(1, int(handle.max_compute_units)),
         is_gpu=is_gpu,

@@ -257,7 +257,6 @@ def _caps(properties: Any, query: Query, target: Target, largest: int) -> Device
     limits = properties.limits
     vendor = VENDORS.get(properties.vendorID, "")
     is_gpu = properties.deviceType in _GPUS
-    subgroup = query.properties("VkPhysicalDeviceSubgroupProperties")
     x, y, z = (int(n) for n in limits.maxComputeWorkGroupSize)
     groups = [min(int(n), _MAX_INDEX) for n in limits.maxComputeWorkGroupCount]
     return DeviceCaps(
@@ -275,7 +274,6 @@ def _caps(properties: Any, query: Query, target: Target, largest: int) -> Device
             int(limits.maxDescriptorSetStorageBuffers),
             int(limits.maxPerStageResources),
         ),
-        subgroup=int(subgroup.subgroupSize),
         matrix_tiles=target.matrix_tiles,
         cache_bytes=guess_cache_bytes(
             is_gpu=is_gpu,

@@ -23,7 +23,6 @@ NAME = "wgpu"
 #: Native APIs in the order in which they are preferred where several drive one GPU. OpenGL is
 #: not among them: it has no f16 and few of the limits that kernels need.
 _APIS = ("Vulkan", "Metal", "D3D12")
-_SUBGROUPS = {"nvidia": 32}
 #: Vendors whose subgroups are as wide in every kernel. Others' compilers choose a width for each,
 #: so that what one kernel shows says nothing of the next.
 _STEADY = ("nvidia", "apple", "mesa")
@@ -153,7 +152,6 @@ def caps_of(info: Mapping[str, Any], features: set[str], limits: Mapping[str, in
         # What WebGPU does not tell: compute units, caches, and the width of subgroups.
         cache_bytes=guess_cache_bytes(is_gpu=_is_gpu(info), is_discrete=_is_discrete(info)),
         compute_units=_UNITS[_is_gpu(info), _is_discrete(info)],
-        subgroup=_SUBGROUPS.get(_vendor(info), 0),
         fused_fma=_is_gpu(info),
         is_gpu=_is_gpu(info),
         vendor=_vendor(info),

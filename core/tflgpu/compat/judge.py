@@ -15,7 +15,7 @@ from tflgpu.values import frozen
 
 #: What a driver may not tell, so that an entry may say it. All else can only be taken away:
 #: an entry cannot give a device a feature that it lacks.
-_FACTS = ("subgroup", "cache_bytes", "compute_units", "vendor")
+_FACTS = ("cache_bytes", "compute_units", "vendor")
 
 
 @frozen
@@ -69,9 +69,8 @@ def judge(info: DeviceInfo, entries: Iterable[CompatEntry], system: str | None =
 def effective_caps(caps: DeviceCaps, judgement: Judgement) -> DeviceCaps:
     """A device's capabilities, without those that the database knows to be broken.
 
-    Features can be switched off and limits lowered, never the other way around; the subgroup
-    width, cache size, number of compute units and vendor, which not every API reports, are
-    replaced.
+    Features can be switched off and limits lowered, never the other way around; cache size, number
+    of compute units and vendor, which not every API reports, are replaced.
     """
     changes = {
         name: value if name in _FACTS else _lower(getattr(caps, name), value)

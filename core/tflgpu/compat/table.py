@@ -194,18 +194,6 @@ _POWERVR = (
     ),
 )
 
-_BROADCOM = (
-    CompatEntry(
-        name="v3d-lanes",
-        reason="V3D GPUs compute in groups of 16",
-        source=(
-            "https://gitlab.freedesktop.org/mesa/mesa/-/blob/main/src/broadcom/common/v3d_limits.h"
-        ),
-        device=r"^V3D\b",
-        caps={"subgroup": 16},
-    ),
-)
-
 # The source counts in Vulkan's packing of the version, 0.405.0 up to 0.405.286; as Intel numbers
 # its drivers that is 101.4096 up to 101.4382.
 _INTEL_WINDOWS_VERSION = r"\b(?P<version>101\.\d+)"
@@ -266,5 +254,4 @@ SHIPPED: tuple[CompatEntry, ...] = (
     *_QUALCOMM,
     *_ARM,
     *_POWERVR,
-    *_BROADCOM,
 )

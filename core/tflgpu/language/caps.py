@@ -25,7 +25,6 @@ class DeviceCaps:
         shared_bytes: Shared memory of a workgroup.
         max_buffer_bytes: Largest buffer that can be bound.
         max_bindings: Most buffers of a kernel.
-        subgroup: Invocations of a subgroup, 0 where not known.
         subgroup_shuffle: Largest number of neighbours that are known to shuffle values
             (`tflgpu.language.subgroup`), a power of two; 0 where none are. Found by running a
             kernel, because APIs do not say which invocations are neighbours in a subgroup.
@@ -48,7 +47,6 @@ class DeviceCaps:
     shared_bytes: int = 16384
     max_buffer_bytes: int = 1 << 27
     max_bindings: int = 8
-    subgroup: int = 0
     subgroup_shuffle: int = 0
     matrix_tiles: bool = False
     cache_bytes: int = 0
