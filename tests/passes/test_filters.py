@@ -189,6 +189,17 @@ def test_a_grouped_filter_without_padding_takes_a_shift(g: Maker) -> None:
     assert names(check(graph, fuse_before_filter.PASS)) == ["CONV_2D"]
 
 
+@pytest.mark.parametrize(("shape", "folds"), [((1, 5, 7, 4), True), ((1, 5, 14, 2), False)])
+def test_a_reshape_before_a_filter_may_move_rows(
+    shape: tuple[int, ...], folds: bool, g: Maker
+) -> None:
+    y = g.op("ADD", g.op("MUL", g.input(1, 35, 4), g.random(4)), g.random(4))
+    y = g.op("RESHAPE", y, g.ints(*shape), new_shape=shape)
+    graph = g.done(g.conv(y, 6, kernel=1))
+    found = names(check(graph, fuse_before_filter.PASS))
+    assert found == (["RESHAPE", "CONV_2D"] if folds else names(graph))
+
+
 def test_rows_of_several_pixels_before_fully_connected(g: Maker) -> None:
     scaled = g.op("ADD", g.op("MUL", g.input(2, 3, 5, 4), g.random(4)), g.random(4))
     graph = g.done(g.op("FULLY_CONNECTED", scaled, g.random(6, 20), None))

@@ -106,8 +106,6 @@ class KeptKernels(KernelCache[W, str, P]):
         self._cache.sweep()
         keys = {self._key(source): source for source in sources}
         found = self._cache.load_all(keys)
-        if not found:
-            return {}
         with self._cache.reading(list(found)) as is_safe:
             if not is_safe:
                 return {}

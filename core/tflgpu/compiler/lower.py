@@ -159,11 +159,13 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
     kernels = [n for n in part.nodes if id(n) not in storage.aliased]
     kept = [storage.root(v) for v in part.outputs] + storage.pinned
     groups = [Group(node, part.rules[id(node)]) for node in kernels]
-    if not part.fuse or len(groups) == 1:
+    if not part.fuse:
         return groups
     neighbours = Neighbours(groups, storage.root, kept, part.at)
     match_groups(neighbours, part.groups)
     JoinChains(neighbours, part.elementwise).join()
+    if len(neighbours.groups) == 1:
+        return neighbours.groups
     join_rows(neighbours, part.elementwise)
     neighbours = Neighbours(neighbours.groups, storage.root, part.outputs, part.at)
     neighbours.join(JoinMoves(neighbours, part.moves))

@@ -41,11 +41,6 @@ class ChoicePoint:
     chosen: str
     origins: frozenset[int]
 
-    @property
-    def is_join(self) -> bool:
-        """Whether it is which nodes one kernel makes (`Site.joins`)."""
-        return "joined" in self.candidates
-
 
 @attrs.frozen(eq=False)
 class Choices:

@@ -4,7 +4,7 @@
     x -> ADD c -> CONV_2D(w, b) -> y          x -> CONV_2D(w, b + sum(w * c)) -> y
 
 What is added can move only where no tap sees padding, which stays zero. So for SUB and DIV, and
-before DEPTHWISE_CONV_2D and FULLY_CONNECTED.
+before DEPTHWISE_CONV_2D and FULLY_CONNECTED. A RESHAPE between them may move rows, not channels.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ from tflgpu.passes.filters import bias_of, filter_of, set_filter
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
-    """Fold one that only a convolution reads."""
+    """Fold one that only a convolution reads, perhaps as a view with the same channels."""
     affine = context.affine_of(node)
     if affine is None or not affine.is_finite or not context.is_linear(node):
         return False
-    reader = rewriter.sole_use(node.outputs[0])
+    made = node.outputs[0]
+    view = rewriter.sole_use(made)
+    if view is not None and context.ops[view.op].movement.is_view:
+        made = view.outputs[0] if view.outputs[0].shape[-1:] == made.shape[-1:] else made
+    reader = rewriter.sole_use(made)
     kind = filter_of(reader, context)
     if reader is None or kind is None or kind.spread is None:
         return False
-    if reader.input(kind.source) is not node.outputs[0]:
+    if reader.input(kind.source) is not made:
         return False
-    channels = node.outputs[0].shape[-1]
+    channels = made.shape[-1]
     shifts = affine.shifts
     per_weight = kind.spread(reader.const(kind.weights), channels)
     if per_weight is None or (shifts and _sees_padding(reader, kind)):
@@ -45,7 +49,7 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
     if not set_filter(rewriter, reader, kind, scaled, bias, context):
         return False
     reader.origins = merged_origins(node, reader)
-    rewriter.set_input(reader, kind.source, node.input(affine.operand))
+    rewriter.replace_uses(node.outputs[0], node.input(affine.operand))
     rewriter.remove(node)
     return True
 

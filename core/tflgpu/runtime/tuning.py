@@ -191,7 +191,7 @@ class _Tuner:
         """The candidates to time next, by problem. Tiles come first: how nodes are joined is
         decided between kernels that are fast."""
         open_ = [point for point in self.points.values() if self._left(point) > 0]
-        tiles = [point for point in open_ if not point.is_join]
+        tiles = [point for point in open_ if "joined" not in point.candidates]
         found: dict[str, Sequence[str]] = {}
         for point in tiles or open_:
             timed, count = self._timed(point), min(self._left(point), self._at_once)
@@ -319,14 +319,11 @@ def _agree(usual: Sequence[Recording], other: Sequence[Recording]) -> bool:
     return True
 
 
-def _by_turns(runs: Sequence[Callable[[], T]]) -> list[list[T]]:
+def _by_turns(runs: Sequence[Callable[[], T]]) -> list[tuple[T, ...]]:
     """What each gives, several times, after a while of the same."""
-    found: list[list[T]] = [[] for _ in runs]
     for limit, fewest in ((_WARM_UP, 1), (_TIMING, _FEWEST)):
-        for each in found:
-            each.clear()
+        found: list[list[T]] = []
         start = time.perf_counter()
-        while len(found[0]) < fewest or time.perf_counter() < start + limit:
-            for run, values in zip(runs, found, strict=True):
-                values.append(run())
-    return found
+        while len(found) < fewest or time.perf_counter() < start + limit:
+            found.append([run() for run in runs])
+    return list(zip(*found, strict=True))

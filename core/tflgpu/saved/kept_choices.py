@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -43,11 +42,11 @@ class KeptChoice:
             problem in the model by which it was measured.
     """
 
-    name: str
-    predicted: str
-    timed: int
-    before: float
-    after: float
+    name: str = attrs.field(validator=attrs.validators.instance_of(str))
+    predicted: str = attrs.field(validator=attrs.validators.instance_of(str))
+    timed: int = attrs.field(converter=int)
+    before: float = attrs.field(converter=float)
+    after: float = attrs.field(converter=float)
 
 
 @frozen
@@ -163,9 +162,11 @@ class KeptChoices:
             self._read()
             self.known = {**self.known, **self._own}
             if self._disk is not None:
-                device = f"{self.device.backend}: {self.device.name}"
-                known = {key: attrs.asdict(kept) for key, kept in self.known.items()}
-                text = json.dumps({"device": device, "choices": known}, indent=1, sort_keys=True)
+                content = {
+                    "device": f"{self.device.backend}: {self.device.name}",
+                    "choices": {key: attrs.asdict(kept) for key, kept in self.known.items()},
+                }
+                text = json.dumps(content, indent=1, sort_keys=True)
                 self._disk.store(self._key, text.encode())
 
     def table(self) -> str:
@@ -184,7 +185,9 @@ class KeptChoices:
         if self._disk is None or data is None:
             return
         try:
-            self.known = {k: _kept(value) for k, value in json.loads(data)["choices"].items()}
+            self.known = {
+                k: KeptChoice(**value) for k, value in json.loads(data)["choices"].items()
+            }
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             self._disk.drop(self._key, f"it has no choices: {error}")
 
@@ -192,15 +195,6 @@ class KeptChoices:
 def table_name(device: DeviceInfo) -> str:
     """The name of a release's file for a device."""
     return re.sub(r"[^a-z0-9]+", "-", f"{device.backend} {device.name}".lower()).strip("-")
-
-
-def _kept(value: Any) -> KeptChoice:
-    kept = KeptChoice(**value)
-    if not (isinstance(kept.name, str) and isinstance(kept.predicted, str)):
-        raise TypeError("a choice is not a text")
-    return attrs.evolve(
-        kept, timed=int(kept.timed), before=float(kept.before), after=float(kept.after)
-    )
 
 
 def _shipped(device: DeviceInfo) -> dict[str, dict[str, str]]:
