@@ -199,15 +199,12 @@ def _tiles_for(
     depth: int,
     inputs: int,
     weights: int,
-    loads: int,
     caps: DeviceCaps,
     *,
     whole: bool = False,
 ) -> list[MatrixTile]:
-    """The ways to cut a product that a device can have; see `choose_matrix_tile`. Loads of one
-    element each take many registers."""
-    most = caps.most_members if loads > 2 else min(caps.max_workgroup, caps.max_workgroup_size[0])
-    found = _fitting(inputs, weights, caps.shared_bytes, most)
+    """The ways to cut a product that a device can have; see `choose_matrix_tile`."""
+    found = _fitting(inputs, weights, caps.shared_bytes, caps.most_members)
     # Only where workgroups are few is a sum worth dividing among them.
     few = [
         attrs.evolve(tile, parts=parts)
@@ -262,7 +259,7 @@ def _predicted(
 ) -> Mapping[MatrixTile, float]:
     """The clocks of each tile."""
     model, units = tuning_of(caps).matrix, caps.compute_units
-    tiles = _tiles_for(*sizes, loads, caps, whole=whole)
+    tiles = _tiles_for(*sizes, caps, whole=whole)
     works = {tile: work_of(tile, *sizes, loads, whole=whole) for tile in tiles}
     return {tile: clocks(model, work, units) for tile, work in works.items()}
 

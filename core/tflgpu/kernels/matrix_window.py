@@ -104,7 +104,7 @@ def windows_for(low: Lowering, problem: Problem, operands: Operands) -> dict[Win
         for tile in WINDOW_TILES
         if problem.depth // taps % tile.depth == 0
         and 16 * tile.shared_words(window) <= caps.shared_bytes
-        and tile.threads <= min(caps.max_workgroup, caps.max_workgroup_size[0])
+        and tile.threads <= caps.most_members
     }
 
 
