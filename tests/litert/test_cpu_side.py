@@ -24,6 +24,7 @@ from tflgpu.interpreter import OpResolverType
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.ir.graph import TensorSpec as GraphTensor
+from tflgpu.ir.quant import Quantization
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
@@ -31,6 +32,7 @@ from tflgpu.plugins import registry as plugins
 from tflgpu.plugins.hookspecs import hookimpl
 from tflgpu.plugins.registry import Registry, registry
 from tflgpu.plugins.sources import Plugin
+from tflgpu.runtime import cpu_session
 from tflgpu.runtime.reference import ReferenceRecording
 from tflgpu.tflite.spec import TensorSpec
 from tflgpu_litert.recording import LiteRTRecording
@@ -46,6 +48,7 @@ from tests.litert.litert_models import (
     run,
 )
 from tests.running import set_and_run
+from tests.small_models import small_model, tensor_of
 
 X = numbers((1, 5, 7), 3, -9, 9)
 
@@ -99,6 +102,37 @@ def test_quantized_models_run_in_the_numbers_of_the_file(resolver: str) -> None:
     x = np.random.default_rng(0).integers(-128, 128, (1, 3, 5)).astype(np.int8)
     outputs, _ = run(model, [x], experimental_op_resolver_type=OpResolverType[resolver])
     np.testing.assert_array_equal(outputs[0], litert(model, [x], resolver)[0])
+
+
+def test_an_operator_for_numpy_leaves_the_others_in_the_numbers_of_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # LiteRT's kernels take no tensor without elements, so that the model is three parts. Rows that
+    # meet 8-bit weights are rounded by LiteRT in them, as in the whole model.
+    weights = tensor_of(
+        (4, 8), DType.I8, np.arange(-16, 16, dtype=np.int8).reshape(4, 8),
+        Quantization((0.01,) * 4, (0,) * 4),
+    )  # fmt: skip
+    content = small_model(
+        {"x": (1, 8), "w": weights, "nothing": (0, 2), "to": np.array([2, 0], np.int32),
+         "y": (1, 4), "none": (2, 0), "z": (1, 4)},
+        ("y = FULLY_CONNECTED(x, w, -)", {}), "none = RESHAPE(nothing, to)", "z = NEG(y)",
+        inputs="x nothing", outputs="z none",
+    )  # fmt: skip
+    x = np.random.default_rng(0).normal(size=(1, 8)).astype(np.float32)
+    monkeypatch.delattr(cpu_session, "float_view")  # nothing asks for one
+    with allocated(content) as interpreter:
+        set_and_run(interpreter, {0: x})
+        found = [type(step.recording) for step in steps(interpreter)]
+        assert {LiteRTRecording, ReferenceRecording} == set(found)
+        z = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    reference = LiteRT(model_content=content)
+    reference.allocate_tensors()
+    reference.set_tensor(reference.get_input_details()[0]["index"], x)
+    reference.invoke()
+    np.testing.assert_array_equal(
+        z, reference.get_tensor(reference.get_output_details()[0]["index"])
+    )
 
 
 def test_intermediate_tensors_are_kept() -> None:

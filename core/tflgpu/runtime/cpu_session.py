@@ -32,9 +32,10 @@ def open_cpu_session(
 ) -> Session:
     """A session that runs everything on the CPU.
 
-    Where ``side`` takes the whole model it runs it as the file has it, quantized numbers included.
-    Otherwise, as with the NumPy references alone, quantized models run in their float view, where
-    ``numerics`` does not ask for integers; where it does, the references are what computes so.
+    Where ``side`` takes the whole model, or all of it that has quantized tensors, it runs these as
+    the file has them. Otherwise, as with the NumPy references alone, quantized models run in their
+    float view, where ``numerics`` does not ask for integers; where it does, the references are what
+    computes so.
 
     With ``preserve_all`` every tensor keeps its contents after a run. The report gives ``reason``,
     of the kind ``code``, for every operator.
@@ -53,6 +54,8 @@ def open_cpu_session(
     whole = loader.load_whole(_part(graph, preserve_all)) if tries else None
     if whole is not None:
         parts = [whole]
+    elif tries and side is not None and _leaves_no_quantized(graph, side, ops):
+        parts = loader.load(_part(graph, preserve_all))
     else:
         wanted = partial(integer_node, ops=ops, refusal=partial(reference_support, ops=ops))
         view = float_view(
@@ -77,6 +80,16 @@ def open_as_it_is(
     parts = loader.load(_part(graph, preserve_all)) if graph.nodes else []
     report = cpu_report(graph, "no delegate was given", ReasonCode.NO_DELEGATE)
     return Session(graph, parts, placed(report, loader.placed), variables)
+
+
+def _leaves_no_quantized(graph: Graph, side: CpuSide, ops: Mapping[str, OpDef]) -> bool:
+    """Whether the nodes that the CPU side refuses have no quantized tensors: NumPy runs them as
+    they are in the file."""
+    if side.device is None:
+        return False
+    refused = [node for node in graph.nodes if side.device.supports(node, ops) is not None]
+    values = [v for node in refused for v in (*node.inputs, *node.outputs) if v is not None]
+    return all(value.quant is None and value.packed is None for value in values)
 
 
 def _part(graph: Graph, preserve_all: bool) -> Part:
