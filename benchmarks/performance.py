@@ -38,9 +38,9 @@ from benchmarks.machine import versions
 from benchmarks.run import find_model
 
 _HOW = """\
-Milliseconds from NumPy inputs to NumPy outputs: the median of several processes' medians, after a
-warm-up that is long enough for the device's clocks to rise. Peers ran in the same hour, with the
-same weights.
+Milliseconds from NumPy inputs to NumPy outputs: the median of the medians of as many processes as
+stand in brackets, each behind a warm-up as long as the measurement. Peers ran in the same hour,
+with the same weights.
 """
 _GROWTH = """\
 ## Growth
@@ -89,7 +89,7 @@ def _times(given: argparse.Namespace) -> Iterator[tuple[str, str, float]]:
                     medians[name].append(median)
             for name, several in medians.items():
                 print(name, backend, precision, *(f"{ms:.3f}" for ms in several), flush=True)
-                yield name, f"{backend} {precision}", float(np.median(several))
+                yield name, f"{backend} {precision} ({given.processes})", float(np.median(several))
     for peer in given.peers:
         if peer == "torch":
             yield from _torch([model.stem for model in models], given.seconds)
