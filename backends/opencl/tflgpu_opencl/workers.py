@@ -1,9 +1,8 @@
 """Processes that compile programs at the same time, for drivers whose compiler has a lock on most
 of its work.
 
-On an H200 (driver 580.159, 16 processors) a first start of ResNet-50 with nothing cached compiled
-29 programs in 1.3 s with eight processes that were ready, and in 2.3 s with eight that were started
-just then. Imports included it took 5.9 s with eight; with none it did not end within 7.
+On an H200 (driver 580.159, 16 processors) a first start of ResNet-50 with nothing cached took 5.1 s
+behind the imports with eight processes, and 9.8 s with none (benchmarks/results/large_h200.md).
 
 Contexts are made one after another: while eight processes started, the last probe of a device took
 1.1 s for 0.2. So they start behind the probes, while Python compiles the model's graph.
