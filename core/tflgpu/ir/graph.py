@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from tflgpu.errors import GraphError
+from tflgpu.ir.absent import AbsentPositions
 from tflgpu.ir.brief import clipped
 from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
@@ -207,7 +208,7 @@ class Graph:
     """Nodes in topological order, between ``inputs`` and ``outputs``.
 
     ``next_id`` is above every id that was ever in use, so that a new value never takes the
-    tensor index of one that was pruned.
+    tensor index of one that was pruned. ``absent`` says which positions may not count in a run.
     """
 
     name: str = "main"
@@ -216,6 +217,7 @@ class Graph:
     outputs: list[Value] = attrs.Factory(list)
     values: dict[int, Value] = attrs.Factory(dict)
     next_id: int = 0
+    absent: AbsentPositions | None = None
 
     def add_value(
         self,
@@ -334,9 +336,8 @@ class Graph:
             )
             for n in self.nodes
         ]
-        return Graph(
-            self.name, nodes, twin_list(self.inputs), twin_list(self.outputs), twins, self.next_id
-        )
+        inputs, outputs = twin_list(self.inputs), twin_list(self.outputs)
+        return Graph(self.name, nodes, inputs, outputs, twins, self.next_id, self.absent)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
