@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from tflgpu.errors import GraphError
-from tflgpu.ir.absent import AbsentPositions
 from tflgpu.ir.brief import clipped
 from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import ConstantData, StoredReals
 from tflgpu.values import define, frozen
+
+if TYPE_CHECKING:
+    from tflgpu.ir.absent import AbsentPositions
 
 Shape = tuple[int, ...]
 
