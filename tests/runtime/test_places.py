@@ -38,7 +38,7 @@ class Part:
 
 
 def test_a_tensor_that_two_parts_read_is_bound_in_both() -> None:
-    parts, buffer = [Part(), Part()], SimpleNamespace()
+    parts, buffer = [Part(), Part()], object()
     places = Places([X], [], parts)  # type: ignore[arg-type]
     assert places.put(0, buffer) is None  # type: ignore[arg-type]
     assert [part.bound for part in parts] == [buffer, buffer]
@@ -47,14 +47,14 @@ def test_a_tensor_that_two_parts_read_is_bound_in_both() -> None:
 
 @pytest.mark.parametrize("problem", [Unsupported("no"), DeviceError("lost")], ids=["no", "fails"])
 def test_where_one_part_cannot_be_bound_none_is(problem: Any) -> None:
-    parts, buffer = [Part(), Part()], SimpleNamespace()
+    parts, buffer = [Part(), Part()], object()
     places = Places([X], [], parts)  # type: ignore[arg-type]
     assert places.put(0, buffer) is None  # type: ignore[arg-type]
     parts[1].problem = problem
     if isinstance(problem, Exception):
         with pytest.raises(DeviceError, match="lost"):
-            places.put(0, SimpleNamespace())  # type: ignore[arg-type]
+            places.put(0, object())  # type: ignore[arg-type]
     else:
-        assert places.put(0, SimpleNamespace()) is problem  # type: ignore[arg-type]
+        assert places.put(0, object()) is problem  # type: ignore[arg-type]
     assert [part.bound for part in parts] == [buffer, buffer]
     assert places.buffers == {0: buffer}
