@@ -15,6 +15,7 @@ from tflgpu.tflite.cut import small_model
 
 from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model
 from tflgpu_litert.newer import repack
+from tflgpu_litert.quirks import as_written
 from tflgpu_litert.shapes import told_late
 
 
@@ -48,7 +49,7 @@ class LiteRTRecording(BaseNodeRecording, Holder):
 
     def _open(self) -> None:
         run = self._run_of
-        model = small_model(run.nodes, run.inputs, run.outputs, run.ops, repack)
+        model = small_model([*map(as_written, run.nodes)], run.inputs, run.outputs, run.ops, repack)
         if isinstance(model, Unsupported):
             raise DeviceError(f"LiteRT cannot be given these nodes: {model.reason}")
         try:
