@@ -69,7 +69,7 @@ class LiteRTRecording(BaseNodeRecording, Holder):
         if is_first and all(shape is not None for shape, _ in made.values()):
             given = {v.id for v in run.inputs}
             self._inputs = _homes(opened, run.inputs, self._inputs)
-            self._outputs = _homes(opened, run.outputs, self._outputs, given)
+            self._outputs = _homes(opened, run.outputs, self._outputs, given, is_result=True)
             own = {i: opened.home(i, array) for i, array in own.items()}
             run.variables.update(own)
         fed = [(v.id, array) for v, array in zip(run.inputs, self._inputs, strict=True)]
@@ -127,11 +127,16 @@ class LiteRTRecording(BaseNodeRecording, Holder):
 
 
 def _homes(
-    opened: Opened, values: Sequence[Value], arrays: Sequence[Array], apart: Collection[int] = ()
+    opened: Opened,
+    values: Sequence[Value],
+    arrays: Sequence[Array],
+    apart: Collection[int] = (),
+    *,
+    is_result: bool = False,
 ) -> tuple[Array, ...]:
     """LiteRT's memory in the place of arrays, but for the values that are ``apart``."""
     return tuple(
-        array if v.id in apart else opened.home(v.id, array)
+        array if v.id in apart else opened.home(v.id, array, is_result=is_result)
         for v, array in zip(values, arrays, strict=True)
     )
 
