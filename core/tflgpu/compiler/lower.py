@@ -199,8 +199,8 @@ def _normalizations(groups: Sequence[Group]) -> dict[int, Group]:
     """The groups that normalize the rows of a tensor, and do nothing else, by the id of it."""
     found = {}
     for group in groups:
-        change = None if group.inlined or group.rule.pointwise else change_of(group)
-        if change is not None and change.centred:
+        change = change_of(group)
+        if change is not None and change.centred and not group.inlined:
             found[group.head.input(0).id] = group
     return found
 
@@ -215,7 +215,7 @@ def _lowering(group: Group, site: Site, storage: _Storage, bodies: KernelBodies)
         group.before,
         site.integers,
         bodies,
-        inlined_in(group, storage.members) if group.inlined or group.stacked else {},
+        inlined_in(group, storage.members),
         site.choices,
     )
     low.stacked = tuple(Within(low, each.head, each.fused) for each in group.stacked)
