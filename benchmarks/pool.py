@@ -14,8 +14,8 @@ A case is a pool and who calls it:
 For cases without a batch the line before has what one thread gets out of `Interpreter.invoke_async`
 with as many runs in flight as the pool has copies. A measurement is made ``--repeats`` times; the
 median is told, and all rates. "Host" is the processor time of the process for a request, of all
-threads. Every result of the first round of each caller is held against what `Model` gives for its
-image.
+threads; a sleep is a thread that gave its core away. Every result of the first round of each caller
+is held against what `Model` gives for its image.
 
 ``--model tiny`` is a model of one operator on four numbers, and ``--model corner`` one of a picture
 of 224 x 224, of which it reads a pixel: what they take is host time. ``--set
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import resource
 import sys
 import threading
 import time
@@ -205,7 +206,9 @@ def _measure(
     ) as pool:  # fmt: skip
         gap = max(_round_of(pool, case, images, asked.seconds * _WARM, wanted)[1], 0.0)
         before = sum(pool.runs.values()), sum(n * runs for n, runs in pool.runs.items())
+        slept = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
         rounds = [_round_of(pool, case, images, asked.seconds)[0] for _ in range(asked.repeats)]
+        slept = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - slept
         runs = sum(pool.runs.values()) - before[0]
         items = sum(n * runs for n, runs in pool.runs.items()) - before[1]
         rates = sorted(each.rate for each in rounds)
@@ -214,7 +217,7 @@ def _measure(
         told = (
             f"  {case}: {np.median(rates):.0f} images/s ({', '.join(f'{r:.0f}' for r in rates)}), "
             f"p50 {np.quantile(times, 0.5):.2f} ms, p99 {np.quantile(times, 0.99):.2f} ms, "
-            f"host {host * 1e6:.0f} us a request"
+            f"host {host * 1e6:.0f} us and {slept / len(times):.1f} sleeps a request"
         )
         told += f", {items / runs:.1f} items a run" if runs else ""
         told += f", {np.median(rates) / beside:.0%} of {case.size} in flight" if beside else ""

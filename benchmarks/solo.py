@@ -3,9 +3,14 @@
     python -m benchmarks.solo --backend vulkan --precision f16 --models a.tflite b.tflite
 
 `tflgpu.benchmark` of each model, as a line. `benchmarks.run` times several ways by turns instead,
-which costs each of them the caches. With ``--processes 5`` so many processes measure one after
-another; a line says how far their medians are apart, and the exit code is 1 where that is more than
-3 %.
+which costs each of them the caches.
+
+    python -m benchmarks.solo --backend vulkan --models a.tflite --processes 5 --series 2
+
+says whether a figure repeats: so many processes measure one after another, and their median is the
+figure of a series. Two series follow one another; the exit code is 1 where their figures are more
+than 3 % apart. What each process found is printed too, and how far the processes of a series are
+apart: a single process is off by so much.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,14 +45,23 @@ def process_medians(
     return medians
 
 
+def _spread(values: Sequence[float]) -> float:
+    """How far the largest and the smallest are apart, in parts of the median."""
+    return (max(values) - min(values)) / float(np.median(values))
+
+
 def _repeats(model: Path, given: argparse.Namespace) -> bool:
     settings = (given.processes, given.duration, given.warm_up)
-    medians = process_medians(model, given.backend, given.precision, *settings)
-    apart: float = (max(medians) - min(medians)) / float(np.median(medians))
-    listed = ", ".join(f"{ms:.4f}" for ms in medians)
-    print(f"{model.stem:36} {given.backend} {given.precision}: {apart:.1%} apart, {listed} ms",
-          flush=True)  # fmt: skip
-    return apart <= _REPEATS_WITHIN
+    print(f"{model.stem:36} {given.backend} {given.precision}", flush=True)
+    figures = []
+    for number in range(1, given.series + 1):
+        medians = process_medians(model, given.backend, given.precision, *settings)
+        figures.append(float(np.median(medians)))
+        listed = ", ".join(f"{ms:.4f}" for ms in medians)
+        print(f"  series {number}: median {figures[-1]:.4f} ms of {listed} ms, which are "
+              f"{_spread(medians):.1%} apart", flush=True)  # fmt: skip
+    print(f"  medians of the series: {_spread(figures):.1%} apart", flush=True)
+    return _spread(figures) <= _REPEATS_WITHIN
 
 
 def main() -> None:
@@ -57,7 +72,8 @@ def main() -> None:
     parser.add_argument("--precision", default="f32", choices=["f32", "f16", "f32_f16"])
     parser.add_argument("--duration", type=float, default=3.0, metavar="SECONDS")
     parser.add_argument("--warm-up", type=float, default=1.0, metavar="SECONDS")
-    parser.add_argument("--processes", type=int, default=1, help="measure in so many, and compare")
+    parser.add_argument("--processes", type=int, default=1, help="of a series")
+    parser.add_argument("--series", type=int, default=2, help="to compare, of several processes")
     given = parser.parse_args()
     if given.processes > 1:
         close = [_repeats(find_model(model), given) for model in given.models]

@@ -136,13 +136,13 @@ class Swallows(Wrapped):
 class Deaf(Wrapped):
     """Hears of signals when a run is over, as where a driver waits in one call.
 
-    Every run takes 0.3 seconds, however busy the machine is: the check tells what comes late from
+    Every run takes 0.2 seconds, however busy the machine is: the check tells what comes late from
     what comes soon by the time of earlier runs.
     """
 
     def run(self) -> None:
         came: list[int] = []
-        over = time.monotonic() + 0.3
+        over = time.monotonic() + 0.2
         handler: Any = signal.signal(signal.SIGALRM, lambda number, _: came.append(number))
         try:
             self.inner.run()

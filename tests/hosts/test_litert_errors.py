@@ -53,6 +53,7 @@ def test_an_exception_while_choosing(delegate: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_exception_in_init(delegate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    host(MODEL, delegate)  # a process's first delegate finds out how LiteRT lays out its data
     monkeypatch.setattr(callbacks, "_kernels", None)
     with pytest.raises(RuntimeError, match=r"tflgpu: .*NoneType"):
         host(MODEL, delegate)

@@ -6,11 +6,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.interpreter import batch_queue
+from tflgpu.interpreter import batch_queue, gather
+from tflgpu.interpreter.copies import copy
+from tflgpu.interpreter.model import Model
 from tflgpu.interpreter.requests import Batch, Request
 
 from tests.small_models import small_model
@@ -87,3 +90,72 @@ def test_the_pools_thread_is_quicker_than_the_caller(
     for _ in range(2):
         np.testing.assert_array_equal(called(pool), 2 * X)
     assert list(gatherer.free) == gatherer._copies
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[tflgpu.Pool]:
+    """A pool that gathers; `runners` has the threads of its runs."""
+    model = small_model({"x": (1, 4), "y": (1, 4)}, "y = ADD(x, x)")
+    runners.clear()
+    together = Model._together
+
+    def noted(self: Model, *given: Any) -> Any:
+        runners.append(threading.current_thread())
+        return together(self, *given)
+
+    monkeypatch.setattr(Model, "_together", noted)
+    with tflgpu.Pool(model, size=1, batch=4, sizes=[4], deadline=0.01, backend="cpu_ref") as made:
+        yield made
+
+
+runners: list[threading.Thread] = []
+
+
+def test_a_batch_that_is_due_is_run_by_its_first_caller(batches: tflgpu.Pool) -> None:
+    """No thread of the pool is woken for it."""
+    for _ in range(3):
+        np.testing.assert_array_equal(batches(X)[0], 2 * X)
+    assert runners == [threading.current_thread()] * 3
+
+
+def test_a_batch_is_due_while_rows_are_copied(
+    batches: tflgpu.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who copies runs it then."""
+    gatherer = batches._gather
+    first, second = (gatherer._checks.request((X,), {}, LONG, None) for _ in range(2))
+    first.keeps_time = True
+    gatherer._add(first)
+    batch = first.batch
+    assert batch is not None
+
+    def copied_late(*given: Any) -> None:
+        first.due = 0.0
+        gatherer._wait_until_due(batch, first)
+        assert batch.closed
+        assert batch.runner is None
+        copy(*given)
+
+    monkeypatch.setattr(gather, "copy", copied_late)
+    gatherer._add(second)
+    assert batch.runner is second
+    gatherer._run(batch)
+    for request in (first, second):
+        np.testing.assert_array_equal(request.results()[0], 2 * X)
+
+
+def test_a_first_caller_that_goes_leaves_its_batch_to_the_pool(
+    batches: tflgpu.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a signal's handler makes it go: the others are answered when they are due."""
+    futures = []
+
+    def gone(*_: object) -> None:
+        futures.append(batches._gather.submit((X,), {}))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batches._gather, "_wait_until_due", gone)
+    with pytest.raises(KeyboardInterrupt):
+        batches(X)
+    np.testing.assert_array_equal(futures[0].result(LONG)[0], 2 * X)
+    assert runners == batches._gather._threads

@@ -16,6 +16,7 @@ from tflgpu.language.tree import (
     Assign,
     Barrier,
     Break,
+    Builtin,
     Const,
     For,
     If,
@@ -150,8 +151,24 @@ def after_divergent_loop(k: Builder) -> None:
     k.barrier()
 
 
+def under_loaded_condition_of_all(k: Builder) -> None:
+    """A number that no invocation writes, and that all read at one place."""
+    src = k.buffer("src", Scalar.I32, 1, "read")
+    with k.if_(k.load(src, k.group_id(0)) >= 0):
+        k.return_()
+    with k.loop(0, k.load(src, 0)):
+        k.barrier()
+
+
 @pytest.mark.parametrize(
-    "write", [under_uniform_condition, in_uniform_loop, after_uniform_return, after_divergent_loop]
+    "write",
+    [
+        under_uniform_condition,
+        under_loaded_condition_of_all,
+        in_uniform_loop,
+        after_uniform_return,
+        after_divergent_loop,
+    ],
 )
 def test_barriers_that_everybody_reaches(write: Callable[[Builder], None]) -> None:
     build(write)
@@ -164,7 +181,13 @@ def under_divergent_condition(k: Builder) -> None:
 
 def under_loaded_condition(k: Builder) -> None:
     src = k.buffer("src", Scalar.I32, 1, "read")
-    with k.if_(k.load(src, 0) < 3):
+    with k.if_(k.load(src, k.local_id(0)) < 3):
+        k.barrier()
+
+
+def under_condition_of_what_is_written(k: Builder) -> None:
+    both = k.buffer("both", Scalar.I32, 1, "read_write")
+    with k.if_(k.load(both, 0) < 3):
         k.barrier()
 
 
@@ -193,6 +216,7 @@ def under_variable_set_by_some(k: Builder) -> None:
     "write",
     [
         under_divergent_condition, under_loaded_condition, in_divergent_loop,
+        under_condition_of_what_is_written,
         under_variable_made_divergent_later, under_variable_set_by_some,
     ],
 )  # fmt: skip
@@ -245,7 +269,7 @@ def test_what_some_compute_after_others_broke_out_differs() -> None:
 
 
 def test_barrier_statement_in_a_tree_is_checked_too() -> None:
-    divergent = Load(BOOL, SRC, ZERO)
+    divergent = Load(BOOL, SRC, Builtin("local_id", 0))
     with pytest.raises(KernelError, match="a barrier under a condition"):
         check(kernel(If(divergent, (Barrier(),))))
 

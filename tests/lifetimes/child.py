@@ -26,7 +26,7 @@ X = np.array([[0.5, 1, -0.25]], np.float32)
 #: Seconds after which a forked child counts as hanging.
 PATIENCE = 20
 #: Seconds that a long run takes, and after which a signal comes.
-_LONG, SENT = 2.5, 0.3
+_LONG, SENT = 1.8, 0.3
 #: How many signals are sent in runs and while models are prepared, some of them too late. With
 #: TFLGPU_SIGNALS=20 they are sent until 20 came in time in each, or ten times as many were sent.
 _RUNS, _COMPILES = 14, 12

@@ -271,6 +271,7 @@ def test_padding_with_two_readers_moves_into_both(g: Maker) -> None:
         lambda g, x: g.conv(g.op("PADV2", x, g.ints(*BORDER), g.const([1.0])), 4),
         lambda g, x: g.conv(g.op("MIRROR_PAD", x, g.ints(*BORDER), mode=1), 4),
         lambda g, x: g.conv(g.op("PAD", x, g.ints([0, 0], [0, 0], [0, 0], [1, 0])), 4),
+        lambda g, x: g.conv(g.op("PAD", x, g.ints([0, 0], [0, 1], [0, 0], [0, 1])), 4),
         lambda g, x: g.conv(g.op("PAD", x, g.ints([1, 0], [0, 0], [0, 0], [0, 0])), 4),
         *[
             lambda g, x, op=op: g.op(
@@ -280,7 +281,7 @@ def test_padding_with_two_readers_moves_into_both(g: Maker) -> None:
             for op in ("MAX_POOL_2D", "AVERAGE_POOL_2D")
         ],
     ],
-    ids=["ones", "mirror", "channels", "batch", "max_pool", "average_pool"],
+    ids=["ones", "mirror", "channels", "channels_behind", "batch", "max_pool", "average_pool"],
 )  # fmt: skip
 def test_padding_stays(make: Callable[[Maker, Value], Value], g: Maker) -> None:
     graph = g.done(make(g, g.input(1, 5, 6, 3)))

@@ -73,3 +73,11 @@ def test_other_attributes_are_others() -> None:
         "SUB",
         "NEG",
     ]
+
+
+def test_attributes_of_another_sign_are_others() -> None:
+    """0.0 and -0.0 are equal, and what they give is not."""
+    m = Maker()
+    x = m.input(3, 4)
+    made = [m.op("LEAKY_RELU", x, alpha=alpha) for alpha in (0.0, -0.0)]
+    assert merged(m, m.op("SUB", *made)) == ["LEAKY_RELU", "LEAKY_RELU", "SUB"]

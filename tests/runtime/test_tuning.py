@@ -12,17 +12,15 @@ import numpy as np
 import pytest
 import tflgpu
 import tflgpu_cpu_ref.device
-from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.cli.app import make_app
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.compiler.report_rows import notes
 from tflgpu.compiler.target import Target
-from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import DeviceError, OptionError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
-from tflgpu.kernels import matrix_tiles, matrix_window, tiles
+from tflgpu.kernels import tiles
 from tflgpu.lowering.choices import ChoicePoint, Choices, name_of
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import Unsupported
@@ -30,7 +28,7 @@ from tflgpu.ops.attention import Attention, AttentionSizes
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.runtime import tuning
 from tflgpu.saved import kept_choices
-from tflgpu.saved.kept_choices import KeptChoice, KeptChoices, Tuning, WholeRun, table_name
+from tflgpu.saved.kept_choices import KeptChoice, Tuning, WholeRun, table_name
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from typer.testing import CliRunner
@@ -380,53 +378,6 @@ def test_every_candidate_gives_the_same(name: str) -> None:
 # What is kept
 
 
-def kept_on(index: int = 1, driver: str = "", **caps: Any) -> KeptChoices:
-    info = DeviceInfo("cpu_ref", index, "toy GPU", driver=driver)
-    return KeptChoices(info, attrs.evolve(CAPS, **caps), [])
-
-
-ONE = {"a problem": KeptChoice("fast one", "usual one", 6, 2.0, 1.0)}
-
-
-def test_choices_are_those_of_a_device_and_its_driver() -> None:
-    kept_on().add(ONE)
-    assert kept_on().known == kept_on(index=2).known == ONE
-    assert kept_on().choices().names == {"a problem": "fast one"}
-    assert kept_on().digest == kept_on().choices().digest != ""
-    for other in (kept_on(driver="2"), kept_on(compute_units=5)):
-        assert (other.known, other.digest) == ({}, "")
-
-
-def test_choices_of_two_processes_come_together() -> None:
-    first, second = kept_on(), kept_on()
-    first.add(ONE)
-    second.add({"another": ONE["a problem"]})
-    assert set(kept_on().known) == {"a problem", "another"}
-
-
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"choices": {"a": {"name": 1}}}', '{"choices": {"a": [1]}}']
-)
-def test_a_file_without_choices_is_dropped(
-    content: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tflgpu.cache.private_folder._warned", set(), raising=False)
-    kept_on().add(ONE)
-    (path,) = Path(kept_choices.cache_folder("choices")).glob("*.json")
-    disk = DiskCache(path.parent, ".json")
-    disk.store(path.stem, content.encode())
-    assert kept_on().known == {}
-    assert not path.exists()
-    assert "it has no choices" in caplog.text
-
-
-def test_a_damaged_file_is_dropped() -> None:
-    kept_on().add(ONE)
-    (path,) = Path(kept_choices.cache_folder("choices")).glob("*.json")
-    path.write_bytes(path.read_bytes()[:-3])
-    assert kept_on().known == {}
-
-
 def test_without_serialization_the_delegate_alone_has_them(
     model: bytes, times: Callable[[Times], None]
 ) -> None:
@@ -462,21 +413,6 @@ def test_a_release_s_table_is_used_where_nothing_was_measured(
     assert ran(model)[0] == [f"blocked {GOOD}"] * 3
 
 
-def test_tables_of_the_release_are_in_order() -> None:
-    known = {name_of(tile) for tile in tiles.TILES}
-    ways = (matrix_tiles.MatrixTile, matrix_window.WindowTile)
-    fields = {len(attrs.fields(way)) for way in ways}
-    for path in kept_choices._TABLES.glob("*.json"):
-        table = json.loads(path.read_text(encoding="utf-8"))
-        device = DeviceInfo(table["backend"], 0, table["device"])
-        assert path.name == f"{table_name(device)}.json"
-        for key, row in table["choices"].items():
-            kind, ((predicted, name),) = key.partition(" ")[0], row.items()
-            assert name != predicted
-            assert kind != "blocked" or name in known, key
-            assert kind != "matrix" or len(name.split("x")) in fields, key
-
-
 def test_a_saved_model_carries_its_choices(
     model: bytes, times: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -489,31 +425,6 @@ def test_a_saved_model_carries_its_choices(
     assert ran(model, saved=before)[0] == []
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "another"))
     assert ran(model, saved=after)[0] == [f"blocked {BEST}"] * 3
-
-
-def test_a_candidate_that_is_gone_counts_for_nothing() -> None:
-    ways = ["short", "longer"]
-    for names in ({}, {"p": "gone"}, {"q": "longer"}):
-        assert Choices(names).choose(lambda: "p", ways, len, ()) == ("short", "")
-    points: dict[str, Any] = {}
-    assert Choices({"p": "longer"}, points=points).choose(lambda: "p", ways, len, ()) == (
-        "longer",
-        "longer",
-    )
-    assert list(points["p"].candidates.items()) == [("short", 5), ("longer", 6)]
-    assert points["p"].chosen == "longer"
-
-
-def test_a_row_of_a_release_counts_while_the_same_is_predicted() -> None:
-    ways = ["short", "longer"]
-
-    def chosen(row: dict[str, str], **names: str) -> str:
-        return Choices(names, shipped={"p": row}).choose(lambda: "p", ways, len, ())[1]
-
-    assert chosen({"short": "longer"}) == "longer"
-    # Something else is predicted since; the candidate is gone; what was measured here comes first.
-    assert chosen({"longest": "longer"}) == chosen({"short": "gone"}) == ""
-    assert chosen({"short": "longer"}, p="short") == "short"
 
 
 # The command

@@ -24,13 +24,7 @@ from tflgpu import GpuDelegate, Interpreter
 from tflgpu.errors import TflgpuError
 
 #: What the server imports. None of it starts threads, but NumPy's BLAS, which is told not to.
-_PRELOAD = [
-    "numpy",
-    "tflgpu",
-    "tflgpu.interpreter.gpu_delegate",
-    "tflgpu.interpreter.api",
-    "tflgpu_cpu_ref.plugin",
-]
+_PRELOAD = ["tests.shapes.sizes_server"]
 _NO_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 

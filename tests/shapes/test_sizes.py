@@ -257,12 +257,12 @@ def test_what_takes_much_memory_or_time_or_dies_is_noticed() -> None:
     assert check(measured(waste, 1 << 20, 0.0, patience=SECONDS)) == f"{1 << 20} bytes"
     with pytest.raises(AssertionError, match=r"4\d\d,\d+,\d+ bytes: 419430400 bytes"):
         check(measured(waste, 400 << 20, 0.0, patience=SECONDS))
-    long = measured(waste, 1, 1.5, patience=SECONDS)
-    assert 1 < long.seconds < 3
-    with pytest.raises(AssertionError, match=r"10\d\.\d+ s: "):
+    long = measured(waste, 1, 0.5, patience=SECONDS)
+    assert 0.3 < long.seconds < 2
+    with pytest.raises(AssertionError, match=r"(99|10\d)\.\d+ s: "):
         check(attrs.evolve(long, seconds=long.seconds + 99))
     with pytest.raises(TimeoutError):
-        measured(waste, 1, 60.0, patience=0.5)
+        measured(waste, 1, 60.0, patience=0.1)
     with pytest.raises(ChildProcessError, match="-9"):
         measured(die, patience=SECONDS)
 

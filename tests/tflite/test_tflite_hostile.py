@@ -24,6 +24,7 @@ from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import fold_constants
 from tflgpu.passes.context import PassContext
 from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.flat import FlatFile
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.schema import layout
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
@@ -56,6 +57,15 @@ def test_offsets_cannot_wrap_backwards() -> None:
     data = _repeat_vector(bytearray(write_model(samples.conv())), "subgraphs", 3)
     with pytest.raises(ModelError, match="subgraph 0: needs 1 bytes at offset"):
         read_model(data)
+
+
+@pytest.mark.parametrize("byte", [0, 1, 2, 255])
+def test_any_byte_but_0_is_true(byte: int) -> None:
+    """As in C++."""
+    # The offset to the table; a vtable with one field; the table, 8 bytes behind it.
+    data = struct.pack("<I3HxxiB", 12, 6, 5, 4, 8, byte)
+    table = FlatFile(memoryview(data)).root("options", "ReducerOptions")
+    assert table.scalar("keep_dims") is (byte != 0)
 
 
 def _shared(count: int, tail: bytes) -> bytes:

@@ -308,6 +308,7 @@ def test_offsets_and_vtables_outside_the_file() -> None:
         (root, "<i", -(2**31), "model: vtable: needs 4 bytes at offset 2,147"),
         (vtable, "<H", 3, "model: vtable of 3 bytes"),
         (vtable, "<H", 2, "model: vtable of 2 bytes"),
+        (vtable, "<H", 5, "model: vtable of 5 bytes"),
         (vtable, "<H", 65534, "model: vtable: needs 65,534 bytes"),
         (vtable + 4, "<H", 65535, "model: version: needs 4 bytes"),
         (vtable + 4, "<H", 2, "version lies in the table's header"),

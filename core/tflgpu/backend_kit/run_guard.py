@@ -15,6 +15,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.errors import StateError
@@ -101,13 +102,17 @@ class RunGuard(Holder):
         waits: Whether a call waits for those of other threads; otherwise it raises `StateError`.
     """
 
+    #: What its owner may use without coming in; each call that comes in takes it away.
+    shortcut: Any = None
+
     def __init__(self, what: str, *, waits: bool = True) -> None:
         self._what, self._waits = what, waits
         self._shut = ""  # why no call comes in any more
         self._lock = threading.RLock()
         self.belongs_to_process()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Any:
+        """Gives the `shortcut` that there was."""
         calls = _here.calls
         # As `check_outside` and `take` do, without calls of Python: each run of a model is in one.
         if self in calls or self._shut or not self._lock.acquire(self._waits):
@@ -117,6 +122,8 @@ class RunGuard(Holder):
             self._lock.release()
             self.take()
         calls.add(self)
+        found, self.shortcut = self.shortcut, None
+        return found
 
     def enter(self, timeout: float | None) -> bool:
         """As ``with`` does, where a call of another thread ends within ``timeout`` seconds;
@@ -173,6 +180,7 @@ class RunGuard(Holder):
                 self._shut = "is being closed by another thread"
             try:
                 with self._lock:
+                    self.shortcut = None
                     if not self.closed:
                         release()
                         self._shut = _CLOSED
@@ -183,6 +191,7 @@ class RunGuard(Holder):
     def after_fork(self) -> None:
         """The closing by another thread is the parent's."""
         self._shut = _CLOSED if self.closed else ""
+        self.shortcut = None
 
     def take(self) -> None:
         """Keep other threads out from here on.
@@ -196,6 +205,7 @@ class RunGuard(Holder):
                 self._lock.release()
             busy = f"another thread is using {self._what}; make one for each thread"
             raise StateError(f"{self._what} {self._shut}" if self._shut else busy)
+        self.shortcut = None
 
     def give(self) -> None:
         """Let them in again."""

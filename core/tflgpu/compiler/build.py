@@ -14,6 +14,7 @@ from tflgpu.ir.edit_guard import EditGuard, answered
 from tflgpu.ir.graph import Value
 from tflgpu.language.check import check
 from tflgpu.language.kernel import Kernel
+from tflgpu.lowering.absent import AbsentCount
 from tflgpu.lowering.lowering import Constant, Dispatch, Lowering, NewState, Temp
 from tflgpu.lowering.weights import Weights
 
@@ -75,6 +76,8 @@ def _check_built(group: Group, low: Lowering) -> None:
             raise Refused(f"kernel {item.kernel.name} is launched over {item.groups} workgroups")
         _check_order(item, unmade, filled)
         for buffer, binding in zip(item.kernel.buffers, item.bindings, strict=True):
+            if isinstance(binding, AbsentCount):
+                continue
             if isinstance(binding, Constant):
                 if not isinstance(binding.data, (np.ndarray, Weights)) or buffer.access != "read":
                     raise Refused(f"constant {buffer.name} of kernel {item.kernel.name} is none")

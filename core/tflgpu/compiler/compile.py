@@ -14,7 +14,8 @@ import numpy as np
 from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.composites import CompositeNodes, Kept, stranded, take_composites
-from tflgpu.compiler.lower import LoweringInput, OverLimit, halved_values, lower
+from tflgpu.compiler.kernel_limits import OverLimit
+from tflgpu.compiler.lower import LoweringInput, halved_values, lower
 from tflgpu.compiler.memory_limit import over_limit
 from tflgpu.compiler.narrow import narrow_indices
 from tflgpu.compiler.partition import Partitioning, partition
@@ -22,6 +23,7 @@ from tflgpu.compiler.parts import Declined, Part, states_of
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import alone
+from tflgpu.ir.absent import AbsentPositions
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.lowering.precision import Precision
@@ -119,7 +121,7 @@ def _compiled(
     while True:
         try:
             found = _divided(view, usable, over, kept_off, whole)
-            parts = tuple(_part(part, usable) for part in found.parts)
+            parts = tuple(_part(part, usable, view.graph) for part in found.parts)
         except OverLimit as error:
             over[id(error.node)] = str(error)
         except RuleError as error:
@@ -166,15 +168,18 @@ def plan_of(
     inputs: Sequence[Value],
     outputs: Sequence[Value],
     target: Target,
+    absent: AbsentPositions | None = None,
 ) -> Plan:
     """The plan of nodes, in topological order, that run together on the device. Their variables
-    follow the inputs, and these variables' new contents the outputs.
+    follow the inputs, and these variables' new contents the outputs. One of the inputs says how
+    many of the positions ``absent`` there are.
 
     Raises:
         OverLimit: a node's kernel is over a limit of the device.
         KernelError: a generator broke a rule of the language.
     """
-    return lower(_request(nodes, inputs, outputs, target), target.alignment)
+    request = attrs.evolve(_request(nodes, inputs, outputs, target), absent=absent)
+    return lower(request, target.alignment)
 
 
 def halved_in(part: Part, target: Target) -> frozenset[int]:
@@ -286,7 +291,10 @@ def _divided(
     )
 
 
-def _part(part: Part, target: Target) -> Part:
+def _part(part: Part, target: Target, graph: Graph) -> Part:
     if not part.delegated or target.rules is None:
         return part
-    return attrs.evolve(part, plan=plan_of(part.nodes, part.inputs, part.outputs, target))
+    if graph.absent is not None:
+        part = attrs.evolve(part, inputs=(*part.inputs, graph.values[graph.absent.count]))
+    plan = plan_of(part.nodes, part.inputs, part.outputs, target, graph.absent)
+    return attrs.evolve(part, plan=plan)

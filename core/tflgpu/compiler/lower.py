@@ -16,6 +16,7 @@ from tflgpu.compiler.join_products import join_products
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
 from tflgpu.compiler.join_row_changes import change_of, join_row_changes
 from tflgpu.compiler.join_rows import join_rows
+from tflgpu.compiler.kernel_limits import OverLimit, check_limits
 from tflgpu.compiler.levels import Touched, schedule_of
 from tflgpu.compiler.match_groups import match_groups
 from tflgpu.compiler.neighbours import Neighbours
@@ -28,18 +29,27 @@ from tflgpu.compiler.plan import (
     PlannedIO,
     Ref,
 )
+from tflgpu.compiler.skip_absent import SkipAbsent
 from tflgpu.compiler.stack_products import stack_products
 from tflgpu.errors import KernelError
+from tflgpu.ir.absent import AbsentPositions
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.language.budget import MAX_KERNEL, cost
-from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
+from tflgpu.lowering.absent import AbsentInPart
 from tflgpu.lowering.bodies import KernelBodies
 from tflgpu.lowering.inlined import Within
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import Binding, Constant, Dispatch, Lowering, NewState, Temp
+from tflgpu.lowering.lowering import (
+    Binding,
+    Constant,
+    Dispatch,
+    Lowering,
+    NewState,
+    Temp,
+)
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Site
 from tflgpu.lowering.stored_types import storage_of
 from tflgpu.ops.moves import Moves
@@ -53,7 +63,8 @@ class LoweringInput:
     that only reinterpret their operand row-major. ``states`` are the nodes' variables, each of one
     node: inputs of the plan behind ``inputs``, and with their new contents outputs behind
     ``outputs``. ``moves`` is what a node does that only moves elements (`Movement.moves`),
-    ``keeps_values`` as `Movement.keeps_values`.
+    ``keeps_values`` as `Movement.keeps_values`. ``absent`` are positions that may not count; an
+    input of the partition says how many.
     """
 
     nodes: Sequence[Node]
@@ -70,18 +81,11 @@ class LoweringInput:
     states: Sequence[Value] = ()
     moves: Callable[[Node], Moves | None] = lambda node: None
     keeps_values: Callable[[Node], bool] = lambda node: False
+    absent: AbsentPositions | None = None
 
     def at(self, node: Node) -> Site:
         """Where a node runs: ``site``, in the node's own precision if it has one."""
         return self.site if self.site_of is None else self.site_of(node)
-
-
-class OverLimit(KernelError):
-    """A node's kernel needs more than the device has; ``node`` tells which."""
-
-    def __init__(self, node: Node, message: str) -> None:
-        super().__init__(message)
-        self.node = node
 
 
 @attrs.frozen
@@ -108,9 +112,11 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
     index = 0
     waiting = groups[::-1]
     normalizations = _normalizations(groups)
+    absent = AbsentInPart.of(part.absent, part.inputs, storage.members)
     while waiting:
         group = waiting.pop()
         low = _lowering(group, part.at(group.head), storage, bodies)
+        low.absent = absent
         behind = None if group.before or group.stacked else normalizations.get(group.result.id)
         if behind is not None and part.at(behind.head).precision is low.precision:
             low.behind = behind.result, behind.head.attrs.epsilon
@@ -135,6 +141,11 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
             made[-1] = attrs.evolve(made[-1], label=f"{made[-1].label} + {behind.label}")
         placed += [_Placed(d, index, merged_origins(*nodes)) for d in made]
         index += 1
+    if absent is not None:
+        kept = frozenset(v.id for v in part.outputs)
+        skip = SkipAbsent(absent, storage.layout, part.site.caps, kept)
+        made = skip.apply([item.dispatch for item in placed])
+        placed = [attrs.evolve(i, dispatch=d) for i, d in zip(placed, made, strict=True)]
     return _assemble(part, storage, placed, alignment)
 
 
@@ -221,54 +232,12 @@ def _dispatches(group: Group, site: Site, low: Lowering) -> list[Dispatch] | Non
     costs = [cost(item.kernel) for item in low.dispatches]
     if (group.fused or group.stacked) and max(costs, default=0) > MAX_KERNEL:
         return None
-    _check_limits(group, low.dispatches, costs, site.caps)
+    check_limits(group, low.dispatches, costs, site.caps)
     # Whose kernel it is: a device names the dispatch where one fails, or writes outside its
     # buffers.
     owner = group.rule.owner
     label = f"{group.label} ({group.rule} of plugin {owner})" if owner else group.label
     return [attrs.evolve(d, label=label) for d in low.dispatches]
-
-
-def _check_limits(
-    group: Group, dispatches: Sequence[Dispatch], costs: Sequence[int], caps: DeviceCaps
-) -> None:
-    for item, its_cost in zip(dispatches, costs, strict=True):
-        kernel = item.kernel
-        x, y, z = kernel.workgroup
-        problems = [
-            (
-                len(kernel.buffers) > caps.max_bindings,
-                f"{len(kernel.buffers)} buffers of {caps.max_bindings}",
-            ),
-            (
-                x * y * z > caps.max_workgroup,
-                f"{x * y * z} invocations a workgroup of {caps.max_workgroup}",
-            ),
-            (
-                any(n > m for n, m in zip(kernel.workgroup, caps.max_workgroup_size, strict=True)),
-                f"workgroup {kernel.workgroup} of {caps.max_workgroup_size}",
-            ),
-            (
-                kernel.shared_bytes > caps.shared_bytes,
-                f"{kernel.shared_bytes} bytes shared of {caps.shared_bytes}",
-            ),
-            (
-                any(n > m for n, m in zip(item.groups, caps.max_groups, strict=True)),
-                f"{item.groups} workgroups of {caps.max_groups}",
-            ),
-        ]
-        for wrong, what in problems:
-            if wrong:
-                raise OverLimit(
-                    group.head,
-                    f"{group.label}: rule {group.rule.name} wants {what} that the device has",
-                )
-        if its_cost > MAX_KERNEL:
-            raise OverLimit(
-                group.head,
-                f"{group.label}: rule {group.rule.name} makes a kernel too large to be compiled in "
-                f"reasonable time (its cost is {its_cost}, of {MAX_KERNEL})",
-            )
 
 
 class _Storage:
@@ -426,6 +395,7 @@ def _key(binding: Binding, item: _Placed, storage: _Storage) -> object:
         return ("temp", item.group, binding.id)
     if isinstance(binding, NewState):
         return _state_key(binding.variable)
+    assert isinstance(binding, Value)
     return storage.root(binding).id
 
 

@@ -19,6 +19,7 @@ from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import SampleCase
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Value
+from tflgpu.lowering.absent import AbsentCount
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import Constant, Lowering, NewState, Temp
 from tflgpu.lowering.rule import KernelRule
@@ -59,6 +60,7 @@ def plan_of_internals(case: SampleCase, target: Target) -> Plan:
             if isinstance(binding, Temp) and ("temp", binding.id) not in refs:
                 refs["temp", binding.id] = ArenaRef(arena, binding.layout.nbytes)
                 arena += math.ceil(binding.layout.nbytes / alignment) * alignment
+            assert not isinstance(binding, AbsentCount)  # all positions count
             bound.append(refs[_key(binding)])
         dispatches.append(PlannedDispatch(item.kernel, item.groups, tuple(bound), item.label))
     inputs, outputs = (tuple(_io(v, layout(v)) for v in values) for values in (case.given, made))

@@ -145,8 +145,9 @@ class BatchQueue(Holder):
         if batch.items >= self._most or not request.items:
             self._end(batch)
         else:
-            batch.due = min(batch.due, request.due)
-            if batch.due < batch.copy.until:
+            if request.due < batch.due:
+                batch.due, batch.timekeeper = request.due, None
+            if batch.timekeeper is None and batch.due < batch.copy.until:
                 batch.copy.notify()
         return batch
 
@@ -169,12 +170,14 @@ class BatchQueue(Holder):
         model = mine.models[size]
         rows = model._input_rows(first.shapes) if self._gathers else None  # noqa: SLF001
         batch = mine.batch = Batch(mine, size, rows, first.due, self._names)
+        if first.keeps_time and not first.queued:
+            batch.timekeeper = first
         self.free.popleft()
         return batch
 
     def _end(self, batch: Batch) -> None:
         """Nothing is added to a batch any more."""
-        batch.closed = True
+        batch.closed, batch.timekeeper = True, None
         if self._open is batch:
             self._open = None
 
@@ -191,7 +194,7 @@ class BatchQueue(Holder):
             elif batch.is_ready:
                 batch.runner = mine
                 return batch
-            elif batch.closed:
+            elif batch.closed or batch.timekeeper is not None:
                 mine.wait()
             else:
                 left = batch.due - time.monotonic()

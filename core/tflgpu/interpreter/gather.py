@@ -2,7 +2,8 @@
 
     call -> a batch in a copy that is free: its caller copies its rows there
                 -> full: the caller runs it
-                -> or one has waited for the deadline: a thread of the pool does
+                -> or the first has waited for the deadline: its caller does
+                   (of futures, a thread of the pool does both)
          -> the queue, where no copy is free: what has come is the next batch of the first that is
 
 Without a ``batch`` each request is one by itself, full at once; one thread then answers what is in
@@ -20,6 +21,7 @@ by another that has its results (`Batch.wake`).
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -106,9 +108,12 @@ class Gatherer(BatchQueue):
         """
         patience = self._deadline if timeout is None else min(self._deadline, timeout)
         request = self._checks.request(arrays, named, patience, None)
+        request.keeps_time = timeout is None
         try:
             self._add(request)
             batch = request.batch
+            if batch is not None and batch.timekeeper is request:
+                self._wait_until_due(batch, request)
             if batch is not None and batch.runner is request:
                 self._run(batch)
                 request.ran = request.batch is batch
@@ -128,7 +133,7 @@ class Gatherer(BatchQueue):
             batch = request.batch
             if batch is None:
                 self._forget(request)
-            elif batch.runner is request:  # a signal came in between
+            elif request in (batch.runner, batch.timekeeper):  # a signal came in between
                 self._leave(batch)
             elif not request.ran:
                 batch.wake()
@@ -195,6 +200,18 @@ class Gatherer(BatchQueue):
                 if batch.closed and not batch.copying:
                     self._hand_on(batch, request)
 
+    def _wait_until_due(self, batch: Batch, request: Request) -> None:
+        """Wait for others, and end the batch when it is due. It is run by this thread, or by the
+        last one that copies rows."""
+        if request.gate.acquire(True, max(0.0, request.due - time.monotonic())):
+            request.gate.release()  # it was full, and run, before that
+            return
+        with self._lock:
+            if batch.timekeeper is request and not self._closed:
+                if not batch.copying:
+                    batch.runner = request
+                self._end(batch)
+
     def _hand_on(self, batch: Batch, request: Request) -> None:
         """A batch is full, with its rows: its last caller runs it, or else a thread of the pool."""
         with self._lock:
@@ -211,7 +228,7 @@ class Gatherer(BatchQueue):
             batch.tell()
             return
         with self._lock:
-            batch.runner = None
+            batch.runner = batch.timekeeper = None
             batch.copy.notify()
             self._idle.notify_all()
 

@@ -37,11 +37,12 @@ class Request:
         placed: Whether they are where the model that the batch was begun for reads them.
         left: Whether nothing waits for results any more.
         ran: Whether its caller ran its batch.
+        keeps_time: Whether its caller ends a batch that it begins, at the deadline.
     """
 
     batch: Batch | None = None
     at = 0
-    queued = placed = left = ran = False
+    queued = placed = left = ran = keeps_time = False
     found: Results | None = None
     error: BaseException | None = None
 
@@ -113,6 +114,8 @@ class Batch:
         requests: In the order of their rows, which are ``items`` in all.
         copying: Those whose callers write rows.
         closed: Whether nothing is added any more.
+        timekeeper: The request whose caller ends it when it is due; None where a thread of the
+            pool does.
         runner: What runs it: a request, in its caller's thread, or a thread of the pool.
         pending: Its run, where that goes on by itself.
         found: The results of all.
@@ -132,6 +135,7 @@ class Batch:
         self.copying: set[Request] = set()
         self.items = 0
         self.closed = self.over = self.done = False
+        self.timekeeper: Request | None = None
         self.runner: object = None
         self.pending: Pending | None = None
         self.found: Sequence[Array] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -20,6 +20,9 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import ConstantData, StoredReals
 from tflgpu.values import define, frozen
+
+if TYPE_CHECKING:
+    from tflgpu.ir.absent import AbsentPositions
 
 Shape = tuple[int, ...]
 
@@ -207,7 +210,7 @@ class Graph:
     """Nodes in topological order, between ``inputs`` and ``outputs``.
 
     ``next_id`` is above every id that was ever in use, so that a new value never takes the
-    tensor index of one that was pruned.
+    tensor index of one that was pruned. ``absent`` says which positions may not count in a run.
     """
 
     name: str = "main"
@@ -216,6 +219,7 @@ class Graph:
     outputs: list[Value] = attrs.Factory(list)
     values: dict[int, Value] = attrs.Factory(dict)
     next_id: int = 0
+    absent: AbsentPositions | None = None
 
     def add_value(
         self,
@@ -334,9 +338,8 @@ class Graph:
             )
             for n in self.nodes
         ]
-        return Graph(
-            self.name, nodes, twin_list(self.inputs), twin_list(self.outputs), twins, self.next_id
-        )
+        inputs, outputs = twin_list(self.inputs), twin_list(self.outputs)
+        return Graph(self.name, nodes, inputs, outputs, twins, self.next_id, self.absent)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

@@ -110,7 +110,7 @@ class _Kernel:
         for row in self.rows:
             row.start(len(self.mine))
         start = k.let(k.group_id(2) * (shape.blocks * shape.lanes), "start")
-        stop = k.let(k.min(self.tensors.quads, start + shape.blocks * shape.lanes), "stop")
+        stop = k.let(k.min(self.rows_of.quads, start + shape.blocks * shape.lanes), "stop")
         with k.loop(start, stop, shape.lanes, name="block") as block:
             quad = k.let(block + self.team.lane, "quad")
             self._score(quad)
@@ -159,7 +159,7 @@ class _Kernel:
     def _sum(self, block: Expr) -> None:
         """Add the block's values, by their shares, to each query's sums."""
         k, parts = self.k, self.shape.lanes // self.shape.slots
-        count = k.let(k.min(self.tensors.quads - block, self.shape.lanes), "count")
+        count = k.let(k.min(self.rows_of.quads - block, self.shape.lanes), "count")
         with k.loop(self.part, count, parts, name="j") as j:
             quad = k.let(block + j, "quad")
             shares = [
@@ -186,9 +186,9 @@ class _Kernel:
             row = k.let(self.rows_of.key_row(2, k.min(token, sizes.keys - 1)), "at")
             value = self._f32(tensors.values, row, safe)
             # There may be no such token: not a number times a share of 0 would be one.
-            there = sizes.keys % 4 == 0 or j < sizes.keys % 4
-            zero = k.f32(0.0, 4)
-            found.append(value if there else k.let(k.select(token < sizes.keys, value, zero), "x"))
+            there = tensors.absent is None and (sizes.keys % 4 == 0 or j < sizes.keys % 4)
+            kept = value if there else k.select(token < self.rows_of.keys, value, k.f32(0.0, 4))
+            found.append(k.let(kept, "x"))
         return found
 
     def _finish(self) -> None:

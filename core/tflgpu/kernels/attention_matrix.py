@@ -29,7 +29,7 @@ from tflgpu.kernels.matrix_stage import LOW_SCALE, halves
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
 from tflgpu.language.matrix import SUBGROUP, Matrix, MatrixRole
-from tflgpu.language.tree import Expr, SharedArray
+from tflgpu.language.tree import Expr, Operand, SharedArray
 from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
@@ -76,7 +76,10 @@ class _Kernel:
         """Write it."""
         k, tile, tensors = self.k, self.tile, self.tensors
         block_keys = tile.keys * TILE
-        blocks = -(-tensors.sizes.keys // block_keys)
+        blocks: Operand = -(-tensors.sizes.keys // block_keys)
+        is_one = blocks == 1
+        if tensors.absent is not None:
+            blocks = k.let((self.rows.keys + (block_keys - 1)) // block_keys, "blocks")
         self.largest = k.var(k.f32(LOWEST), "so_far")
         self.total = k.var(k.f32(0.0), "total")
         self.sums = [k.var(k.f32(0.0, 4), "sums") for _ in self.mine]
@@ -97,7 +100,7 @@ class _Kernel:
             self._multiply_keys()
             k.barrier()
             values.commit(self.values, tile.value_pitch)
-            if blocks > 1:
+            if not is_one:
                 with k.if_(block + 1 < blocks):
                     following = k.let(first + block_keys, "following")
                     keys.fetch(self._key(following))
@@ -153,7 +156,7 @@ class _Kernel:
             token = k.let(first + row, "token")
             place = k.let(self.rows.key_row(2, k.min(token, sizes.keys - 1)), "place")
             value = view.load(place, k.let(k.min(slice_, view.slices - 1), "safe"))
-            return k.select(token < sizes.keys, value, k.const(0, value.type))
+            return k.select(token < self.rows.keys, value, k.const(0, value.type))
 
         return load
 

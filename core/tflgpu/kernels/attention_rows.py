@@ -9,8 +9,9 @@ import attrs
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.unary import tanh
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr
+from tflgpu.language.tree import Expr, KernelBuffer
 from tflgpu.language.types import Scalar
+from tflgpu.lowering.absent import AbsentCount
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.attention import Attention, AttentionSizes
@@ -31,6 +32,8 @@ class AttentionTensors:
         settings: The node's.
         sizes: Those of its operands.
         query, keys, values, mask: Its operands.
+        absent: How many of the last keys there are not, in a buffer of one number; None where there
+            are all.
     """
 
     settings: Attention
@@ -39,18 +42,42 @@ class AttentionTensors:
     keys: ReadView
     values: ReadView
     mask: ReadView | None
+    absent: KernelBuffer | None
 
     @classmethod
     def of(cls, low: Lowering, k: Builder) -> AttentionTensors:
         """The operands of a node, in a kernel."""
         query, keys, values = (low.read(k, i) for i in range(3))
         mask = None if low.node.optional_input(3) is None else low.read(k, 3)
-        return cls(low.attrs, sizes_of(low.node), query, keys, values, mask)
+        sizes = sizes_of(low.node)
+        absent = _absent_keys(low, k, sizes)
+        return cls(low.attrs, sizes, query, keys, values, mask, absent)
 
     @property
     def quads(self) -> int:
         """Vectors of four keys."""
         return -(-self.sizes.keys // 4)
+
+
+def _absent_keys(low: Lowering, k: Builder, sizes: AttentionSizes) -> KernelBuffer | None:
+    """Where tokens of the keys may not count (scores of such are minus infinity then, as a softmax
+    needs them): how many do not."""
+    found: list[int] = []
+    keys, values = low.node.input(1), low.node.input(2)
+    for value, rows in zip((keys, values), low.attrs.rows[1:], strict=True):
+        if low.absent is None:
+            break
+        axis = low.absent.axis_of(value)
+        before = sizes.items * (sizes.key_heads if low.attrs.heads_first and rows is None else 1)
+        if axis is not None and (math.prod(value.shape[:axis]), value.shape[axis]) == (
+            before,
+            sizes.keys,
+        ):
+            found.append(value.id)
+    if not found:
+        return None
+    low.bindings[id(k)].append(AbsentCount(tuple(found)))
+    return k.buffer("absent", Scalar.I32, 1, "read")
 
 
 class AttentionRows:
@@ -62,6 +89,12 @@ class AttentionRows:
         pair = k.let(k.group_id(1), "pair")
         self.item = k.let(pair // self.sizes.key_heads, "item")
         self.head = k.let(pair % self.sizes.key_heads, "head")
+        #: How many keys there are, and vectors of four of them.
+        self.keys: Expr = k.i32(self.sizes.keys)
+        self.quads: Expr = k.i32(tensors.quads)
+        if tensors.absent is not None:
+            self.keys = k.let(self.sizes.keys - k.load(tensors.absent, 0), "present")
+            self.quads = k.let((self.keys + 3) // 4, "quads")
 
     def key_row(self, operand: int, token: Expr) -> Expr:
         """Where a key or value of a token lies."""
@@ -134,7 +167,7 @@ class QueryRow:
         if settings.cap:
             scores = tanh(k, scores * (1.0 / settings.cap)) * settings.cap
         tokens = k.let(k.vec([quad * 4 + j for j in range(4)]), "tokens")
-        there = tokens < k.splat(k.i32(tensors.sizes.keys), 4)
+        there = tokens < k.splat(self.rows.keys, 4)
         if tensors.mask is not None and self._mask_row is not None:
             at = k.let(k.min(quad, tensors.quads - 1), "at")
             mask = k.let(tensors.mask.load(self._mask_row, at), "mask")

@@ -23,7 +23,7 @@ from tflgpu.kernels.gemm import Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, loads_of, parts_of_weights, split_operands
 from tflgpu.kernels.matrix_shallow import ShallowTile, build_matrix_shallow, shallow_for
-from tflgpu.kernels.matrix_tiles import choose_matrix_tile
+from tflgpu.kernels.matrix_tiles import TileWork, choose_matrix_tile
 from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.language.types import Scalar
@@ -171,7 +171,9 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
         return
     parts = (operands.inputs, len(operands.weights))
     sizes = (problem.pixels, problem.slices, problem.depth)
-    others = {**windows_for(low, problem, operands), **shallow_for(low, problem, operands)}
+    others: dict[WindowTile | ShallowTile, TileWork] = {}
+    others.update(windows_for(low, problem, operands))
+    others.update(shallow_for(low, problem, operands))
     loads = loads_of(low, problem)
     whole = rows_of(low).change.length > 0
     way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, loads, others, whole=whole)

@@ -294,7 +294,7 @@ def _uses(stmt: Stmt, scope: _Scope) -> bool:
         elif isinstance(expr, Builtin):
             uniform = uniform and expr.kind == "group_id"
         elif isinstance(expr, Load):
-            uniform = False
+            uniform = uniform and expr.buffer.access == "read"
             if expr.buffer not in scope.kernel.buffers or expr.buffer.access == "write":
                 scope.fail(f"load from {expr.buffer.name}, which is not a readable buffer of it")
         elif isinstance(expr, SharedLoad):

@@ -21,6 +21,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, Kernel, KernelBuffer
 from tflgpu.language.types import Scalar, Size3
+from tflgpu.lowering.absent import AbsentCount, AbsentInPart
 from tflgpu.lowering.bodies import KernelBodies
 from tflgpu.lowering.choices import PREDICTED, Choices, problem_key
 from tflgpu.lowering.layout import Layout, LayoutKind
@@ -58,7 +59,7 @@ class NewState:
 
 
 #: What a kernel's buffer parameter is bound to.
-Binding = Union[Value, Temp, Constant, NewState]
+Binding = Union[Value, Temp, Constant, NewState, AbsentCount]
 
 
 @attrs.frozen
@@ -115,6 +116,8 @@ class Lowering:
     behind: tuple[Value, float] | None = None
     #: Whether it does.
     made_behind = False
+    #: The positions that may not count.
+    absent: AbsentInPart | None = None
 
     def __init__(
         self,

@@ -131,7 +131,7 @@ def _concat_samples() -> list[Sample]:
         sample("i32", 1, (3, 5), (3, 2), dtype=DType.I32),
         sample("bool", 0, (3, 5), (1, 5), dtype=DType.BOOL),
         Sample("const", {"axis": 2}, (Arg((2, 5, 3)), Arg((2, 5, 2), const=True))),
-        activated("relu", Activation.RELU, 1, (3, 5), (3, 2)),
+        activated("relu", Activation.RELU, 1, (3, 6), (3, 2)),
         activated("relu6_rows", Activation.RELU6, 0, (3, 5), (2, 5)),
     ]
 

@@ -145,8 +145,9 @@ def _as_stored(node: Node) -> Replacement | None:
 
 
 def _samples(fields: dict[str, Any]) -> list[Sample]:
-    def sample(name: str, *shape: int, reach: float = 4.0) -> Sample:
-        return Sample(name, fields, (Arg(shape, low=-reach, high=reach),), accumulates=shape[-1])
+    def sample(name: str, *shape: int, reach: float = 4.0, middle: float = 0.0) -> Sample:
+        arg = Arg(shape, low=middle - reach, high=middle + reach)
+        return Sample(name, fields, (arg,), accumulates=shape[-1])
 
     return [
         sample("rank4", 1, 5, 7, 6),
@@ -159,6 +160,8 @@ def _samples(fields: dict[str, Any]) -> list[Sample]:
         sample("classes_batch", 3, 333),
         sample("one_channel", 1, 3, 5, 1),
         sample("far_apart", 3, 10, reach=60.0),
+        # Zeros beside the channels are far above them.
+        sample("far_below", 3, 13, middle=-500.0),
     ]
 
 

@@ -23,6 +23,7 @@ from itertools import zip_longest
 import numpy as np
 
 from tflgpu.errors.blame import Failed, attempt
+from tflgpu.ir.absent import AbsentPositions
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Shape, Value
@@ -79,6 +80,7 @@ def bucket_of(
         return Unsupported(str(refused))
     made.nodes = work.nodes
     made.inputs += work.extra
+    made.absent = work.absent
     made.prune()
     verify(made, "bucket")
     return Bucket(made, work.contents, work.full, frozenset(work.parameters), tuple(work.recipe))
@@ -110,6 +112,8 @@ class _BucketGraph:
         self._ratios: dict[float, Value] = {}
         self._filled: dict[tuple[int, int, float], Value] = {}
         self._made: dict[int, tuple[Node, Positions]] = {}
+        self._made_full: set[int] = set()  # values that hold a number beyond their size
+        self.absent: AbsentPositions | None = None
 
     def compute(self) -> None:
         """Make the nodes.
@@ -136,6 +140,13 @@ class _BucketGraph:
         for value, less in zip(graph.outputs, narrow.outputs, strict=True):
             if self._twins.get(value.id) != less.id:
                 raise _Refused(f"output {_named(value)} does not depend on the inputs")
+        count = np.array([self.size - self.real], np.int32)
+        made = self._input((1,), DType.I32, count, np.zeros(1, np.int32))
+        self.absent = AbsentPositions(
+            made.id,
+            {i: (graph.values[i].shape, min(axes)) for i, axes in self._axes.items() if axes},
+            frozenset(i for i, axes in self._zero.items() if axes) | self._made_full,
+        )
 
     def _add(self, node: Node, cut: Node) -> None:
         """A node that follows those before it, and the same one at the smaller size."""
@@ -280,6 +291,7 @@ class _BucketGraph:
             self.recipe.append(key)
             found = self._filled_before(value, axis, fill) or self._selected(value, axis, fill)
             self._filled[key] = found
+            self._made_full.add(found.id)
             self._axes[found.id], self._real[found.id] = self._axes[value.id], self._real[value.id]
             self._zero[found.id] = self._zero[value.id] | ({axis} if fill == 0 else set())
         return found

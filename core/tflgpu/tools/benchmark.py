@@ -225,7 +225,8 @@ def measure(
         for racer in racers:
             racer.close()
     notes = (note,) if note else ()
-    return Benchmark(str(path), settings, tuple(found), notes, began, machine(), versions())
+    where = machine(sorted({m.backend for m in found if m.backend}))
+    return Benchmark(str(path), settings, tuple(found), notes, began, where, versions())
 
 
 def _starts(

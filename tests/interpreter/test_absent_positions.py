@@ -1,0 +1,153 @@
+"""Workgroups of a bucket's plan return where they make nothing that counts. What they leave out is
+not a number here, between guard bands, and must not be seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu.compiler import compile_graph
+from tflgpu.compiler.plan import ConstRef, Plan
+from tflgpu.compiler.target import Target
+from tflgpu.ir.dtypes import Array
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.lowering.precision import Precision
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes.bucket import Bucket, bucket_of, corner
+from tflgpu.passes.registry import default_passes
+from tflgpu.runtime import opening
+from tflgpu_cpu_ref import device as cpu_ref
+from tflgpu_cpu_ref.device import CpuRefDevice
+
+from tests.interpreter.bucket_models import encoder
+from tests.interpreter.test_buckets import at, opened, same, text
+from tests.passes.chance import made
+from tests.passes.harness import evaluate
+
+GUARDED: dict[str, Any] = {
+    "backend": "cpu_ref", "device": 1, "guard_bands": True, "enable_serialization": False,
+}  # fmt: skip
+#: Has matrix tiles, which the interpreter of the kernel language computes.
+MATRICES = DeviceCaps(
+    f16_arithmetic=True, is_gpu=True, cache_bytes=1 << 30, shared_bytes=48 << 10,
+    subgroup_shuffle=32, matrix_tiles=True, compute_units=132, vendor="nvidia",
+)  # fmt: skip
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Those that were compiled, in order."""
+    found: list[Plan] = []
+    real = opening.compile_or_load
+
+    def kept(*given: Any) -> Any:
+        compiled = real(*given)
+        found.extend(part.plan for part in compiled.parts if part.plan)
+        return compiled
+
+    monkeypatch.setattr(opening, "compile_or_load", kept)
+    return found
+
+
+def left(plan: Plan, absent: int) -> dict[str, float]:
+    """Of each launch that may return early, by its label: the share of workgroups that do not."""
+    found = {}
+    for launch in plan.dispatches:
+        if launch.kernel.buffers[-1].name == "absent_count":
+            ref = launch.refs[-2]
+            assert isinstance(ref, ConstRef)
+            found[launch.label] = float((plan.constants[ref.index] + absent < 0).mean())
+    return found
+
+
+def test_an_encoder_computes_the_rows_that_there_are(plans: list[Plan]) -> None:
+    with tflgpu.GpuDelegate(**GUARDED, shape_buckets=(96,)) as on:
+        mine, theirs = opened(encoder(), on), opened(encoder(), None)
+        for size in (96, 33, 95, 32, 2, 64):
+            inputs = text(size)
+            same(at(mine, inputs), at(theirs, inputs))
+        mine.close()
+    (plan,) = plans
+    shares = {label: share for label, share in left(plan, 64).items() if share < 1}
+    # The embeddings, the layers (queries, keys and values too), attention, and norms.
+    assert len(shares) >= 8
+    assert any("ATTENTION" in label for label in shares)
+    assert any("#16 FULLY_CONNECTED" in label for label in shares)
+    assert set(left(plan, 0).values()) == {1.0}
+
+
+@pytest.mark.parametrize("precision", ["f16", "f32_f16"])
+def test_kernels_on_matrix_tiles_do_so_too(
+    precision: Any, plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_ref, "CAPS", MATRICES)
+    model, options = encoder(width=64, heads=2), {**GUARDED, "precision": precision}
+    with (
+        tflgpu.GpuDelegate(**options, shape_buckets=(160,)) as on,
+        tflgpu.GpuDelegate(**options) as exact,
+    ):
+        mine, theirs = opened(model, on), opened(model, exact)
+        for size in (33, 160, 32, 90):
+            inputs = text(size)
+            for got, wanted in zip(at(mine, inputs), at(theirs, inputs), strict=True):
+                bound = 2e-2 if precision == "f16" else 1e-3  # tensors between kernels are f16
+                np.testing.assert_allclose(got, wanted, rtol=0, atol=bound)
+        mine.close()
+    plan = plans[0]
+    kernels = {launch.kernel.name for launch in plan.dispatches}
+    assert {"attention_matrix", "fully_connected_matrix"} <= kernels
+    shares = [share for label, share in left(plan, 128).items() if "FULLY_CONNECTED" in label]
+    assert len(shares) >= 4
+    assert max(shares) < 0.5
+
+
+def by_kernels(
+    device: CpuRefDevice, bucket: Bucket, arrays: list[Array]
+) -> tuple[Array, Plan] | None:
+    """What a bucket's plan computes, and the plan; None where it is more than one."""
+    plain = Target.plain(device.caps, Precision.F32, alignment=device.alignment)
+    compiled = compile_graph(bucket.graph, attrs.evolve(plain, passes=default_passes()))
+    part = compiled.parts[0]
+    if len(compiled.parts) != 1 or part.plan is None:
+        return None
+    given = zip(bucket.graph.inputs, arrays, strict=True)
+    by_id = {value.id: array for value, array in given}
+    recording = device.load(part.plan, guard_bands=True)
+    for value, place in zip(part.inputs, recording.inputs, strict=True):
+        place[...] = by_id[value.id]
+    recording.run()
+    found = recording.outputs[0].copy()
+    recording.close()
+    return found, part.plan
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_graphs_by_chance() -> None:
+    """Each at two sizes, of which the bucket is more than a workgroup."""
+    device, run, early = CpuRefDevice(1), 0, 0
+    for seed in range(120):
+        for size in (130, 5):
+            narrow = made(seed, size)
+            bucket = bucket_of(made(seed, 200), narrow, builtin_ops())
+            if not isinstance(bucket, Bucket):
+                continue
+            data = np.random.default_rng(seed).uniform(0.5, 1.5, narrow.inputs[0].shape)
+            whole = np.zeros(bucket.graph.inputs[0].shape, np.float32)
+            whole[corner(data.shape)] = data
+            extra = [bucket.contents[v.id] for v in bucket.graph.inputs[1:]]
+            (wanted,) = evaluate(narrow, [data.astype(np.float32)])
+            made_here = by_kernels(device, bucket, [whole, *extra])
+            if made_here is None:
+                continue
+            got, plan = made_here
+            run, early = (
+                run + 1,
+                early + any(share < 1 for share in left(plan, 200 - size).values()),
+            )
+            np.testing.assert_allclose(
+                got[corner(wanted.shape)], wanted, rtol=2e-3, atol=1e-4, err_msg=f"{seed} {size}"
+            )
+    assert run > early > 40
