@@ -14,6 +14,7 @@ better served by says so in its ``accepts``, and the next in rank takes the rest
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 
@@ -171,8 +172,7 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
         return
     parts = (operands.inputs, len(operands.weights))
     sizes = (problem.pixels, problem.slices, problem.depth)
-    others: dict[WindowTile | ShallowTile, TileWork] = {}
-    others.update(windows_for(low, problem, operands))
+    others: dict[Any, TileWork] = {**windows_for(low, problem, operands)}
     others.update(shallow_for(low, problem, operands))
     loads = loads_of(low, problem)
     whole = rows_of(low).change.length > 0
