@@ -152,8 +152,11 @@ def shallow_for(
 ) -> Mapping[ShallowTile, TileWork]:
     """The ways to cut a product as that of a window over few channels; none where it is not one, or
     an operand is of another form."""
-    window, caps, inner = problem.window, low.caps, -(-low.node.input(0).shape[3] // 4)
-    if window is None or operands.products > 1 or inner > 2 or window.stride_w > 2:
+    window, caps = problem.window, low.caps
+    if window is None or operands.products > 1 or window.stride_w > 2:
+        return {}
+    inner = -(-low.node.input(0).shape[3] // 4)
+    if inner > 2:
         return {}
     if window.kernel_w < _LEAST_WIDTH or (window.dilation_h, window.dilation_w) != (1, 1):
         return {}
