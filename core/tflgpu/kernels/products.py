@@ -13,7 +13,9 @@ better served by says so in its ``accepts``, and the next in rank takes the rest
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -36,6 +38,9 @@ from tflgpu.lowering.stored_types import storage_of
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.weights import Weights
 
+#: Outputs that share a load of the input, at least: those of a workgroup that stages what it reads,
+#: and those of an invocation.
+_STAGED, _LOADED = 32, 8
 #: Writes the kernel of one product, under a name.
 BuildProduct = Callable[[Lowering, Problem, str], None]
 
@@ -93,8 +98,9 @@ class Family:
         def accepts(node: Node, site: Site) -> str | None:
             return self.accepts(node, site) or more(node, site)
 
+        reads = partial(_reads, _STAGED if name in ("matrix", "blocked") else _LOADED)
         return KernelRule(
-            self.op, name, build_all, accepts, rank=rank, reads_often=True, stacks=self.stacks
+            self.op, name, build_all, accepts, rank=rank, reads=reads, stacks=self.stacks
         )
 
     def rules(self) -> tuple[KernelRule, ...]:
@@ -162,6 +168,12 @@ class Family:
             if not half or parts_of_weights(weights, precision, caps) > 1:
                 return "a product of f32 would take several on the device's matrix tiles"
         return None
+
+
+def _reads(together: int, node: Node, operand: int) -> int:
+    """`KernelRule.reads` of a kernel in which so many outputs share what is read."""
+    outputs, *taps, _ = node.input(1).shape
+    return 0 if operand else math.prod(taps) * -(-outputs // together)
 
 
 def _matrix(low: Lowering, problem: Problem, name: str) -> None:
