@@ -35,7 +35,8 @@ def process_medians(
     model: Path, backend: str, precision: str, processes: int, duration: float, warm_up: float
 ) -> list[float]:
     """Median milliseconds of a run in so many processes, one after another."""
-    command = [sys.executable, "-m", "tflgpu", "benchmark", str(model), "--no-starts", "--json"]
+    command = [sys.executable, "-m", "tflgpu", "benchmark", str(model)]
+    command += ["--no-starts", "--no-energy", "--json"]
     command += ["--backend", backend, "--precision", precision]
     command += ["--duration", str(duration), "--warm-up", str(warm_up)]
     medians = []
@@ -60,7 +61,8 @@ def _repeats(model: Path, given: argparse.Namespace) -> bool:
         listed = ", ".join(f"{ms:.4f}" for ms in medians)
         print(f"  series {number}: median {figures[-1]:.4f} ms of {listed} ms, which are "
               f"{_spread(medians):.1%} apart", flush=True)  # fmt: skip
-    print(f"  medians of the series: {_spread(figures):.1%} apart", flush=True)
+    if given.series > 1:
+        print(f"  medians of the series: {_spread(figures):.1%} apart", flush=True)
     return _spread(figures) <= _REPEATS_WITHIN
 
 
@@ -81,7 +83,7 @@ def main() -> None:
     for model in map(find_model, given.models):
         found = tflgpu.benchmark(
             model, backend=given.backend, precision=Precision(given.precision), starts=False,
-            duration=given.duration, warm_up=given.warm_up,
+            energy=False, duration=given.duration, warm_up=given.warm_up,
         )  # fmt: skip
         (measured,) = found.measurements
         assert measured.latency is not None

@@ -102,9 +102,10 @@ class Opened:
                 return None
             raise LiteRTError(_line(error)) from error
 
-    def home(self, value_id: int, array: Array) -> Array:
+    def home(self, value_id: int, array: Array, *, is_result: bool = False) -> Array:
         """A tensor's memory, with what is in ``array``; or that array, where it is not alike.
-        LiteRT's memory stays where it is where it is known beforehand of all results."""
+        LiteRT's memory stays where it is where it is known beforehand of all results. What is in a
+        result's stays too: of constants it was computed when LiteRT was prepared (RANGE)."""
         # A view of a scalar is a number; and what is another tensor's memory stays that.
         if not array.size or not array.ndim or isinstance(array.base, Lease):
             return array
@@ -112,7 +113,8 @@ class Opened:
         if view.dtype != array.dtype or not view.flags.c_contiguous:
             return array
         found = np.asarray(Lease(view, self.interpreter))
-        found[...] = array
+        if not is_result:
+            found[...] = array
         return found
 
     def has(self, array: Array) -> bool:
