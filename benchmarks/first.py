@@ -11,9 +11,11 @@ device  `GpuDelegate(...)`: the backend's own imports, the driver's library, a d
 start   from `Interpreter(...)` to the first result: the model, the plan, the driver's programs, and
         one run
 of it   processor time of the thread that does it, and what it imports on the way
+peak    the most host memory that the process had, in MB
 
-Once with nothing kept of the model (`cold`) and once from what an earlier process has kept
-(`kept`).
+`new` is one process that finds nothing of the driver's or of tflgpu's, as far as this command has
+it in its hand; then medians with nothing kept of the model (`cold`) and from what an earlier
+process has kept (`kept`). The last line says how large the kept files are beside the model's.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import argparse
 import builtins
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -30,7 +33,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-_NUMBERS = ("import", "device", "start", "python", "imports")
+_TIMES = ("import", "device", "start", "python", "imports")
+_NUMBERS = (*_TIMES, "peak")
 
 
 def main() -> None:
@@ -65,25 +69,38 @@ def _found(model: str) -> str:
 
 def _rounds(model: str, backend: str, precision: str, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        shares = {}
+        starts = {}
         environment = {**os.environ, "TFLGPU_CACHE_DIR": folder}
         for kind in ("cold", "kept"):
             command = [sys.executable, "-m", "benchmarks.first", "--models", model]
             command += ["--backends", backend, "--precision", precision, "--once", kind]
-            found = [
+            new, *found = (
                 json.loads(subprocess.check_output(command, env=environment))
                 for _ in range(rounds + 1)
-            ][1:]  # the first one warms the driver's caches, and keeps what the others start from
-            medians = [statistics.median(f[name] for f in found) * 1e3 for name in _NUMBERS]
-            shares[kind] = medians[_NUMBERS.index("start")]
-            told = f"{Path(model).stem[:34]:34} {backend:8} {kind:5}"
-            print(told + "".join(f"{m:9.0f}" for m in medians), flush=True)
-        print(f"{'':49}start: {shares['kept'] / shares['cold']:.0%} of the cold one", flush=True)
+            )  # the first one warms the driver's caches, and keeps what the others start from
+            if kind == "cold":
+                _tell(model, backend, "new", [new])
+            starts[kind] = _tell(model, backend, kind, found)
+        files = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    beside = files / Path(model).stat().st_size
+    print(
+        f"{'':43} start: {starts['kept'] / starts['cold']:.0%} of the cold one; "
+        f"kept: {files / 1e6:.1f} MB, {beside:.1%} of the model's file",
+        flush=True,
+    )
+
+
+def _tell(model: str, backend: str, kind: str, found: list[dict[str, float]]) -> float:
+    """Print the medians of some starts; the median of "start"."""
+    medians = {name: statistics.median(each[name] for each in found) for name in _NUMBERS}
+    line = f"{Path(model).stem[:34]:34} {backend:8} {kind:5}"
+    print(line + "".join(f"{medians[name]:9.0f}" for name in _NUMBERS), flush=True)
+    return medians["start"]
 
 
 def _once(model: str, backend: str, precision: str, kept: bool) -> dict[str, float]:
-    """One start, in seconds; ``kept`` is whether the model may be kept, as it is where nothing is
-    said."""
+    """Milliseconds of one start, and the process's memory; ``kept``: the model may be kept, as it
+    is where nothing is said."""
     import numpy as np  # a program has its inputs in NumPy already
 
     begun = time.perf_counter()
@@ -106,8 +123,9 @@ def _once(model: str, backend: str, precision: str, kept: bool) -> dict[str, flo
             for detail in interpreter.get_output_details():
                 interpreter.get_tensor(detail["index"])
             done, python = time.perf_counter(), time.thread_time() - worked
-    numbers = (imported - begun, opened - imported, done - opened, python, aside.seconds)
-    return dict(zip(_NUMBERS, numbers, strict=True))
+    seconds = (imported - begun, opened - imported, done - opened, python, aside.seconds)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    return dict(zip(_NUMBERS, (*(s * 1e3 for s in seconds), peak), strict=True))
 
 
 class _Imports:

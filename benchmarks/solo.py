@@ -3,9 +3,14 @@
     python -m benchmarks.solo --backend vulkan --precision f16 --models a.tflite b.tflite
 
 `tflgpu.benchmark` of each model, as a line. `benchmarks.run` times several ways by turns instead,
-which costs each of them the caches. With ``--processes 5`` so many processes measure one after
-another; a line says how far their medians are apart, and the exit code is 1 where that is more than
-3 %.
+which costs each of them the caches.
+
+    python -m benchmarks.solo --backend vulkan --models a.tflite --processes 5 --series 2
+
+says whether a figure repeats: so many processes measure one after another, and their median is the
+figure of a series. Two series follow one another; the exit code is 1 where their figures are more
+than 3 % apart. What each process found is printed too, and how far the processes of a series are
+apart: a single process is off by so much.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +35,8 @@ def process_medians(
     model: Path, backend: str, precision: str, processes: int, duration: float, warm_up: float
 ) -> list[float]:
     """Median milliseconds of a run in so many processes, one after another."""
-    command = [sys.executable, "-m", "tflgpu", "benchmark", str(model), "--no-starts", "--json"]
+    command = [sys.executable, "-m", "tflgpu", "benchmark", str(model)]
+    command += ["--no-starts", "--no-energy", "--json"]
     command += ["--backend", backend, "--precision", precision]
     command += ["--duration", str(duration), "--warm-up", str(warm_up)]
     medians = []
@@ -39,14 +46,24 @@ def process_medians(
     return medians
 
 
+def _spread(values: Sequence[float]) -> float:
+    """How far the largest and the smallest are apart, in parts of the median."""
+    return (max(values) - min(values)) / float(np.median(values))
+
+
 def _repeats(model: Path, given: argparse.Namespace) -> bool:
     settings = (given.processes, given.duration, given.warm_up)
-    medians = process_medians(model, given.backend, given.precision, *settings)
-    apart: float = (max(medians) - min(medians)) / float(np.median(medians))
-    listed = ", ".join(f"{ms:.4f}" for ms in medians)
-    print(f"{model.stem:36} {given.backend} {given.precision}: {apart:.1%} apart, {listed} ms",
-          flush=True)  # fmt: skip
-    return apart <= _REPEATS_WITHIN
+    print(f"{model.stem:36} {given.backend} {given.precision}", flush=True)
+    figures = []
+    for number in range(1, given.series + 1):
+        medians = process_medians(model, given.backend, given.precision, *settings)
+        figures.append(float(np.median(medians)))
+        listed = ", ".join(f"{ms:.4f}" for ms in medians)
+        print(f"  series {number}: median {figures[-1]:.4f} ms of {listed} ms, which are "
+              f"{_spread(medians):.1%} apart", flush=True)  # fmt: skip
+    if given.series > 1:
+        print(f"  medians of the series: {_spread(figures):.1%} apart", flush=True)
+    return _spread(figures) <= _REPEATS_WITHIN
 
 
 def main() -> None:
@@ -57,7 +74,8 @@ def main() -> None:
     parser.add_argument("--precision", default="f32", choices=["f32", "f16", "f32_f16"])
     parser.add_argument("--duration", type=float, default=3.0, metavar="SECONDS")
     parser.add_argument("--warm-up", type=float, default=1.0, metavar="SECONDS")
-    parser.add_argument("--processes", type=int, default=1, help="measure in so many, and compare")
+    parser.add_argument("--processes", type=int, default=1, help="of a series")
+    parser.add_argument("--series", type=int, default=2, help="to compare, of several processes")
     given = parser.parse_args()
     if given.processes > 1:
         close = [_repeats(find_model(model), given) for model in given.models]
@@ -65,7 +83,7 @@ def main() -> None:
     for model in map(find_model, given.models):
         found = tflgpu.benchmark(
             model, backend=given.backend, precision=Precision(given.precision), starts=False,
-            duration=given.duration, warm_up=given.warm_up,
+            energy=False, duration=given.duration, warm_up=given.warm_up,
         )  # fmt: skip
         (measured,) = found.measurements
         assert measured.latency is not None

@@ -142,7 +142,7 @@ def test_weights_of_other_forms_stay_apart(device: Device) -> None:
 
 def test_products_of_other_inputs_stay_apart(device: Device) -> None:
     net = Net()
-    other = net.op("TANH", net.x)
+    other = net.op("SOFTMAX", net.x)
     _check(device, net, 3, net.op("MUL", net.product(net.x), net.product(other)))
 
 

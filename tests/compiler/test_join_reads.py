@@ -212,11 +212,64 @@ def test_products_read_some_channels_in_place(
         apart = net.run(device, net.plan(outs, fuse=False, caps=caps, precision=precision))
         for got, other in zip(net.run(device, plan), apart, strict=True):
             np.testing.assert_array_equal(got, other)
-    # Three channels further on a vector is one of two.
+    # Three channels further on a vector is one of two, which is too much where it is read often.
     other = net.slice(x, (0, 0, 0, 3), (1, rows, 7, 20))
-    found = net.op("FULLY_CONNECTED", other, net.weights(9, 20), keep_num_dims=True)
+    found = net.op("FULLY_CONNECTED", other, net.weights(4000, 20), keep_num_dims=True)
     names = [d.kernel.name for d in net.plan([found, x], fuse=True).dispatches]
     assert "slice" in names
+
+
+def _kernels(net: Net, device: Device, *outputs: Value, **more: Any) -> list[list[str]]:
+    """Of devices with kernels of each kind: those that there are, with the numbers of a kernel for
+    each node."""
+    found = []
+    more = {"cache_bytes": 1 << 30, "vendor": "nvidia", "max_bindings": 8} | more
+    for caps in ({"is_gpu": False}, {"is_gpu": True}, {"is_gpu": True, "matrix_tiles": True}):
+        given = attrs.evolve(device.caps, **(more | caps))
+        plan = net.plan(outputs, fuse=True, caps=given, precision=Precision.F32_F16)
+        apart = net.plan(outputs, fuse=False, caps=given, precision=Precision.F32_F16)
+        for got, other in zip(net.run(device, plan), net.run(device, apart), strict=True):
+            np.testing.assert_array_equal(got, other)
+        found.append([d.kernel.name for d in plan.dispatches])
+    return found
+
+
+@pytest.mark.parametrize("units", [24, 30])
+def test_products_add_as_they_read(device: Device, units: int) -> None:
+    """Positions to tokens, say."""
+    net = Net()
+    x, places = net.input(1, 35, units), net.input(35, units)
+    rows = net.op("ADD", x, places)
+    made = net.op("FULLY_CONNECTED", rows, net.weights(40, units), keep_num_dims=True)
+    names = _kernels(net, device, made)
+    assert names == [[f"fully_connected_{kind}"] for kind in ("direct", "gemm", "matrix")]
+    net = Net()
+    image, gate = net.input(1, 6, 7, units), net.input(1, 1, 1, units)
+    scaled = net.op("MUL", image, gate)
+    made = net.op("CONV_2D", scaled, net.weights(5, 1, 1, units), stride_h=1, stride_w=1, padding=0)
+    names = _kernels(net, device, made)
+    assert names == [[f"conv_2d_{kind}"] for kind in ("direct", "gemm", "matrix")]
+
+
+def test_products_that_read_often_do_not_add(device: Device) -> None:
+    """Each of the many workgroups along the outputs would."""
+    net = Net()
+    rows = net.op("ADD", net.input(64, 128), net.input(64, 128))
+    made = net.op("FULLY_CONNECTED", rows, net.weights(2048, 128), keep_num_dims=True)
+    assert all(names[0] == "add" for names in _kernels(net, device, made))
+
+
+@pytest.mark.parametrize("rows", [5, 33])
+def test_products_of_two_tensors_read_slices_in_place(device: Device, rows: int) -> None:
+    net = Net()
+    packed = net.input(3, 2, rows, 12)
+    q, k = (
+        net.reshape(net.slice(packed, (i, 0, 0, 0), (1, 2, rows, 12)), 2, rows, 12) for i in (0, 2)
+    )
+    scaled = net.op("MUL", q, net.input(1))
+    made = net.op("BATCH_MATMUL", scaled, k, adj_x=False, adj_y=True)
+    tiled = ["batch_matmul_tiled" if rows == 33 else "batch_matmul"]
+    assert _kernels(net, device, made) == [["batch_matmul"], tiled, tiled]
 
 
 def test_what_is_dear_is_not_computed_often(device: Device) -> None:

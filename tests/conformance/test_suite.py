@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
+from tflgpu.conformance import op_checks
 from tflgpu.conformance.suite import Suite
 from tflgpu.conformance.target import Check, DeviceUnderTest
 from tflgpu.plugins.registry import registry
@@ -37,11 +40,14 @@ def _group(check: Check) -> str:
     return f"2/{op}/{precision}/{tensors}"
 
 
+EVERYTHING = bool(os.environ.get("TFLGPU_TEST_EVERYTHING"))
 #: Of level 2, what each device is asked here; `pytest --pyargs tflgpu.conformance` asks it all.
 #: Drivers that compute on a CPU take minutes for each combination of a precision and a place of
-#: the tensors. So all four are asked of the interpreter, and the APIs share: an op's first sample
-#: is asked of one of them, about half of the others of one each, and about half of the ops inside a
-#: partition of one. Packed layouts show there, and conversions where tensors are stored in 16 bits.
+#: the tensors. So the APIs share: an op's first sample is asked of one of them, about half of the
+#: others of one each, and about half of the ops inside a partition of one. The interpreter is asked
+#: all four of an op's first sample, and the first and another of each of the others, by turns (all,
+#: with TFLGPU_TEST_EVERYTHING=1): a kernel has its ways for a precision and a place whatever the
+#: sizes are. Packed layouts show there, and conversions where tensors are stored in 16 bits.
 EVERYWHERE = ("f32/edge", "f32/internal", "f16/internal", "f32_f16/internal")
 ASKED = {"cpu_ref:0": ("f32/edge",), "cpu_ref:1": EVERYWHERE}
 BY_TURNS = {"opencl": "f32_f16/internal", "vulkan": "f16/internal", "wgpu": "f16/internal"}
@@ -69,15 +75,29 @@ def _worth_it(device: tuple[str, int], check: Check, samples: Sequence[str]) -> 
     if len(rest) < 3:  # of the op alone: no device has a part in it
         return device == ("cpu_ref", 0)
     what = "/".join(rest[-2:])
+    place = samples.index(rest[0])
     if backend not in BY_TURNS:
-        return what in ASKED.get(f"{backend}:{index}", EVERYWHERE)
+        by_turns = (
+            EVERYWHERE if place == 0 or EVERYTHING else ("f32/edge", EVERYWHERE[1 + place % 3])
+        )
+        return what in by_turns and what in ASKED.get(f"{backend}:{index}", EVERYWHERE)
     if what == "f32/edge":
-        place = samples.index(rest[0])
         number = sum(op.encode())
         if place == 0:
             return FIRST[number % len(FIRST)] == backend
         return TURNS[(place + number) % len(TURNS)] == backend
     return what == BY_TURNS[backend] and _turn(op) == backend
+
+
+def _alone(checks: list[Check]) -> list[Check]:
+    """The checks without the load of what is not asked: each asks for all of its group's."""
+    found = [c for c in checks if getattr(c.run, "func", None) is op_checks._check]
+    questions = tuple(check.run.args[0][check.run.args[1]] for check in found)
+    alone = {
+        check.id: attrs.evolve(check, run=functools.partial(op_checks._check, questions, i))
+        for i, check in enumerate(found)
+    }
+    return [alone.get(check.id, check) for check in checks]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -95,8 +115,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if _worth_it(device, check, samples.get(check.id.split("/")[1], ())):
                 name = f"{device[0]}:{device[1]}/{_group(check)}"
                 pairs.setdefault(name, (device, []))[1].append(check)
+    asked = [(device, _alone(checks)) for device, checks in pairs.values()]
     metafunc.parametrize(
-        ("target", "checks"), pairs.values(), ids=pairs, indirect=["target"], scope="module"
+        ("target", "checks"), asked, ids=pairs, indirect=["target"], scope="module"
     )
 
 

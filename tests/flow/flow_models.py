@@ -142,3 +142,8 @@ def same(mine: list[tuple[Array, Any]], theirs: list[tuple[Array, Any]]) -> None
         assert got.shape == want.shape
         assert shape == other == want.shape
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+
+
+#: A loop of two tensors, whose condition is subgraph 1 and whose body is subgraph 2.
+WHILE = ("WHILE", "i x", "io xo", loop(1, 2))
+MAIN = subgraph([*STATE, tensor("io", (), I32), tensor("xo")], [WHILE], "i x", "io xo")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,10 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("put", "copied"):
         inner = getattr(TensorCache, name)
 
-        def spy(self: TensorCache, *args: Any, inner: Any = inner, name: str = name) -> Any:
-            found = inner(self, *args)
+        def spy(
+            self: TensorCache, *args: Any, inner: Any = inner, name: str = name, **more: Any
+        ) -> Any:
+            found = inner(self, *args, **more)
             if found is not None and found is not False:
                 taken.append(name)
             return found
@@ -100,7 +104,14 @@ def test_a_failed_run_has_no_results(
 ) -> None:
     once(interpreter, X)
     session = interpreter._main.session
-    monkeypatch.setattr(session, "complete", False)
+
+    def fail() -> None:
+        session.complete = False
+        raise tflgpu.DeviceError("it does not answer")
+
+    monkeypatch.setattr(session, "run", fail)
+    with pytest.raises(tflgpu.DeviceError, match="does not answer"):
+        interpreter.invoke()
     with pytest.raises(tflgpu.StateError, match="no results"):
         interpreter.get_tensor(3)
     assert ways == []
@@ -240,3 +251,83 @@ def test_pools_that_cannot_be() -> None:
         tflgpu.Pool(MODEL, size=10**9)
     with pytest.raises(OptionError, match="either devices, or the option device"):
         tflgpu.Pool(MODEL, devices=[0], backend="cpu_ref", device=1)
+
+
+def test_the_shortcut_ends_with_whatever_has_a_say(interpreter: Any) -> None:
+    """After a plain run nothing is asked again, until anything but setting and reading comes."""
+    busy = interpreter._busy
+
+    def is_armed() -> bool:
+        once(interpreter, X)
+        once(interpreter, X)
+        return busy.shortcut is not None
+
+    assert is_armed()
+    view = interpreter.tensor(0)()
+    assert busy.shortcut is None
+    with pytest.raises(tflgpu.StateError, match="reference to internal data"):
+        interpreter.invoke()
+    del view
+    assert is_armed()
+    interpreter.resize_tensor_input(0, [2, 3])
+    assert busy.shortcut is None
+    with pytest.raises(tflgpu.NotAllocatedError):
+        interpreter.invoke()
+    interpreter.resize_tensor_input(0, X.shape)
+    interpreter.allocate_tensors()
+    assert is_armed()
+    memory = X.copy()
+    interpreter.bind_input(0, memory)
+    assert busy.shortcut is None
+    memory[...] = 7
+    interpreter.invoke()
+    np.testing.assert_array_equal(interpreter.get_tensor(3), wanted(memory))
+    assert busy.shortcut is None
+    interpreter.unbind(0)
+    assert is_armed()
+    interpreter.close()
+    assert busy.shortcut is None
+    for call in (interpreter.invoke, partial(interpreter.set_tensor, 0, X)):
+        with pytest.raises(tflgpu.StateError, match="closed"):
+            call()
+
+
+def test_a_call_while_a_model_runs_is_refused_by_the_short_way_too(
+    interpreter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once(interpreter, X)
+    once(interpreter, X)
+    session, refused = interpreter._main.session, []
+    run = session.run
+
+    def handler() -> None:
+        """What a signal's handler may do in the middle of a run."""
+        for call in (interpreter.invoke, partial(interpreter.set_tensor, 0, X),
+                     partial(interpreter.get_tensor, 3)):  # fmt: skip
+            with pytest.raises(tflgpu.StateError) as error:
+                call()
+            refused.append(str(error.value))
+        run()
+
+    monkeypatch.setattr(session, "run", handler)
+    interpreter.invoke()
+    assert len(refused) == 3
+    assert all("inside its own call" in text for text in refused)
+    thread_refused = list[str]()
+
+    def other() -> None:
+        def by_thread() -> None:
+            try:
+                interpreter.set_tensor(0, X)
+            except tflgpu.StateError as error:
+                thread_refused.append(str(error))
+
+        thread = threading.Thread(target=by_thread)
+        thread.start()
+        thread.join()
+        run()
+
+    monkeypatch.setattr(session, "run", other)
+    interpreter.invoke()
+    assert thread_refused
+    assert "another thread" in thread_refused[0]

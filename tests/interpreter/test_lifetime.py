@@ -1,4 +1,4 @@
-"""Views, state, closing, threads: what an interpreter holds, and when it lets go of it."""
+"""Views and closing: what an interpreter holds, and when it lets go of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import gc
 import pickle
 import subprocess
 import sys
-import threading
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,9 @@ import numpy as np
 import pytest
 import tflgpu.interpreter.api
 from tflgpu import Model, Pool
-from tflgpu.backend_kit.run_guard import RunGuard, after_calls
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.interpreter import Interpreter
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
-from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.base import NoAttrs, OpDef, Operand, Variables, no_attrs
-from tflgpu.plugins.hookspecs import hookimpl
-from tflgpu.plugins.registry import Registry
 from tflgpu.runtime.session import Session
 from tflgpu.tflite import spec
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec
@@ -35,7 +28,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.interpreter import closing_child as child
 from tests.interpreter import interpreter_models as models
-from tests.running import allocate_and_run, allocated, raising
+from tests.running import allocated, raising
 
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
 Y = (X + models.C) * models.C
@@ -242,169 +235,6 @@ def test_a_delegate_outlives_the_interpreters_it_serves() -> None:
                 )
 
 
-# State
-
-
-def _infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-    assert operands[0] is not None
-    return [operands[0].spec]
-
-
-def _accumulate(attributes: NoAttrs, arrays: Sequence[Any]) -> list[np.ndarray]:
-    x, total = arrays
-    return [total + x, total + x]  # the result, then the new state
-
-
-class CounterPlugin:
-    """A plugin with a stateful custom op."""
-
-    @hookimpl
-    def tflgpu_register_ops(self) -> list[OpDef]:
-        return [
-            OpDef(
-                "Accumulate", no_attrs, _infer, _accumulate, list, is_custom=True, state=Variables()
-            )
-        ]  # fmt: skip
-
-
-@pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> Interpreter:
-    """An interpreter of a model with a state tensor, through a plugin's op."""
-    registry = Registry.of({"counter": CounterPlugin()})
-    for module in ("interpreter.api", "runtime.provider"):
-        monkeypatch.setattr(f"tflgpu.{module}.registry", lambda: registry)
-    return Interpreter(model_content=models.counter())
-
-
-def test_state_is_kept_between_runs_and_reset_on_request(counting: Interpreter) -> None:
-    counting.reset_all_variables()  # harmless before there is anything
-    counting.allocate_tensors()
-    counting.set_tensor(0, np.array([1, 10], np.float32))
-    for step in (1, 2, 3):
-        counting.invoke()
-        np.testing.assert_array_equal(counting.get_tensor(2), [step, 10 * step])
-    counting.allocate_tensors()  # nothing to do, so nothing is lost
-    counting.invoke()
-    np.testing.assert_array_equal(counting.get_tensor(2), [4, 40])
-    counting.reset_all_variables()
-    counting.invoke()
-    np.testing.assert_array_equal(counting.get_tensor(2), [1, 10])
-
-
-def test_state_can_be_read(counting: Interpreter) -> None:
-    allocate_and_run(counting, {0: np.array([1, 10], np.float32)})
-    np.testing.assert_array_equal(counting.get_tensor(1), [1, 10])
-
-
-# Threads
-
-
-def slow_runs(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
-    """Runs tell by the first event that they are there, and wait for the second."""
-    running, go_on = threading.Event(), threading.Event()
-    original = Session.run
-
-    def slow(self: Session) -> None:
-        running.set()
-        assert go_on.wait(30)
-        original(self)
-
-    monkeypatch.setattr(Session, "run", slow)
-    return running, go_on
-
-
-def test_a_second_thread_is_refused_while_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    running, go_on = slow_runs(monkeypatch)
-    interpreter = ready()
-    interpreter.set_tensor(0, X)
-    runner = interpreter.get_signature_runner()
-    thread = threading.Thread(target=interpreter.invoke)
-    thread.start()
-    try:
-        assert running.wait(30)
-        for use in (
-            interpreter.invoke,
-            lambda: interpreter.set_tensor(0, X),
-            lambda: interpreter.get_tensor(3),
-            lambda: interpreter.resize_tensor_input(0, [2, 3]),
-            lambda: runner(image=X),
-        ):
-            with pytest.raises(StateError, match="another thread is using this interpreter"):
-                use()
-    finally:
-        go_on.set()
-        thread.join()
-    np.testing.assert_array_equal(interpreter.get_tensor(3), Y)
-    interpreter.invoke()
-
-
-def test_closing_waits_for_the_run_and_lets_nobody_else_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    running, go_on = slow_runs(monkeypatch)
-    interpreter = ready()
-    interpreter.set_tensor(0, X)
-    threads = [threading.Thread(target=f) for f in (interpreter.invoke, interpreter.close)]
-    threads[0].start()
-    assert running.wait(30)
-    threads[1].start()
-    try:
-        said, end = "", time.monotonic() + 30
-        while "being closed" not in said and time.monotonic() < end:
-            with pytest.raises(StateError) as caught:
-                interpreter.invoke()
-            said = str(caught.value)
-        assert said == "this interpreter is being closed by another thread"
-        assert threads[1].is_alive()
-    finally:
-        go_on.set()
-        for thread in threads:
-            thread.join(30)
-    with pytest.raises(StateError, match="this interpreter is closed"):
-        interpreter.invoke()
-
-
-def test_closing_beside_a_loop_of_calls() -> None:
-    """The loop leaves no more than an instant between two calls; whoever closes is not kept waiting
-    until it ends."""
-    interpreter = ready()
-    running, stopped = threading.Event(), []
-
-    def loop() -> None:
-        end = time.monotonic() + 30
-        try:
-            while time.monotonic() < end:
-                interpreter.invoke()
-                running.set()
-        except StateError as error:
-            stopped.append(str(error))
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    assert running.wait(30)
-    start = time.monotonic()
-    interpreter.close()
-    thread.join(30)
-    assert time.monotonic() - start < 10
-    (said,) = stopped
-    assert "closed" in said
-
-
-def test_threads_may_take_turns() -> None:
-    interpreter = ready()
-    results: list[np.ndarray] = []
-
-    def work(scale: float) -> None:
-        results.append(interpreter.get_signature_runner()(image=X * np.float32(scale))["scores"])
-
-    for scale in (1, 2, 3):
-        thread = threading.Thread(target=work, args=(scale,))
-        thread.start()
-        thread.join()
-    for scale, result in zip((1, 2, 3), results, strict=True):
-        np.testing.assert_array_equal(result, (X * scale + models.C) * models.C)
-
-
 def test_a_failing_run_leaves_the_interpreter_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(Session, "run", raising(DeviceError("the device is gone")))
@@ -456,58 +286,6 @@ def test_nothing_waits_for_ever(backend: str) -> None:
     said = [line[5:] for line in done.stdout.splitlines() if line.startswith("case ")]
     left = [name for name in child.cases_of(backend) if name not in said]
     assert not left and not done.returncode, f"in {left[:1]}: {done.stderr[-3000:]}"
-
-
-# The guard itself
-
-
-def test_what_is_closed_inside_is_released_at_the_end_of_the_outermost_call() -> None:
-    outer, inner, told = RunGuard("this pool"), RunGuard("this model"), []
-    with outer:
-        with inner:
-            after_calls(lambda: inner.close(lambda: told.append("model")))
-            after_calls(lambda: outer.close(lambda: told.append("pool")))
-        assert told == []
-    assert told == ["model", "pool"]
-    for guard, what in ((outer, "pool"), (inner, "model")):
-        with pytest.raises(StateError, match=f"this {what} is closed"), guard:
-            pass
-        guard.close(lambda: told.append("again"))
-    assert len(told) == 2
-
-
-def test_one_error_keeps_nothing_else_from_being_released() -> None:
-    guard, told = RunGuard("this model"), []
-
-    with pytest.raises(OSError, match="first"), guard:
-        after_calls(lambda: guard.close(raising(OSError("first"))))
-        after_calls(lambda: told.append("second"))
-    assert told == ["second"]
-    assert not guard.closed  # so that it can be closed again
-    guard.close(lambda: told.append("third"))
-    assert told[1:] == ["third"]
-
-
-def test_another_thread_waits_or_is_refused() -> None:
-    waiting, refusing, told = RunGuard("this model"), RunGuard("this interpreter", waits=False), []
-
-    def use() -> None:
-        for guard in (refusing, waiting):
-            try:
-                with guard:
-                    told.append("inside")
-            except StateError as error:
-                told.append(f"{error}")
-
-    with waiting, refusing:
-        thread = threading.Thread(target=use, daemon=True)
-        thread.start()
-        while not told:
-            threading.Event().wait(0.001)
-        assert "another thread is using this interpreter" in told[0]
-        assert not waiting.closed
-    thread.join(30)
-    assert told[1:] == ["inside"]
 
 
 # What holds a device is not copied and not pickled.

@@ -18,6 +18,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
 from tflgpu.kernels.attention_matrix import build_attention
 from tflgpu.kernels.attention_tiles import Parts, attention_tiles, choose_attention_tile
+from tflgpu.kernels.attention_whole import WholeTile, build_whole, fills_once, tiles_on
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.matrix import has_matrices
 from tflgpu.language.types import Scalar
@@ -103,17 +104,23 @@ def operands(case: Case, *, half: bool) -> tuple[Attention, list[Array]]:
 
 def plan_of(
     attributes: Attention, arrays: list[Array], precision: Precision, caps: DeviceCaps,
-    alignment: int, build: Callable[[Lowering], None] | None = None,
+    alignment: int, build: Callable[[Lowering], None] | None = None, *, negated: bool = False,
 ) -> Plan:  # fmt: skip
+    """``negated``: floats are made by other kernels, and lie as these leave them."""
     graph = Graph()
-    values = [graph.add_value(a.shape, DType.from_numpy(a.dtype)) for a in arrays]
+    given = values = [graph.add_value(a.shape, DType.from_numpy(a.dtype)) for a in arrays]
+    if negated:
+        values = [graph.add_value(v.shape, v.dtype) if v.dtype.is_float else v for v in given]
+        for source, value in zip(given, values, strict=True):
+            if value is not source:
+                graph.add_node("NEG", None, [source], [value])
     [spec] = OP.infer(attributes, [Operand(value.spec) for value in values])
     made = graph.add_value(spec.shape, spec.dtype)
-    graph.inputs, graph.outputs = values, [made]
-    node = graph.add_node("ATTENTION", attributes, values, [made])
+    graph.inputs, graph.outputs = given, [made]
+    graph.add_node("ATTENTION", attributes, values, [made])
     rules = [KernelRule("ATTENTION", "test", build, rank=1000)] if build else []
     target = Target.plain(caps, precision, rules=rules, alignment=alignment)
-    return plan_of_nodes([node], graph.inputs, graph.outputs, target)
+    return plan_of_nodes(graph.nodes, graph.inputs, graph.outputs, target)
 
 
 def run(device: Device, plan: Plan, arrays: list[Array]) -> Array:
@@ -177,6 +184,89 @@ def test_every_tile(device: Device, turned: dict[str, bool], precision: Precisio
         assert sum(sizes) == tile.shared_bytes(parts)
         found = run(device, plan, arrays)
         compare(found, expected(attributes, arrays), BOUNDS[precision])
+
+
+#: Of whole tiles.
+WHOLE_CASES = [
+    case(1, 197, 197, 2, 2, 64, 64, packed=True),
+    case(2, 33, 33, 3, 3, 32, 32, packed=True, heads_first=True),
+    case(2, 17, 1, 1, 1, 16, 16),  # one key
+    case(1, 33, 65, 4, 2, 16, 64, mask=(1, 4, 33, 65), cap=2.0),
+    case(1, 3, 150, 12, 1, 64, 64),  # rows of several heads
+    case(1, 16, 90, 1, 1, 48, 128),
+    case(2, 40, 33, 2, 1, 32, 32, mask=(33,), causal=True),
+    case(2, 31, 131, 2, 2, 32, 32, mask=(2, 1, 31, 131), mask_type=DType.BOOL, fill=-np.inf),
+]
+
+
+def at_once(
+    device: Device, attributes: Attention, arrays: list[Array], tile: WholeTile | None = None
+) -> Array:
+    """With all keys of a head at once: the result of the operands negated."""
+    build = None if tile is None else partial(build_whole, tile=tile)
+    given = [a if a.dtype == np.bool_ else -a for a in arrays]
+    plan = plan_of(attributes, given, Precision.F16, GPU, device.alignment, build, negated=True)
+    assert plan.dispatches[-1].kernel.name == "attention_whole"
+    return run(device, plan, given)
+
+
+@pytest.mark.parametrize("case", WHOLE_CASES, ids=str)
+def test_all_keys_at_once(device: Device, case: Case) -> None:
+    attributes, arrays = operands(case, half=True)
+    tiles = tiles_on(GPU, case.sizes)
+    assert tiles
+    for tile in (None, *tiles):
+        found = at_once(device, attributes, arrays, tile)
+        compare(found, expected(attributes, arrays), BOUNDS[Precision.F16])
+
+
+@pytest.mark.parametrize("operand", range(4), ids=["query", "keys", "values", "mask"])
+def test_a_nan_beside_all_keys_at_once(device: Device, operand: int) -> None:
+    special = case(2, 19, 70, 2, 2, 16, 32, mask=(2, 2, 19, 70))
+    attributes, arrays = operands(special, half=True)
+    flat = arrays[operand].reshape(-1)
+    flat[[0, len(flat) // 2 + 7, -1]] = np.nan
+    found, wanted = at_once(device, attributes, arrays), expected(attributes, arrays)
+    assert 0 < np.isnan(wanted).sum() < wanted.size
+    compare(found, wanted, BOUNDS[Precision.F16])
+
+
+def test_the_last_of_all_values_is_infinite(device: Device) -> None:
+    attributes, arrays = operands(case(1, 16, 21, 1, 1, 16, 16), half=True)
+    arrays[2][:, 20] = np.inf
+    assert np.isposinf(at_once(device, attributes, arrays)).all()
+
+
+@pytest.mark.parametrize("lowest", [-np.inf, -128])
+def test_queries_without_any_of_all_keys(device: Device, lowest: float) -> None:
+    attributes, arrays = operands(case(1, 19, 70, 2, 2, 16, 32, mask=(1, 2, 19, 70)), half=True)
+    arrays[3][:, :, 5:] = lowest
+    arrays[3][0, 1, :4, 3:] = lowest
+    found, wanted = at_once(device, attributes, arrays), expected(attributes, arrays)
+    assert np.isnan(wanted).any() == np.isinf(lowest)
+    compare(found, wanted, BOUNDS[Precision.F16])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [case(1, 16, 20, 1, 1, 12, 16), case(1, 16, 20, 1, 1, 16, 20), case(1, 16, 400, 1, 1, 64, 64)],
+    ids=["depth", "width", "keys"],
+)
+def test_keys_that_are_not_all_there_at_once(device: Device, made: Case) -> None:
+    attributes, arrays = operands(made, half=True)
+    plan = plan_of(attributes, arrays, Precision.F16, GPU, device.alignment, negated=True)
+    assert plan.dispatches[-1].kernel.name == "attention_matrix"
+    small, given = operands(case(1, 16, 20, 1, 1, 16, 16), half=True)
+    for precision, negated in ((Precision.F32_F16, True), (Precision.F16, False)):
+        plan = plan_of(small, given, precision, GPU, device.alignment, negated=negated)
+        assert plan.dispatches[-1].kernel.name == "attention_matrix"
+
+
+def test_many_workgroups_go_through_keys_by_blocks() -> None:
+    made = case(32, 197, 197, 12, 12, 64, 64, packed=True)
+    [whole, *_] = tiles_on(GPU, made.sizes)
+    assert not fills_once(whole, made.sizes, GPU)
+    assert fills_once(whole, attrs.evolve(made.sizes, items=1), GPU)
 
 
 @pytest.fixture(scope="module", params=["opencl", "vulkan"])

@@ -137,23 +137,24 @@ def test_a_nan_shows_where_its_mirror_images_are(device: Device) -> None:
     np.testing.assert_array_equal(np.isnan(found).any(axis=-1), np.isnan(expected).any(axis=-1))
 
 
-def apart(g: Maker) -> list[str]:
+def stays(g: Maker) -> bool:
+    """Whether the border is an operator of its own, wherever that is computed."""
     made = plan(g, DeviceCaps(is_gpu=True), Precision.F32)
-    return [d.kernel.name for d in made.dispatches]
+    return any("MIRROR_PAD" in d.label for d in made.dispatches)
 
 
 def test_other_borders_stay() -> None:
     zeros = net("around", padding=0)  # zeros around what was mirrored
-    assert apart(zeros)[0] == "mirror_pad"
+    assert stays(zeros)
     g = Maker()
     x = g.op("MIRROR_PAD", g.input(1, 5, 6, 4), g.ints([0, 0], [0, 0], [1, 1], [0, 2]), mode=0)
     g.done(g.conv(x, 10, padding=1))
-    assert apart(g)[0] == "mirror_pad"
+    assert stays(g)
     g = Maker()
     x = g.op("MIRROR_PAD", g.input(1, 5, 6, 64), g.ints([0, 0], [1, 1], [1, 1], [0, 0]), mode=0)
     g.done(g.conv(x, 64, padding=1, groups=2))
-    assert apart(g)[0] == "mirror_pad"
+    assert stays(g)
     g = Maker()
     x = g.op("MIRROR_PAD", g.input(1, 5, 6, 4), g.ints([0, 0], [1, 1], [1, 1], [0, 0]), mode=0)
     g.done(g.conv(x, 10, padding=1), g.op("NEG", x))  # something else reads it
-    assert apart(g)[0] == "mirror_pad"
+    assert stays(g)

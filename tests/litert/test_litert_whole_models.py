@@ -92,18 +92,26 @@ def test_nothing_is_left_behind() -> None:
     assert [ref() for ref in seen] == [None] * 40
 
 
-def test_closing_lets_litert_go_at_once() -> None:
-    """Arrays that somebody still holds are tflgpu's, and stay as they are."""
+@pytest.mark.parametrize("is_held", [False, True])
+def test_closing_lets_litert_go_with_the_last_array(is_held: bool) -> None:
+    """Tensors are LiteRT's memory, which an array that somebody still holds keeps as it is."""
     model, x = i64_in_the_middle(), numbers((1, 5, 7))
     interpreter = tflgpu.Interpreter(model_content=model)
     allocate_and_run(interpreter, {0: x})
     recording = interpreter._main._memory.session.parts[0].recording
-    held = recording.outputs[0]
-    expected, native = held.copy(), weakref.ref(recording._opened.interpreter)
+    native, at = weakref.ref(recording._opened.interpreter), recording.outputs[0].ctypes.data
+    output = interpreter.get_output_details()[0]["index"]
+    held = interpreter.tensor(output)() if is_held else interpreter.get_tensor(output)
+    expected = held.copy()
+    assert (held.ctypes.data == at) is is_held
     interpreter.close()
+    del interpreter, recording
+    gc.collect()
+    assert (native() is not None) is is_held
+    np.testing.assert_array_equal(held, expected)
+    del held
     gc.collect()
     assert native() is None
-    np.testing.assert_array_equal(held, expected)
 
 
 def test_threads_with_an_interpreter_each() -> None:

@@ -12,6 +12,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+from tflgpu_litert import quirks, recording
 
 from tests.litert.litert_models import between, litert, numbers, one, run
 from tests.small_models import small_model, tensor_of
@@ -294,3 +295,37 @@ def test_an_axis_of_16_bits() -> None:
     (found,), report = run(model, [x])
     np.testing.assert_array_equal(found, x)
     assert [r.runs_on for r in report.refusals] == [""]
+
+
+def test_a_reshape_to_a_scalar_is_not_apart() -> None:
+    """No file can hold the shape of a scalar as a constant, and LiteRT reads it in the options."""
+    model = small_model(
+        {"x": (1, 1), "shape": np.zeros(0, np.int32), "one": (), "z": ()},
+        "one = RESHAPE(x, shape)", "z = NEG(one)", inputs="x", outputs="z",
+    )  # fmt: skip
+    (found,), report = run(model, [np.full((1, 1), 3, np.float32)])
+    assert (found.shape, float(found)) == ((), -3)
+    assert [bool(r.runs_on) for r in report.refusals] == [True, True]
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I32])
+@pytest.mark.parametrize(
+    ("shape", "into"), [((1, 2, 1, 3), (4, 2, 5, 3)), ((1,), (7,)), ((2, 1), (3, 2, 4))]
+)
+def test_broadcasting_by_blocks(
+    dtype: DType, shape: tuple[int, ...], into: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LiteRT's BROADCAST_TO goes by elements; what it is given in its place copies the same."""
+    written = list[str]()
+    ours = quirks.as_written
+    monkeypatch.setattr(recording, "as_written", lambda n: written.append(ours(n).op) or ours(n))
+    model = small_model(
+        {"x": tensor_of(shape, dtype), "shape": np.array(into, np.int32),
+         "y": tensor_of(into, dtype)},
+        ("y = BROADCAST_TO(x, shape)", {}, {"version": 2}), inputs="x", outputs="y",
+    )  # fmt: skip
+    x = np.arange(np.prod(shape)).reshape(shape).astype(dtype.numpy) - 2
+    (found,), _ = run(model, [x])
+    np.testing.assert_array_equal(found, np.broadcast_to(x, into))
+    is_by_blocks = dtype is DType.F32 and len(shape) == len(into)
+    assert written == ["TILE" if is_by_blocks else "BROADCAST_TO"]

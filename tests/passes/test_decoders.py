@@ -161,12 +161,13 @@ def recurrent(kind: str, hidden: int = 8) -> bytes:
     return b.model(concat(b, 1, *made), h)
 
 
-@pytest.mark.parametrize("hidden", [8, 6])
 @pytest.mark.parametrize(
-    ("kind", "kernels", "apart"),
+    ("kind", "hidden", "kernels", "apart"),
     [
-        ("gru", 1 + 2 * _STEPS + 1, 38),  # a product and the state, for each step
-        ("lstm", 1 + 3 * _STEPS, 29),  # the cell, too, but for the last one, which only h reads
+        ("gru", 8, 1 + 2 * _STEPS + 1, 38),  # a product and the state, for each step
+        ("gru", 6, 1 + 2 * _STEPS + 1, 38),
+        ("lstm", 8, 1 + 2 * _STEPS + 1, 29),  # a product, which makes the state, and the cell
+        ("lstm", 6, 1 + 3 * _STEPS, 29),  # whose vectors are not whole ones
     ],
 )
 def test_gates_are_a_kernel_a_state(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -75,3 +76,17 @@ def test_an_interpreter_that_was_being_made_ready() -> None:
             return one.get_tensor(2)[0, 0]
 
         assert held_elsewhere(one._opener.lock, lambda: in_a_child(run)) == "6.0"
+
+
+@pytest.mark.parametrize("freezes", [True, False])
+def test_what_a_program_froze_stays_so(freezes: bool) -> None:
+    """A fork holds the collector off; in the parent that ends, but for the program's own."""
+    before = gc.get_freeze_count()
+    (gc.freeze if freezes else gc.unfreeze)()
+    frozen = gc.get_freeze_count()
+    try:
+        told = int(in_a_child(gc.get_freeze_count))
+        assert told > frozen // 2 or not freezes
+        assert (gc.get_freeze_count() > frozen // 2) is freezes
+    finally:
+        (gc.freeze if before else gc.unfreeze)()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.ir.dtypes import DType
+from tflgpu.plugins.registry import Registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu.tools.measurement import to_csv
@@ -203,3 +204,23 @@ def test_progress() -> None:
         "energy of tflgpu cpu_ref f32",
     ]  # fmt: skip
     assert told[-1][1] == 1
+
+
+def test_only_what_takes_part_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No drivers of other backends are loaded, and nothing runs for its energy where none is
+    asked for."""
+    probe, asked = Registry.probe, set[str]()
+
+    def noted(self: Registry, backend: str, **more: Any) -> Any:
+        asked.add(backend)
+        return probe(self, backend, **more)
+
+    monkeypatch.setattr(Registry, "probe", noted)
+    told: list[str] = []
+    found = tflgpu.benchmark(
+        DIGITS, **SHORT, energy=False, progress=lambda what, share: told.append(what)
+    )
+    assert asked == {"cpu_ref"}
+    assert {device["backend"] for device in found.machine["devices"]} == {"cpu_ref"}
+    assert found.measurements[0].energy is None
+    assert told[-1] == "measuring"

@@ -19,7 +19,7 @@ from tflgpu.tflite.cut import small_model
 
 from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model, try_registerers
 from tflgpu_litert.newer import repack
-from tflgpu_litert.quirks import quirk, quirk_of_loops
+from tflgpu_litert.quirks import as_written, quirk, quirk_of_loops
 from tflgpu_litert.recording import LiteRTRecording
 from tflgpu_litert.shapes import told_late
 
@@ -109,7 +109,7 @@ class LiteRTDevice(BaseNodeDevice):
     def _alone(self, node: Node, ops: Mapping[str, OpDef]) -> Opened | Unsupported:
         """The node by itself: without XNNPACK, which takes its time to prepare, but for what only
         that has (some custom ops)."""
-        model = small_model([node], _given(node), node.outputs, ops, repack)
+        model = small_model([as_written(node)], _given(node), node.outputs, ops, repack)
         if isinstance(model, Unsupported):
             return Unsupported(f"not by LiteRT: {model.reason}")
         try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable
 from functools import partial
-from math import prod
 from typing import Any
 
 import attrs
@@ -22,8 +20,8 @@ from tflgpu.tflite.cut import SmallModel, small_model
 # Of "Node number 3 (RESHAPE) failed to prepare." Delegates' nodes come behind those of the model.
 _NODE = re.compile(r"Node number (\d+) \(")
 _LONGEST = 240
-_FEW = 4096  # numbers of a tensor
-_ERRORS = (ValueError, RuntimeError, TypeError, MemoryError)
+#: What its functions raise.
+ERRORS = (ValueError, RuntimeError, TypeError, MemoryError)
 _XNNPACK = frozenset({OpResolverType.AUTO, OpResolverType.BUILTIN})
 
 
@@ -53,6 +51,15 @@ class LiteRTError(Exception):
     """LiteRT refused or failed; the text is one line of what it says."""
 
 
+class Lease:
+    """The base of an array over a tensor's memory. It holds LiteRT's interpreter, and not what that
+    counts the holders of."""
+
+    def __init__(self, array: Array, interpreter: Any) -> None:
+        self.__array_interface__ = array.__array_interface__
+        self.interpreter = interpreter
+
+
 @attrs.frozen(eq=False)
 class Opened:
     """A model that LiteRT can run.
@@ -73,15 +80,9 @@ class Opened:
 
     def setter(self, value_id: int) -> Callable[[Array], None]:
         """A function that copies an array of its shape and type into a tensor."""
-        shape, index = self.shape(value_id), self.model.tensors[value_id]
-        put: Callable[[Array], None] = partial(self.interpreter.set_tensor, index)
-        if not shape:  # a view of a scalar is none, but a number
-            return put
         view = self.view(value_id)
-        if prod(shape) <= _FEW:  # of so few numbers a view takes longer than their copy
-            with contextlib.suppress(ValueError):  # of a type that it sees as another's
-                put(np.array(view()))
-                return put
+        if not self.shape(value_id):  # a view of a scalar is none, but a number
+            return partial(self.interpreter.set_tensor, self.model.tensors[value_id])
 
         def write(array: Array) -> None:
             view()[...] = array
@@ -101,18 +102,27 @@ class Opened:
                 return None
             raise LiteRTError(_line(error)) from error
 
-    def invoke(self) -> None:
-        """Run.
+    def home(self, value_id: int, array: Array, *, is_result: bool = False) -> Array:
+        """A tensor's memory, with what is in ``array``; or that array, where it is not alike.
+        LiteRT's memory stays where it is where it is known beforehand of all results. What is in a
+        result's stays too: of constants it was computed when LiteRT was prepared (RANGE)."""
+        # A view of a scalar is a number; and what is another tensor's memory stays that.
+        if not array.size or not array.ndim or isinstance(array.base, Lease):
+            return array
+        view = self.view(value_id)()
+        if view.dtype != array.dtype or not view.flags.c_contiguous:
+            return array
+        found = np.asarray(Lease(view, self.interpreter))
+        if not is_result:
+            found[...] = array
+        return found
 
-        Raises:
-            LiteRTError: an operator failed.
-        """
-        try:
-            self.interpreter.invoke()
-        except _ERRORS as error:
-            raise LiteRTError(self._named(error)) from error
+    def has(self, array: Array) -> bool:
+        """Whether an array is a tensor's memory."""
+        return isinstance(array.base, Lease) and array.base.interpreter is self.interpreter
 
-    def _named(self, error: BaseException) -> str:
+    def named(self, error: BaseException) -> str:
+        """What LiteRT says of a run that failed, and of which operator."""
         return _named(self.model, error)
 
 
@@ -126,12 +136,12 @@ def open_model(model: SmallModel, settings: Settings) -> Opened:
     """
     try:
         return _opened(model, settings)
-    except _ERRORS as error:
+    except ERRORS as error:
         if settings.plain == settings:
             raise LiteRTError(_named(model, error)) from error
     try:
         return _opened(model, settings.plain)
-    except _ERRORS as error:
+    except ERRORS as error:
         raise LiteRTError(_named(model, error)) from error
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from tflgpu.errors import TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
-from tflgpu.ops.base import Activation, OpDef
+from tflgpu.ops.base import Activation, NoAttrs, OpDef
+from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.tflite.bodies import subgraphs_of
 
@@ -73,7 +74,7 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
     op = ops.get(node.op)
     if op is None:
         return None
-    if any(v is not None and not v.elements for v in (*node.inputs, *node.outputs)):
+    if any(v is not None and not v.elements for v in (*as_written(node).inputs, *node.outputs)):
         # Some of its kernels divide by a size, and end the process: SOFTMAX, REVERSE_V2.
         return f"LiteRT's kernels are not made for tensors without elements, as {node.op} has one"
     field = op.arithmetic.activation_field
@@ -151,6 +152,27 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
         if edge is None or any(value.id in edge for value in positions):
             return f"LiteRT's positions of maxima are others, which {node.op} would show"
     return None
+
+
+def as_written(node: Node) -> Node:
+    """A node as LiteRT is given it.
+
+    The new shape of a scalar is a constant without elements, which no file can hold: the options of
+    RESHAPE say the same. BROADCAST_TO goes from element to element, TILE copies blocks (0.7 us for
+    6,144 elements, where the other takes 54).
+    """
+    shape = node.optional_input(1)
+    if node.op == "RESHAPE" and shape is not None and shape.is_const and not shape.elements:
+        return Node(node.op, ReshapeAttrs(), node.inputs[:1], node.outputs, origins=node.origins)
+    if node.op != "BROADCAST_TO" or not node.shapes_known:
+        return node
+    x, out = node.input(0), node.outputs[0]
+    if x.dtype is not DType.F32 or len(x.shape) != len(out.shape) or 0 in x.shape:
+        return node
+    multiples = np.array([to // size for size, to in zip(x.shape, out.shape, strict=True)], "i4")
+    # An id that no value has: those are not negative.
+    times = Value(~out.id, f"multiples of {out.name}", multiples.shape, DType.I32, multiples)
+    return Node("TILE", NoAttrs(), [x, times], [out], 3, node.origins)
 
 
 def _from_zero(indices: Array | None) -> bool:

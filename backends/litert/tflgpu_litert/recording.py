@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from tflgpu.backend_kit.forks import Holder, immortal
@@ -10,18 +10,20 @@ from tflgpu.backend_kit.node_recording import BaseNodeRecording
 from tflgpu.contract.device import NodeRun
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Value
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.tflite.cut import small_model
 
-from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model
+from tflgpu_litert.native import ERRORS, LiteRTError, Opened, Settings, open_model
 from tflgpu_litert.newer import repack
+from tflgpu_litert.quirks import as_written
 from tflgpu_litert.shapes import told_late
 
 
 class LiteRTRecording(BaseNodeRecording, Holder):
     """A `Recording` of LiteRT's kernels.
 
-    Inputs and outputs are arrays of its own: LiteRT's memory moves and ends with its interpreter.
+    Inputs and outputs are LiteRT's own memory, where that stays, and else arrays that are copied.
     State tensors live in the run's ``variables`` and are taken to LiteRT and back, so that others
     may read, set and reset them.
     """
@@ -43,12 +45,13 @@ class LiteRTRecording(BaseNodeRecording, Holder):
         self._before: list[Callable[[], None]] = []
         self._after: list[Callable[[], None]] = []
         self._opened: Opened | None = None
-        self._open()
+        self._invoke: Callable[[], None] | None = None
+        self._open(is_first=True)
         self.belongs_to_process()
 
-    def _open(self) -> None:
+    def _open(self, *, is_first: bool = False) -> None:
         run = self._run_of
-        model = small_model(run.nodes, run.inputs, run.outputs, run.ops, repack)
+        model = small_model([*map(as_written, run.nodes)], run.inputs, run.outputs, run.ops, repack)
         if isinstance(model, Unsupported):
             raise DeviceError(f"LiteRT cannot be given these nodes: {model.reason}")
         try:
@@ -61,44 +64,81 @@ class LiteRTRecording(BaseNodeRecording, Holder):
         for name, (shape, wanted) in made.items():
             if shape != wanted and not (late and shape is None):
                 raise DeviceError(f"LiteRT makes {name} of shape {shape}, not {wanted}")
-        states = [
-            (v, run.variables[v.id])
-            for v in {v.id: v for n in run.nodes for v in n.inputs if v and v.is_variable}.values()
-        ]
-        fed = [*zip(run.inputs, self._inputs, strict=True), *states]
-        fetched = [*zip(run.outputs, self._outputs, strict=True), *states]
+        variables = [v.id for n in run.nodes for v in n.inputs if v is not None and v.is_variable]
+        own = {i: run.variables[i] for i in variables}
+        if is_first and all(shape is not None for shape, _ in made.values()):
+            given = {v.id for v in run.inputs}
+            self._inputs = _homes(opened, run.inputs, self._inputs)
+            self._outputs = _homes(opened, run.outputs, self._outputs, given, is_result=True)
+            own = {i: opened.home(i, array) for i, array in own.items()}
+            run.variables.update(own)
+        fed = [(v.id, array) for v, array in zip(run.inputs, self._inputs, strict=True)]
+        fetched = [(v.id, array) for v, array in zip(run.outputs, self._outputs, strict=True)]
         # Tensors without elements have nothing to move, and perhaps no memory.
-        self._before = [partial(opened.setter(v.id), array) for v, array in fed if array.size]
+        fed, fetched = (
+            [p for p in s if p[1].size and not opened.has(p[1])] for s in (fed, fetched)
+        )
+        self._before = [partial(opened.setter(i), array) for i, array in fed]
         fetch = _fetch_of_shape if late else _fetch
-        self._after = [
-            partial(fetch, opened.view(v.id), array) for v, array in fetched if array.size
-        ]
-        self._opened = opened
+        self._after = [partial(fetch, opened.view(i), array) for i, array in fetched]
+        for i, array in own.items():
+            if array.size and not opened.has(array):  # another recording may give it another home
+                self._before.append(partial(_feed_state, opened.setter(i), run.variables, i))
+                self._after.append(partial(_fetch_state, opened.view(i), run.variables, i))
+        # Its own `invoke` first counts who holds views, at a quarter of what a small model takes.
+        native = getattr(opened.interpreter, "_interpreter", None)
+        self._opened, self._invoke = opened, getattr(native, "Invoke", opened.interpreter.invoke)
 
-    def _compute(self) -> None:
-        if self._opened is None:  # left behind by a fork
-            self._open()
-        assert self._opened is not None
+    def run(self) -> None:
+        """Compute every node: by fewer calls of Python than a small model takes.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: a node failed; names it.
+        """
+        if self._closed or self._invoke is None:
+            super().run()
+        assert self._invoke is not None
         for feed in self._before:
             feed()
         try:
-            self._opened.invoke()
-        except LiteRTError as error:
-            raise DeviceError(f"LiteRT failed: {error}") from error
+            self._invoke()
+        except ERRORS as error:
+            assert self._opened is not None
+            raise DeviceError(f"LiteRT failed: {self._opened.named(error)}") from error
         for fetch in self._after:
             fetch()
+
+    def _compute(self) -> None:
+        """Open what a fork has left behind, as `run` finds it."""
+        self._open()
 
     def close(self) -> None:
         """Let LiteRT's interpreter go."""
         super().close()
-        self._before, self._after, self._opened = [], [], None
+        self._before, self._after, self._opened, self._invoke = [], [], None, None
 
     def after_fork(self) -> None:
         """A child has the memory but not the threads of LiteRT's interpreter, which would be waited
         for at its end. So that one stays for good, and the next run opens another."""
         if self._opened is not None:
             immortal(self._opened.interpreter)
-        self._before, self._after, self._opened = [], [], None
+        self._before, self._after, self._opened, self._invoke = [], [], None, None
+
+
+def _homes(
+    opened: Opened,
+    values: Sequence[Value],
+    arrays: Sequence[Array],
+    apart: Collection[int] = (),
+    *,
+    is_result: bool = False,
+) -> tuple[Array, ...]:
+    """LiteRT's memory in the place of arrays, but for the values that are ``apart``."""
+    return tuple(
+        array if v.id in apart else opened.home(v.id, array, is_result=is_result)
+        for v, array in zip(values, arrays, strict=True)
+    )
 
 
 # A view is in no variable: a traceback would keep that, and LiteRT does not run while one is held.
@@ -106,6 +146,14 @@ class LiteRTRecording(BaseNodeRecording, Holder):
 
 def _fetch(tensor: Callable[[], Array], array: Array) -> None:
     array[...] = tensor()
+
+
+def _feed_state(put: Callable[[Array], None], states: Mapping[int, Array], value_id: int) -> None:
+    put(states[value_id])
+
+
+def _fetch_state(tensor: Callable[[], Array], states: Mapping[int, Array], value_id: int) -> None:
+    states[value_id][...] = tensor()
 
 
 def _fetch_of_shape(tensor: Callable[[], Array], array: Array) -> None:

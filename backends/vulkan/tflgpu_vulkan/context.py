@@ -30,6 +30,7 @@ _NAP = 4_000_000
 #: Fences of a recording: resetting as many takes as long as one.
 FENCES = 8
 _WAITING = "waiting for the device"
+_NOT_READY = vk.VK_NOT_READY
 #: How many queues recordings are spread over, where the device has them. With one, whatever several
 #: runs in flight do is done in turn, the copies of one between the kernels of another.
 QUEUES = "TFLGPU_VULKAN_QUEUES"
@@ -82,15 +83,24 @@ class Context(Counted):
         Raises:
             DeviceError: the device failed.
         """
-        handle, fences, turn = self.handle, commands.fences, commands.turn
-        fence = fences + turn
+        handle, turn, clock = self.handle, commands.turn, time.perf_counter
+        fence = commands.handles[turn]
         self.start(submit_info, fence, "running", commands.queue)
-        begun = time.perf_counter()
-        result = self._wait(handle, fence, commands.took)
-        commands.took = time.perf_counter() - begun
+        begun, status = clock(), lib.vkGetFenceStatus
+        result = _NOT_READY
+        if self._spin >= commands.took and not manner.asleep:  # as `_wait`, in one call less
+            end = begun + self._spin
+            result = status(handle, fence)
+            while result == _NOT_READY and clock() < end:
+                result = status(handle, fence)
+        if result:
+            # One that was as short the last time is not asked again and again any longer.
+            likely = commands.took if commands.took > self._spin else 2 * self._spin
+            result = self._wait(handle, commands.fences + turn, likely)
+        commands.took = clock() - begun
         commands.turn = turn = turn + 1
         if not result and turn == FENCES:
-            commands.turn, result = 0, lib.vkResetFences(handle, FENCES, fences)
+            commands.turn, result = 0, lib.vkResetFences(handle, FENCES, commands.fences)
         if result:
             check(result, "running")
         if self.instance.problems:
@@ -103,7 +113,7 @@ class Context(Counted):
             DeviceError: the device failed.
         """
         with self._queue_lock:
-            result = lib.vkQueueSubmit(queue, 1, submit_info, fence[0])
+            result = lib.vkQueueSubmit(queue, 1, submit_info, fence)
         if result:
             check(result, what)
 
@@ -248,6 +258,7 @@ class Commands:
         except DeviceError:
             self.release()
             raise
+        self.handles = list(self.fences)
         self._made: list[Any] = []
 
     def begin(self) -> Any:
@@ -281,7 +292,7 @@ class Commands:
         Raises:
             DeviceError: the device failed.
         """
-        self._context.start(submit_info, self.fence, what, self.queue)
+        self._context.start(submit_info, self.fence[0], what, self.queue)
         self._context.finish(self.fence, what)
 
     def clear(self) -> None:

@@ -91,7 +91,8 @@ class VulkanRecording(PooledRecording[Block]):
 
     def _begin(self) -> None:
         commands = self._outputs.for_run().commands
-        self._context.start(commands, self._commands.fence, "running", self._commands.queue)
+        own = self._commands
+        self._context.start(commands, own.fence[0], "running", own.queue)
 
     def _sleep(self) -> None:
         self._context.sleep(self._commands.fence)

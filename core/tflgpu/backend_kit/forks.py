@@ -30,6 +30,7 @@ _LOCKS: Any = (type(threading.Lock()), type(threading.RLock()))
 _holders: weakref.WeakSet[Holder] = weakref.WeakSet()
 _arrays: dict[int, weakref.ref[Any]] = {}
 _calls: list[Callable[[], object]] = []
+_frozen: list[None] = []  # empty where the collector is as the program has it
 
 
 class OfProcess:
@@ -201,12 +202,27 @@ def _after_fork() -> None:
         with contextlib.suppress(Exception):
             function()
     if inherited:
+        gc.freeze()
         leave_without_drivers()
     else:
+        _unfreeze()
+
+
+def _freeze() -> None:
+    """Let Python's collector take nothing of what was there before the fork: in a child it would
+    release what lay in circles, and a driver may wait there for threads that only the parent
+    has."""
+    # All that is frozen is let go of at once. Of a program's own freeze that is its own to do.
+    if not gc.get_freeze_count():
+        _frozen.append(None)
+        gc.freeze()
+
+
+def _unfreeze() -> None:
+    if _frozen:
+        _frozen.clear()
         gc.unfreeze()
 
 
 if hasattr(os, "register_at_fork"):
-    # Python's collector takes nothing of what was there before the fork: in a child it would
-    # release what lay in circles, and a driver may wait there for threads that only the parent has.
-    os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze, after_in_child=_after_fork)
+    os.register_at_fork(before=_freeze, after_in_parent=_unfreeze, after_in_child=_after_fork)

@@ -15,6 +15,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.errors import StateError
@@ -27,12 +28,19 @@ else:
 _CLOSED = "is closed; make a new one"
 
 
-class _Thread(threading.local):
+class _Calls:
     """The calls that a thread is inside of, and what is to be done when it leaves the last."""
 
+    __slots__ = ("guards", "put_off")
+
     def __init__(self) -> None:
-        self.calls: set[RunGuard] = set()
+        self.guards: set[RunGuard] = set()
         self.put_off: list[Callable[[], object]] = []
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.calls = _Calls()
 
 
 _here = _Thread()
@@ -41,8 +49,8 @@ _here = _Thread()
 def after_calls(action: Callable[[], object]) -> None:
     """Close something by ``action``: now, or where this thread is inside of calls, at the end of
     the outermost of them."""
-    if _here.calls:
-        _here.put_off.append(action)
+    if _here.calls.guards:
+        _here.calls.put_off.append(action)
     else:
         action()
 
@@ -50,15 +58,14 @@ def after_calls(action: Callable[[], object]) -> None:
 def for_this_thread(function: Callable[..., object]) -> Callable[..., object]:
     """A function, to be called by another thread while this one waits for that: inside of it the
     calls of this thread are under way."""
-    calls, put_off = _here.calls, _here.put_off
+    calls = _here.calls
 
     def call(*args: object) -> object:
-        own = _here.calls, _here.put_off
-        _here.calls, _here.put_off = calls, put_off
+        own, _here.calls = _here.calls, calls
         try:
             return function(*args)
         finally:
-            _here.calls, _here.put_off = own
+            _here.calls = own
 
     return call
 
@@ -101,22 +108,25 @@ class RunGuard(Holder):
         waits: Whether a call waits for those of other threads; otherwise it raises `StateError`.
     """
 
+    #: What its owner may use without coming in; each call that comes in takes it away.
+    shortcut: Any = None
+
     def __init__(self, what: str, *, waits: bool = True) -> None:
         self._what, self._waits = what, waits
         self._shut = ""  # why no call comes in any more
         self._lock = threading.RLock()
         self.belongs_to_process()
 
-    def __enter__(self) -> None:
-        calls = _here.calls
-        # As `check_outside` and `take` do, without calls of Python: each run of a model is in one.
-        if self in calls or self._shut or not self._lock.acquire(self._waits):
+    def __enter__(self) -> Any:
+        """Gives the `shortcut` that there was."""
+        found, self.shortcut = self.shortcut, None
+        # As below, without calls of Python, where there is a shortcut and so no call: each run of a
+        # model is in one.
+        if found is None or not self._lock.acquire(self._waits):
             self.check_outside()
             self.take()
-        elif self._shut:
-            self._lock.release()
-            self.take()
-        calls.add(self)
+        _here.calls.guards.add(self)
+        return found
 
     def enter(self, timeout: float | None) -> bool:
         """As ``with`` does, where a call of another thread ends within ``timeout`` seconds;
@@ -128,14 +138,15 @@ class RunGuard(Holder):
         self.check_outside()
         free = self._lock.acquire(timeout=-1 if timeout is None else timeout)
         if free:
-            _here.calls.add(self)
+            _here.calls.guards.add(self)
         return free
 
-    def leave(self, *exception: object) -> None:
+    def leave(self, kind: object = None, error: object = None, trace: object = None) -> None:
         """What `enter` began is over."""
-        _here.calls.discard(self)
+        calls = _here.calls
+        calls.guards.discard(self)
         self._lock.release()
-        if _here.put_off:
+        if calls.put_off:
             _catch_up()
 
     __exit__ = leave
@@ -153,7 +164,7 @@ class RunGuard(Holder):
     @property
     def is_inside(self) -> bool:
         """Whether this thread is in a call of it."""
-        return self in _here.calls
+        return self in _here.calls.guards
 
     @property
     def closed(self) -> bool:
@@ -173,6 +184,7 @@ class RunGuard(Holder):
                 self._shut = "is being closed by another thread"
             try:
                 with self._lock:
+                    self.shortcut = None
                     if not self.closed:
                         release()
                         self._shut = _CLOSED
@@ -183,6 +195,7 @@ class RunGuard(Holder):
     def after_fork(self) -> None:
         """The closing by another thread is the parent's."""
         self._shut = _CLOSED if self.closed else ""
+        self.shortcut = None
 
     def take(self) -> None:
         """Keep other threads out from here on.
@@ -196,10 +209,7 @@ class RunGuard(Holder):
                 self._lock.release()
             busy = f"another thread is using {self._what}; make one for each thread"
             raise StateError(f"{self._what} {self._shut}" if self._shut else busy)
-
-    def give(self) -> None:
-        """Let them in again."""
-        self._lock.release()
+        self.shortcut = None
 
     def check_outside(self) -> None:
         """Refuse a call from inside a call of the same thread.
@@ -207,7 +217,7 @@ class RunGuard(Holder):
         Raises:
             StateError: it is one.
         """
-        if self in _here.calls:
+        if self in _here.calls.guards:
             raise StateError(f"{self._what} is used from inside its own call, by the same thread")
 
 
@@ -217,10 +227,10 @@ class _Call:
 
     def __enter__(self) -> None:
         self._guard.check_outside()
-        _here.calls.add(self._guard)
+        _here.calls.guards.add(self._guard)
 
     def __exit__(self, *exception: object) -> None:
-        _here.calls.discard(self._guard)
+        _here.calls.guards.discard(self._guard)
         _catch_up()
 
 
@@ -232,13 +242,14 @@ class _Alone:
         self._guard.take()
 
     def __exit__(self, *exception: object) -> None:
-        self._guard.give()
+        self._guard._lock.release()  # noqa: SLF001
 
 
 def _catch_up() -> None:
     """Do what was put off, all of it, once this thread has left its outermost call."""
-    if _here.put_off and not _here.calls:
+    calls = _here.calls
+    if calls.put_off and not calls.guards:
         try:
-            _here.put_off.pop(0)()
+            calls.put_off.pop(0)()
         finally:
             _catch_up()

@@ -55,6 +55,7 @@ def benchmark(
     duration: Annotated[float, typer.Option(metavar="SECONDS", help="Of timing each.")] = 3.0,
     warm_up: Annotated[float, typer.Option(metavar="SECONDS", help="Of runs before.")] = 1.0,
     starts: Annotated[bool, typer.Option(help="Time starts, in new processes.")] = True,
+    energy: Annotated[bool, typer.Option(help="Measure it, a second more.")] = True,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of random inputs.")] = 0,
     require_full_delegation: Annotated[
         bool,
@@ -90,6 +91,7 @@ def benchmark(
                     duration=duration,
                     warm_up=warm_up,
                     starts=starts,
+                    energy=energy,
                     seed=seed,
                     progress=progress,
                 )

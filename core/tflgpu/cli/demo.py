@@ -22,6 +22,7 @@ from tflgpu.plugins.registry import registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu.tools.check_outputs import gap_of
+from tflgpu.tools.picture import read_picture
 
 WRONG = 1
 _LEAST_ACCURACY = 0.95
@@ -123,13 +124,13 @@ def _adding(source: str, result: str) -> bytes:
 
 
 def _picture(digits: Digits, path: Path) -> None:
-    try:
-        from PIL import Image
-    except ImportError:
-        console.note(f"{path} is not written: it takes Pillow, `pip install tflgpu[image]`")
-        return
     pixels = np.rint(digits.images[0, 0, :, :, 0] * 255).astype(np.uint8)
-    Image.fromarray(pixels).resize((160, 160), Image.Resampling.NEAREST).save(path)
+    try:
+        picture = read_picture(pixels.repeat(20, 0).repeat(20, 1))
+    except InputError:
+        console.note(f"{path} is not written: it takes Pillow, `pip install tflgpu[image]`")
+    else:
+        picture.save(path)
 
 
 def _on_devices(digits: Digits, count: int) -> Iterator[_Result]:

@@ -16,10 +16,6 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.lowering.lowering import FusedNode
 from tflgpu.lowering.rule import KernelRule
 
-#: What reading one more operand may cost, where it is broadcast: a division and a remainder for
-#: each dimension.
-_OPERAND_COST = 16
-
 
 @attrs.define(eq=False)
 class Group:

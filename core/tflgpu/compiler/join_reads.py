@@ -135,8 +135,11 @@ class JoinReads:
             return False
         ids = self._neighbours.results(group)
         by_head = not self._neighbours.reads((*reader.before, reader.head)).keys().isdisjoint(ids)
-        if by_head and not reader.rule.reads_once:
-            return reader.rule.reads_often and self._takes_channels(group)
+        often = 0 if reader.rule.reads_once else self._reads(reader, ids)
+        if often and self._takes_channels(group):
+            return True
+        if by_head and not often and not reader.rule.reads_once:
+            return False
         mine, its = self._measured(reader), self._measured(group)
         if mine is None or its is None or its.kernels != len(group.head.outputs):
             return False
@@ -150,11 +153,21 @@ class JoinReads:
         if reader.rule.pointwise:
             read = _vectors(reader.result) * loads
         else:
-            read = own * loads if by_head else _vectors(reader.result)
+            read = own * (often or loads) if by_head else _vectors(reader.result)
         again = max(0, read - own)
-        if self._only_moves(group) and (reader.rule.pointwise or own <= _MAX_STRIDED):
+        cheap = not often and (reader.rule.pointwise or own <= _MAX_STRIDED)
+        if cheap and self._only_moves(group):
             return True
         return again * each <= _MAX_WORK
+
+    def _reads(self, reader: Group, results: Sequence[int]) -> int:
+        """How often a reader's head reads each vector of buffers, where it reads whole ones; 0 else
+        or where it reads none."""
+        head, root_of = reader.head, self._neighbours.root_of
+        operands = [at for at, v in enumerate(head.inputs) if v is not None and not v.is_const]
+        operands = [at for at in operands if root_of(head.input(at)).id in results]
+        found = [reader.rule.reads(head, at) for at in operands]
+        return sum(found) if all(found) else 0
 
     def _cost(self, group: Group) -> int:
         """What it costs with all that it computes in its loads."""

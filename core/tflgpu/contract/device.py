@@ -206,7 +206,8 @@ class Recording(Protocol):
 @frozen
 class NodeRun:
     """Nodes to run as they are, for a `NodeDevice` and for the CPU: in topological order,
-    between host tensors. ``variables`` are state tensors by value id, kept between runs."""
+    between host tensors. ``variables`` are state tensors by value id, kept between runs; what loads
+    the nodes may put arrays of its own, with the same contents, in their places."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...]

@@ -20,6 +20,7 @@ from tflgpu.errors.blame import shown
 from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
 from tflgpu.interpreter.bound_runs import BoundRuns
 from tflgpu.interpreter.buffer_methods import BufferMethods
+from tflgpu.interpreter.copies import TensorCache
 from tflgpu.interpreter.delegate_methods import DelegateMethods
 from tflgpu.interpreter.details import ModelDetails
 from tflgpu.interpreter.gpu_delegate import GpuDelegate, provider_of
@@ -214,11 +215,13 @@ class Interpreter(
                 the process was forked since the delegate opened its device.
             DeviceError: the device failed.
         """
-        with self._busy:
-            self._main.check_views()
-            if self._lanes is not None:
+        with self._busy as known:
+            if known is None:
+                self._main.check_views()
                 self._settle()
-            self._main.run()
+            self._main.run(known)
+            if self._lanes is None:
+                self._busy.shortcut = known if known and known.session else self._main.shortcut
 
     def invoke_async(self, inputs: Mapping[int, npt.ArrayLike] | None = None) -> Invocation:
         """Begin a run and return; what it gives tells of its end, can be awaited, and has results
@@ -297,12 +300,16 @@ class Interpreter(
             InputError: no such tensor, or another type or shape.
             StateError: not allocated, closed or in use.
         """
+        known: TensorCache | None = self._busy.shortcut
+        if known and known.put(known.small_inputs, tensor_index, value):
+            return
         if type(value) is not np.ndarray:
             value = self._main.as_array(tensor_index, value)
-        with self._busy:
+        with self._busy as known:
             if self._lanes is not None and as_index(tensor_index) not in self._main.info.inputs:
                 self._settle()  # state comes after the runs in flight
             self._main.set(tensor_index, value)
+            self._busy.shortcut = known
 
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Array:
         """An output, an input, a constant, or (if preserved) any tensor, for the caller to keep
@@ -313,12 +320,17 @@ class Interpreter(
             InputError: no such tensor or subgraph, or a tensor that is not kept.
             StateError: not allocated, closed or in use.
         """
-        with self._busy:
-            if self._lanes is not None:
-                self._settle()
-            if type(subgraph_index) is int and not subgraph_index:
-                return self._main.get(tensor_index)
-            return self._subgraph(subgraph_index).get(tensor_index)
+        known: TensorCache | None = self._busy.shortcut
+        is_main = type(subgraph_index) is int and not subgraph_index
+        found = known.copied(known.small_outputs, tensor_index) if known and is_main else None
+        if found is not None:
+            return found
+        with self._busy as known:
+            self._settle()
+            subgraph = self._main if is_main else self._subgraph(subgraph_index)
+            found = subgraph.get(tensor_index)
+            self._busy.shortcut = known
+        return found
 
     def tensor(self, tensor_index: int) -> Callable[[], Array]:
         """A function that gives a view of a tensor's memory, to read and write without copies.

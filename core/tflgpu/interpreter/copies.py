@@ -29,8 +29,8 @@ from tflgpu.runtime.session import Session
 
 #: From here on several threads may pay.
 _SPLIT = 2 << 20
-#: From here on the interpreter lock is let go of.
-_SMALL = 16 << 10
+#: From here on the interpreter lock is let go of; and elements of which NumPy's own copy keeps it.
+_SMALL, _TINY = 16 << 10, 500
 #: Smaller arrays come from the allocator's own lists without any faults.
 _LARGE = 256 << 10
 #: Results kept; a caller that holds on to more of them gets fresh memory.
@@ -111,76 +111,92 @@ class _Known:
     """An array of a session, and the bytes of one that is copied without letting go of the
     interpreter lock."""
 
-    __slots__ = ("array", "bytes", "dtype", "shape")
+    __slots__ = ("array", "bytes", "dtype", "is_tiny", "shape")
 
     def __init__(self, array: Array) -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
         small = 0 < array.nbytes <= _SMALL and array.flags.c_contiguous
         self.bytes = array.data.cast("B") if small and array.dtype.kind in "biuf" else None
+        self.is_tiny = self.bytes is not None and array.size <= _TINY
 
 
 class TensorCache:
     """Tensors of one subgraph that were set or read before: the next time asks little. Anything
-    that was not has False or None here, and is looked at."""
+    that was not has False or None here, and is looked at.
+
+    Attributes:
+        session: Whose tensors they are, where nothing lies between it and its caller
+            (`OpenedSubgraph.shortcut`).
+        edition: How often inputs or state were changed by way of the interpreter.
+        inputs, outputs: By tensor.
+        small_inputs, small_outputs: Those whose copies keep the interpreter lock.
+    """
 
     def __init__(self, pool: ResultPool) -> None:
+        self.session: Session | None = None
+        self.edition = 0
         self._pool = pool
         self._arrays: Mapping[int, Array] = {}
-        self._inputs: dict[int, _Known] = {}
-        self._outputs: dict[int, _Known] = {}
+        self.inputs: dict[int, _Known] = {}
+        self.outputs: dict[int, _Known] = {}
+        self.small_inputs: dict[int, _Known] = {}
+        self.small_outputs: dict[int, _Known] = {}
 
-    def put(self, session: Session, index: Any, value: Any) -> bool:
-        """Copy a value into an input that was set before; False where that has to be looked at."""
-        if type(index) is not int or session.arrays is not self._arrays or session.inherited:
+    def put(self, inputs: Mapping[int, _Known], index: Any, value: Any) -> bool:
+        """Copy a value into one of ``inputs``; False where that has to be looked at."""
+        # Another number that equals an index (True, 1.0) is told what it is.
+        known = inputs.get(index) if type(index) is int else None
+        if known is None or type(value) is not np.ndarray or value.shape != known.shape:
             return False
-        known = self._inputs.get(index)
-        if known is None or type(value) is not np.ndarray:
-            return False
-        if value.shape != known.shape or value.dtype != known.dtype:
-            return False
-        if known.bytes is not None and value.flags.c_contiguous and value.dtype is known.dtype:
+        is_same = value.dtype is known.dtype
+        if is_same and known.is_tiny:
+            known.array[...] = value
+        elif is_same and known.bytes is not None and value.flags.c_contiguous:
             known.bytes[:] = value.data.cast("B")
-        else:
+        elif value.dtype == known.dtype:
             copy(known.array, value)
+        else:
+            return False
+        self.edition += 1
         return True
 
-    def copied(self, session: Session, index: Any) -> Array | None:
-        """An output that was read before, for the caller; None where that has to be looked at."""
-        # Another number that equals an index (True, 1.0) is told what it is.
-        if type(index) is not int or session.arrays is not self._arrays or session.inherited:
-            return None
-        known = self._outputs.get(index)
+    def copied(self, outputs: Mapping[int, _Known], index: Any) -> Array | None:
+        """One of ``outputs``, for the caller; None where that has to be looked at."""
+        known = outputs.get(index) if type(index) is int else None
         # A run may leave results in other arrays.
-        if known is None or known.array is not self._arrays[index] or not session.complete:
+        if known is None or known.array is not self._arrays.get(index):
             return None
         if known.bytes is None:
             return self._pool.copied(known.array)
-        made = np.empty(known.shape, known.dtype)
-        made.data.cast("B")[:] = known.bytes
+        if known.is_tiny:
+            made: Array = known.array.copy()
+        else:
+            made = np.empty(known.shape, known.dtype)
+            made.data.cast("B")[:] = known.bytes
         return made
 
-    def learn_input(self, session: Session, index: int, target: Array, source: Array) -> None:
-        """That a value was copied into an input, which is not bound to anything."""
-        if source.dtype == target.dtype and index not in session.kept:
-            self._turn_to(session)
-            self._inputs[index] = _Known(target)
+    def is_of(self, session: Session) -> bool:
+        """Whether what is known is true of a session."""
+        return session.arrays is self._arrays and not session.inherited
 
-    def learn_output(self, session: Session, index: int) -> None:
-        """That an output was copied, which is neither bound nor lent."""
-        array = session.arrays.get(index)
-        if array is not None and index not in session.kept:
-            self._turn_to(session)
-            self._outputs[index] = _Known(array)
+    def learn(self, session: Session, index: int, array: Array, *, is_input: bool) -> None:
+        """That an input was set, or an output copied, which is neither bound nor lent."""
+        if index not in session.kept:
+            self.turn_to(session)
+            known = _Known(array)
+            every = self.inputs if is_input else self.outputs
+            every[index] = known
+            if known.bytes is not None:
+                (self.small_inputs if is_input else self.small_outputs)[index] = known
 
     def forget(self) -> None:
         """Something changed that has a say."""
-        self._arrays = {}
-        self._inputs.clear()
-        self._outputs.clear()
+        self._arrays, self.session = {}, None
+        for each in (self.inputs, self.outputs, self.small_inputs, self.small_outputs):
+            each.clear()
 
-    # Inside
-
-    def _turn_to(self, session: Session) -> None:
+    def turn_to(self, session: Session) -> None:
+        """Know nothing of other sessions."""
         if session.arrays is not self._arrays:
             self.forget()
             self._arrays = session.arrays

@@ -291,7 +291,7 @@ class Model(Closable, OfProcess):
         counts = {}
         for i, array in given.items():
             port = self._inputs[i]
-            if fits(array.shape, port.open_shape) or array.shape == port.shape:
+            if array.shape == port.shape or fits(array.shape, port.open_shape):
                 continue
             inner = port.open_shape[1:]
             if port.shape[:1] != (1,) or not array.ndim or not fits(array.shape[1:], inner):

@@ -62,6 +62,8 @@ def converted(tensor: NamedTensor, value: Any) -> Array:
         InputError: it is no array of numbers, or would change; or it is of bytes or samples (whole
             numbers of 8 or 16 bits), which a model may expect in any range.
     """
+    if type(value) is np.ndarray and value.dtype == tensor.dtype:
+        return value
     is_text = tensor.dtype.kind == "S"
     if np.ma.is_masked(value):
         raise InputError(f"input {tensor.described}: elements are masked; fill them (.filled(0))")

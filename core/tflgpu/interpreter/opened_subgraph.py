@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,8 @@ class OpenedSubgraph:
         self._visible: Collection[int] = ()
         self._warned: set[str] = set()
         self.bound: dict[int, Bound] = {}
-        self._bindings: Bindings | None = None  # what changes that
-        self._recovery: Recovery | None = None
         self._policy = OnError.RAISE  # what follows an error of the session in use
-        self._changed = True  # inputs or state, since the last run, which cannot be repeated then
-        self._edition = 0  # how often they were changed by way of the interpreter
+        self._ran_on = -1  # the edition of the last run, which can be repeated where it is the same
         self._written = -1  # the run after which somebody wrote to its results
         self._lost: dict[int, str] = {}  # inputs whose contents are gone, and why
         given = {i: self.info.tensors[i].default for i in self.info.inputs}
@@ -104,24 +102,19 @@ class OpenedSubgraph:
 
     # State
 
-    @property
+    @cached_property
     def bindings(self) -> Bindings:
-        """What its inputs and outputs are bound to."""
-        if self._bindings is None:
-            self._bindings = Bindings(self.bound, self.traffic)
-        return self._bindings
+        """What changes `bound`."""
+        return Bindings(self.bound, self.traffic)
 
-    @property
+    @cached_property
     def recovery(self) -> Recovery:
         """What follows a run that failed."""
-        if self._recovery is None:
-            self._recovery = Recovery(self._opener)
-        return self._recovery
+        return Recovery(self._opener)
 
     def touch(self) -> None:
         """Inputs or state are about to change."""
-        self._changed = True
-        self._edition += 1
+        self._known.edition += 1
 
     @property
     def allocated(self) -> bool:
@@ -181,7 +174,7 @@ class OpenedSubgraph:
         Raises:
             NotAllocatedError, StateError, DeviceError: as `run`.
         """
-        session = self._before_run()
+        session, self._ran_on = self._before_run(), self._known.edition
         try:
             return session.submit()
         except DeviceError as error:
@@ -206,19 +199,39 @@ class OpenedSubgraph:
             self.recovery.failed(session, error, self._policy, self._again)
         return True
 
-    def run(self) -> None:
-        """Run it on what the input arrays hold.
+    def run(self, known: TensorCache | None = None) -> None:
+        """Run it on what the input arrays hold; ``known`` is the `shortcut` of the run before.
 
         Raises:
             NotAllocatedError: tensors have not been allocated.
             StateError: inputs are lost, or as `Session.run`.
             DeviceError: the device failed, for good where something follows.
         """
-        session = self._before_run()
+        session = self._before_run() if known is None or known.session is None else known.session
+        self._ran_on = self._known.edition
         try:
             session.run()
         except DeviceError as error:
             self.recovery.failed(session, error, self._policy, self._again)
+
+    @property
+    def shortcut(self) -> TensorCache | None:
+        """For the next `run`, unless anything but setting and reading tensors comes between; None
+        where it needs more: something is bound, lost or viewed, or there is state to be kept."""
+        memory, known = self._memory, self._known
+        if memory is None or self.bound or self._lost or memory.views:
+            return None
+        session = memory.session
+        is_plain = session.complete and not session.comes_by_run and not session.is_watched
+        if (
+            not is_plain
+            or session.inherited
+            or (session.kept and self._policy is not OnError.RAISE)
+        ):
+            return None
+        known.turn_to(session)
+        known.session = session
+        return known
 
     def check_views(self) -> None:
         """That no view of a tensor is held.
@@ -241,7 +254,6 @@ class OpenedSubgraph:
             memory = self._ready()
         session = memory.session
         # What is bound to the caller's memory may change without a word to us.
-        self._changed = bool(bound)
         if self._policy is not OnError.RAISE:
             self.recovery.keep_state(session)
         return session
@@ -282,6 +294,7 @@ class OpenedSubgraph:
                 target = new.arrays[index]
                 if target.flags.writeable:
                     np.copyto(target, session.arrays[index])
+        self._known.forget()
         new.complete = False  # the run that ended in the middle has left no results
         self._memory = memory
         return memory
@@ -290,7 +303,9 @@ class OpenedSubgraph:
         try:
             session, shapes, visible = self._opener.open(self.index, self._resized, self._warn)
             memory = SessionMemory(session)
-            self._policy = self._opener.provider.on_error
+            # What the CPU runs is as good after an error as before.
+            is_safe = not session.comes_by_run and all(part.on_cpu for part in session.parts)
+            self._policy = OnError.RAISE if is_safe else self._opener.provider.on_error
             for i, default in self._defaults.items():
                 begin = session.arrays[i]  # of several items, where a batch is computed
                 begin[...] = np.resize(default, begin.shape)
@@ -402,11 +417,6 @@ class OpenedSubgraph:
         """That a result is not what the device made. Were it lent, the device would be asked for
         its own the next time."""
         self._written = session.traffic.runs
-
-    @property
-    def _is_written(self) -> bool:
-        session = self.session
-        return session is not None and session.traffic.runs == self._written
 
     def _session(self, what: str = "it") -> Session:
         if self._memory is None:

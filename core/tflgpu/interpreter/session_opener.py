@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -69,7 +69,6 @@ class SessionOpener(Holder):
     fuse: bool
     digest: str = ""
     batching: Batching | None = None
-    _store: VariableStore | None = None
     _buckets: Buckets | None = None
     lock: threading.RLock = attrs.Factory(threading.RLock)
 
@@ -93,12 +92,10 @@ class SessionOpener(Holder):
             found = self._provider = shared_provider(self.options)
         return found
 
-    @property
+    @cached_property
     def store(self) -> VariableStore:
         """The state of a model that runs by `FlowSession`."""
-        if self._store is None:
-            self._store = VariableStore()
-        return self._store
+        return VariableStore()
 
     @property
     def is_default(self) -> bool:

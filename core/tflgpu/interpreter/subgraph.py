@@ -57,7 +57,8 @@ class Subgraph(OpenedSubgraph):
         """
         memory = self._memory
         if memory is not None and not self._lost and not self.bound:
-            known = self._known.copied(memory.session, index)
+            is_known = self._known.is_of(memory.session) and memory.session.complete
+            known = self._known.copied(self._known.outputs, index) if is_known else None
             if known is not None:
                 return known
         source = self.array(index)
@@ -70,8 +71,8 @@ class Subgraph(OpenedSubgraph):
             found: Array = source.copy() if source.dtype.hasobject else source.copy()[()]
             return found
         if memory is not None and source.nbytes < _LENT:
-            self._known.learn_output(memory.session, int(index))
-        elif memory is not None and not self.has_views and not self._is_written:
+            self._known.learn(memory.session, int(index), source, is_input=False)
+        elif memory is not None and not memory.views and self.traffic.runs != self._written:
             lent = self._reading(memory.session, lambda s: s.lend(int(index)))
             if lent is not None:
                 return lent
@@ -88,9 +89,9 @@ class Subgraph(OpenedSubgraph):
         memory = self._memory
         # In the session's arrays, and nowhere else.
         if memory is not None and not self._lost and not self.bound:  # noqa: SIM102
-            if self._known.put(memory.session, index, value):
-                self._changed = True
-                self._edition += 1
+            if self._known.is_of(memory.session) and self._known.put(
+                self._known.inputs, index, value
+            ):
                 return
         target = self.array(index, *_UNSET)
         info = self.info.tensors[as_index(index)]
@@ -115,8 +116,9 @@ class Subgraph(OpenedSubgraph):
             bound.write(source)
         else:
             copy(target, source)
-            if self._memory is not None and is_input and not source.dtype.hasobject:
-                self._known.learn_input(self._memory.session, info.index, target, source)
+            is_like = source.dtype == target.dtype and not source.dtype.hasobject
+            if self._memory is not None and is_input and is_like:
+                self._known.learn(self._memory.session, info.index, target, is_input=True)
         self._lost.pop(info.index, None)
 
     def input_array(self, index: int) -> Array:
@@ -134,7 +136,7 @@ class Subgraph(OpenedSubgraph):
     def edition(self) -> object:
         """Equal to what it was where no input has changed since; None where that cannot be
         known."""
-        return None if self.has_views or self.bound else self._edition
+        return None if self.has_views or self.bound else self._known.edition
 
     def value(self, index: int) -> Array:
         """The contents of an input, wherever they are; not to be changed.
@@ -208,7 +210,7 @@ class Subgraph(OpenedSubgraph):
         try:
             return read(session)
         except DeviceError as error:
-            if self._changed:
+            if self.bound or self._ran_on != self._known.edition:
                 raise  # that run cannot be made again
             session.step_back()
             self.recovery.failed(session, error, self._policy, self._again)

@@ -24,6 +24,7 @@ from tflgpu.kernels.attention_tiles import (
     attention_tiles,
     choose_attention_tile,
 )
+from tflgpu.kernels.attention_whole import WholeTile, build_whole, fills_once, whole_tiles
 from tflgpu.kernels.domain import horizontal
 from tflgpu.kernels.matrix_stage import LOW_SCALE, halves
 from tflgpu.kernels.sharing import items, maybe
@@ -354,8 +355,16 @@ def _build(low: Lowering) -> None:
     parts = Parts.of(low.precision, stored)
     best = choose_attention_tile(sizes, parts, low.caps, turned=low.attrs.tokens_last)
     assert best is not None
-    tiles = attention_tiles(best, sizes, parts, low.caps)
-    build_attention(low, low.choose("attention", (), tiles, tiles.index), parts)
+    blocks = attention_tiles(best, sizes, parts, low.caps)
+    whole = whole_tiles(low, sizes)
+    ways: list[AttentionTile | WholeTile] = [*blocks, *whole]
+    if whole and fills_once(whole[0], sizes, low.caps):
+        ways = [*whole, *blocks]
+    way = low.choose("attention", (), ways, ways.index)
+    if isinstance(way, WholeTile):
+        build_whole(low, way)
+    else:
+        build_attention(low, way, parts)
 
 
 def build_attention(low: Lowering, tile: AttentionTile, parts: Parts) -> None:

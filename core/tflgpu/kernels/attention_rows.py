@@ -45,9 +45,13 @@ class AttentionTensors:
     absent: KernelBuffer | None
 
     @classmethod
-    def of(cls, low: Lowering, k: Builder) -> AttentionTensors:
-        """The operands of a node, in a kernel."""
-        query, keys, values = (low.read(k, i) for i in range(3))
+    def of(cls, low: Lowering, k: Builder, *, in_pairs: bool = False) -> AttentionTensors:
+        """The operands of a node, in a kernel; the first three by two vectors at once where they
+        are ``in_pairs`` (`tflgpu.lowering.view.PairView`)."""
+        given = [low.node.input(i) for i in range(3)]
+        query, keys, values = (
+            low.read_pairs(k, each) if in_pairs else low.read(k, i) for i, each in enumerate(given)
+        )
         mask = None if low.node.optional_input(3) is None else low.read(k, 3)
         sizes = sizes_of(low.node)
         absent = _absent_keys(low, k, sizes)

@@ -8,6 +8,7 @@ combination of transposed operands. On GPUs a workgroup stages blocks in shared 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 
@@ -199,13 +200,20 @@ def _accepts(node: Node, site: Site) -> str | None:
     return takes(FLOATS)(node, site)
 
 
+def _reads(rows: int, slices: int, node: Node, operand: int) -> int:
+    """`KernelRule.reads` where so many rows and slices of the result share what is read."""
+    sizes = _Sizes.of(node)
+    return -(-sizes.rows // rows) if operand else -(-sizes.slices // slices)
+
+
 RULES = (
-    KernelRule("BATCH_MATMUL", "direct", build_direct, _accepts),
+    KernelRule("BATCH_MATMUL", "direct", build_direct, _accepts, reads=partial(_reads, 4, 1)),
     KernelRule(
         "BATCH_MATMUL",
         "tiled",
         build_tiled,
         lambda node, site: _worth_tiling(node, site) or _accepts(node, site),
         rank=10,
+        reads=partial(_reads, _ROWS, _SIDE),
     ),
 )

@@ -129,8 +129,9 @@ class KernelRule:
             (`tflgpu.compiler.join_reads`).
         reads_once: Whether ``build`` reads operands by their views only, and each element once, or
             a few times: then they can be computed in its loads. So it is of a pointwise rule.
-        reads_often: Whether ``build`` reads operands by their views only, by whole vectors and
-            many times: then loads may go to other vectors of the same rows, which costs nothing.
+        reads: How often ``build`` reads each vector of an operand, by its position, at most, where
+            it reads whole vectors, by views only: they can be computed in its loads then, and to
+            read others of the same rows costs nothing. 0 where it reads in another way.
         rows: What a node makes of each row, where that is all that it does, so that one kernel may
             go on with it (`tflgpu.compiler.join_rows`); None where it is not.
         row_change: What a node makes of each row, where kernels that have whole rows of the result
@@ -154,7 +155,7 @@ class KernelRule:
     keeps_state: bool = False
     pointwise: bool = False
     reads_once: bool = attrs.Factory(lambda self: self.pointwise, takes_self=True)
-    reads_often: bool = False
+    reads: Callable[[Node, int], int] = lambda node, operand: 0
     rows: Callable[[Node], RowReduction | None] = lambda node: None
     row_change: Callable[[Node], RowChange | None] = lambda node: None
     takes_rows: TakesRows = takes_no_rows

@@ -31,7 +31,8 @@ def read_map(fields: Fields) -> Fields:
         raise
     except Exception as error:
         # The library trusts its input: broken bytes make it raise anything.
-        raise ModelError(f"{where} are not a flexbuffer: {error!r}") from error
+        because = str(error) or "its sizes and offsets contradict one another"
+        raise ModelError(f"{where} are not a flexbuffer: {because}") from error
     if not isinstance(found, dict):
         raise ModelError(f"{where} are {type(found).__name__}, not a map")
     return Fields(fields.op, found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,8 @@ def from_toml(path: str | os.PathLike[str], table: str = "", who: str = "") -> d
             file's name.
     """
     who = who or f"{os.fspath(path)}: "
-    if sys.version_info >= (3, 11):  # not at the top: few have such a file
-        import tomllib
-    else:
-        import tomli as tomllib
+    # Not at the top: few have such a file.
+    tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         # A pipe could be waited for for ever, and a device has no end.
         if Path(path).exists() and not (

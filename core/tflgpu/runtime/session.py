@@ -107,8 +107,7 @@ class Session(Stateful, Holder):
                         home = self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
                     moves.append((i, array, home))
             self._own_moves.append(moves)
-            for value, array in zip(part.outputs, part.recording.outputs, strict=True):
-                self._arrays[value.id] = array
+            self._look_up_outputs(part)
         self._lenders = self._find_lenders(graph)
         self._moving: dict[int, LoadedPart] = {}  # whose next run may leave outputs elsewhere
         self._after = self._convert_outputs(graph)
@@ -140,8 +139,8 @@ class Session(Stateful, Holder):
         return found
 
     def _look_up_outputs(self, part: LoadedPart) -> None:
-        for value, array in zip(part.outputs, part.recording.outputs, strict=True):
-            self._arrays[value.id] = array
+        made = zip(part.outputs, part.recording.outputs, strict=True)
+        self._arrays.update((value.id, array) for value, array in made)
 
     def _convert_outputs(self, graph: Graph) -> list[tuple[Array, Array]]:
         """Outputs whose device type differs (booleans) get an array of their own type."""
@@ -218,13 +217,22 @@ class Session(Stateful, Holder):
         if is_watched and self._watcher is not None:
             self._watcher.run()
             return
+        plain = self._plain
+        if plain is None or run_part is not None or self._closed:
+            self._run_parts(run_part)
+        else:
+            # Set before and not where an exception is caught: a signal may come anywhere.
+            self.complete = False
+            self._running = plain
+            plain.recording.run()
+        self.finish()
+
+    def _run_parts(self, run_part: Callable[[LoadedPart], object] | None) -> None:
         if self._closed:
             self.check_inherited("this interpreter's device")
             raise StateError("this session is closed")
         if self._wanted:
-            assert self._places is not None
-            self._places.check_writable()
-        # Set before and not where an exception is caught: a signal may come anywhere.
+            self._own_places.check_writable()
         self.complete = False
         for target, source in self._given:
             np.copyto(target, source)
@@ -238,14 +246,11 @@ class Session(Stateful, Holder):
                 part.recording.run()
             else:
                 part.policy.run(part.recording)
-        self.finish()
 
     def submit(self) -> Pending | None:
         """Begin a run that goes on by itself, to be ended by `finish`; None where `run` has to make
         it: it has other parts than one of a device, keeps state, or is watched, repeated or timed.
-
-        Raises:
-            StateError, DeviceError: as `run`.
+        Raises as `run`.
         """
         if self._watcher is not None or len(self._parts) != 1:
             return None
@@ -329,6 +334,10 @@ class Session(Stateful, Holder):
         ]
         self._given = [] if places is None else places.before(self._arrays)
         self._wanted = [] if places is None else places.after
+        # The only part, where a run needs no more than the recording's.
+        is_one = len(self._parts) == 1 and self._parts[0].policy is None
+        more = any((*self._moves, self._given, self._wanted))
+        self._plain = self._parts[0] if is_one and not more else None
         self._count_copies()
 
     def _count_copies(self) -> None:
@@ -435,8 +444,5 @@ def _is_home(value: Value, array: Array) -> bool:
 
 def make_variables(graph: Graph) -> dict[int, Array]:
     """State tensors of a graph as they are before the first run, by value id."""
-    return {
-        v.id: np.full(v.shape, v.at_rest, v.dtype.numpy)
-        for v in graph.values.values()
-        if v.is_variable
-    }
+    states = (v for v in graph.values.values() if v.is_variable)
+    return {v.id: np.full(v.shape, v.at_rest, v.dtype.numpy) for v in states}

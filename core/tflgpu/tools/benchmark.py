@@ -31,7 +31,7 @@ from tflgpu.tools.contestants import (
     on_tflgpu,
 )
 from tflgpu.tools.copy_times import copy_times
-from tflgpu.tools.energy import cpu_counter, gpu_counter, measure_energy
+from tflgpu.tools.energy import Energy, cpu_counter, gpu_counter, measure_energy
 from tflgpu.tools.machine import machine, usable_cpus, versions
 from tflgpu.tools.measurement import Benchmark, Measurement, Stages
 from tflgpu.tools.spread import LatencySpread
@@ -64,6 +64,7 @@ def benchmark(
     duration: float = 3.0,
     warm_up: float = 1.0,
     starts: bool = True,
+    energy: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
     **more: Unpack[OptionKeywords],
@@ -93,6 +94,7 @@ def benchmark(
         duration: Seconds for which each is timed.
         warm_up: Seconds for which each is run before.
         starts: Whether starts are timed, in two processes of their own for each way.
+        energy: Whether energy is measured, for which each runs a second more.
         seed: Of the inputs.
         progress: Told what is done, and which share of the measurement is over.
         more: Or the options as keywords.
@@ -119,8 +121,9 @@ def benchmark(
         settings, notes = _feasible(path, settings, fixed=batch is not None)
         contestants = contestants_of(given, compare, settings, all=all)
         found = measure(
-            path, contestants, settings, starts=starts, strict=not all, progress=progress
-        )
+            path, contestants, settings, starts=starts, energy=energy, strict=not all,
+            progress=progress,
+        )  # fmt: skip
         return attrs.evolve(found, model=named, notes=(*notes, *found.notes))
 
 
@@ -192,6 +195,7 @@ def measure(
     settings: Settings,
     *,
     starts: bool = False,
+    energy: bool = True,
     strict: bool = False,
     progress: Progress | None = None,
 ) -> Benchmark:
@@ -202,6 +206,7 @@ def measure(
         contestants: In the order of the measurements.
         settings: How each is called.
         starts: As `benchmark` takes it.
+        energy: As `benchmark` takes it.
         strict: Whether the error of one of tflgpu's is raised.
         progress: As `benchmark` takes it.
     """
@@ -219,13 +224,16 @@ def measure(
         expected, note = _expected(racers, path, settings, sets)
         found = []
         for racer, start in zip(racers, timed, strict=True):
-            told(f"energy of {racer.contestant}", 1.0)
             found.append(_measurement(racer, start, settings, sets, expected))
+            if energy and found[-1].latency is not None:
+                told(f"energy of {racer.contestant}", 1.0)
+                found[-1] = attrs.evolve(found[-1], energy=_energy(racer, settings, sets))
     finally:
         for racer in racers:
             racer.close()
     notes = (note,) if note else ()
-    return Benchmark(str(path), settings, tuple(found), notes, began, machine(), versions())
+    where = machine(sorted({m.backend for m in found if m.backend}))
+    return Benchmark(str(path), settings, tuple(found), notes, began, where, versions())
 
 
 def _starts(
@@ -289,7 +297,6 @@ def _measurement(
     )
     if start is not None:
         found = attrs.evolve(found, cold=start[0], kept=start[1])
-    gpu = None
     if isinstance(opened, OnTflgpu):
         report = opened.report
         found = attrs.evolve(
@@ -301,7 +308,13 @@ def _measurement(
             report=report,
             stages=None if stages is None else device_stages(opened, stages, sets[0]),
         )
-        gpu = gpu_counter(report.device) if report.backend else None
+    return found
+
+
+def _energy(racer: Racer, settings: Settings, sets: Sequence[Inputs]) -> Energy:
+    gpu = None
+    if isinstance(racer.opened, OnTflgpu) and racer.opened.report.backend:
+        gpu = gpu_counter(racer.opened.report.device)
 
     def work() -> int:
         before = racer.count
@@ -309,7 +322,7 @@ def _measurement(
         return (racer.count - before) * settings.items
 
     seconds = max(_ENERGY_SECONDS, settings.duration / 3)
-    return attrs.evolve(found, energy=measure_energy(work, seconds, gpu, cpu_counter()))
+    return measure_energy(work, seconds, gpu, cpu_counter())
 
 
 def device_stages(opened: OnTflgpu, stages: Stages, inputs: Inputs) -> Stages:

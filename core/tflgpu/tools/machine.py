@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,23 @@ from tflgpu.plugins.registry import registry
 _PACKAGES = ("tflgpu", "numpy", "ai-edge-litert", "pyopencl", "vulkan", "wgpu")
 
 
-def machine() -> dict[str, Any]:
-    """The machine, as far as it explains results."""
+def machine(backends: Iterable[str] | None = None) -> dict[str, Any]:
+    """The machine, as far as it explains results.
+
+    Args:
+        backends: Those whose devices are listed; None is all. Asking one that was not used loads
+            its drivers, which may take seconds.
+    """
+    known = registry()
     return {
         "system": platform.platform(),
         "cpu": _cpu_name(),
         "cpus": usable_cpus(),
         "load_average": os.getloadavg() if hasattr(os, "getloadavg") else None,
         "devices": [
-            attrs.asdict(d) for name in registry().backends for d in registry().probe(name).devices
+            attrs.asdict(device)
+            for name in (known.backends if backends is None else backends)
+            for device in known.probe(name).devices
         ],
     }
 

@@ -27,6 +27,7 @@ GUESS = Normalization((127.5,), (127.5,))
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
+_BILINEAR = 2  # `PIL.Image.Resampling.BILINEAR`
 _LEAST = 8  # of the sides of an input that is taken for a picture
 
 
@@ -150,8 +151,6 @@ def fit(image: Any, layout: ImageLayout, size: tuple[int, int], resize: str) -> 
         resize: One of `RESIZES`: the whole picture whatever its shape, its middle, or the whole
             with black edges.
     """
-    from PIL import Image
-
     width = layout.width if layout.width > 0 else size[0] or image.width
     height = layout.height if layout.height > 0 else size[1] or image.height
     left, top, shown_w, shown_h = 0.0, 0.0, float(image.width), float(image.height)
@@ -163,12 +162,13 @@ def fit(image: Any, layout: ImageLayout, size: tuple[int, int], resize: str) -> 
     coloured = image.convert(_MODES[layout.channels])
     if resize == "pad":
         inner = max(1, round(image.width / scale)), max(1, round(image.height / scale))
-        resized = Image.new(coloured.mode, (width, height))
-        at = (width - inner[0]) // 2, (height - inner[1]) // 2
-        resized.paste(coloured.resize(inner, Image.Resampling.BILINEAR), at)
+        left, top = -((width - inner[0]) // 2), -((height - inner[1]) // 2)
+        # What is cropped outside of a picture is black.
+        box = (left, top, left + width, top + height)
+        resized = coloured.resize(inner, _BILINEAR).crop(box)
     else:
         box = (left, top, left + shown_w, top + shown_h)
-        resized = coloured.resize((width, height), Image.Resampling.BILINEAR, box)
+        resized = coloured.resize((width, height), _BILINEAR, box)
     pixels = np.asarray(resized, np.uint8).reshape(height, width, layout.channels)
     said = f"{image.width}x{image.height}"
     if (width, height) != image.size:
