@@ -72,8 +72,8 @@ def test_an_encoder_computes_the_rows_that_there_are(plans: list[Plan]) -> None:
         mine.close()
     (plan,) = plans
     shares = {label: share for label, share in left(plan, 64).items() if share < 1}
-    # The embeddings, the layers (queries, keys and values too), attention, and norms.
-    assert len(shares) >= 8
+    # The layers (queries, keys and values too), attention, and norms.
+    assert len(shares) >= 6
     assert any("ATTENTION" in label for label in shares)
     assert any("#16 FULLY_CONNECTED" in label for label in shares)
     assert set(left(plan, 0).values()) == {1.0}
@@ -97,8 +97,9 @@ def test_kernels_on_matrix_tiles_do_so_too(
                 np.testing.assert_allclose(got, wanted, rtol=0, atol=bound)
         mine.close()
     plan = plans[0]
+    attention = "attention_whole" if precision == "f16" else "attention_matrix"
     kernels = {launch.kernel.name for launch in plan.dispatches}
-    assert {"attention_matrix", "fully_connected_matrix"} <= kernels
+    assert {attention, "fully_connected_matrix"} <= kernels
     shares = [share for label, share in left(plan, 128).items() if "FULLY_CONNECTED" in label]
     assert len(shares) >= 4
     assert max(shares) < 0.5

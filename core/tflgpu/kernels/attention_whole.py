@@ -140,7 +140,7 @@ class _Move:
             pairs.append((to, row, inside, k.var(loaded, "reg")))
         return cls(pairs)
 
-    def end(self, k: Builder, words: SharedArray, first: int, rows: int | None = None) -> None:
+    def end(self, k: Builder, words: SharedArray, first: int, rows: Expr | None = None) -> None:
         """Store what was loaded; past the last of ``rows`` zeros."""
         for to, row, inside, reg in self.pairs:
             zero = k.const(0, U32x4)
@@ -192,7 +192,7 @@ def _write(k: Builder, tensors: AttentionTensors, out: WriteView, tile: WholeTil
     k.barrier()
     # Shares. Values past the last token are zeros, and so is a tile in the place of the queries,
     # which stands for those past the last: a share of 0 times anything else may be NaN.
-    values.end(k, words, 0, sizes.keys)
+    values.end(k, words, 0, rows.keys)
     with k.if_(x < TILE * 2):
         k.store_shared(words, x // 2 * pitch + x % 2 + queries_at, k.const(0, U32x4))
     line = k.let(at * score_pitch + scores_at, "line")
