@@ -11,6 +11,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
 from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
+from tflgpu.kernels.matrix_shallow import ShallowTile, build_matrix_shallow
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window
 from tflgpu.language.types import Scalar
@@ -196,3 +197,77 @@ def test_chosen_windows_give_the_same_numbers(device: Device) -> None:
     found = np.asarray(recording.outputs[0], np.float64)
     recording.close()
     assert np.linalg.norm(found - made.expected) < 4e-4 * np.linalg.norm(made.expected)
+
+
+# Few input channels
+
+
+def shallow_problem(tile: ShallowTile, low: Lowering) -> None:
+    problem = conv_problem(low)
+    if problem.window is None:
+        build_matrix_gemm(low, problem, split_operands(low, problem), SPLIT, "before")
+    else:
+        build_matrix_shallow(low, problem, tile, "shallow")
+
+
+@pytest.mark.parametrize(
+    ("tile", "shape"),
+    [
+        (ShallowTile(2, 1, 2), Shape(13, 67, 3, 32, 9)),
+        (ShallowTile(1, 2, 1), Shape(6, 40, 1, 20, 5)),
+        (ShallowTile(2, 2, 1), Shape(9, 35, 4, 8, 4)),
+        (ShallowTile(2, 1, 2), Shape(30, 67, 3, 40, 7, stride=2)),
+        (ShallowTile(1, 1, 1), Shape(1, 33, 3, 8, 5)),
+        (ShallowTile(1, 2, 1), Shape(17, 1, 2, 8, 6)),
+        (ShallowTile(2, 1, 1), Shape(13, 37, 8, 3, 9)),
+        (ShallowTile(1, 2, 1), Shape(13, 70, 7, 12, 3, stride=2)),
+        (ShallowTile(2, 2, 1), Shape(4, 32, 6, 3, 2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("inside", [True, False])
+def test_few_input_channels(device: Device, tile: ShallowTile, shape: Shape, inside: bool) -> None:
+    """Of a tensor between two kernels, and of a part's own input, which lies in f32."""
+    made = case(shape, half=True)
+    made = behind_another(made) if inside else made
+    found = error(device, made, lambda low: shallow_problem(tile, low), Precision.F16)
+    assert found < BOUNDS[Precision.F16]
+
+
+@pytest.mark.parametrize("shape", [Shape(9, 37, 3, 8, 5), Shape(9, 37, 7, 8, 5)], ids=str)
+def test_a_nan_shows_in_windows_of_few_channels_that_see_it(device: Device, shape: Shape) -> None:
+    made, y, x = case(shape, half=True), 4, 18
+    made.x[0, y, x, 1] = np.nan
+    tile = ShallowTile(1, 1, 1)
+    plan = plan_of(
+        made, lambda low: shallow_problem(tile, low), Precision.F16, device.caps, device.alignment
+    )
+    recording = device.load(plan, guard_bands=True)
+    recording.inputs[0][...] = made.x
+    recording.run()
+    found = np.isnan(np.array(recording.outputs[0])).all(axis=-1)
+    recording.close()
+    expected = np.zeros_like(found)
+    expected[0, y - 2 : y + 3, x - 2 : x + 3] = True
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_shallow"),
+    [
+        (Shape(64, 96, 3, 8, 9), True),
+        (Shape(64, 96, 8, 3, 9), True),
+        (Shape(64, 96, 3, 32, 7, stride=2), True),
+        (Shape(64, 96, 3, 8, 3), False),  # no quicker
+        (Shape(64, 96, 9, 8, 9), False),  # three vectors a pixel
+        (Shape(64, 96, 3, 8, 9, dilation=2), False),  # taps are no neighbours
+    ],
+    ids=str,
+)
+def test_few_input_channels_are_chosen_where_they_can_be(
+    device: Device, shape: Shape, is_shallow: bool
+) -> None:
+    caps = attrs.evolve(device.caps, matrix_tiles=True, vendor="nvidia", shared_bytes=49152)
+    made = case(shape, half=True)
+    plan = plan_of(made, None, Precision.F16, caps, device.alignment)
+    assert ("shallow" in plan.dispatches[0].kernel.name) == is_shallow

@@ -28,12 +28,19 @@ else:
 _CLOSED = "is closed; make a new one"
 
 
-class _Thread(threading.local):
+class _Calls:
     """The calls that a thread is inside of, and what is to be done when it leaves the last."""
 
+    __slots__ = ("guards", "put_off")
+
     def __init__(self) -> None:
-        self.calls: set[RunGuard] = set()
+        self.guards: set[RunGuard] = set()
         self.put_off: list[Callable[[], object]] = []
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.calls = _Calls()
 
 
 _here = _Thread()
@@ -42,8 +49,8 @@ _here = _Thread()
 def after_calls(action: Callable[[], object]) -> None:
     """Close something by ``action``: now, or where this thread is inside of calls, at the end of
     the outermost of them."""
-    if _here.calls:
-        _here.put_off.append(action)
+    if _here.calls.guards:
+        _here.calls.put_off.append(action)
     else:
         action()
 
@@ -51,15 +58,14 @@ def after_calls(action: Callable[[], object]) -> None:
 def for_this_thread(function: Callable[..., object]) -> Callable[..., object]:
     """A function, to be called by another thread while this one waits for that: inside of it the
     calls of this thread are under way."""
-    calls, put_off = _here.calls, _here.put_off
+    calls = _here.calls
 
     def call(*args: object) -> object:
-        own = _here.calls, _here.put_off
-        _here.calls, _here.put_off = calls, put_off
+        own, _here.calls = _here.calls, calls
         try:
             return function(*args)
         finally:
-            _here.calls, _here.put_off = own
+            _here.calls = own
 
     return call
 
@@ -113,16 +119,13 @@ class RunGuard(Holder):
 
     def __enter__(self) -> Any:
         """Gives the `shortcut` that there was."""
-        calls = _here.calls
-        # As `check_outside` and `take` do, without calls of Python: each run of a model is in one.
-        if self in calls or self._shut or not self._lock.acquire(self._waits):
+        found, self.shortcut = self.shortcut, None
+        # As below, without calls of Python, where there is a shortcut and so no call: each run of a
+        # model is in one.
+        if found is None or not self._lock.acquire(self._waits):
             self.check_outside()
             self.take()
-        elif self._shut:
-            self._lock.release()
-            self.take()
-        calls.add(self)
-        found, self.shortcut = self.shortcut, None
+        _here.calls.guards.add(self)
         return found
 
     def enter(self, timeout: float | None) -> bool:
@@ -135,14 +138,15 @@ class RunGuard(Holder):
         self.check_outside()
         free = self._lock.acquire(timeout=-1 if timeout is None else timeout)
         if free:
-            _here.calls.add(self)
+            _here.calls.guards.add(self)
         return free
 
-    def leave(self, *exception: object) -> None:
+    def leave(self, kind: object = None, error: object = None, trace: object = None) -> None:
         """What `enter` began is over."""
-        _here.calls.discard(self)
+        calls = _here.calls
+        calls.guards.discard(self)
         self._lock.release()
-        if _here.put_off:
+        if calls.put_off:
             _catch_up()
 
     __exit__ = leave
@@ -160,7 +164,7 @@ class RunGuard(Holder):
     @property
     def is_inside(self) -> bool:
         """Whether this thread is in a call of it."""
-        return self in _here.calls
+        return self in _here.calls.guards
 
     @property
     def closed(self) -> bool:
@@ -207,17 +211,13 @@ class RunGuard(Holder):
             raise StateError(f"{self._what} {self._shut}" if self._shut else busy)
         self.shortcut = None
 
-    def give(self) -> None:
-        """Let them in again."""
-        self._lock.release()
-
     def check_outside(self) -> None:
         """Refuse a call from inside a call of the same thread.
 
         Raises:
             StateError: it is one.
         """
-        if self in _here.calls:
+        if self in _here.calls.guards:
             raise StateError(f"{self._what} is used from inside its own call, by the same thread")
 
 
@@ -227,10 +227,10 @@ class _Call:
 
     def __enter__(self) -> None:
         self._guard.check_outside()
-        _here.calls.add(self._guard)
+        _here.calls.guards.add(self._guard)
 
     def __exit__(self, *exception: object) -> None:
-        _here.calls.discard(self._guard)
+        _here.calls.guards.discard(self._guard)
         _catch_up()
 
 
@@ -242,13 +242,14 @@ class _Alone:
         self._guard.take()
 
     def __exit__(self, *exception: object) -> None:
-        self._guard.give()
+        self._guard._lock.release()  # noqa: SLF001
 
 
 def _catch_up() -> None:
     """Do what was put off, all of it, once this thread has left its outermost call."""
-    if _here.put_off and not _here.calls:
+    calls = _here.calls
+    if calls.put_off and not calls.guards:
         try:
-            _here.put_off.pop(0)()
+            calls.put_off.pop(0)()
         finally:
             _catch_up()

@@ -111,12 +111,13 @@ class _Known:
     """An array of a session, and the bytes of one that is copied without letting go of the
     interpreter lock."""
 
-    __slots__ = ("array", "bytes", "dtype", "shape")
+    __slots__ = ("array", "bytes", "dtype", "is_tiny", "shape")
 
     def __init__(self, array: Array) -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
         small = 0 < array.nbytes <= _SMALL and array.flags.c_contiguous
         self.bytes = array.data.cast("B") if small and array.dtype.kind in "biuf" else None
+        self.is_tiny = self.bytes is not None and array.size <= _TINY
 
 
 class TensorCache:
@@ -147,7 +148,10 @@ class TensorCache:
         known = inputs.get(index) if type(index) is int else None
         if known is None or type(value) is not np.ndarray or value.shape != known.shape:
             return False
-        if known.bytes is not None and value.dtype is known.dtype and value.flags.c_contiguous:
+        is_same = value.dtype is known.dtype
+        if is_same and known.is_tiny:
+            known.array[...] = value
+        elif is_same and known.bytes is not None and value.flags.c_contiguous:
             known.bytes[:] = value.data.cast("B")
         elif value.dtype == known.dtype:
             copy(known.array, value)
@@ -164,7 +168,7 @@ class TensorCache:
             return None
         if known.bytes is None:
             return self._pool.copied(known.array)
-        if known.array.size <= _TINY:
+        if known.is_tiny:
             made: Array = known.array.copy()
         else:
             made = np.empty(known.shape, known.dtype)

@@ -418,11 +418,6 @@ class OpenedSubgraph:
         its own the next time."""
         self._written = session.traffic.runs
 
-    @property
-    def _is_written(self) -> bool:
-        session = self.session
-        return session is not None and session.traffic.runs == self._written
-
     def _session(self, what: str = "it") -> Session:
         if self._memory is None:
             raise NotAllocatedError(

@@ -72,7 +72,7 @@ class Subgraph(OpenedSubgraph):
             return found
         if memory is not None and source.nbytes < _LENT:
             self._known.learn(memory.session, int(index), source, is_input=False)
-        elif memory is not None and not self.has_views and not self._is_written:
+        elif memory is not None and not memory.views and self.traffic.runs != self._written:
             lent = self._reading(memory.session, lambda s: s.lend(int(index)))
             if lent is not None:
                 return lent

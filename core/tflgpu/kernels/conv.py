@@ -122,11 +122,7 @@ def conv_problem(low: Lowering, group: int = 0, turn: int | None = None) -> Prob
     weights = node.contents(1) if _groups(node) == 1 else node.const(1)[mine]
     pixels = shape[0] * window.out_h * window.out_w
     in_pairs = shape[3] % 8 == 0
-    is_local = (
-        in_pairs
-        and _groups(node) == window.stride_h == window.stride_w == 1
-        and window.kernel_h * window.kernel_w > 1
-    )
+    is_local = _groups(node) == 1 and window.kernel_h * window.kernel_w > 1
     return Problem(
         pixels,
         channels,

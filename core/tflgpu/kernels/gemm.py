@@ -115,8 +115,7 @@ class Problem:
     finish: Finish
     first: int = 0  # slice of the output that its results start at
     in_pairs: bool = False  # whether slices 2q and 2q + 1 of an input lie side by side
-    #: That of a convolution whose window has several taps and moves by one pixel, over all channels
-    #: of an input that is `in_pairs`.
+    #: That of a convolution whose window has several taps, over all channels of its input.
     window: Window | None = None
     turn: int | None = None  # whether such a window sees the image mirrored, as in `mirrored`
 

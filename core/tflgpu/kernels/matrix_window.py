@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, mirrored
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
+from tflgpu.kernels.image_blocks import ImageBlock, blocks_of
 from tflgpu.kernels.matrix_gemm import Operands
 from tflgpu.kernels.matrix_tiles import Pitches, TileWork
 from tflgpu.kernels.sharing import Result, items, maybe, store_results
@@ -63,8 +64,7 @@ class WindowTile(Pitches):
 
     def blocks(self, window: Window, pixels: int) -> int:
         """Blocks of all images, by the pixels of the output."""
-        images = pixels // (window.out_h * window.out_w)
-        return images * -(-window.out_h // self.height) * -(-window.out_w // TILE)
+        return blocks_of(window, pixels, self.height, TILE)
 
     def shared_words(self, window: Window) -> int:
         """Elements of shared memory of a workgroup, of 16 bytes."""
@@ -91,6 +91,7 @@ def windows_for(low: Lowering, problem: Problem, operands: Operands) -> dict[Win
     window, caps = problem.window, low.caps
     if (
         window is None
+        or (window.stride_h, window.stride_w) != (1, 1)
         or operands.products > 1
         or not low.lies_in_pairs(low.node.input(0))
         or problem.slices % 2
@@ -160,12 +161,7 @@ def _write(
     lane = k.let(k.local_id(0), "lx")
     subgroup = k.let(k.subgroup_id(), "subgroup")
     srow, scol = k.let(subgroup // tile.cols, "srow"), k.let(subgroup % tile.cols, "scol")
-    _, height, width, _ = src.shape
-    across, down = -(-window.out_w // TILE), -(-window.out_h // tile.height)
-    group = k.let(k.group_id(1), "block")
-    x0 = k.let(group % across * TILE, "x0")
-    y0 = k.let(group // across % down * tile.height, "y0")
-    image = k.let(group // (across * down), "image")
+    block = ImageBlock(k, window, tile.height, TILE, k.group_id(1))
     staged_h, staged_w = tile.sides(window)
     taps = window.kernel_h * window.kernel_w
     words = k.shared("words", U32x4, tile.shared_words(window))
@@ -179,13 +175,7 @@ def _write(
     moves = []
     for item, exists in items(k, lane, staged_h * staged_w * half, tile.threads):
         pixel = k.let(item // half, "pixel")
-        y = k.let(y0 - window.pad_top + pixel // staged_w, "y")
-        x = k.let(x0 - window.pad_left + pixel % staged_w, "x")
-        if turn is not None:
-            y, x = mirrored(k, y, height, turn), mirrored(k, x, width, turn)
-        inside = k.let((y >= 0) & (y < height) & (x >= 0) & (x < width), "inside")
-        at = k.clamp(y, 0, height - 1) * width + k.clamp(x, 0, width - 1)
-        from_ = k.let(image * (height * width) + at, "from")
+        from_, inside = block.source(pixel // staged_w, pixel % staged_w, src.shape, turn)
         to = k.let(pixel * tile.a_pitch + item % half, "to")
         moves.append((from_, item % half * 2, inside, to, exists))
     b_moves = []
@@ -246,12 +236,10 @@ def _write(
     def result(item: Expr) -> Result:
         pixel = k.let(item // tile.slices, "pixel")
         column = k.let(k.group_id(0) * tile.slices + item % tile.slices, "column")
-        y, x = k.let(y0 + pixel // TILE, "y"), k.let(x0 + pixel % TILE, "x")
-        valid = (y < window.out_h) & (x < window.out_w) & (column < problem.slices)
+        valid, row = block.result(pixel // TILE, pixel % TILE)
         at = k.let(pixel * pitch + item % tile.slices, "at")
         total = k.let(k.bitcast(k.load_shared(words, at), Scalar.F32), "total")
-        y, x = k.min(y, window.out_h - 1), k.min(x, window.out_w - 1)
-        row = k.let((image * window.out_h + y) * window.out_w + x, "row")
+        valid &= column < problem.slices
         column = k.let(k.min(column, problem.slices - 1), "column")
         return valid, row, problem.first + column, problem.end(k, bias, column)(total)
 

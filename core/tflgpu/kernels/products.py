@@ -3,6 +3,7 @@
 few_rows   few rows, GPU              a workgroup per few output slices            gemv.py
 matrix     many rows, matrix tiles    blocked product on matrix tiles              matrix_gemm.py
                                       or a window's, staged once for all taps      matrix_window.py
+                                      or that of few input channels                matrix_shallow.py
 blocked    many rows, GPU             blocked product through shared memory        gemm.py
 direct     anything else              one invocation per few pixels and a slice    direct.py
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import attrs
 
@@ -23,7 +25,8 @@ from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.kernels.gemm import Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, loads_of, parts_of_weights, split_operands
-from tflgpu.kernels.matrix_tiles import choose_matrix_tile
+from tflgpu.kernels.matrix_shallow import ShallowTile, build_matrix_shallow, shallow_for
+from tflgpu.kernels.matrix_tiles import TileWork, choose_matrix_tile
 from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.language.types import Scalar
@@ -181,11 +184,15 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
         return
     parts = (operands.inputs, len(operands.weights))
     sizes = (problem.pixels, problem.slices, problem.depth)
-    others, loads = windows_for(low, problem, operands), loads_of(low, problem)
+    others: dict[Any, TileWork] = {**windows_for(low, problem, operands)}
+    others.update(shallow_for(low, problem, operands))
+    loads = loads_of(low, problem)
     whole = rows_of(low).change.length > 0
     way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, loads, others, whole=whole)
     if isinstance(way, WindowTile):
         build_matrix_window(low, problem, way, name.replace("_matrix", "_window"))
+    elif isinstance(way, ShallowTile):
+        build_matrix_shallow(low, problem, way, name.replace("_matrix", "_shallow"))
     else:
         build_matrix_gemm(low, problem, operands, way, name)
 

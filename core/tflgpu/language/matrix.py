@@ -12,8 +12,9 @@ Subgroups are `SUBGROUP` invocations that follow each other along the first axis
 workgroup, whose size along that axis is a multiple of it. All invocations of a workgroup must
 get to a matrix statement together (as to a barrier), and those of a subgroup must agree on the
 index. An index and a stride count elements of the shared array; tiles lie row by row, and rows
-begin at multiples of 16 bytes. A matrix statement touches shared memory for its whole subgroup,
-so a barrier must stand between it and any other access to the same elements, unless all read.
+begin at multiples of 16 bytes; those of an operand may overlap. A matrix statement touches shared
+memory for its whole subgroup, so a barrier must stand between it and any other access to the same
+elements, unless all read.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def problem_of(stmt: MatrixStmt) -> str | None:
         kind, stride = stmt.array.type, stmt.stride
         if kind.scalar not in (tiles[0].role.scalar, Scalar.U32) or kind.width not in (1, 2, 4):
             return f"matrix {tiles[0].ident} and shared array {stmt.array.name} of {kind}"
-        if stride * lanes_of(kind, tiles[0].role) < TILE:
+        if isinstance(stmt, MatrixStore) and stride * lanes_of(kind, tiles[0].role) < TILE:
             return f"rows of matrix {tiles[0].ident} overlap at a stride of {stride} {kind}"
         if stride * kind.width * kind.scalar.itemsize % ROW_ALIGNMENT:
             return (

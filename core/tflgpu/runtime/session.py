@@ -217,21 +217,23 @@ class Session(Stateful, Holder):
         if is_watched and self._watcher is not None:
             self._watcher.run()
             return
+        plain = self._plain
+        if plain is None or run_part is not None or self._closed:
+            self._run_parts(run_part)
+        else:
+            # Set before and not where an exception is caught: a signal may come anywhere.
+            self.complete = False
+            self._running = plain
+            plain.recording.run()
+        self.finish()
+
+    def _run_parts(self, run_part: Callable[[LoadedPart], object] | None) -> None:
         if self._closed:
             self.check_inherited("this interpreter's device")
             raise StateError("this session is closed")
         if self._wanted:
             self._own_places.check_writable()
-        # Set before and not where an exception is caught: a signal may come anywhere.
         self.complete = False
-        self._running = plain = self._plain if run_part is None else None
-        if plain is None:
-            self._run_parts(run_part)
-        else:
-            plain.recording.run()
-        self.finish()
-
-    def _run_parts(self, run_part: Callable[[LoadedPart], object] | None) -> None:
         for target, source in self._given:
             np.copyto(target, source)
         for part, moves in zip(self._parts, self._moves, strict=True):
@@ -333,8 +335,9 @@ class Session(Stateful, Holder):
         self._given = [] if places is None else places.before(self._arrays)
         self._wanted = [] if places is None else places.after
         # The only part, where a run needs no more than the recording's.
-        more = any((*self._moves, self._given, *(part.policy is not None for part in self._parts)))
-        self._plain = None if more or len(self._parts) != 1 else self._parts[0]
+        is_one = len(self._parts) == 1 and self._parts[0].policy is None
+        more = any((*self._moves, self._given, self._wanted))
+        self._plain = self._parts[0] if is_one and not more else None
         self._count_copies()
 
     def _count_copies(self) -> None:
@@ -441,8 +444,5 @@ def _is_home(value: Value, array: Array) -> bool:
 
 def make_variables(graph: Graph) -> dict[int, Array]:
     """State tensors of a graph as they are before the first run, by value id."""
-    return {
-        v.id: np.full(v.shape, v.at_rest, v.dtype.numpy)
-        for v in graph.values.values()
-        if v.is_variable
-    }
+    states = (v for v in graph.values.values() if v.is_variable)
+    return {v.id: np.full(v.shape, v.at_rest, v.dtype.numpy) for v in states}
