@@ -57,13 +57,7 @@ class SkipAbsent:
     def apply(self, dispatches: Sequence[Dispatch]) -> list[Dispatch]:
         """The launches, of which some return early."""
         read = self._read(dispatches)
-        return [self._skipping(self._counted(each), read) for each in dispatches]
-
-    def _counted(self, launch: Dispatch) -> Dispatch:
-        """A launch that reads the input itself."""
-        count = self.absent.count
-        bindings = [count if isinstance(b, AbsentCount) else b for b in launch.bindings]
-        return attrs.evolve(launch, bindings=tuple(bindings))
+        return [self._skipping(each, read) for each in dispatches]
 
     def _read(self, dispatches: Sequence[Dispatch]) -> frozenset[int]:
         """The ids of the tensors that some launch reads to the end."""
@@ -76,14 +70,16 @@ class SkipAbsent:
         return frozenset(found)
 
     def _skipping(self, launch: Dispatch, read: frozenset[int]) -> Dispatch:
-        kernel, groups = launch.kernel, launch.groups
-        if len(kernel.buffers) + 2 > min(self.caps.max_bindings, MAX_BUFFERS):
-            return launch
-        if not 1 < math.prod(groups) <= _MOST_GROUPS:
+        kernel, groups, count = launch.kernel, launch.groups, self.absent.count
+        bound = [count if isinstance(b, AbsentCount) else b for b in launch.bindings]
+        launch = attrs.evolve(launch, bindings=tuple(bound))
+        has_room = len(kernel.buffers) + 2 <= min(self.caps.max_bindings, MAX_BUFFERS)
+        if not has_room or not 1 < math.prod(groups) <= _MOST_GROUPS:
             return launch
         ends = np.full(math.prod(groups), -1, np.int64)
-        bound = zip(kernel.buffers, launch.bindings, strict=True)
-        for buffer, value in ((b, v) for b, v in bound if b.access != "read"):
+        for buffer, value in zip(kernel.buffers, bound, strict=True):
+            if buffer.access == "read":
+                continue
             if not isinstance(value, Value) or not self._is_free(value, read):
                 return launch
             ends = np.minimum(ends, self._ends(kernel, groups, buffer, value))
@@ -92,7 +88,7 @@ class SkipAbsent:
         return attrs.evolve(
             launch,
             kernel=_returning(kernel, groups),
-            bindings=(*launch.bindings, Constant(ends.astype(np.int32)), self.absent.count),
+            bindings=(*bound, Constant(ends.astype(np.int32)), count),
         )
 
     def _is_free(self, value: Value, read: frozenset[int]) -> bool:

@@ -63,6 +63,7 @@ class _Ranges:
         self._groups = number % x, number // x % y, number // (x * y)
         self._workgroup = kernel.workgroup
         self._none = np.zeros(len(number), np.int64)
+        self._unknown = self._none - _MOST, self._none + _MOST
         named = [s for s in statements(kernel.body) if isinstance(s, (Let, For))]
         often = Counter(s.declares[0] for s in named)
         self._named = {s.declares[0]: s for s in named if often[s.declares[0]] == 1}
@@ -72,30 +73,21 @@ class _Ranges:
         """That of an expression."""
         found: dict[int, Range] = {}
         for each in postorder([expr]):
-            found[id(each)] = self._bounded(each, [found[id(part)] for part in children(each)])
+            parts = [found[id(part)] for part in children(each)]
+            is_whole = each.type in (I32, BOOL)
+            least, most = self._of(each, parts) if is_whole else self._unknown
+            found[id(each)] = np.clip(least, -_MOST, _MOST), np.clip(most, -_MOST, _MOST)
         return found[id(expr)]
-
-    def _bounded(self, expr: Expr, parts: Sequence[Range]) -> Range:
-        least, most = self._unknown
-        if expr.type in (I32, BOOL):
-            least, most = self._of(expr, parts)
-        return np.clip(least, -_MOST, _MOST), np.clip(most, -_MOST, _MOST)
-
-    @property
-    def _unknown(self) -> Range:
-        return self._none - _MOST, self._none + _MOST
 
     def _of(self, expr: Expr, parts: Sequence[Range]) -> Range:
         if isinstance(expr, Const):
-            value = self._none + int(expr.value)
-            return value, value
+            return self._none + int(expr.value), self._none + int(expr.value)
         if isinstance(expr, Builtin) and expr.kind in ("group_id", "local_id", "global_id"):
-            size, least = self._workgroup[expr.axis], self._none
-            if expr.kind != "local_id":
-                least = self._groups[expr.axis].astype(np.int64)
-            if expr.kind == "global_id":
-                least = least * size
-            return least, least + (0 if expr.kind == "group_id" else size - 1)
+            size, group = self._workgroup[expr.axis], self._groups[expr.axis]
+            if expr.kind == "group_id":
+                return group, group
+            least = group * size if expr.kind == "global_id" else self._none
+            return least, least + (size - 1)
         if isinstance(expr, Name) and not expr.mutable and expr.ident in self._named:
             return self._name(expr.ident)
         if isinstance(expr, Select):
@@ -137,10 +129,6 @@ def _remainders(a: Range, b: Range) -> Range:
     return np.where(known, least, -_MOST), np.where(known, most, _MOST)
 
 
-def _number(holds: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    return holds.astype(np.int64)
-
-
 _RULES: dict[str, Callable[[Range, Range], Range]] = {
     "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
@@ -150,10 +138,10 @@ _RULES: dict[str, Callable[[Range, Range], Range]] = {
     # Conditions are 0 or 1.
     "land": lambda a, b: _ends(a, b, np.minimum),
     "lor": lambda a, b: _ends(a, b, np.maximum),
-    "lt": lambda a, b: (_number(a[1] < b[0]), _number(a[0] < b[1])),
-    "le": lambda a, b: (_number(a[1] <= b[0]), _number(a[0] <= b[1])),
-    "gt": lambda a, b: (_number(a[0] > b[1]), _number(a[1] > b[0])),
-    "ge": lambda a, b: (_number(a[0] >= b[1]), _number(a[1] >= b[0])),
+    "lt": lambda a, b: ((a[1] < b[0]) * 1, (a[0] < b[1]) * 1),
+    "le": lambda a, b: ((a[1] <= b[0]) * 1, (a[0] <= b[1]) * 1),
+    "gt": lambda a, b: ((a[0] > b[1]) * 1, (a[1] > b[0]) * 1),
+    "ge": lambda a, b: ((a[0] >= b[1]) * 1, (a[1] >= b[0]) * 1),
     "div": _divided,
     "rem": _remainders,
 }
