@@ -70,8 +70,11 @@ class Net:
         gate, up = (self.product(x, in_bytes=in_bytes) for _ in range(2))
         return self.op("MUL", self.op("MUL", gate, self.op("LOGISTIC", gate)), up)
 
-    def run(self, device: Device, *outputs: Value, fuse: bool = True) -> tuple[Plan, list[Array]]:
+    def run(
+        self, device: Device, *outputs: Value, fuse: bool = True, processors: int = 1
+    ) -> tuple[Plan, list[Array]]:
         caps = attrs.evolve(device.caps, is_gpu=True, int8_storage=True, shared_bytes=32768)
+        caps = attrs.evolve(caps, compute_units=processors)
         target = Target.plain(caps, Precision.F32, alignment=device.alignment)
         graph = self.graph
         graph.outputs = list(outputs)
@@ -84,19 +87,21 @@ class Net:
         return plan, found
 
 
-def _check(device: Device, net: Net, dispatches: int, *outputs: Value) -> None:
-    plan, found = net.run(device, *outputs)
+def _check(device: Device, net: Net, dispatches: int, *outputs: Value, processors: int = 1) -> None:
+    plan, found = net.run(device, *outputs, processors=processors)
     assert len(plan.dispatches) == dispatches, [d.label for d in plan.dispatches]
     _, apart = net.run(device, *outputs, fuse=False)
     for got, want in zip(found, apart, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(("rows", "processors"), [(1, 1), (2, 1), (2, 8), (4, 40)])
 @pytest.mark.parametrize("in_bytes", [False, True])
-def test_a_gate_and_what_it_opens(device: Device, rows: int, in_bytes: bool) -> None:
+def test_a_gate_and_what_it_opens(
+    device: Device, rows: int, processors: int, in_bytes: bool
+) -> None:
     net = Net(rows)
-    _check(device, net, 1, net.gated(net.x, in_bytes=in_bytes))
+    _check(device, net, 1, net.gated(net.x, in_bytes=in_bytes), processors=processors)
 
 
 @pytest.mark.parametrize("in_bytes", [False, True])

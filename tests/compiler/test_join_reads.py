@@ -208,7 +208,7 @@ def test_products_read_some_channels_in_place(
     for is_gpu in (True, False):
         caps = attrs.evolve(device.caps, is_gpu=is_gpu, cache_bytes=1 << 30, **tiles)
         plan = net.plan(outs, fuse=True, caps=caps, precision=precision)
-        assert len(plan.dispatches) == 4
+        assert {d.kernel.name for d in plan.dispatches}.isdisjoint({"split", "slice"})
         apart = net.run(device, net.plan(outs, fuse=False, caps=caps, precision=precision))
         for got, other in zip(net.run(device, plan), apart, strict=True):
             np.testing.assert_array_equal(got, other)
@@ -277,7 +277,7 @@ def test_what_is_dear_is_not_computed_often(device: Device) -> None:
     x = net.input(1, 1, 8)
     cos = net.op("COS", x)
     wide = [net.op("MUL", net.input(5, 3, 8), cos) for _ in range(6)]
-    net.check(device, ["cos", *["mul"] * 6], *wide)
+    net.check(device, ["cos", *["mul"] * 3], *wide)  # as many side by side as buffers allow
     # Once for every element of what reads it: too much work, though a launch less.
     net = Net()
     table = net.op("COS", net.input(1, 1, 8))

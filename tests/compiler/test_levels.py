@@ -11,6 +11,10 @@ from tflgpu.compiler.levels import Schedule, Touched, schedule_of
 from tflgpu.compiler.memory import Usage, assign
 
 
+def order_of(schedule: Schedule) -> list[int]:
+    return [i for level in schedule.levels for i in level]
+
+
 def accesses(schedule: Schedule, dispatches: Sequence[Touched]) -> list[Access]:
     """What the dispatches read and write, in the schedule's order."""
 
@@ -18,7 +22,7 @@ def accesses(schedule: Schedule, dispatches: Sequence[Touched]) -> list[Access]:
         refs = [schedule.refs[key] for key in keys]
         return tuple((r.arena, r.offset, r.offset + r.nbytes) for r in refs)
 
-    each = (dispatches[i] for i in schedule.order)
+    each = (dispatches[i] for i in order_of(schedule))
     return [Access(ranges(d.reads), ranges(d.writes)) for d in each]
 
 
@@ -39,14 +43,14 @@ def test_two_branches_in_turn_wait_once_a_level() -> None:
     nbytes: dict[object, int] = dict.fromkeys((k for (k,) in rows), 64)
     nbytes["a"] = 1024
     found = schedule_of(dispatches, nbytes, 16)
-    assert list(found.order) == [0, 1, 4, 2, 5, 3, 6]
+    assert found.levels == [[0], [1, 4], [2, 5], [3, 6]]
     assert barriers(accesses(found, dispatches)) == [False, True, False, True, False, True, False]
 
 
 def test_a_chain_stays() -> None:
     dispatches = [Touched([i - 1] if i else [], [i]) for i in range(9)]
     found = schedule_of(dispatches, dict.fromkeys(range(9), 100), 16)
-    assert list(found.order) == list(range(9))
+    assert order_of(found) == list(range(9))
     assert sum(found.arenas) == 2 * 112
 
 
@@ -59,8 +63,20 @@ def test_levels_that_take_more_memory_are_not_taken() -> None:
     nbytes: dict[object, int] = {("large", i): 4096 for i in range(16)}
     nbytes |= {("small", i): 16 for i in range(16)} | {"sum": 16}
     found = schedule_of(dispatches, nbytes, 16)
-    assert list(found.order) == list(range(33))
+    assert order_of(found) == list(range(33))
     assert sum(found.arenas) < 2 * 4096
+
+
+def test_few_bytes_more_are_a_level_less() -> None:
+    """Two pairs: a tensor of the one would lie where one of the other did."""
+    dispatches = [Touched([], ["a"]), Touched(["a"], ["x"]), Touched([], ["b"])]
+    dispatches += [Touched(["b"], ["y"]), Touched(["x", "y"], ["z"])]
+    nbytes: dict[object, int] = {"a": 1600, "b": 1600, "x": 16, "y": 16, "z": 16}
+    assert schedule_of(dispatches, nbytes, 16).levels == [[0, 2], [1, 3], [4]]
+    least = schedule_of(dispatches, nbytes, 16, search=True)
+    assert least.levels == [[0], [1], [2], [3], [4]]
+    more = {key: 100 * n for key, n in nbytes.items()}
+    assert schedule_of(dispatches, more, 16).levels == least.levels
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -77,9 +93,10 @@ def test_what_needs_another_comes_behind_it(seed: int) -> None:
     for each in dispatches:
         for key in each.writes:
             nbytes.setdefault(key, random.randint(1, 400))
-    found = schedule_of(dispatches, nbytes, 16)
-    assert sorted(found.order) == list(range(len(dispatches)))
-    place = {i: at for at, i in enumerate(found.order)}
+    search = seed % 2 > 0
+    found = schedule_of(dispatches, nbytes, 16, search=search)
+    assert sorted(order_of(found)) == list(range(len(dispatches)))
+    place = {i: at for at, level in enumerate(found.levels) for i in level}
     for i, later in enumerate(dispatches):
         for j, earlier in enumerate(dispatches[:i]):
             mine, its = (
@@ -88,10 +105,11 @@ def test_what_needs_another_comes_behind_it(seed: int) -> None:
             )
             if mine[1] & (its[0] | its[1]) or mine[0] & its[1]:
                 assert place[j] < place[i]
-    assert sum(found.arenas) <= in_order(dispatches, nbytes)
+    least = in_order(dispatches, nbytes)
+    assert sum(found.arenas) <= (least if search else least * 9 // 8 + 4096)
     # What lives at the same time lies apart.
     spans: dict[object, list[int]] = {}
-    for at, i in enumerate(found.order):
+    for at, i in enumerate(order_of(found)):
         for key in (*dispatches[i].reads, *dispatches[i].writes):
             spans.setdefault(key, []).append(at)
     for a, b in ((a, b) for a in spans for b in spans if a is not b):

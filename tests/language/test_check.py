@@ -15,6 +15,7 @@ from tflgpu.language.kernel import Kernel
 from tflgpu.language.tree import (
     Assign,
     Barrier,
+    Binary,
     Break,
     Builtin,
     Const,
@@ -23,6 +24,7 @@ from tflgpu.language.tree import (
     Let,
     Load,
     Name,
+    Return,
     SharedLoad,
     SharedStore,
     Stmt,
@@ -261,6 +263,14 @@ def variable_differs_after_divergent_break(k: Builder) -> None:
 def test_barriers_that_some_never_reach(write: Callable[[Builder], None]) -> None:
     with pytest.raises(KernelError, match="a barrier that invocations which returned or broke"):
         build(write)
+
+
+def test_who_returned_from_one_block_never_was_in_the_other() -> None:
+    first = Binary(BOOL, "lt", Builtin("group_id", 0), ZERO)
+    returns = If(Binary(BOOL, "lt", Builtin("local_id", 0), ZERO), (Return(),))
+    check(kernel(If(first, (returns,), (Barrier(),)), Store(DST, ZERO, Load(F32, SRC, ZERO))))
+    with pytest.raises(KernelError, match="a barrier that invocations which returned"):
+        check(kernel(If(first, (returns,), (Barrier(),)), Barrier()))
 
 
 def test_what_some_compute_after_others_broke_out_differs() -> None:

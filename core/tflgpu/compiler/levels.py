@@ -15,6 +15,9 @@ import attrs
 from tflgpu.compiler.memory import Assignment, Usage, assign
 from tflgpu.compiler.plan import ArenaRef
 
+#: A level less may cost so much more memory: of a share of all and so many bytes.
+_SHARE, _FEW_BYTES = 8, 4096
+
 
 @attrs.frozen
 class Touched:
@@ -26,9 +29,9 @@ class Touched:
 
 @attrs.frozen
 class Schedule:
-    """The order of dispatches, where their tensors lie, and the sizes of the arenas."""
+    """The dispatches by level, where their tensors lie, and the sizes of the arenas."""
 
-    order: Sequence[int]
+    levels: Sequence[Sequence[int]]
     refs: Mapping[object, ArenaRef]
     arenas: tuple[int, ...]
 
@@ -41,14 +44,14 @@ def schedule_of(
     *,
     search: bool = False,
 ) -> Schedule:
-    """The schedule with the fewest levels that takes no more memory than the given order.
+    """The schedule with the fewest levels that takes little more memory than another.
 
     Args:
         dispatches: In an order in which they can run.
         nbytes: Sizes of the tensors that lie in arenas.
         alignment: Every offset is a multiple of it.
         limit: Bytes of an arena at most.
-        search: Whether `assign` tries more orders.
+        search: Whether the least memory counts, and `assign` tries more orders.
     """
 
     def placed(steps: Sequence[int]) -> tuple[Sequence[int], dict[object, Usage], Assignment]:
@@ -61,11 +64,18 @@ def schedule_of(
         return steps, usages, assign(list(usages.values()), alignment, limit, search=search)
 
     tried = [placed(steps) for steps in _orders(dispatches)]
-    steps, usages, assignment = min(tried, key=lambda each: each[2].total)
+    least = min(each[2].total for each in tried)
+    most = least if search else least + least // _SHARE + _FEW_BYTES
+    fitting = [each for each in tried if each[2].total <= most]
+    steps, usages, assignment = min(
+        fitting, key=lambda each: (max(each[0], default=0), each[2].total)
+    )
     places = zip(usages.items(), assignment.offsets, assignment.arenas, strict=True)
     refs = {key: ArenaRef(offset, usage.nbytes, arena) for (key, usage), offset, arena in places}
-    order = sorted(range(len(dispatches)), key=lambda i: steps[i])
-    return Schedule(order, refs, assignment.sizes)
+    levels: dict[int, list[int]] = {step: [] for step in sorted(steps)}
+    for i, step in enumerate(steps):
+        levels[step].append(i)
+    return Schedule(list(levels.values()), refs, assignment.sizes)
 
 
 def _orders(dispatches: Sequence[Touched]) -> Iterator[Sequence[int]]:

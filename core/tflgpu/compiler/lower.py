@@ -29,6 +29,7 @@ from tflgpu.compiler.plan import (
     PlannedIO,
     Ref,
 )
+from tflgpu.compiler.side_by_side import side_by_side
 from tflgpu.compiler.skip_absent import SkipAbsent
 from tflgpu.compiler.stack_products import stack_products
 from tflgpu.errors import KernelError
@@ -342,8 +343,8 @@ def _assemble(
     refs.update(schedule.refs)
 
     constants: list[ConstantItem] = []
-    dispatches = []
-    for item in (placed[i] for i in schedule.order):
+
+    def planned(item: _Placed) -> PlannedDispatch:
         bound: list[Ref] = []
         for binding in item.dispatch.bindings:
             if isinstance(binding, Constant):
@@ -352,9 +353,12 @@ def _assemble(
             else:
                 bound.append(refs[_key(binding, item, storage)])
         d = item.dispatch
-        dispatches.append(
-            PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins, d.tuned)
-        )
+        return PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins, d.tuned)
+
+    dispatches: list[PlannedDispatch] = []
+    for level in schedule.levels:
+        made = [planned(placed[i]) for i in level]
+        dispatches += side_by_side(made, part.site.caps) if part.fuse else made
     return Plan(
         schedule.arenas,
         alignment,

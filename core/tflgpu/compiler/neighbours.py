@@ -12,7 +12,8 @@ none. These are the rules, in the order in which they are tried:
     join_products      a product is made beside the one whose store reads it
 
 Nodes that a rule makes together (`match_groups`), elementwise chains (`join_chains`) and rows
-(`join_rows`) join before, and products of one input that is left (`stack_products`) afterwards.
+(`join_rows`) join before, and products of one input that is left (`stack_products`) afterwards;
+small dispatches that need nothing of each other (`side_by_side`) when all kernels are made.
 
 A RESHAPE that moves nothing shares its operand's buffer by then, so readers are counted by buffers.
 """

@@ -46,7 +46,7 @@ from tflgpu.lowering.weights import Weights
 
 #: So many products of two bytes, and of a byte and 255 steps, stay below 2^31.
 _MOST_WHOLE = 1 << 16
-#: Of so many rows several products may be made together, and rows are rounded by the product.
+#: Of so many rows a workgroup may make several products together, and round rows itself.
 _FEW_ROWS = 2
 #: A unit's place, and its weights of each product.
 _Begun = tuple[Expr, tuple[list[Expr], ...]]
@@ -78,11 +78,13 @@ class RowPlan:
         teams: A team for each output slice of a workgroup.
         rows: How the workgroup holds rows that it makes itself.
         unroll: Units that an invocation loads before it needs the first.
+        each: Rows of a workgroup: all, unless there are fewer workgroups then than processors.
     """
 
     teams: Teams
     rows: RowShape
     unroll: int
+    each: int
 
     @classmethod
     def of(
@@ -92,10 +94,11 @@ class RowPlan:
         *,
         whole: bool,
         products: int = 1,
+        rows: int = 1,
         choose: Choose = predicted,
     ) -> RowPlan:
-        """The division for a device of so many products of this form; ``choose`` knows what was
-        measured."""
+        """The division for a device of so many products of this form, with so many rows;
+        ``choose`` knows what was measured."""
         model = tuning_of(caps).few
         most = min(model.workgroup, caps.max_workgroup, caps.max_workgroup_size[0])
         lanes = _power(min(model.lanes, most), form.units)
@@ -107,9 +110,11 @@ class RowPlan:
         whole_group = Teams.of(caps, 1, cut.columns * cut.lanes, lanes_first=True)
         if whole_group.near > cut.lanes:
             whole_group = attrs.evolve(whole_group, near=1)
-        return cls(
-            teams, RowShape(whole_group, form.units, form.unit, form.bits * whole), cut.unroll
-        )
+        groups = -(-form.slices // cut.columns)
+        shares = [n for n in range(1, rows) if rows % n == 0 and groups * n >= caps.compute_units]
+        each = rows // min(shares, default=rows)
+        shape = RowShape(whole_group, form.units, form.unit, form.bits * whole)
+        return cls(teams, shape, cut.unroll, each)
 
 
 def _power(most: int, enough: int) -> int:
@@ -119,11 +124,10 @@ def _power(most: int, enough: int) -> int:
 
 def takes_rows(node: Node, change: RowChange, site: Site) -> bool:
     """Whether the kernel of a FULLY_CONNECTED can make its rows itself: not where they would take
-    too much of a workgroup's memory, nor where several are rounded, which takes every workgroup
-    longer than a dispatch of its own."""
-    size = node.input(0).elements
-    few = change.rounding is None or size <= _FEW_ROWS * change.length
-    fits = few and size * 4 <= site.caps.shared_bytes * 3 // 4
+    too much of a workgroup's memory, nor where it rounds several, which takes it longer than a
+    dispatch of its own."""
+    few = change.rounding is None or _rows_each(node, site) <= _FEW_ROWS
+    fits = few and node.input(0).elements * 4 <= site.caps.shared_bytes * 3 // 4
     if change.centred:  # whose sums need whole vectors, and the sums of weights as they are
         fits = fits and change.length % 4 == 0 and not _form_of(node, site).bits
     return fits and change.length == node.input(1).shape[1]
@@ -131,8 +135,13 @@ def takes_rows(node: Node, change: RowChange, site: Site) -> bool:
 
 def beside(node: Node, other: Node, site: Site) -> bool:
     """Whether one kernel can make the products of two nodes."""
-    few = node.input(0).elements <= _FEW_ROWS * node.input(1).shape[1]
+    few = _rows_each(node, site) <= _FEW_ROWS
     return few and _form_of(node, site) == _form_of(other, site)
+
+
+def _rows_each(node: Node, site: Site) -> int:
+    form, rows = _form_of(node, site), node.input(0).elements // node.input(1).shape[1]
+    return RowPlan.of(site.caps, form, whole=form.is_whole, rows=rows).each
 
 
 def _form_of(node: Node, site: Site) -> RowForm:
@@ -161,7 +170,9 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     rows = rows_of(low)
     rounds = rows.change.rounding is not None and problem.depth * 4 <= _MOST_WHOLE
     whole, count = form.is_whole and rounds, 1 + len(low.beside)
-    plan = RowPlan.of(low.caps, form, whole=whole, products=count, choose=low.choose)
+    plan = RowPlan.of(
+        low.caps, form, whole=whole, products=count, rows=problem.pixels, choose=low.choose
+    )
     k = low.kernel(name, plan.teams.workgroup)
     source = rows.bind(low, k)
 
@@ -179,7 +190,8 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
         each.build(other)
         products.append(bound(other, other.problem))
     low.body(k, _write, tuple(products), plan, source)
-    low.dispatch_groups(k, (-(-problem.slices // plan.teams.columns), 1, 1))
+    groups = -(-problem.slices // plan.teams.columns), problem.pixels // plan.each, 1
+    low.dispatch_groups(k, groups)
 
 
 def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: RowSource) -> None:
@@ -188,7 +200,7 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
     # Invocations past the last column repeat it: they must reach the barriers too.
     safe = k.let(k.min(column, problem.slices - 1), "safe")
     lanes, units = plan.teams.lanes, form.units
-    sums = [_Sums(k, each, plan.rows.bits > 0, safe) for each in products]
+    sums = [_Sums(k, each, plan, safe) for each in products]
 
     def begin(places: Sequence[Expr], ends: bool = False) -> list[_Begun]:
         units = [k.let(place, "unit") for place in places]
@@ -203,7 +215,7 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
 
     # Registers hold the units of every product, and what they meet of every row.
     count = -(-units // lanes)
-    step = max(1, plan.unroll // max(len(products), problem.pixels // 2))
+    step = max(1, plan.unroll // max(len(products), plan.each // 2))
     rounds = max(0, units // lanes - step) // step
     first = min(count, step) if rounds else count
     begun: list[_Begun] = []
@@ -225,12 +237,12 @@ def _write(k: Builder, products: tuple[RowProduct, ...], plan: RowPlan, source: 
     found = [*(each for one in sums for each in one.all), *rows.squares, *rows.gaps]
     at.combine([at.shared(each.type) for each in found], found, ADD)
     with k.if_(at.lane.eq(0) & (column < problem.slices)):
-        for row in range(problem.pixels):
+        for row in range(plan.each):
             results = [
                 one.product.end(k, one.bias, column)(each.total(rows, row))
                 for one, each in zip(products, sums, strict=True)
             ]
-            to = k.i32(row), problem.first + column
+            to = rows.places[row], problem.first + column
             for number, one in enumerate(products[1:]):
                 *_, made = one.out.linked(*to, results[number + 1])
                 k.made[number] = k.let(made, "made")
@@ -241,7 +253,8 @@ class _Rows:
     """The rows of the input, as they are in memory or as the workgroup made them.
 
     Attributes:
-        staged: The rows that are in shared memory.
+        places: Where they lie.
+        staged: Those that are in shared memory.
         squares: Where sums are divided at their end by the root mean square of a row: what each
             invocation has of its squares.
         gaps: Where a row is centred, the same of its numbers. All of them are less by `about_of`
@@ -258,8 +271,11 @@ class _Rows:
         meanwhile: Callable[[], None],
     ) -> None:
         self._k, self._source, self.shape = k, source, plan.rows
-        self.numbers = range(problem.pixels)
-        self._gathers = [problem.gather(k, source.view, k.i32(row)) for row in self.numbers]
+        self.places: list[Expr] = [k.i32(row) for row in range(plan.each)]
+        if plan.each < problem.pixels:
+            first = k.let(k.group_id(1) * plan.each, "first")
+            self.places = [k.let(first + row, "row") for row in self.places]
+        self._gathers = [problem.gather(k, source.view, row) for row in self.places]
         self.staged: list[StagedRow] = []
         self.squares: list[Variable] = []
         self.gaps: list[Variable] = []
@@ -271,9 +287,9 @@ class _Rows:
             return
         meanwhile()
         if source.change.epsilon is not None:
-            self.squares = [k.var(k.f32(0.0), "squares") for _ in self.numbers]
+            self.squares = [k.var(k.f32(0.0), "squares") for _ in self.places]
         if source.change.centred:
-            self.gaps = [k.var(k.f32(0.0), "gaps") for _ in self.numbers]
+            self.gaps = [k.var(k.f32(0.0), "gaps") for _ in self.places]
             begins = [k.let(gather(k.i32(0)), "begin") for gather in self._gathers]
             self._about = [k.let(k.splat(about_of(k, each), 4), "about") for each in begins]
 
@@ -326,12 +342,13 @@ class _Sums:
             of an output have one scale.
     """
 
-    def __init__(self, k: Builder, one: RowProduct, whole: bool, column: Expr) -> None:
+    def __init__(self, k: Builder, one: RowProduct, plan: RowPlan, column: Expr) -> None:
+        whole = plan.rows.bits > 0
         self._k, self._one, self._column, self._whole = k, one, column, whole
         self._weights = one.weights
         in_blocks = one.weights.form.block > 0
         zero = k.const(0, type_of(Scalar.I32, 4) if whole and not in_blocks else F32x4)
-        self.all = [k.var(zero, "acc") for _ in range(one.product.pixels)]
+        self.all = [k.var(zero, "acc") for _ in range(plan.each)]
 
     def begin(self, units: Sequence[Expr], ends: bool) -> list[list[Expr]]:
         """Load units, all of them before the first is needed; where the sum ends with them, some

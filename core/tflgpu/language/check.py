@@ -228,11 +228,13 @@ def _matrix(stmt: MatrixStmt, scope: _Scope) -> None:
 def _if(stmt: If, scope: _Scope, uniform: bool) -> None:
     if stmt.cond.type != BOOL:
         scope.fail(f"an if on {stmt.cond.type}")
-    before = scope.divergent
+    before, returned = scope.divergent, scope.may_return
     scope.divergent = before or not uniform
     _block(stmt.then, scope)
+    # Who returned from the one block never was in the other.
+    returned, scope.may_return = scope.may_return, returned
     _block(stmt.orelse, scope)
-    scope.divergent = before
+    scope.divergent, scope.may_return = before, returned or scope.may_return
 
 
 def _for(stmt: For, scope: _Scope, bounds_uniform: bool) -> None:
