@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,18 @@ from tflgpu.contract.device import Device, Probe
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 from tflgpu.saved import location
+
+#: Seconds after which a child that a test forked is ended: its parent may wait for it for ever.
+CHILD = 120
+
+
+def _end_in_time() -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(CHILD)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_in_time)
 
 # How long Hypothesis takes for an example says how busy this machine is, not what is right.
 settings.register_profile(

@@ -183,6 +183,9 @@ def leave_without_drivers() -> None:
 
 
 def _after_fork() -> None:
+    # A child never collects what was there before: also what no holder knows of any more.
+    _frozen.clear()
+    gc.freeze()
     inherited = False
     for holder in list(_holders):
         for value in list(vars(holder).values()):
@@ -202,10 +205,7 @@ def _after_fork() -> None:
         with contextlib.suppress(Exception):
             function()
     if inherited:
-        gc.freeze()
         leave_without_drivers()
-    else:
-        _unfreeze()
 
 
 def _freeze() -> None:

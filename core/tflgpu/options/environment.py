@@ -31,7 +31,7 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "TFLGPU_VULKAN_VALIDATION": "1 loads Vulkan's validation layer",
     "TFLGPU_MODELS": "the tests' and benchmarks' folder of models",
     "TFLGPU_REQUIRE_BACKENDS": "backends whose tests may not be skipped",
-    "TFLGPU_TEST_EVERYTHING": "1 lets tests of real models leave nothing out",
+    "TFLGPU_TEST_EVERYTHING": "1 lets tests leave no model, precision or sample out",
     "TFLGPU_SIGNALS": "the tests' own, for a process that they start",
 }
 
