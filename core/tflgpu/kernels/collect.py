@@ -130,20 +130,8 @@ def _add(k: Builder, a: Expr, b: Expr) -> Expr:
     return a + b
 
 
-def _multiply(k: Builder, a: Expr, b: Expr) -> Expr:
-    return a * b
-
-
 def _larger(k: Builder, a: Expr, b: Expr) -> Expr:
     return k.max(a, b)
-
-
-def _smaller(k: Builder, a: Expr, b: Expr) -> Expr:
-    return k.min(a, b)
-
-
-def _last(k: Builder, a: Expr, b: Expr) -> Expr:
-    return b
 
 
 _F32 = np.finfo(np.float32)
@@ -153,9 +141,9 @@ _I32 = np.iinfo(np.int32)
 _SEGMENTS: dict[str, tuple[Merge, float, float]] = {
     "SEGMENT_SUM": (_add, 0, 0),
     "UNSORTED_SEGMENT_SUM": (_add, 0, 0),
-    "UNSORTED_SEGMENT_PROD": (_multiply, 1, 1),
+    "UNSORTED_SEGMENT_PROD": (lambda k, a, b: a * b, 1, 1),
     "UNSORTED_SEGMENT_MAX": (_larger, float(_F32.min), int(_I32.min)),
-    "UNSORTED_SEGMENT_MIN": (_smaller, float(_F32.max), int(_I32.max)),
+    "UNSORTED_SEGMENT_MIN": (lambda k, a, b: k.min(a, b), float(_F32.max), int(_I32.max)),
 }
 _EXTREMES = {"UNSORTED_SEGMENT_MAX": "lowest", "UNSORTED_SEGMENT_MIN": "highest"}
 
@@ -187,7 +175,7 @@ def _dense(low: Lowering) -> None:
     def default(k: Builder) -> Expr:
         return k.splat(_wide(k, low.read(k, 3).load_flat(k.i32(0))), 4)
 
-    collect(low, _rows_of(low.node), _last, default)
+    collect(low, _rows_of(low.node), lambda k, a, b: b, default)
 
 
 def _accepts(node: Node, site: Site) -> str | None:

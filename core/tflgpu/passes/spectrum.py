@@ -99,9 +99,13 @@ def _rewrite(rewriter: Rewriter, node: Node, between: list[Node], ends: list[Nod
     signed = _signed(rewriter, node, parts["imaginary"]) if phases else None
     for phase in phases:
         read = phase.input(0)
-        spec, attributes = (read.shape, DType.F32, f"{read.name}/signed"), ReshapeAttrs(read.shape)
         again = rewriter.result_of(
-            "RESHAPE", attributes, [signed], spec, before=phase, origins=node.origins
+            "RESHAPE",
+            ReshapeAttrs(read.shape),
+            [signed],
+            (read.shape, DType.F32, f"{read.name}/signed"),
+            before=phase,
+            origins=node.origins,
         )
         rewriter.set_input(phase, 0, again)
     for end in ends:
