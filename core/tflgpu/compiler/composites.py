@@ -23,7 +23,7 @@ from tflgpu.ir.composite import Composite
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
-from tflgpu.ops.base import Composed, Fields, OpDef, Operand, Reading
+from tflgpu.ops.base import Composed, Fields, OpDef, Operand, Reading, known_operands
 from tflgpu.ops.flexible import read_map
 
 #: Composites that are to run as operators, by the tensors that they give, with reasons.
@@ -98,7 +98,7 @@ class _Place:
 
     @property
     def operands(self) -> tuple[Operand | None, ...]:
-        return tuple(None if v is None else Operand(v.spec, v.contents) for v in self.inputs)
+        return tuple(known_operands(self.inputs))
 
 
 class _Taking:

@@ -15,15 +15,15 @@ from typing import Any
 import attrs
 
 from tflgpu.compiler.target import Target
-from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.verify import verify
-from tflgpu.ops.base import NoAttrs, OpDef, Operand
+from tflgpu.ops.base import NoAttrs, OpDef
 from tflgpu.ops.convert import CastAttrs
 from tflgpu.ops.narrow import OP as NARROW
 from tflgpu.ops.narrow import narrowed
 from tflgpu.ops.unknown import unknown_reason
+from tflgpu.passes.scales import inferred
 
 _CAST = "CAST"
 
@@ -91,11 +91,7 @@ class _Narrowing:
         return attrs.evolve(node.attrs, **{op.contents.positions: DType.I32})
 
     def _fits(self, made: Node, op: OpDef) -> bool:
-        operands = [None if v is None else Operand(v.spec, v.contents) for v in made.inputs]
-        try:
-            return list(op.infer(made.attrs, operands)) == [v.spec for v in made.outputs]
-        except TflgpuError:
-            return False
+        return inferred(op, made, made.inputs) == [v.spec for v in made.outputs]
 
     def _narrow(self, value: Value, before: Node) -> Value:
         if id(value) not in self._twins:

@@ -14,7 +14,7 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.reason import Unsupported
-from tflgpu.ops.base import OpDef, Operand
+from tflgpu.ops.base import OpDef, known_operands
 from tflgpu.ops.unknown import unknown_reason
 
 
@@ -63,9 +63,8 @@ def integer_node(
 
 def _other_results(node: Node, op: OpDef) -> Unsupported | None:
     """Why the results of a node would not be the tensors that are in its place."""
-    operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
     try:
-        specs = list(op.infer(node.attrs, operands))
+        specs = list(op.infer(node.attrs, known_operands(node.inputs)))
     except TflgpuError as error:
         return Unsupported(str(error))
     if specs != [v.spec for v in node.outputs]:

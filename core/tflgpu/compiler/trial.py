@@ -12,7 +12,7 @@ from tflgpu.compiler.references import reference_support
 from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
-from tflgpu.ops.base import Composed, OpDef, Operand
+from tflgpu.ops.base import Composed, OpDef, Operand, known_operands
 from tflgpu.ops.composed import draw_all
 from tflgpu.ops.facets import Work
 
@@ -81,7 +81,7 @@ class Trial:
         nodes: Sequence[Node],
         seeds: Sequence[int],
     ) -> str | None:
-        operands = [None if v is None else Operand(v.spec, v.contents) for v in inputs]
+        operands = known_operands(inputs)
         for seed in seeds:
             drawn = _drawn(composed, np.random.default_rng(seed), operands)
             arrays = {

@@ -129,6 +129,24 @@ class Rewriter:
                 self._uses.setdefault(id(source), []).append(node)
         return node
 
+    def result_of(
+        self,
+        op: str,
+        attributes: Any,
+        inputs: Iterable[Value | None],
+        spec: tuple[Sequence[int], DType, str],
+        *,
+        before: Node,
+        origins: Iterable[int] | None = None,
+        version: int = 1,
+    ) -> Value:
+        """The one result of a new node right before another one, whose origins it has unless others
+        are given; ``spec`` is the result's shape, type and name."""
+        made = self.value(*spec)
+        origins = before.origins if origins is None else origins
+        self.insert(op, attributes, inputs, [made], before=before, origins=origins, version=version)
+        return made
+
     def remove(self, node: Node) -> None:
         """Take a node out. Readers of its outputs must be given something else before the pass
         ends, or the outputs another producer."""

@@ -10,11 +10,11 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.recurrent import multiply
 from tflgpu.language.types import BOOL, Scalar
-from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.grid import each_vector
+from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.ops.audio import MFCC, SPECTROGRAM, Mfcc, Spectrogram, cosine_matrix, mel_matrix
 
-_WORKGROUP = 64
 _LARGEST = float(np.finfo(np.float32).max)
 _FLOOR = 1e-12
 
@@ -22,8 +22,8 @@ _FLOOR = 1e-12
 def _spectrogram(low: Lowering) -> None:
     """Four bins of a frame an invocation."""
     attributes: Spectrogram = low.attrs
-    channels, frames, bins = low.node.outputs[0].shape
-    k = low.kernel("spectrogram", (_WORKGROUP, 1, 1))
+    _, frames, bins = low.node.outputs[0].shape
+    k = low.kernel("spectrogram")
     samples = low.read(k, 0)
     turns = np.outer(np.arange(attributes.window_size), np.arange(bins))
     angles = turns % attributes.transform * (2 * math.pi / attributes.transform)
@@ -34,23 +34,21 @@ def _spectrogram(low: Lowering) -> None:
     # In f32 also where the precision would store constants in 16 bits: these are differences.
     weights = low.weights(k, waves, scalar=Scalar.F32)
     out = low.write(k)
-    slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
-    guard(k, slice_ < slices)
-    channel, frame = k.let(row // frames, "channel"), k.let(row % frames, "frame")
-    start = k.let(frame * attributes.stride, "start")
-    real, imaginary = (k.var(k.f32(0.0, 4), name) for name in ("real", "imaginary"))
-    odd = k.var(k.const(False, BOOL), "odd")
-    with k.loop(0, attributes.window_size, name="i") as i:
-        x = k.let(k.cast(samples.load_lane(start + i, channel), Scalar.F32), "x")
-        at = k.let(i * (2 * slices) + slice_, "at")
-        k.fma_to(real, x, k.load(weights, at))
-        k.fma_to(imaginary, x, k.load(weights, at + slices))
-        with k.if_(~(k.call("abs", x) <= _LARGEST)):
-            k.set(odd, k.const(True, BOOL))
-    power = k.let(real * real + imaginary * imaginary, "power")
-    value = power if attributes.squared else k.call("sqrt", power)
-    out.store(row, slice_, k.select(odd, k.f32(math.nan, 4), value))
-    low.dispatch(k, (slices, channels * frames, 1))
+    with each_vector(low, k, out) as (row, slice_):
+        channel, frame = k.let(row // frames, "channel"), k.let(row % frames, "frame")
+        start = k.let(frame * attributes.stride, "start")
+        real, imaginary = (k.var(k.f32(0.0, 4), name) for name in ("real", "imaginary"))
+        odd = k.var(k.const(False, BOOL), "odd")
+        with k.loop(0, attributes.window_size, name="i") as i:
+            x = k.let(k.cast(samples.load_lane(start + i, channel), Scalar.F32), "x")
+            at = k.let(i * (2 * slices) + slice_, "at")
+            k.fma_to(real, x, k.load(weights, at))
+            k.fma_to(imaginary, x, k.load(weights, at + slices))
+            with k.if_(~(k.call("abs", x) <= _LARGEST)):
+                k.set(odd, k.const(True, BOOL))
+        power = k.let(real * real + imaginary * imaginary, "power")
+        value = power if attributes.squared else k.call("sqrt", power)
+        out.store(row, slice_, k.select(odd, k.f32(math.nan, 4), value))
 
 
 def _mfcc(low: Lowering) -> None:
@@ -64,36 +62,32 @@ def _mfcc(low: Lowering) -> None:
     first, last = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 0)
     slices = -(-bands // 4)
     logs = low.temp((rows, bands), Scalar.F32)
-    k = low.kernel("mel_bands", (_WORKGROUP, 1, 1))
+    k = low.kernel("mel_bands")
     source, between = low.read(k, 0), low.write_temp(k, logs, "logs")
     packed = np.zeros((max(1, last - first), slices * 4))
     packed[: last - first, :bands] = matrix[first:last]
     weights = low.weights(k, packed, scalar=Scalar.F32)
-    slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
-    guard(k, slice_ < slices)
-    total = k.var(k.f32(0.0, 4), "total")
-    with k.loop(0, last - first, name="i") as i:
-        square = k.cast(source.load_lane(row, i + first), Scalar.F32)
-        magnitude = k.let(k.call("sqrt", square), "magnitude")
-        k.fma_to(total, magnitude, k.load(weights, i * slices + slice_))
-    above = k.select(total < _FLOOR, k.f32(_FLOOR, 4), total)
-    between.store(row, slice_, k.call("log", above))
-    low.dispatch(k, (slices, rows, 1))
+    with each_vector(low, k, between) as (row, slice_):
+        total = k.var(k.f32(0.0, 4), "total")
+        with k.loop(0, last - first, name="i") as i:
+            square = k.cast(source.load_lane(row, i + first), Scalar.F32)
+            magnitude = k.let(k.call("sqrt", square), "magnitude")
+            k.fma_to(total, magnitude, k.load(weights, i * slices + slice_))
+        above = k.select(total < _FLOOR, k.f32(_FLOOR, 4), total)
+        between.store(row, slice_, k.call("log", above))
 
     count = attributes.dct_coefficient_count
     columns = -(-count // 4)
     cosines = np.zeros((slices * 4, columns * 4))
     cosines[:bands, :count] = cosine_matrix(attributes)
-    k = low.kernel("cosine_transform", (_WORKGROUP, 1, 1))
+    k = low.kernel("cosine_transform")
     given = low.read_temp(k, logs, "logs")
     weights = low.weights(k, cosines, scalar=Scalar.F32)
     out = low.write(k)
-    column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
-    guard(k, column < columns)
-    result = k.var(k.f32(0.0, 4), "result")
-    multiply(k, result, lambda q: given.load(row, q), slices, weights, column, columns)
-    out.store(row, column, result)
-    low.dispatch(k, (columns, rows, 1))
+    with each_vector(low, k, out) as (row, column):
+        result = k.var(k.f32(0.0, 4), "result")
+        multiply(k, result, lambda q: given.load(row, q), slices, weights, column, columns)
+        out.store(row, column, result)
 
 
 def _accepts_mfcc(node: Node, site: Site) -> str | None:

@@ -19,8 +19,6 @@ from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
 from tflgpu.ops.base import Activation
 from tflgpu.ops.stored_quotient import APART, StoredQuotient
 
-_WORKGROUP = 64
-
 Pair = Callable[[Builder, Expr, Expr], Expr]
 
 
@@ -246,7 +244,7 @@ def _add_n_in_turns(low: Lowering) -> None:
     while operands:
         room = low.caps.max_bindings - (1 if total is None else 2)
         turn, operands = operands[:room], operands[room:]
-        k = low.kernel("add_n", (_WORKGROUP, 1, 1))
+        k = low.kernel("add_n")
         views = [] if total is None else [low.read_temp(k, total)]
         views += [low.read(k, i) for i in turn]
         if operands:

@@ -38,7 +38,8 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar, type_of
 from tflgpu.language.variables import Variable
-from tflgpu.lowering.lowering import Lowering, Temp, guard
+from tflgpu.lowering.grid import each_vector
+from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.view import WriteView
 from tflgpu.ops.cell_operands import (
     FORGET_GATE,
@@ -51,7 +52,6 @@ from tflgpu.ops.cell_operands import (
 from tflgpu.ops.recurrent import sizes_of
 
 _EPSILON = 1e-8
-_WORKGROUP = 64
 
 
 @attrs.frozen(eq=False)
@@ -383,13 +383,11 @@ def run_directions(low: Lowering, ways: Sequence[CellOperands]) -> None:
 
 
 def _merge(low: Lowering, apart: Sequence[Temp], rows: int) -> None:
-    k = low.kernel("merge_directions", (_WORKGROUP, 1, 1))
+    k = low.kernel("merge_directions")
     first, second = (
         low.read_temp(k, temp, name)
         for temp, name in zip(apart, ("forward", "backward"), strict=True)
     )
     out = low.write(k)
-    slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
-    guard(k, slice_ < out.slices)
-    out.store(row, slice_, side_by_side(k, first, second, row, slice_))
-    low.dispatch(k, (out.slices, rows, 1))
+    with each_vector(low, k, out) as (row, slice_):
+        out.store(row, slice_, side_by_side(k, first, second, row, slice_))

@@ -21,11 +21,11 @@ import numpy as np
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Shape, Value
-from tflgpu.kernels.moves import NOWHERE, WORKGROUP, channel_of, movable, position
+from tflgpu.kernels.moves import NOWHERE, channel_of, movable, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar, Type
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import KernelRule, Site
@@ -62,39 +62,40 @@ def collect(low: Lowering, rows: Rows, merge: Merge, start: Callable[[Builder], 
     other, in their order."""
     node = low.node
     shape = node.outputs[0].shape
-    k = low.kernel(node.op.lower(), (WORKGROUP, 1, 1))
+    k = low.kernel(node.op.lower())
     places, values = low.read(k, rows.places), low.read(k, rows.values)
     first = start(k)
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    own = decompose(k, outer, shape[:-1])
-    found = k.var(first, "found")
-    bad = k.var(k.i32(0), "bad")
-    known = node.input(rows.places).is_const
-    with k.loop(0, rows.count, name="row") as row:
-        keys = [k.let(places.load_flat(row * rows.columns + c), "key") for c in range(rows.columns)]
-        if not known:
-            for key, size in zip(keys, shape, strict=False):
-                outside = key >= size
-                if rows.least is not None:
-                    outside = outside | (key < rows.least)
-                with k.if_(outside):
-                    k.set(bad, 1)
-        if rows.columns < len(shape):
-            value = partial(_vector, values, shape, rows, row, own, slice_)
-            with _where(k, [key.eq(at) for key, at in zip(keys, own, strict=False)]):
-                k.set(found, merge(k, found, k.let(_wide(k, value()), "x")))
-        else:
-            at = 0 if values.shape == () else row
-            one = k.let(k.splat(_wide(k, values.load_flat(at)), 4), "x")
-            lanes = [channel_of(k, slice_, lane, shape[-1]) for lane in range(4)]
-            with _where(k, [key.eq(at) for key, at in zip(keys[:-1], own, strict=True)]):
-                here = k.splat(keys[-1], 4).eq(k.vec(lanes))
-                k.set(found, k.select(here, merge(k, found, one), found))
-    fill = NOWHERE.get(node.outputs[0].dtype, math.nan)
-    nowhere = k.const(fill, found.type)
-    out.store(outer, slice_, found if known else k.select(bad.ne(0), nowhere, found))
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        own = decompose(k, outer, shape[:-1])
+        found = k.var(first, "found")
+        bad = k.var(k.i32(0), "bad")
+        known = node.input(rows.places).is_const
+        with k.loop(0, rows.count, name="row") as row:
+            keys = [
+                k.let(places.load_flat(row * rows.columns + c), "key") for c in range(rows.columns)
+            ]
+            if not known:
+                for key, size in zip(keys, shape, strict=False):
+                    outside = key >= size
+                    if rows.least is not None:
+                        outside = outside | (key < rows.least)
+                    with k.if_(outside):
+                        k.set(bad, 1)
+            if rows.columns < len(shape):
+                value = partial(_vector, values, shape, rows, row, own, slice_)
+                with _where(k, [key.eq(at) for key, at in zip(keys, own, strict=False)]):
+                    k.set(found, merge(k, found, k.let(_wide(k, value()), "x")))
+            else:
+                at = 0 if values.shape == () else row
+                one = k.let(k.splat(_wide(k, values.load_flat(at)), 4), "x")
+                lanes = [channel_of(k, slice_, lane, shape[-1]) for lane in range(4)]
+                with _where(k, [key.eq(at) for key, at in zip(keys[:-1], own, strict=True)]):
+                    here = k.splat(keys[-1], 4).eq(k.vec(lanes))
+                    k.set(found, k.select(here, merge(k, found, one), found))
+        fill = NOWHERE.get(node.outputs[0].dtype, math.nan)
+        nowhere = k.const(fill, found.type)
+        out.store(outer, slice_, found if known else k.select(bad.ne(0), nowhere, found))
 
 
 def _vector(
@@ -129,20 +130,8 @@ def _add(k: Builder, a: Expr, b: Expr) -> Expr:
     return a + b
 
 
-def _multiply(k: Builder, a: Expr, b: Expr) -> Expr:
-    return a * b
-
-
 def _larger(k: Builder, a: Expr, b: Expr) -> Expr:
     return k.max(a, b)
-
-
-def _smaller(k: Builder, a: Expr, b: Expr) -> Expr:
-    return k.min(a, b)
-
-
-def _last(k: Builder, a: Expr, b: Expr) -> Expr:
-    return b
 
 
 _F32 = np.finfo(np.float32)
@@ -152,9 +141,9 @@ _I32 = np.iinfo(np.int32)
 _SEGMENTS: dict[str, tuple[Merge, float, float]] = {
     "SEGMENT_SUM": (_add, 0, 0),
     "UNSORTED_SEGMENT_SUM": (_add, 0, 0),
-    "UNSORTED_SEGMENT_PROD": (_multiply, 1, 1),
+    "UNSORTED_SEGMENT_PROD": (lambda k, a, b: a * b, 1, 1),
     "UNSORTED_SEGMENT_MAX": (_larger, float(_F32.min), int(_I32.min)),
-    "UNSORTED_SEGMENT_MIN": (_smaller, float(_F32.max), int(_I32.max)),
+    "UNSORTED_SEGMENT_MIN": (lambda k, a, b: k.min(a, b), float(_F32.max), int(_I32.max)),
 }
 _EXTREMES = {"UNSORTED_SEGMENT_MAX": "lowest", "UNSORTED_SEGMENT_MIN": "highest"}
 
@@ -186,7 +175,7 @@ def _dense(low: Lowering) -> None:
     def default(k: Builder) -> Expr:
         return k.splat(_wide(k, low.read(k, 3).load_flat(k.i32(0))), 4)
 
-    collect(low, _rows_of(low.node), _last, default)
+    collect(low, _rows_of(low.node), lambda k, a, b: b, default)
 
 
 def _accepts(node: Node, site: Site) -> str | None:

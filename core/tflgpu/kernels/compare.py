@@ -12,12 +12,10 @@ from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
 from tflgpu.ops.compare import PARTS, InParts, chooses_rows
-
-_WORKGROUP = 64
 
 
 def _compare(fn: Callable[[Expr, Expr], Expr]) -> ElementwiseExpr:
@@ -67,14 +65,13 @@ def _accepts_rows(node: Node, site: Site) -> str | None:
 
 def _select_rows(low: Lowering) -> None:
     """One invocation for four channels; the condition's element is that of the first index."""
-    k = low.kernel("select_rows", (_WORKGROUP, 1, 1))
+    k = low.kernel("select_rows")
     cond, x, y = (low.read(k, i) for i in range(3))
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    row = outer // (out.layout.outer // out.shape[0])
-    chosen = k.let(cond.load_lane(0, row).ne(0), "chosen")
-    out.store(outer, slice_, k.select(chosen, x.load(outer, slice_), y.load(outer, slice_)))
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        row = outer // (out.layout.outer // out.shape[0])
+        chosen = k.let(cond.load_lane(0, row).ne(0), "chosen")
+        out.store(outer, slice_, k.select(chosen, x.load(outer, slice_), y.load(outer, slice_)))
 
 
 RULES = (

@@ -13,7 +13,7 @@ import attrs
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position
+from tflgpu.kernels.moves import channel_of, movable, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Const, Expr
 from tflgpu.language.types import Type
@@ -113,7 +113,7 @@ def _write(low: Lowering, join: _Join) -> None:
 
 def _write_rows(low: Lowering, join: _Join, stretch: _Stretch) -> None:
     shape, axis, parts = low.node.outputs[0].shape, join.axis, stretch.parts
-    k = low.kernel(low.node.op.lower(), (WORKGROUP, 1, 1))
+    k = low.kernel(low.node.op.lower())
     views = [low.read(k, p.operand) for p in parts]
     out = low.write(k)
     dims = [*shape[:-1], out.slices]
@@ -137,7 +137,7 @@ def _write_rows(low: Lowering, join: _Join, stretch: _Stretch) -> None:
 
 def _write_channels(low: Lowering, join: _Join, stretch: _Stretch) -> None:
     parts, width = stretch.parts, stretch.stop - stretch.start
-    k = low.kernel(low.node.op.lower(), (WORKGROUP, 1, 1))
+    k = low.kernel(low.node.op.lower())
     views = [low.read(k, p.operand) for p in parts]
     out = low.write(k)
     count = out.layout.outer * width

@@ -15,13 +15,11 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.language.variables import Variable
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.conv3d import ROLES, Volume, volume_of
-
-_WORKGROUP = 64
 
 
 @attrs.frozen
@@ -110,20 +108,19 @@ class _Voxel:
 def _build(low: Lowering) -> None:
     node, roles = low.node, ROLES[low.node.op]
     volume, channels = volume_of(node), node.outputs[0].shape[4]
-    k = low.kernel(node.op.lower(), (_WORKGROUP, 1, 1))
+    k = low.kernel(node.op.lower())
     source, weights = low.read(k, roles.source), low.read(k, roles.weights)
     bias = read_bias(low, k, roles.bias, channels)
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    batch, *at = decompose(k, outer, node.outputs[0].shape[:4])
-    sums = k.var(bias(slice_), "sums")
-    voxel = _Voxel(k, source, weights, volume, batch, at, slice_, sums)
-    if node.op == "CONV_3D":
-        voxel.gather()
-    else:
-        voxel.scatter(channels)
-    out.store(outer, slice_, activate(k, low.attrs.activation, k.let(sums, "total")))
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        batch, *at = decompose(k, outer, node.outputs[0].shape[:4])
+        sums = k.var(bias(slice_), "sums")
+        voxel = _Voxel(k, source, weights, volume, batch, at, slice_, sums)
+        if node.op == "CONV_3D":
+            voxel.gather()
+        else:
+            voxel.scatter(channels)
+        out.store(outer, slice_, activate(k, low.attrs.activation, k.let(sums, "total")))
 
 
 def _accepts_turned(node: Node, site: Site) -> str | None:

@@ -15,8 +15,6 @@ from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.axes import integers, normal_axis
 
-_WORKGROUP = 64
-
 
 def _build(low: Lowering) -> None:
     source = low.node.input(0)
@@ -24,7 +22,7 @@ def _build(low: Lowering) -> None:
     axis = normal_axis(low.node.op, axis, len(source.shape))
     domain = Domain.of(source.shape, (axis,))
     compute = Scalar.F32 if source.dtype.is_float else Scalar.I32
-    k = low.kernel("cumsum", (_WORKGROUP, 1, 1))
+    k = low.kernel("cumsum")
     view, out = low.read(k, 0), low.write(k)
     item = k.let(k.global_id(0), "item")
     guard(k, item < domain.items)

@@ -27,7 +27,6 @@ from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Window, conv_window
 
-_WORKGROUP = 64
 # Windows of more taps are walked by loops in the kernel.
 _MAX_UNROLLED = 49
 
@@ -203,7 +202,7 @@ def build_depthwise(low: Lowering) -> None:
     filters = node.input(1).data
     known_finite = not unrolled and filters is not None and bool(np.isfinite(filters).all())
 
-    k = low.kernel("depthwise", (_WORKGROUP, 1, 1))
+    k = low.kernel("depthwise")
     src, weights = low.read(k, 0), low.read(k, 1)
     bias = read_bias(low, k, 2, outs)
     out = low.write(k)

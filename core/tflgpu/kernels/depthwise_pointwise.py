@@ -16,13 +16,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import attrs
-import numpy as np
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import FAMILY, constant_weights, conv_problem
 from tflgpu.kernels.depthwise import WindowSums, columns_of, read_channels
-from tflgpu.kernels.gemm import MatrixProduct, pack_bias
+from tflgpu.kernels.gemm import MatrixProduct, bind_bias, pack_bias
 from tflgpu.kernels.matrix_gemm import parts_of_weights, split_operands, weight_readers
 from tflgpu.kernels.matrix_stage import LOW_SCALE, Reader, halves, packed
 from tflgpu.kernels.pair_tiles import RUN, PairSize, PairTile, choose_pair_tile, is_faster_as_one
@@ -138,11 +137,7 @@ def build_pair(low: Lowering) -> None:
     bias_before = low.weights(k, pack_bias(data, channels), "bias_before", scalar=Scalar.F32)
     stored = StoredWeights.on(low.caps, problem.weights)
     weights = weight_readers(low, k, problem, operands, stored)
-    bias, scales = problem.bias, stored.channel_scales
-    if scales is not None:
-        bias = np.concatenate([bias, pack_bias(scales, problem.channels)])
-    product = attrs.evolve(problem.product, has_scales=scales is not None)
-    bound = low.weights(k, bias, "bias", scalar=Scalar.F32)
+    product, bound = bind_bias(low, k, problem, stored)
     masked = problem.depth % tile.chunk != 0 and not problem.ends_finite
     buffers = _Buffers(src, taps, bias_before, weights, bound, low.write(k), masked)
     low.body(k, _write, product, before, tile, buffers, operands.inputs)

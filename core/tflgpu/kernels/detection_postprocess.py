@@ -27,6 +27,7 @@ from tflgpu.kernels.team import Teams
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import KernelRule, Site
@@ -94,7 +95,7 @@ def _decode(low: Lowering) -> Temp:
     attributes: DetectionPostprocess = low.attrs
     count = low.node.input(_BOXES).shape[1]
     boxes = low.temp((count, 4), Scalar.F32)
-    k = low.kernel("decode_boxes", (_WORKGROUP, 1, 1))
+    k = low.kernel("decode_boxes")
     encoded, out = low.read(k, _BOXES), low.write_temp(k, boxes, "boxes")
     anchors = low.node.input(_ANCHORS)
     box = k.let(k.global_id(0), "box")
@@ -154,12 +155,10 @@ def _rank_all(low: Lowering) -> Temp:
     """Keys [classes, boxes]."""
     count, classes = low.node.input(_SCORES).shape[1], low.attrs.num_classes
     keys = low.temp((classes, count), Scalar.I32)
-    k = low.kernel("score_keys", (_WORKGROUP, 1, 1))
+    k = low.kernel("score_keys")
     scores, out = _Scores.of(low, k), low.write_temp(k, keys, "keys")
-    slice_, class_ = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "class")
-    guard(k, slice_ < out.slices)
-    out.store(class_, slice_, _candidates(low, k, scores.keys(slice_, class_)))
-    low.dispatch(k, (out.slices, classes, 1))
+    with each_vector(low, k, out) as (class_, slice_):
+        out.store(class_, slice_, _candidates(low, k, scores.keys(slice_, class_)))
     return keys
 
 
@@ -168,7 +167,7 @@ def _report(low: Lowering, boxes: Temp, chosen: Temp) -> None:
     attributes: DetectionPostprocess = low.attrs
     width = 1 if attributes.use_regular_nms else attributes.max_classes_per_detection
     rows = chosen.layout.shape[0]
-    k = low.kernel("detections", (_WORKGROUP, 1, 1))
+    k = low.kernel("detections")
     picked, places, scores = (
         low.read_temp(k, chosen, "chosen"),
         low.read_temp(k, boxes, "boxes"),

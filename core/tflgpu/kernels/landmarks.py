@@ -10,12 +10,12 @@ from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.grid import each_vector
+from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.landmarks import MATRIX, TRANSFORM, Crop, RelativeCrop, dimensions_of
 
-_WORKGROUP = 64
 _FAR = 100000.0
 _Pair = tuple[Expr, Expr]
 
@@ -114,22 +114,22 @@ def _relative(
 def _build_transform(low: Lowering) -> None:
     shape = low.node.input(0).shape
     size = dimensions_of(low.attrs, shape)
-    k = low.kernel("transform_landmarks", (_WORKGROUP, 1, 1))
+    k = low.kernel("transform_landmarks")
     points, matrix, out = low.read(k, 0), low.read(k, 1), low.write(k)
-    slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
-    guard(k, slice_ < out.slices)
-    rows = [k.let(k.cast(matrix.load(i, 0), Scalar.F32), "row") for i in range(2)]
-    lanes = []
-    for lane in range(4):
-        channel = k.let(k.min(slice_ * 4 + lane, out.channels - 1), "channel")
-        which = k.let(channel % size, "which")
-        first = k.let(channel - which, "first")
-        x, y = (k.let(k.cast(points.load_lane(row, first + i), Scalar.F32), "at") for i in range(2))
-        moved = [k.fma(x, r.lane(0), y * r.lane(1)) + r.lane(3) * low.attrs.scale for r in rows]
-        own = k.cast(points.load_lane(row, channel), Scalar.F32)
-        lanes.append(k.select(which.eq(0), moved[0], k.select(which.eq(1), moved[1], own)))
-    out.store(row, slice_, k.vec(lanes))
-    low.dispatch(k, (out.slices, out.layout.outer, 1))
+    with each_vector(low, k, out) as (row, slice_):
+        rows = [k.let(k.cast(matrix.load(i, 0), Scalar.F32), "row") for i in range(2)]
+        lanes = []
+        for lane in range(4):
+            channel = k.let(k.min(slice_ * 4 + lane, out.channels - 1), "channel")
+            which = k.let(channel % size, "which")
+            first = k.let(channel - which, "first")
+            x, y = (
+                k.let(k.cast(points.load_lane(row, first + i), Scalar.F32), "at") for i in range(2)
+            )
+            moved = [k.fma(x, r.lane(0), y * r.lane(1)) + r.lane(3) * low.attrs.scale for r in rows]
+            own = k.cast(points.load_lane(row, channel), Scalar.F32)
+            lanes.append(k.select(which.eq(0), moved[0], k.select(which.eq(1), moved[1], own)))
+        out.store(row, slice_, k.vec(lanes))
 
 
 RULES = (

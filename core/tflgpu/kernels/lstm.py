@@ -22,13 +22,13 @@ from tflgpu.kernels.recurrent import (
     not_constant,
     not_shared,
     side_by_side,
-    slices_of,
 )
 from tflgpu.kernels.stored_cell_loop import run_stored_cell, why_not_stored
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.lowering import Lowering, Temp, guard
+from tflgpu.lowering.grid import each_vector
+from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.base import Activation
@@ -37,7 +37,6 @@ from tflgpu.ops.cell_operands import LSTM, CellOperands
 from tflgpu.ops.lstm import BACKWARD, FORWARD
 from tflgpu.ops.stored_cell import StoredCell
 
-_WORKGROUP = 64
 _OUTPUT, _STATE, _JOINED, _GATES = range(4)
 
 
@@ -54,20 +53,20 @@ def build_basic(low: Lowering) -> None:
 
 
 def _build_cell(low: Lowering, gates: Temp) -> None:
-    batch, units = low.node.input(HIDDEN).shape
-    k = low.kernel("lstm_cell", (_WORKGROUP, 1, 1))
+    _, units = low.node.input(HIDDEN).shape
+    k = low.kernel("lstm_cell")
     sums, cells = low.read_temp(k, gates, "gates"), low.read(k, CELLS)
     output, state = low.write(k, _OUTPUT), low.write(k, _STATE)
-    slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
-    guard(k, slice_ < slices_of(units))
-    admit, content, forget, show = (
-        k.let(_gate(k, sums, row, slice_, gate, units), "gate") for gate in range(4)
-    )
-    old = k.cast(cells.load(row, slice_), Scalar.F32)
-    new = k.let(logistic(k, admit) * k.call("tanh", content) + logistic(k, forget) * old, "cell")
-    state.store(row, slice_, new)
-    output.store(row, slice_, logistic(k, show) * k.call("tanh", new))
-    low.dispatch(k, (slices_of(units), batch, 1))
+    with each_vector(low, k, state) as (row, slice_):
+        admit, content, forget, show = (
+            k.let(_gate(k, sums, row, slice_, gate, units), "gate") for gate in range(4)
+        )
+        old = k.cast(cells.load(row, slice_), Scalar.F32)
+        new = k.let(
+            logistic(k, admit) * k.call("tanh", content) + logistic(k, forget) * old, "cell"
+        )
+        state.store(row, slice_, new)
+        output.store(row, slice_, logistic(k, show) * k.call("tanh", new))
 
 
 def _gate(k: Builder, sums: ReadView, row: Expr, slice_: Expr, gate: int, units: int) -> Expr:
@@ -79,12 +78,10 @@ def _gate(k: Builder, sums: ReadView, row: Expr, slice_: Expr, gate: int, units:
 
 
 def _build_joined(low: Lowering) -> None:
-    k = low.kernel("lstm_joined", (_WORKGROUP, 1, 1))
+    k = low.kernel("lstm_joined")
     source, hidden, out = low.read(k, INPUT), low.read(k, HIDDEN), low.write(k, _JOINED)
-    slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
-    guard(k, slice_ < out.slices)
-    out.store(row, slice_, side_by_side(k, source, hidden, row, slice_))
-    low.dispatch(k, (out.slices, low.node.input(INPUT).shape[0], 1))
+    with each_vector(low, k, out) as (row, slice_):
+        out.store(row, slice_, side_by_side(k, source, hidden, row, slice_))
 
 
 def _accepts_basic(node: Node, site: Site) -> str | None:

@@ -21,7 +21,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
 from tflgpu.kernels.image_blocks import ImageBlock, blocks_of
 from tflgpu.kernels.matrix_gemm import Operands
-from tflgpu.kernels.matrix_tiles import PAD, TileWork
+from tflgpu.kernels.matrix_tiles import Pitches, TileWork
 from tflgpu.kernels.sharing import Result, each_item, items, maybe, store_results
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
@@ -40,7 +40,7 @@ _WIDTH = 2 * TILE
 
 
 @attrs.frozen
-class ShallowTile:
+class ShallowTile(Pitches):
     """How the work is cut: a subgroup makes some rows of 32 pixels.
 
     Attributes:
@@ -97,20 +97,10 @@ class _Cut:
         return self.window.kernel_h * len(self.starts)
 
     @property
-    def b_pitch(self) -> int:
-        """Pairs of vectors between rows of the weights in shared memory."""
-        return (self.tile.slices + PAD) // 2
-
-    @property
-    def out_pitch(self) -> int:
-        """Vectors of f32 from one pixel of the result to the next."""
-        return self.tile.slices + 1
-
-    @property
     def words(self) -> int:
         """Pairs of vectors that the weights, and then the sums, take of shared memory."""
-        sums = self.tile.height * _WIDTH * self.out_pitch
-        return max(self.steps * TILE * self.b_pitch, sums)
+        sums = self.tile.height * _WIDTH * self.tile.out_pitch
+        return max(self.steps * TILE * self.tile.b_pitch, sums)
 
     @property
     def shared_bytes(self) -> int:
@@ -230,12 +220,12 @@ def _write(
         value = k.let(k.select(inside, value, k.const(0, F16x4)), "a")
         maybe(k, exists, lambda item=item, value=value: stage(item, value))  # type: ignore[misc]
     for (item, exists), value in zip(moves, loaded, strict=True):
-        at = k.let(item // half * cut.b_pitch + item % half, "ib")
+        at = k.let(item // half * tile.b_pitch + item % half, "ib")
         put = lambda at=at, value=value: k.store_shared(words, at, value)  # noqa: E731
         maybe(k, exists, put)
     k.barrier()
     # Of a row's two tiles: every second pixel, or one behind the other.
-    step_size, pitch = window.stride_w * inner, cut.out_pitch
+    step_size, pitch = window.stride_w * inner, tile.out_pitch
     far = 1 if step_size == 1 else TILE * step_size
     places = [(i, j * far) for i in range(tile.block_rows) for j in range(2)]
     sums = [[k.matrix_fill() for _ in range(tile.block_cols)] for _ in places]
@@ -248,8 +238,8 @@ def _write(
             at = a0 + (down * row_size + column - column % 2)
             left.append(k.matrix_load(a[column % 2], at, max(2, step_size), MatrixRole.A, "l"))
         for j in range(tile.block_cols):
-            at = k.i32(step * TILE * cut.b_pitch + j * 2)
-            right = k.matrix_load(words, at, cut.b_pitch, MatrixRole.B, "r")
+            at = k.i32(step * TILE * tile.b_pitch + j * 2)
+            right = k.matrix_load(words, at, tile.b_pitch, MatrixRole.B, "r")
             for totals, matrix in zip(sums, left, strict=True):
                 k.matrix_multiply(totals[j], matrix, right)
     k.barrier()

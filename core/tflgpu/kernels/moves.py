@@ -17,13 +17,11 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import Accepts, Site
 from tflgpu.lowering.view import ReadView, decompose
-
-WORKGROUP = 64
 
 #: Element types that kernels move: floats as the precision stores them, the others as i32.
 MOVABLE = (DType.F32, DType.F16, DType.I32, DType.BOOL)
@@ -155,13 +153,12 @@ def move(
     """
     if not low.makes(output):
         return
-    k = low.kernel(low.node.op.lower(), (WORKGROUP, 1, 1))
+    k = low.kernel(low.node.op.lower())
     src = low.read(k, operand)
     where = prepare(k)
     out = low.write(k, output)
-    outer, slice_ = each_vector(low, k, out)
-    shape, channel = low.node.outputs[output].shape, low.channel
-    low.took_channel = channel is not None
-    value = gather_vector(src, shape, outer, slice_, where, vector=vector, channel=channel)
-    out.store(outer, slice_, value)
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        shape, channel = low.node.outputs[output].shape, low.channel
+        low.took_channel = channel is not None
+        value = gather_vector(src, shape, outer, slice_, where, vector=vector, channel=channel)
+        out.store(outer, slice_, value)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position
+from tflgpu.kernels.moves import channel_of, movable, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import decompose
@@ -24,21 +24,20 @@ def _one_hot(low: Lowering) -> None:
     node = low.node
     shape = node.outputs[0].shape
     axis = normal_axis("ONE_HOT", attributes.axis, len(shape))
-    k = low.kernel("one_hot", (WORKGROUP, 1, 1))
+    k = low.kernel("one_hot")
     indices = low.read(k, 0)
     on, off = _scalar(low, k, 2), _scalar(low, k, 3)
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    lead = decompose(k, outer, shape[:-1])
-    lanes = []
-    for lane in range(4):
-        index = [*lead, channel_of(k, slice_, min(lane, shape[-1] - 1), shape[-1])]
-        rest = index[:axis] + index[axis + 1 :]
-        at = position(rest[:-1], indices.shape[:-1])
-        wanted = indices.load_lane(at, rest[-1] if rest else 0)
-        lanes.append(k.let(k.select(wanted.eq(index[axis]), on, off), "lane"))
-    out.store(outer, slice_, k.vec(lanes))
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        lead = decompose(k, outer, shape[:-1])
+        lanes = []
+        for lane in range(4):
+            index = [*lead, channel_of(k, slice_, min(lane, shape[-1] - 1), shape[-1])]
+            rest = index[:axis] + index[axis + 1 :]
+            at = position(rest[:-1], indices.shape[:-1])
+            wanted = indices.load_lane(at, rest[-1] if rest else 0)
+            lanes.append(k.let(k.select(wanted.eq(index[axis]), on, off), "lane"))
+        out.store(outer, slice_, k.vec(lanes))
 
 
 def _accepts(node: Node, site: Site) -> str | None:

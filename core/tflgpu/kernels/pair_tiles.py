@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.matrix_tiles import PAD, TeamTile
+from tflgpu.kernels.matrix_tiles import PAD, Pitches, TeamTile
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import PairModel, tuning_of
 
 
 @attrs.frozen
-class PairTile(TeamTile):
+class PairTile(TeamTile, Pitches):
     """That of a pair. Pixels are positions: rows of the image are padded to whole runs.
 
     Attributes:
@@ -37,16 +37,6 @@ class PairTile(TeamTile):
     def a_pitch(self) -> int:
         """Vectors from one pixel to the next in shared memory."""
         return self.chunk + PAD
-
-    @property
-    def b_pitch(self) -> int:
-        """Pairs of vectors from one of the products to the next in shared memory."""
-        return (self.slices + PAD) // 2
-
-    @property
-    def out_pitch(self) -> int:
-        """The pitch of the result, in f32 vectors."""
-        return self.slices + 1
 
     @property
     def a_size(self) -> int:

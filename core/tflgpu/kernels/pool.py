@@ -149,7 +149,7 @@ def _store(
 
 def _build_alone(low: Lowering, window: Window, *, unroll: bool) -> None:
     kind = _kind(low)
-    k = low.kernel(low.node.op.lower(), (_WORKGROUP, 1, 1))
+    k = low.kernel(low.node.op.lower())
     src, out = low.read(k, 0), low.write(k)
     count = out.layout.outer * out.slices
     i = spread(low, k, count)

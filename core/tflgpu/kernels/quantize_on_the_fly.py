@@ -22,8 +22,6 @@ from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.quantize_on_the_fly import HIGH, LOW, OP, SIDE
 from tflgpu.ops.quantized import Rounding
 
-_WORKGROUP = 64
-
 
 def _build(low: Lowering) -> None:
     shape, attributes = low.node.input(0).shape, low.attrs
@@ -159,7 +157,7 @@ def _ends(
 ) -> tuple[Temp, Temp]:
     """The ends of the range of each item, [items, 4] each."""
     temps = tuple(low.temp((teams.items, 4), Scalar.F32) for _ in range(2))
-    k = low.kernel("ranges", (_WORKGROUP, 1, 1))
+    k = low.kernel("ranges")
     found = [
         low.read_temp(k, temp, name) for temp, name in zip(parts, ("lows", "highs"), strict=True)
     ]
@@ -181,7 +179,7 @@ def _ends(
 def _round(low: Lowering, domain: Domain, ends: tuple[Temp, Temp]) -> None:
     """Every vector of four by itself."""
     shape, attributes = low.node.input(0).shape, low.attrs
-    k = low.kernel("round_on_the_fly", (_WORKGROUP, 1, 1))
+    k = low.kernel("round_on_the_fly")
     view = low.read(k, 0)
     found = [low.read_temp(k, temp, name) for temp, name in zip(ends, ("low", "high"), strict=True)]
     out = low.write(k)

@@ -16,8 +16,6 @@ from tflgpu.lowering.view import ReadView
 from tflgpu.ops.quantized_depthwise import OP
 from tflgpu.ops.quantized_products import window_of
 
-_WORKGROUP = 64
-
 
 def _pack_filter(filters: Array) -> Array:
     """[1, height, width, channels] -> [tap, channels], zero-padded to whole slices."""
@@ -30,7 +28,7 @@ def _pack_filter(filters: Array) -> Array:
 def _build(low: Lowering) -> None:
     node, zero = low.node, low.attrs.source_zero
     window = window_of(node)
-    k = low.kernel("quantized_depthwise_conv_2d", (_WORKGROUP, 1, 1))
+    k = low.kernel("quantized_depthwise_conv_2d")
     src = low.read(k, 0)
     weights = low.weights(k, _pack_filter(node.const(1)), scalar=byte_storage(low))
     out = low.write(k)

@@ -30,14 +30,14 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
 from tflgpu.language.types import Scalar
 from tflgpu.language.variables import Variable
-from tflgpu.lowering.lowering import Lowering, Temp, guard
+from tflgpu.lowering.grid import each_vector
+from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.integer_scales import I16
 from tflgpu.ops.quantized import Rounding
 
-_WORKGROUP = 64
 _VECTOR = 16  # bytes of a slice in shared memory
 #: What a slice of stored sums has: what is added first, then a multiplier's value, left and right.
 ROWS = 4
@@ -153,7 +153,7 @@ def input_sums(
     if factors is not None:
         name, scalar, storage = "integer_input_sums", Scalar.I32, byte_storage(low)
     sums = low.temp((rows, columns * 4), scalar)
-    k = low.kernel(name, (_WORKGROUP, 1, 1))
+    k = low.kernel(name)
     parts = [
         (
             low.read(k, p.index),
@@ -162,24 +162,22 @@ def input_sums(
         for p in products
     ]
     outs = [low.write_temp(k, sums, "sums"), *([] if result is None else [low.write(k, result)])]
-    column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
-    guard(k, column < columns)
-    start, numbers = k.f32(0.0, 4), None
-    if factors is not None:
-        numbers = low.weights(k, factors.packed, "factors", scalar=scalar)
-        start = k.load(numbers, column * ROWS)
-    elif biases is not None:
-        start = k.load(low.weights(k, pack_vectors(biases), "bias", scalar=scalar), column)
-    total = k.var(start, "acc")
-    for view, weights in parts:
-        load = partial(view.load, row)
-        multiply(k, total, load, view.slices, weights, column, columns)
-    value: Expr = total
-    if factors is not None and numbers is not None:
-        value = k.clamp(factors.finished(k, total, numbers, column), *I16)
-    for out in outs:
-        out.store(row, column, value)
-    low.dispatch(k, (columns, rows, 1))
+    with each_vector(low, k, outs[0]) as (row, column):
+        start, numbers = k.f32(0.0, 4), None
+        if factors is not None:
+            numbers = low.weights(k, factors.packed, "factors", scalar=scalar)
+            start = k.load(numbers, column * ROWS)
+        elif biases is not None:
+            start = k.load(low.weights(k, pack_vectors(biases), "bias", scalar=scalar), column)
+        total = k.var(start, "acc")
+        for view, weights in parts:
+            load = partial(view.load, row)
+            multiply(k, total, load, view.slices, weights, column, columns)
+        value: Expr = total
+        if factors is not None and numbers is not None:
+            value = k.clamp(factors.finished(k, total, numbers, column), *I16)
+        for out in outs:
+            out.store(row, column, value)
     return sums
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.moves import (
-    WORKGROUP,
     IndexMap,
     accepts_moves,
     movable,
@@ -26,7 +25,7 @@ from tflgpu.kernels.resize_stored import mix_stored
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
@@ -103,7 +102,7 @@ def _weights(low: Lowering, k: Builder, wanted: Sequence[tuple[Array, Expr]]) ->
 
 
 def _bilinear(low: Lowering) -> None:
-    k = low.kernel("resize_bilinear", (WORKGROUP, 1, 1))
+    k = low.kernel("resize_bilinear")
     mix_pixels(low, k, low.read(k, 0), low.node.input(0).shape[1:3])
 
 
@@ -122,43 +121,42 @@ def mix_pixels(
     attributes: ResizeAttrs = low.attrs
     shape = low.node.outputs[0].shape
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    n, y, x = decompose(k, outer, shape[:-1])
-    tables: list[tuple[Array, int, Expr]] = []
-    mixes: list[tuple[Array, Expr]] = []
-    for place, size, wanted in zip((y, x), sides, shape[1:3], strict=True):
-        lower, upper, weight = neighbours(attributes, size, wanted)
-        tables += [(lower, size, place), (upper, size, place)]
-        # Where both neighbours are one pixel its two weights add up to 1.
-        shares = np.where(lower == upper, np.float32(0), weight)
-        if attributes.stored is not None:  # whole numbers, of which f32 has all
-            shares = stored_weights(attributes, (lower, upper, weight)).astype(np.float32)
-        mixes.append((shares, place))
-    top, bottom, left, right = _indices(low, k, tables)
-    v, u = _weights(low, k, mixes)
+    with each_vector(low, k, out) as (outer, slice_):
+        n, y, x = decompose(k, outer, shape[:-1])
+        tables: list[tuple[Array, int, Expr]] = []
+        mixes: list[tuple[Array, Expr]] = []
+        for place, size, wanted in zip((y, x), sides, shape[1:3], strict=True):
+            lower, upper, weight = neighbours(attributes, size, wanted)
+            tables += [(lower, size, place), (upper, size, place)]
+            # Where both neighbours are one pixel its two weights add up to 1.
+            shares = np.where(lower == upper, np.float32(0), weight)
+            if attributes.stored is not None:  # whole numbers, of which f32 has all
+                shares = stored_weights(attributes, (lower, upper, weight)).astype(np.float32)
+            mixes.append((shares, place))
+        top, bottom, left, right = _indices(low, k, tables)
+        v, u = _weights(low, k, mixes)
 
-    def pixel(row: Expr, column: Expr) -> Expr:
-        at = [n, row + corner[0], column + corner[1]] if any(corner) else [n, row, column]
-        value = src.load(position(at, src.shape[:-1]), slice_)
-        # Weights are f32, so the mixing is too, in every precision.
-        return k.let(k.cast(value, Scalar.F32), "pixel")
+        def pixel(row: Expr, column: Expr) -> Expr:
+            at = [n, row + corner[0], column + corner[1]] if any(corner) else [n, row, column]
+            value = src.load(position(at, src.shape[:-1]), slice_)
+            # Weights are f32, so the mixing is too, in every precision.
+            return k.let(k.cast(value, Scalar.F32), "pixel")
 
-    def mix(a: Expr, b: Callable[[], Expr], weight: Expr | None) -> Expr:
-        if weight is None:
-            return a
-        # Not a + (b - a) * weight: of an infinite a that is NaN.
-        between = k.fma(b(), k.splat(weight, 4), a * (1.0 - weight))
-        return k.let(k.select(weight.eq(0.0), a, between), "mixed")
+        def mix(a: Expr, b: Callable[[], Expr], weight: Expr | None) -> Expr:
+            if weight is None:
+                return a
+            # Not a + (b - a) * weight: of an infinite a that is NaN.
+            between = k.fma(b(), k.splat(weight, 4), a * (1.0 - weight))
+            return k.let(k.select(weight.eq(0.0), a, between), "mixed")
 
-    def line(row: Expr) -> Expr:
-        return mix(pixel(row, left), lambda: pixel(row, right), u)
+        def line(row: Expr) -> Expr:
+            return mix(pixel(row, left), lambda: pixel(row, right), u)
 
-    if attributes.stored is not None:
-        pixels = [[pixel(row, column) for column in (left, right)] for row in (top, bottom)]
-        out.store(outer, slice_, mix_stored(k, attributes, attributes.stored, pixels, (v, u)))
-    else:
-        out.store(outer, slice_, mix(line(top), lambda: line(bottom), v))
-    launch(low, k, out.vectors)
+        if attributes.stored is not None:
+            pixels = [[pixel(row, column) for column in (left, right)] for row in (top, bottom)]
+            out.store(outer, slice_, mix_stored(k, attributes, attributes.stored, pixels, (v, u)))
+        else:
+            out.store(outer, slice_, mix(line(top), lambda: line(bottom), v))
 
 
 def _accepts_bilinear(node: Node, site: Site) -> str | None:

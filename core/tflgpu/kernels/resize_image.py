@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import WORKGROUP
 from tflgpu.kernels.resize import mix_pixels
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import GroupRule, Maker, Site
@@ -49,7 +48,7 @@ def _build(low: Lowering) -> None:
     *before, node = low.nodes
     slices = [each for each in before if each.op == "SLICE"]
     corner = [int(n) for n in slices[0].const(1)[1:3]] if slices else (0, 0)
-    k = low.kernel("resize_image", (WORKGROUP, 1, 1))
+    k = low.kernel("resize_image")
     src = low.read_value(k, before[0].input(0), "src")
     mix_pixels(low, k, src, node.input(0).shape[1:3], corner)
 

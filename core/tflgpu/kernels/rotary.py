@@ -14,13 +14,11 @@ from tflgpu.kernels.unary import logistic
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.rotary import GATED, ROTARY
-
-_WORKGROUP = 64
 
 
 def _shifted(view: ReadView, outer: Expr, slice_: Expr, by: int, width: int) -> Expr:
@@ -46,47 +44,47 @@ def _f32(k: Builder, value: Expr) -> Expr:
 def _rotary(low: Lowering) -> None:
     shape, attributes = low.node.input(0).shape, low.attrs
     half = shape[-1] // 2
-    k = low.kernel("rotary", (_WORKGROUP, 1, 1))
+    k = low.kernel("rotary")
     source, at = low.read(k, 0), low.read(k, 1)
     rates = attributes.rates(shape[-1])
     padded = np.zeros(source.slices * 4, np.float32)
     padded[: rates.size] = rates
     table = low.weights(k, padded, "rates", scalar=Scalar.F32)
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    behind = math.prod(shape[attributes.axis + 1 : -1])
-    tokens = shape[attributes.axis]
-    place = k.let(outer // behind % tokens, "token")
-    if attributes.each_item:
-        item = outer // math.prod(shape[1:-1]) if len(shape) > 2 and attributes.axis else k.i32(0)
-        place = k.let(item * tokens + place, "place")
-    position = k.cast(at.load_flat(place), Scalar.F32)
-    angle = k.let(k.splat(position, 4) * k.load(table, slice_), "angle")
-    x = _f32(k, source.load(outer, slice_))
-    other = _f32(k, _shifted(source, outer, slice_, half, shape[-1]))
-    channels = k.vec([slice_ * 4 + lane for lane in range(4)])
-    is_first = channels < k.splat(k.i32(half), 4)
-    other = k.let(k.select(is_first, -other, other), "other")
-    turned = x * k.call("cos", angle) + other * k.call("sin", angle)
-    out.store(outer, slice_, turned)
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        behind = math.prod(shape[attributes.axis + 1 : -1])
+        tokens = shape[attributes.axis]
+        place = k.let(outer // behind % tokens, "token")
+        if attributes.each_item:
+            item = (
+                outer // math.prod(shape[1:-1]) if len(shape) > 2 and attributes.axis else k.i32(0)
+            )
+            place = k.let(item * tokens + place, "place")
+        position = k.cast(at.load_flat(place), Scalar.F32)
+        angle = k.let(k.splat(position, 4) * k.load(table, slice_), "angle")
+        x = _f32(k, source.load(outer, slice_))
+        other = _f32(k, _shifted(source, outer, slice_, half, shape[-1]))
+        channels = k.vec([slice_ * 4 + lane for lane in range(4)])
+        is_first = channels < k.splat(k.i32(half), 4)
+        other = k.let(k.select(is_first, -other, other), "other")
+        turned = x * k.call("cos", angle) + other * k.call("sin", angle)
+        out.store(outer, slice_, turned)
 
 
 def _gated(low: Lowering) -> None:
-    k = low.kernel("gated_silu", (_WORKGROUP, 1, 1))
+    k = low.kernel("gated_silu")
     first = low.read(k, 0)
     second = None if low.attrs.halves else low.read(k, 1)
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    width = low.node.outputs[0].shape[-1]
-    if second is not None:
-        gate, up = first.load(outer, slice_), second.load(outer, slice_)
-    else:
-        gate = _shifted(first, outer, slice_, 0, width)
-        up = _shifted(first, outer, slice_, width, width)
-    gate, up = _f32(k, gate), _f32(k, up)
-    out.store(outer, slice_, gate * logistic(k, gate) * up)
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        width = low.node.outputs[0].shape[-1]
+        if second is not None:
+            gate, up = first.load(outer, slice_), second.load(outer, slice_)
+        else:
+            gate = _shifted(first, outer, slice_, 0, width)
+            up = _shifted(first, outer, slice_, width, width)
+        gate, up = _f32(k, gate), _f32(k, up)
+        out.store(outer, slice_, gate * logistic(k, gate) * up)
 
 
 _floats = takes(FLOATS)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.moves import WORKGROUP
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, decompose
@@ -17,36 +16,34 @@ from tflgpu.ops.sampling import BILINEAR, RESAMPLER, TENSOR
 
 
 def _build_transform(low: Lowering) -> None:
-    k = low.kernel("transform_tensor", (WORKGROUP, 1, 1))
+    k = low.kernel("transform_tensor")
     image, matrix, out = low.read(k, 0), low.read(k, 1), low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    _, row, column = decompose(k, outer, out.shape[:-1])
-    y, x = (k.let(k.cast(a, Scalar.F32), "at") for a in (row, column))
-    places = []
-    for i in range(2):
-        line = k.let(k.cast(matrix.load(i, 0), Scalar.F32), "line")
-        shift = line.lane(3)
-        if low.attrs.corners:
-            shift = shift + (line.lane(0) * 0.5 + line.lane(1) * 0.5 - 0.5)
-        places.append(k.let(line.lane(0) * x + line.lane(1) * y + shift, "place"))
-    px, py = places
-    _, height, width, _ = image.shape
-    within = (px >= 0.0) & (px <= float(width - 1)) & (py >= 0.0) & (py <= float(height - 1))
-    value = _sampled(k, image, k.i32(0), slice_, px, py)
-    value = k.select(within, value, k.const(0, value.type))
-    none = k.is_nan(px) | k.is_nan(py)
-    out.store(outer, slice_, k.select(none, k.f32(math.nan, 4), value))
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        _, row, column = decompose(k, outer, out.shape[:-1])
+        y, x = (k.let(k.cast(a, Scalar.F32), "at") for a in (row, column))
+        places = []
+        for i in range(2):
+            line = k.let(k.cast(matrix.load(i, 0), Scalar.F32), "line")
+            shift = line.lane(3)
+            if low.attrs.corners:
+                shift = shift + (line.lane(0) * 0.5 + line.lane(1) * 0.5 - 0.5)
+            places.append(k.let(line.lane(0) * x + line.lane(1) * y + shift, "place"))
+        px, py = places
+        _, height, width, _ = image.shape
+        within = (px >= 0.0) & (px <= float(width - 1)) & (py >= 0.0) & (py <= float(height - 1))
+        value = _sampled(k, image, k.i32(0), slice_, px, py)
+        value = k.select(within, value, k.const(0, value.type))
+        none = k.is_nan(px) | k.is_nan(py)
+        out.store(outer, slice_, k.select(none, k.f32(math.nan, 4), value))
 
 
 def _build_resampler(low: Lowering) -> None:
-    k = low.kernel("resampler", (WORKGROUP, 1, 1))
+    k = low.kernel("resampler")
     image, places, out = low.read(k, 0), low.read(k, 1), low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    batch = decompose(k, outer, out.shape[:-1])[0]
-    px, py = (k.let(k.cast(places.load_lane(outer, i), Scalar.F32), "place") for i in range(2))
-    out.store(outer, slice_, _sampled(k, image, batch, slice_, px, py))
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        batch = decompose(k, outer, out.shape[:-1])[0]
+        px, py = (k.let(k.cast(places.load_lane(outer, i), Scalar.F32), "place") for i in range(2))
+        out.store(outer, slice_, _sampled(k, image, batch, slice_, px, py))
 
 
 def _sampled(k: Builder, image: ReadView, batch: Expr, slice_: Expr, x: Expr, y: Expr) -> Expr:

@@ -10,12 +10,12 @@ from operator import and_
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.collect import MOST_LOOKS
-from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position
+from tflgpu.kernels.moves import channel_of, movable, position
 from tflgpu.kernels.stablehlo_gather import fits_32_bits
 from tflgpu.kernels.stablehlo_window import MERGES, wide
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
@@ -42,57 +42,60 @@ def _scatter(low: Lowering) -> None:
         and box[last] == dims[last]
         and a.window[-1] == len(updated) - 1
     )
-    k = low.kernel("stablehlo_scatter", (WORKGROUP, 1, 1))
+    k = low.kernel("stablehlo_scatter")
     x, indices, updates = (low.read(k, i) for i in range(3))
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    lead = decompose(k, outer, dims[:-1])
+    with each_vector(low, k, out) as (outer, slice_):
+        lead = decompose(k, outer, dims[:-1])
 
-    def update(
-        own: Sequence[Expr], first: dict[int, Expr], row: Sequence[Expr]
-    ) -> tuple[Expr, list[Expr]]:
-        """The update of a row for an element, and under which conditions there is one."""
-        inner: dict[int, Expr] = {}
-        conditions: list[Expr] = []
-        for axis, at in enumerate(own):
-            there = k.let(at - first[axis], "there") if axis in first else at
-            if axis in first or box[axis] < dims[axis]:
-                conditions += [there >= 0] * (axis in first) + [there < box[axis]]
-                there = k.clamp(there, 0, box[axis] - 1)
-            inner[axis] = there
-        if vector:
-            inner[last] = k.i32(0)
-        left, boxed = iter(row), iter([inner[axis] for axis in kept])
-        place = [next(boxed) if axis in a.window else next(left) for axis in range(len(updated))]
-        if vector:
-            return updates.load(position(place[:-1], updated[:-1]), slice_), conditions
-        if not place:
-            return updates.load_lane(0, 0), conditions
-        return updates.load_lane(position(place[:-1], updated[:-1]), place[-1]), conditions
+        def update(
+            own: Sequence[Expr], first: dict[int, Expr], row: Sequence[Expr]
+        ) -> tuple[Expr, list[Expr]]:
+            """The update of a row for an element, and under which conditions there is one."""
+            inner: dict[int, Expr] = {}
+            conditions: list[Expr] = []
+            for axis, at in enumerate(own):
+                there = k.let(at - first[axis], "there") if axis in first else at
+                if axis in first or box[axis] < dims[axis]:
+                    conditions += [there >= 0] * (axis in first) + [there < box[axis]]
+                    there = k.clamp(there, 0, box[axis] - 1)
+                inner[axis] = there
+            if vector:
+                inner[last] = k.i32(0)
+            left, boxed = iter(row), iter([inner[axis] for axis in kept])
+            place = [
+                next(boxed) if axis in a.window else next(left) for axis in range(len(updated))
+            ]
+            if vector:
+                return updates.load(position(place[:-1], updated[:-1]), slice_), conditions
+            if not place:
+                return updates.load_lane(0, 0), conditions
+            return updates.load_lane(position(place[:-1], updated[:-1]), place[-1]), conditions
 
-    def merged(
-        value: Expr, own: Sequence[Expr], first: dict[int, Expr], row: Sequence[Expr]
-    ) -> Expr:
-        new, conditions = update(own, first, row)
-        new = wide(k, new)
-        if a.merge != "update":
-            new = MERGES[a.merge](k, value, k.let(new, "new"))
-        return k.select(reduce(and_, conditions), new, value) if conditions else new
+        def merged(
+            value: Expr, own: Sequence[Expr], first: dict[int, Expr], row: Sequence[Expr]
+        ) -> Expr:
+            new, conditions = update(own, first, row)
+            new = wide(k, new)
+            if a.merge != "update":
+                new = MERGES[a.merge](k, value, k.let(new, "new"))
+            return k.select(reduce(and_, conditions), new, value) if conditions else new
 
-    total = k.var(wide(k, x.load(outer, slice_)), "total")
-    with k.loop(0, math.prod(rows), name="row") as number:
-        row = decompose(k, number, rows) if rows else []
-        first = {axis: _key(k, indices, row, a, column) for column, axis in enumerate(a.places)}
-        if vector:
-            k.set(total, merged(total, [*lead, k.i32(0)], first, row))
-        else:
-            found = []
-            for lane in range(4):
-                channel = channel_of(k, slice_, lane, dims[-1])
-                found.append(k.let(merged(total.lane(lane), [*lead, channel], first, row), "lane"))
-            k.set(total, k.vec(found))
-    out.store(outer, slice_, total)
-    launch(low, k, out.vectors)
+        total = k.var(wide(k, x.load(outer, slice_)), "total")
+        with k.loop(0, math.prod(rows), name="row") as number:
+            row = decompose(k, number, rows) if rows else []
+            first = {axis: _key(k, indices, row, a, column) for column, axis in enumerate(a.places)}
+            if vector:
+                k.set(total, merged(total, [*lead, k.i32(0)], first, row))
+            else:
+                found = []
+                for lane in range(4):
+                    channel = channel_of(k, slice_, lane, dims[-1])
+                    found.append(
+                        k.let(merged(total.lane(lane), [*lead, channel], first, row), "lane")
+                    )
+                k.set(total, k.vec(found))
+        out.store(outer, slice_, total)
 
 
 def _key(k: Builder, view: ReadView, row: Sequence[Expr], a: StablehloScatter, column: int) -> Expr:

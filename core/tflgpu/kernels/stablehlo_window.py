@@ -9,11 +9,11 @@ from functools import reduce
 from operator import and_
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position
+from tflgpu.kernels.moves import channel_of, movable, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import decompose
@@ -49,44 +49,43 @@ def _windows(low: Lowering) -> None:
         windows.size[last] == windows.strides[last] == windows.base[last] == 1
         and windows.low[last] == windows.high[last] == 0
     )
-    k = low.kernel(node.op.lower(), (WORKGROUP, 1, 1))
+    k = low.kernel(node.op.lower())
     x = low.read(k, 0)
     start = k.let(wide(k, low.read(k, 1).load_lane(0, 0)), "start")
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    lead = decompose(k, outer, shape[:-1])
+    with each_vector(low, k, out) as (outer, slice_):
+        lead = decompose(k, outer, shape[:-1])
 
-    def source(axis: int, at: Expr, tap: Expr) -> tuple[Expr, list[Expr]]:
-        """The operand's index for a tap, inside it, and under which conditions there is one."""
-        place = at * windows.strides[axis] + tap * windows.dilations[axis] - windows.low[axis]
-        place = k.let(place, "place")
-        base, end = windows.base[axis], (dims[axis] - 1) * windows.base[axis]
-        highest = (shape[axis] - 1) * windows.strides[axis] - windows.low[axis]
-        highest += (windows.size[axis] - 1) * windows.dilations[axis]
-        conditions = [place >= 0] * (windows.low[axis] > 0) + [place <= end] * (highest > end)
-        conditions += [(place % base).eq(0)] * (base > 1)
-        return k.clamp(place, 0, end) // base if conditions else place, conditions
+        def source(axis: int, at: Expr, tap: Expr) -> tuple[Expr, list[Expr]]:
+            """The operand's index for a tap, inside it, and under which conditions there is one."""
+            place = at * windows.strides[axis] + tap * windows.dilations[axis] - windows.low[axis]
+            place = k.let(place, "place")
+            base, end = windows.base[axis], (dims[axis] - 1) * windows.base[axis]
+            highest = (shape[axis] - 1) * windows.strides[axis] - windows.low[axis]
+            highest += (windows.size[axis] - 1) * windows.dilations[axis]
+            conditions = [place >= 0] * (windows.low[axis] > 0) + [place <= end] * (highest > end)
+            conditions += [(place % base).eq(0)] * (base > 1)
+            return k.clamp(place, 0, end) // base if conditions else place, conditions
 
-    def lanes(index: Sequence[Expr], taps: Sequence[Expr]) -> Expr:
-        found = [source(axis, at, taps[axis]) for axis, at in enumerate(index)]
-        own = [place for place, _ in found]
-        conditions = [c for _, some in found for c in some]
-        at = position(own[:last], dims[:last])
-        value = wide(k, x.load(at, slice_) if vector else x.load_lane(at, own[-1]))
-        first = k.splat(start, 4) if vector else start
-        return k.select(reduce(and_, conditions), value, first) if conditions else value
+        def lanes(index: Sequence[Expr], taps: Sequence[Expr]) -> Expr:
+            found = [source(axis, at, taps[axis]) for axis, at in enumerate(index)]
+            own = [place for place, _ in found]
+            conditions = [c for _, some in found for c in some]
+            at = position(own[:last], dims[:last])
+            value = wide(k, x.load(at, slice_) if vector else x.load_lane(at, own[-1]))
+            first = k.splat(start, 4) if vector else start
+            return k.select(reduce(and_, conditions), value, first) if conditions else value
 
-    total = k.var(k.splat(start, 4), "total")
-    with k.loop(0, math.prod(windows.size), name="tap") as tap:
-        taps = decompose(k, tap, windows.size)
-        if vector:
-            value = lanes(lead, taps)
-        else:
-            channels = [channel_of(k, slice_, lane, shape[-1]) for lane in range(4)]
-            value = k.vec([k.let(lanes([*lead, c], taps), "lane") for c in channels])
-        k.set(total, merge(k, total, k.let(value, "value")))
-    out.store(outer, slice_, total)
-    launch(low, k, out.vectors)
+        total = k.var(k.splat(start, 4), "total")
+        with k.loop(0, math.prod(windows.size), name="tap") as tap:
+            taps = decompose(k, tap, windows.size)
+            if vector:
+                value = lanes(lead, taps)
+            else:
+                channels = [channel_of(k, slice_, lane, shape[-1]) for lane in range(4)]
+                value = k.vec([k.let(lanes([*lead, c], taps), "lane") for c in channels])
+            k.set(total, merge(k, total, k.let(value, "value")))
+        out.store(outer, slice_, total)
 
 
 def _accepts(node: Node, site: Site) -> str | None:

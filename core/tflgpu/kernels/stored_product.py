@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.moves import WORKGROUP, channel_of
+from tflgpu.kernels.moves import channel_of
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.kernels.stored_sums import carried, half_of, times_wide
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import decompose
@@ -57,31 +57,32 @@ def _build(low: Lowering) -> None:
             total = total + part * strides[axis]
         return k.let(total, "at")
 
-    k = low.kernel("stored_product", (WORKGROUP, 1, 1))
+    k = low.kernel("stored_product")
     view = low.read(k, 0)
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    channels = out.layout.channels
-    bases = [
-        place(k, outer * channels + channel_of(k, slice_, min(lane, channels - 1), channels), kept)
-        for lane in range(4)
-    ]
+    with each_vector(low, k, out) as (outer, slice_):
+        channels = out.layout.channels
+        bases = [
+            place(
+                k, outer * channels + channel_of(k, slice_, min(lane, channels - 1), channels), kept
+            )
+            for lane in range(4)
+        ]
 
-    def steps(offset: Expr) -> Expr:
-        given = k.vec([view.load_flat(base + offset) for base in bases])
-        found = round_to_steps(k, attributes.operand, k.cast(given, Scalar.F32))
-        return k.let(k.cast(found, Scalar.I32), "steps")
+        def steps(offset: Expr) -> Expr:
+            given = k.vec([view.load_flat(base + offset) for base in bases])
+            found = round_to_steps(k, attributes.operand, k.cast(given, Scalar.F32))
+            return k.let(k.cast(found, Scalar.I32), "steps")
 
-    product = k.var(steps(k.i32(0)), "product")
-    with k.loop(1, int(np.prod(along, dtype=np.int64)), name="step") as step:
-        limbs = _limbs(k, product, steps(place(k, step, list(axes))))
-        k.set(product, _rescaled(k, attributes, limbs))
-    whole = k.let(product, "whole")
-    last = _rescaled(k, attributes, [whole & _MASK, (whole >> _LIMB) & _MASK, whole >> 31])
-    result = attributes.result
-    found = k.cast(k.clamp(last, result.low, result.high), Scalar.F32)
-    out.store(outer, slice_, found * result.scale)
-    launch(low, k, out.vectors)
+        product = k.var(steps(k.i32(0)), "product")
+        with k.loop(1, int(np.prod(along, dtype=np.int64)), name="step") as step:
+            limbs = _limbs(k, product, steps(place(k, step, list(axes))))
+            k.set(product, _rescaled(k, attributes, limbs))
+        whole = k.let(product, "whole")
+        last = _rescaled(k, attributes, [whole & _MASK, (whole >> _LIMB) & _MASK, whole >> 31])
+        result = attributes.result
+        found = k.cast(k.clamp(last, result.low, result.high), Scalar.F32)
+        out.store(outer, slice_, found * result.scale)
 
 
 RULES = (KernelRule(OP, "line", _build, takes(FLOATS, operands=1)),)

@@ -14,11 +14,10 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.fixed_point import shift_right, times_once, up, upper_half
-from tflgpu.kernels.moves import WORKGROUP
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.ops.stored_sums import LARGEST, OP, VECTOR, StoredSums, SumRounding
@@ -100,33 +99,32 @@ def _times_narrow(
 def _build(low: Lowering) -> None:
     attributes: StoredSums = low.attrs
     count = len(attributes.exponents)
-    k = low.kernel("stored_sums", (WORKGROUP, 1, 1))
+    k = low.kernel("stored_sums")
     sums = [low.read(k, i) for i in range(count)]
     table = low.node.const(count)
     packed = _packed(table, _wide_rows(table) if attributes.wide else _narrow_rows(table))
     numbers = low.weights(k, packed, "numbers", scalar=Scalar.I32)
     out = low.write(k)
-    outer, slice_ = each_vector(low, k, out)
-    rows = [
-        k.let(k.load(numbers, slice_ * packed.shape[1] + row), "row")
-        for row in range(packed.shape[1])
-    ]
-    limbs: list[Expr] = list(rows[:3])
-    for view, exponent in zip(sums, attributes.exponents, strict=True):
-        part = k.call("round", k.cast(view.load(outer, slice_), Scalar.F32))
-        part = k.clamp(part, -float(LARGEST), float(LARGEST))  # and a NaN becomes 0
-        _add(k, limbs, k.let(k.cast(part, Scalar.I32), "sum"), exponent)
-    total = carried(k, limbs)
-    if attributes.wide:
-        whole = times_wide(k, total, rows[3:])
-    else:
-        channels = low.node.outputs[0].shape[-1] if low.node.outputs[0].shape else 1
-        together = slice_ < channels // VECTOR * (VECTOR // 4)
-        whole = _times_narrow(k, total, rows[3:], attributes.rounds, together)
-    zero = attributes.zero_point
-    steps = k.clamp(whole + zero, attributes.low, attributes.high) - zero
-    out.store(outer, slice_, k.cast(steps, Scalar.F32) * attributes.scale)
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        rows = [
+            k.let(k.load(numbers, slice_ * packed.shape[1] + row), "row")
+            for row in range(packed.shape[1])
+        ]
+        limbs: list[Expr] = list(rows[:3])
+        for view, exponent in zip(sums, attributes.exponents, strict=True):
+            part = k.call("round", k.cast(view.load(outer, slice_), Scalar.F32))
+            part = k.clamp(part, -float(LARGEST), float(LARGEST))  # and a NaN becomes 0
+            _add(k, limbs, k.let(k.cast(part, Scalar.I32), "sum"), exponent)
+        total = carried(k, limbs)
+        if attributes.wide:
+            whole = times_wide(k, total, rows[3:])
+        else:
+            channels = low.node.outputs[0].shape[-1] if low.node.outputs[0].shape else 1
+            together = slice_ < channels // VECTOR * (VECTOR // 4)
+            whole = _times_narrow(k, total, rows[3:], attributes.rounds, together)
+        zero = attributes.zero_point
+        steps = k.clamp(whole + zero, attributes.low, attributes.high) - zero
+        out.store(outer, slice_, k.cast(steps, Scalar.F32) * attributes.scale)
 
 
 def _packed(table: Array, rows: Array) -> Array:

@@ -14,13 +14,13 @@ from tflgpu.kernels.recurrent import Factors, InputProduct, input_sums, not_cons
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.lowering import Lowering, Temp, guard
+from tflgpu.lowering.grid import each_vector
+from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.integer_scales import I8
 from tflgpu.ops.svdf import BIAS, FEATURES, INPUT, OP, STATE, TIMES, StoredSvdf
 
-_WORKGROUP = 64
 _NAMES = dict(enumerate(("input", "weights of features", "weights of time", "bias", "state")))
 
 
@@ -51,58 +51,53 @@ def _newest(k: Builder, old: ReadView, features: ReadView, row: Expr, at: Expr, 
 def _output(low: Lowering, features: Temp) -> None:
     """Four units an invocation."""
     node, stored = low.node, low.attrs.stored
-    batch, units = node.outputs[0].shape
+    _, units = node.outputs[0].shape
     steps = node.input(TIMES).shape[1]
     taps = low.attrs.rank * steps
     name, scalar = "svdf_output", Scalar.F32
     if stored is not None:
         name, scalar = "integer_svdf_output", Scalar.I32
-    k = low.kernel(name, (_WORKGROUP, 1, 1))
+    k = low.kernel(name)
     made = low.read_temp(k, features, "features")
     old = low.read_value(k, node.input(STATE), "old")
     weights = low.weights(k, np.asarray(node.const(TIMES)), "times", width=1, scalar=scalar)
     out = low.write(k)
-    slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
-    guard(k, slice_ < out.slices)
-    totals = []
-    for lane in range(4):
-        first = k.let(k.min(slice_ * 4 + lane, units - 1) * taps, "first")
-        total = k.var(k.f32(0.0) if stored is None else k.i32(0), "total")
-        with k.loop(0, taps, name="i") as i:
-            at = k.let(first + i, "at")
-            state, weight = _newest(k, old, made, row, at, steps), k.load(weights, at)
-            if stored is None:
-                k.fma_to(total, state, weight)
-            else:
-                k.add_to(total, state * weight)
-        totals.append(total)
-    value = k.vec(totals)
-    if node.optional_input(BIAS) is not None:
-        packed = pack_vectors([np.asarray(node.const(BIAS)).reshape(-1)], scalar.numpy)
-        value = value + k.load(low.weights(k, packed, "bias", scalar=scalar), slice_)
-    value = k.let(value, "sum")
-    if stored is None:
-        value = activate(k, low.attrs.activation, value)
-    else:
-        value = k.clamp(times(k, value, stored.result) + stored.output_zero, *I8)
-    out.store(row, slice_, value)
-    low.dispatch(k, (out.slices, batch, 1))
+    with each_vector(low, k, out) as (row, slice_):
+        totals = []
+        for lane in range(4):
+            first = k.let(k.min(slice_ * 4 + lane, units - 1) * taps, "first")
+            total = k.var(k.f32(0.0) if stored is None else k.i32(0), "total")
+            with k.loop(0, taps, name="i") as i:
+                at = k.let(first + i, "at")
+                state, weight = _newest(k, old, made, row, at, steps), k.load(weights, at)
+                if stored is None:
+                    k.fma_to(total, state, weight)
+                else:
+                    k.add_to(total, state * weight)
+            totals.append(total)
+        value = k.vec(totals)
+        if node.optional_input(BIAS) is not None:
+            packed = pack_vectors([np.asarray(node.const(BIAS)).reshape(-1)], scalar.numpy)
+            value = value + k.load(low.weights(k, packed, "bias", scalar=scalar), slice_)
+        value = k.let(value, "sum")
+        if stored is None:
+            value = activate(k, low.attrs.activation, value)
+        else:
+            value = k.clamp(times(k, value, stored.result) + stored.output_zero, *I8)
+        out.store(row, slice_, value)
 
 
 def _keep_state(low: Lowering, features: Temp) -> None:
     """One dispatch: the new state, of features [batch, filters] in f32 or i32."""
     node = low.node
-    batch = node.input(INPUT).shape[0]
     steps = node.input(TIMES).shape[1]
-    k = low.kernel("svdf_state", (_WORKGROUP, 1, 1))
+    k = low.kernel("svdf_state")
     made = low.read_temp(k, features, "features")
     old = low.read_value(k, node.input(STATE), "old")
     new = low.new_state(k, STATE)
-    slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
-    guard(k, slice_ < new.slices)
-    places = [k.let(k.min(slice_ * 4 + lane, new.channels - 1), "at") for lane in range(4)]
-    new.store(row, slice_, k.vec([_newest(k, old, made, row, at, steps) for at in places]))
-    low.dispatch(k, (new.slices, batch, 1))
+    with each_vector(low, k, new) as (row, slice_):
+        places = [k.let(k.min(slice_ * 4 + lane, new.channels - 1), "at") for lane in range(4)]
+        new.store(row, slice_, k.vec([_newest(k, old, made, row, at, steps) for at in places]))
 
 
 def _accepts(node: Node, site: Site) -> str | None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import NUMBERS, takes
-from tflgpu.kernels.moves import WORKGROUP, channel_of
+from tflgpu.kernels.moves import channel_of
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32, Scalar
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import KernelRule, Site
 
@@ -40,36 +40,36 @@ def _topk(low: Lowering) -> None:
     length = source.shape[-1]
     ranks = low.temp(source.shape, Scalar.I32)
     _rank(low, ranks_of=ranks, length=length)
-    k = low.kernel("topk_pick", (WORKGROUP, 1, 1))
+    k = low.kernel("topk_pick")
     values, found = low.read(k, 0), low.read_temp(k, ranks, "ranks")
     out, places = low.write(k, 0), low.write(k, 1)
-    outer, slice_ = each_vector(low, k, out)
-    wanted = k.let(k.vec([channel_of(k, slice_, lane, out.channels) for lane in range(4)]), "rank")
-    where = k.var(k.const(0, I32.with_width(4)), "where")
-    with k.loop(0, length, name="j") as j:
-        rank = k.splat(found.load_lane(outer, j), 4)
-        k.set(where, k.select(rank.eq(wanted), k.splat(j, 4), where))
-    at = k.let(where, "at")
-    out.store(outer, slice_, k.vec([values.load_lane(outer, at.lane(n)) for n in range(4)]))
-    places.store(outer, slice_, at)
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        wanted = k.let(
+            k.vec([channel_of(k, slice_, lane, out.channels) for lane in range(4)]), "rank"
+        )
+        where = k.var(k.const(0, I32.with_width(4)), "where")
+        with k.loop(0, length, name="j") as j:
+            rank = k.splat(found.load_lane(outer, j), 4)
+            k.set(where, k.select(rank.eq(wanted), k.splat(j, 4), where))
+        at = k.let(where, "at")
+        out.store(outer, slice_, k.vec([values.load_lane(outer, at.lane(n)) for n in range(4)]))
+        places.store(outer, slice_, at)
 
 
 def _rank(low: Lowering, ranks_of: Temp, length: int) -> None:
-    k = low.kernel("topk_rank", (WORKGROUP, 1, 1))
+    k = low.kernel("topk_rank")
     values = low.read(k, 0)
     out = low.write_temp(k, ranks_of, "ranks")
-    outer, slice_ = each_vector(low, k, out)
-    own = k.let(values.load(outer, slice_), "own")
-    at = k.let(k.vec([slice_ * 4 + lane for lane in range(4)]), "at")
-    rank = k.var(k.const(0, I32.with_width(4)), "rank")
-    one, zero = k.const(1, I32.with_width(4)), k.const(0, I32.with_width(4))
-    with k.loop(0, length, name="j") as j:
-        other = k.let(k.splat(values.load_lane(outer, j), 4), "other")
-        before = _before(k, other, k.splat(j, 4), own, at)
-        k.set(rank, rank + k.select(before, one, zero))
-    out.store(outer, slice_, rank)
-    launch(low, k, out.vectors)
+    with each_vector(low, k, out) as (outer, slice_):
+        own = k.let(values.load(outer, slice_), "own")
+        at = k.let(k.vec([slice_ * 4 + lane for lane in range(4)]), "at")
+        rank = k.var(k.const(0, I32.with_width(4)), "rank")
+        one, zero = k.const(1, I32.with_width(4)), k.const(0, I32.with_width(4))
+        with k.loop(0, length, name="j") as j:
+            other = k.let(k.splat(values.load_lane(outer, j), 4), "other")
+            before = _before(k, other, k.splat(j, 4), own, at)
+            k.set(rank, rank + k.select(before, one, zero))
+        out.store(outer, slice_, rank)
 
 
 def _accepts(node: Node, site: Site) -> str | None:

@@ -25,7 +25,6 @@ from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.ops.transpose_conv import ROLES, scatter_of
 
-_WORKGROUP = 64
 # More taps than these are walked by loops in the kernel.
 _MAX_UNROLLED = 9
 
@@ -97,7 +96,7 @@ def build_transpose_conv(low: Lowering) -> None:
     span = pixels * stride_w  # columns of one block: stride_w invocations of `pixels` each
     lines = -(-out_w // span) * stride_w
 
-    k = low.kernel("transpose_conv", (_WORKGROUP, 1, 1))
+    k = low.kernel("transpose_conv")
     src = low.read(k, roles.source)
     i = spread(low, k, lines * slices * rows)
     slice_ = k.let(i % slices, "slice")

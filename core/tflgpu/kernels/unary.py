@@ -55,14 +55,6 @@ def _call(name: str) -> ElementwiseExpr:
     return _one(lambda k, x: k.call(name, x))
 
 
-def _elu(k: Builder, x: Expr) -> Expr:
-    return k.select(x > 0.0, x, expm1(k, k.let(k.min(x, 0.0), "below")))
-
-
-def _hard_swish(k: Builder, x: Expr) -> Expr:
-    return x * (k.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
-
-
 def _gelu(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     x = k.let(operands[0], "x")
     if attributes.approximate:
@@ -74,10 +66,6 @@ def _gelu(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     # From there on it is -1, but PoCL's tanh stops a unit before: times 3e38 that is no zero.
     bend = k.select(x <= -8.0, -1.0, bend)
     return x * 0.5 * (bend + 1.0)
-
-
-def _logical_not(k: Builder, x: Expr) -> Expr:
-    return k.cast(x.eq(0), Scalar.I32)
 
 
 def _rule(op: str, expr: ElementwiseExpr, types: frozenset[DType] = FLOATS) -> ElementwiseRule:
@@ -95,8 +83,8 @@ RULES = (
     ),
     _rule("TANH", _one(tanh)),
     _rule("LOGISTIC", _one(logistic)),
-    _rule("ELU", _one(_elu)),
+    _rule("ELU", _one(lambda k, x: k.select(x > 0.0, x, expm1(k, k.let(k.min(x, 0.0), "below"))))),
     _rule("GELU", _gelu),
-    _rule("HARD_SWISH", _one(_hard_swish)),
-    _rule("LOGICAL_NOT", _one(_logical_not), BOOLS),
+    _rule("HARD_SWISH", _one(lambda k, x: x * (k.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)))),
+    _rule("LOGICAL_NOT", _one(lambda k, x: k.cast(x.eq(0), Scalar.I32)), BOOLS),
 )

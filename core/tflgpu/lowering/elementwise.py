@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tflgpu.lowering.grid import each_vector, launch
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule
 from tflgpu.lowering.view import load_broadcast
-
-_WORKGROUP = 64
 
 
 def elementwise_kernel(expr: ElementwiseExpr) -> Callable[[Lowering], None]:
     """A generator: one invocation computes four channels at one position."""
 
     def build(low: Lowering) -> None:
-        k = low.kernel(low.node.op.lower(), (_WORKGROUP, 1, 1))
+        k = low.kernel(low.node.op.lower())
         operands = [low.read(k, i) for i, value in enumerate(low.node.inputs) if value is not None]
         out = low.write(k)
-        outer, slice_ = each_vector(low, k, out)
-        place, low.took_channel = (outer, slice_, out.shape, low.channel), low.channel is not None
-        values = [k.let(load_broadcast(v, *place), "x") for v in operands]
-        out.store(outer, slice_, expr(k, low.attrs, values))
-        launch(low, k, out.vectors)
+        with each_vector(low, k, out) as (outer, slice_):
+            place, low.took_channel = (
+                (outer, slice_, out.shape, low.channel),
+                low.channel is not None,
+            )
+            values = [k.let(load_broadcast(v, *place), "x") for v in operands]
+            out.store(outer, slice_, expr(k, low.attrs, values))
 
     return build
 

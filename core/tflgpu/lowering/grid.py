@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering, guard
@@ -13,13 +16,18 @@ def spread(low: Lowering, k: Builder, count: int) -> Expr:
     return spread_over(k, count, groups_across(low, k, count))
 
 
-def each_vector(low: Lowering, k: Builder, out: WriteView) -> tuple[Expr, Expr]:
+@contextmanager
+def each_vector(
+    low: Lowering, k: Builder, out: WriteView
+) -> Generator[tuple[Expr, Expr], None, None]:
     """Position along the outer axes, as one number, and slice of a vector of an output: another for
-    each invocation; dispatch with `launch` and `WriteView.vectors`."""
-    if low.place is not None:
-        return low.place
-    i = spread(low, k, out.vectors)
-    return k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
+    each invocation. The kernel is dispatched behind the block."""
+    place = low.place
+    if place is None:
+        i = spread(low, k, out.vectors)
+        place = k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
+    yield place
+    launch(low, k, out.vectors)
 
 
 def spread_over(k: Builder, count: int, across: int) -> Expr:

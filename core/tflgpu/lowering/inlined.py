@@ -22,7 +22,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Const, Expr, KernelBuffer, Name, Operand
 from tflgpu.language.types import I32, Scalar, Size3
 from tflgpu.lowering.layout import Layout, LayoutKind, Shape
-from tflgpu.lowering.lowering import FusedNode, Lowering
+from tflgpu.lowering.lowering import LINE, FusedNode, Lowering
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
 
@@ -226,7 +226,7 @@ class _InLoad(Within):
         self.views = reader.views
         self.constants, self._names = reader.constants, Counter[str]()
 
-    def kernel(self, name: str, workgroup: Size3) -> Builder:
+    def kernel(self, name: str, workgroup: Size3 = LINE) -> Builder:
         return self._k
 
     def makes(self, output: int) -> bool:

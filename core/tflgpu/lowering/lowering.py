@@ -34,6 +34,9 @@ from tflgpu.lowering.weights import Weights
 
 C = TypeVar("C")
 
+#: The workgroup of kernels whose invocations share nothing.
+LINE: Size3 = (64, 1, 1)
+
 
 @attrs.frozen
 class Temp:
@@ -190,7 +193,7 @@ class Lowering:
 
     # Kernels
 
-    def kernel(self, name: str, workgroup: Size3) -> Builder:
+    def kernel(self, name: str, workgroup: Size3 = LINE) -> Builder:
         """Start a kernel; finish it with `dispatch`.
 
         Raises:

@@ -27,7 +27,7 @@ from tflgpu.ops.groups import (
     Variables,
 )
 from tflgpu.ops.items import elementwise
-from tflgpu.ops.operand import Arrays, Operand, Operands
+from tflgpu.ops.operand import Arrays, Operand, Operands, known_operands
 from tflgpu.ops.positions import Rule
 from tflgpu.ops.quantized import Quantized
 from tflgpu.ops.samples import Accuracy, Arg, Draw, Sample
@@ -36,7 +36,7 @@ __all__ = [
     "Accuracy", "Activation", "Arg", "Arithmetic", "Arrays", "Composed", "Contents", "Draw",
     "Fields", "FileForm", "Infer", "Movement", "NoAttrs", "OnDevice", "OpDef", "Operand",
     "Operands", "Padding", "Quantized", "Reading", "Reference", "Sample", "Variables",
-    "graph_attributes", "no_attrs",
+    "graph_attributes", "known_operands", "no_attrs",
 ]  # fmt: skip
 
 Infer = Callable[[Any, Operands], list[TensorSpec]]

@@ -187,10 +187,6 @@ def _compare_samples() -> list[Sample]:
     return _pairs(DType.F32) + _pairs(DType.I32)
 
 
-def _logic_samples() -> list[Sample]:
-    return _pairs(DType.BOOL)
-
-
 def _equality_samples() -> list[Sample]:
     return _compare_samples() + _pairs(DType.BOOL)[:2]
 
@@ -274,8 +270,8 @@ OPS = (
     _op("LESS_EQUAL", np.less_equal, _NUMBERS, _compare_samples, 2),
     _op("GREATER", np.greater, _NUMBERS, _compare_samples, 2),
     _op("GREATER_EQUAL", np.greater_equal, _NUMBERS, _compare_samples, 3),
-    _op("LOGICAL_AND", np.logical_and, _BOOL, _logic_samples),
-    _op("LOGICAL_OR", np.logical_or, _BOOL, _logic_samples),
+    _op("LOGICAL_AND", np.logical_and, _BOOL, lambda: _pairs(DType.BOOL)),
+    _op("LOGICAL_OR", np.logical_or, _BOOL, lambda: _pairs(DType.BOOL)),
     OpDef(
         "SELECT", no_attrs, _infer_select("SELECT"), _select(False), _select_samples,
         accuracy=Accuracy.EXACT, file=FileForm(max_version=4, result_type=1),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
 from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import TensorSpec, Value
 from tflgpu.ir.stored_reals import ConstantData, StoredReals
 from tflgpu.values import frozen
 
@@ -56,3 +56,8 @@ class Operand:
 #: What shape inference and references get, by position: None where an optional one is absent.
 Operands = Sequence[Operand | None]
 Arrays = Sequence[Array | None]
+
+
+def known_operands(values: Iterable[Value | None]) -> list[Operand | None]:
+    """What shape inference gets of a node's inputs."""
+    return [None if v is None else Operand(v.spec, v.contents) for v in values]

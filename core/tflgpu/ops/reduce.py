@@ -240,16 +240,8 @@ def _number_samples() -> list[Sample]:
     ]
 
 
-def _product_samples() -> list[Sample]:
-    return _reduce_samples(low=0.8, high=1.25, long=False)
-
-
 def _logic_samples() -> list[Sample]:
     return _reduce_samples(DType.BOOL, long=False)
-
-
-def _mean_samples() -> list[Sample]:
-    return _reduce_samples()
 
 
 def _cumsum_samples() -> list[Sample]:
@@ -390,10 +382,11 @@ def _positions_cumsum(node: Node, cut: Node) -> Positions:
 
 
 OPS = (
-    _reduce_op("MEAN", _mean, _mean_samples, version=3, generate=draws.reduce, results=of_mean),
+    _reduce_op("MEAN", _mean, _reduce_samples, version=3, generate=draws.reduce, results=of_mean),
     _reduce_op("SUM", _total, _number_samples, version=2, generate=draws.reduce, results=of_sum),
-    _reduce_op("REDUCE_PROD", _product, _product_samples, version=2, results=of_product,
-               neutral=lambda dtype: 1),
+    _reduce_op("REDUCE_PROD", _product,
+               lambda: _reduce_samples(low=0.8, high=1.25, long=False), version=2,
+               results=of_product, neutral=lambda dtype: 1),
     # Extremes of stored numbers are those of the real ones: a scale is positive.
     _reduce_op("REDUCE_MAX", _extreme(np.max), _number_samples, accuracy=Accuracy.EXACT,
                version=3, scaled=False, keeps_values=True, generate=draws.reduce,

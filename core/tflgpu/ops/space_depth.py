@@ -194,14 +194,6 @@ def _depth_samples(to_space: bool) -> list[Sample]:
     ]
 
 
-def _depth_to_space_samples() -> list[Sample]:
-    return _depth_samples(to_space=True)
-
-
-def _space_to_depth_samples() -> list[Sample]:
-    return _depth_samples(to_space=False)
-
-
 def _batch_sample(
     id: str,
     shape: tuple[int, ...],
@@ -247,12 +239,12 @@ def _mixed(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "DEPTH_TO_SPACE", _parse_block, _infer_depth_to_space, _reference_depth_to_space,
-        _depth_to_space_samples, accuracy=Accuracy.EXACT, file=FileForm(max_version=2),
+        lambda: _depth_samples(True), accuracy=Accuracy.EXACT, file=FileForm(max_version=2),
         movement=Movement(keeps_values=True), batch=each_row(0), positions=of_items
     ),
     OpDef(
         "SPACE_TO_DEPTH", _parse_block, _infer_space_to_depth, _reference_space_to_depth,
-        _space_to_depth_samples, accuracy=Accuracy.EXACT, file=FileForm(max_version=2),
+        lambda: _depth_samples(False), accuracy=Accuracy.EXACT, file=FileForm(max_version=2),
         movement=Movement(keeps_values=True), batch=each_row(0), positions=of_items
     ),
     OpDef(

@@ -26,7 +26,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported
-from tflgpu.ops.base import NoAttrs, OpDef, Operand
+from tflgpu.ops.base import NoAttrs, OpDef, known_operands
 from tflgpu.ops.concat import ConcatAttrs
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.reshape import ReshapeAttrs
@@ -171,8 +171,7 @@ class BatchedGraph:
             raise GraphError(
                 f"{node.label}: to compute a batch it became {node.op}, which is no op"
             )
-        operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
-        specs = attempt(definition.infer, node.attrs, operands)
+        specs = attempt(definition.infer, node.attrs, known_operands(node.inputs))
         if isinstance(specs, Failed):
             return f"it does not take a batch: {specs}"
         wide = [self._wide(value) for value in node.outputs]

@@ -30,7 +30,7 @@ from tflgpu.ir.graph import Graph, Node, Shape, Value
 from tflgpu.ir.stored_reals import StoredReals
 from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported
-from tflgpu.ops.base import NoAttrs, OpDef, Operand
+from tflgpu.ops.base import NoAttrs, OpDef, known_operands
 from tflgpu.ops.binary import BinaryAttrs
 from tflgpu.ops.positions import Along, Positions, broadcast
 from tflgpu.ops.unknown import unknown_reason
@@ -151,7 +151,7 @@ class _BucketGraph:
     def _add(self, node: Node, cut: Node) -> None:
         """A node that follows those before it, and the same one at the smaller size."""
         found = self._positions(node, cut)
-        operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
+        operands = known_operands(node.inputs)
         for i, (value, less) in enumerate(zip(node.inputs, cut.inputs, strict=True)):
             if value is None or less is None or (i in found.shapes and value.is_const):
                 continue

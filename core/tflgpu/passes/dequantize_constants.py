@@ -16,7 +16,6 @@ from tflgpu.ir.stored_reals import stored_reals
 from tflgpu.ops.convert import Dequantize
 from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
-from tflgpu.passes.match import f32
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
@@ -25,7 +24,9 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
     if data is None or not isinstance(node.attrs, Dequantize):
         return False
     if data.dtype.kind == "f":
-        rewriter.to_constant(node, [f32(data) if data.dtype != np.float16 else stored_reals(data)])
+        wide = data.dtype != np.float16
+        contents = np.asarray(data, np.float32, order="C") if wide else stored_reals(data)
+        rewriter.to_constant(node, [contents])
     elif node.attrs.quantization is not None:
         rewriter.to_constant(node, [stored_reals(data, node.attrs.quantization)])
     else:

@@ -11,7 +11,6 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.weights import spoiled_by_f16
 from tflgpu.ops.facets import Filter
 from tflgpu.passes.context import PassContext
-from tflgpu.passes.match import f32
 
 
 def filter_of(node: Node | None, context: PassContext) -> Filter | None:
@@ -58,7 +57,7 @@ def set_filter(
     """
     with np.errstate(over="ignore"):
         new = [
-            (index, value, f32(data))
+            (index, value, np.asarray(data, np.float32, order="C"))
             for index, value, data in (
                 (kind.weights, node.optional_input(kind.weights), weights),
                 (kind.bias, node.optional_input(kind.bias), bias),

@@ -160,9 +160,8 @@ def _put(rewriter: Rewriter, found: _Found) -> None:
     (result,) = last.outputs
 
     def inserted(op: str, attributes: object, inputs: Sequence[Value], shape: Shape) -> Value:
-        made = rewriter.value(shape, inputs[0].dtype, inputs[0].name + "/attention")
-        rewriter.insert(op, attributes, inputs, [made], before=last, origins=origins)
-        return made
+        spec = shape, inputs[0].dtype, inputs[0].name + "/attention"
+        return rewriter.result_of(op, attributes, inputs, spec, before=last, origins=origins)
 
     def formed(operand: ReshapedValue) -> Value:
         value = operand.value

@@ -67,7 +67,6 @@ from tflgpu.passes.bias_steps import steps_of_bias
 from tflgpu.passes.digits import sum_digits
 from tflgpu.passes.hybrid_data import RoundedData, read_legacy_weights, round_block_scales
 from tflgpu.passes.quantized_pairs import QuantizedPairs
-from tflgpu.passes.replacement import put_post_op, put_replacement
 from tflgpu.passes.scales import inferred, one_scale, only_moves, range_of
 
 _WIDE = frozenset({DType.I32, DType.I64})
@@ -283,7 +282,7 @@ class _Viewing:
                 self._twins.simulate(raw, out, node.origins, even=op.arithmetic.filter is not None)
                 continue
             twin = self._twins.real[out.id] = self._twins.new(out)
-            put_post_op(self.graph, node, raw, twin, stored)
+            self.graph.add_node(stored.op, stored.attributes, [raw], [twin], origins=node.origins)
         for raw, out in moved:
             assert as_one is not None
             assert as_one.quant is not None
@@ -297,7 +296,12 @@ class _Viewing:
         if isinstance(found, PostOp):
             return found
         if isinstance(found, Replacement):
-            put_replacement(self.graph, node, inputs, found)
+            node.op, node.attrs, node.version = found.op, found.attributes, 1
+            for at, data in found.replaced.items():
+                inputs[at] = self.graph.add_const(data, name=node.input(at).name)
+            inputs.extend(
+                self.graph.add_const(c, name=f"{found.op}/table") for c in found.constants
+            )
         elif found is not None:
             node.attrs = found
         return found is not None

@@ -13,7 +13,7 @@ from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.verify import verify
-from tflgpu.ops.base import OpDef, Operand
+from tflgpu.ops.base import OpDef, known_operands
 from tflgpu.ops.unknown import unknown_reason
 
 
@@ -141,8 +141,7 @@ def _check_node(node: Node, ops: Mapping[str, OpDef], fail: Any) -> None:
     if definition is None:
         fail(f"{node.label}: there is no op {node.op}")
         return
-    operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
-    specs = attempt(definition.infer, node.attrs, operands)
+    specs = attempt(definition.infer, node.attrs, known_operands(node.inputs))
     if isinstance(specs, Failed):
         fail(f"{node.label} is not one that its op takes: {specs}")
         return

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from tflgpu.ir.graph import Graph, Node, Shape, Value
+from tflgpu.ir.graph import Node, Shape, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.affine import is_plain, scalar_of
 from tflgpu.ops.base import NoAttrs
@@ -31,7 +31,7 @@ from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import reduced_axes
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.transpose import order_of
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.fuse_normalization import Deviation, Reader, scales
 from tflgpu.passes.match import both_orders
@@ -47,19 +47,16 @@ class _Layer:
     nodes: tuple[Node, ...]
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Fuse every chain there is."""
-    rewriter = Rewriter(graph)
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Fuse the chain that ends with a node, or normalize what was transposed."""
+    if node.op == NAME:
+        return _channels_last(rewriter, node)
     reader = Reader(rewriter, context)
-    for node in rewriter.nodes("ADD"):
-        layer = next(_layers(rewriter, reader, node), None) if is_plain(node) else None
-        if layer is not None:
-            _rewrite(rewriter, context, node, layer)
-            rewriter.count()
-    for node in rewriter.nodes(NAME):
-        if _channels_last(rewriter, node):
-            rewriter.count()
-    return rewriter.edits
+    layer = next(_layers(rewriter, reader, node), None) if is_plain(node) else None
+    if layer is None:
+        return False
+    _write(rewriter, context, node, layer)
+    return True
 
 
 def _layers(rewriter: Rewriter, reader: Reader, last: Node) -> Iterator[_Layer]:
@@ -122,14 +119,13 @@ def _of_channels(rewriter: Rewriter, value: Value | None, reshape: Node) -> Valu
     return rewriter.const(np.array(numbers.reshape(1, *reshape.outputs[0].shape[1:])), value.name)
 
 
-def _rewrite(rewriter: Rewriter, context: PassContext, last: Node, layer: _Layer) -> None:
+def _write(rewriter: Rewriter, context: PassContext, last: Node, layer: _Layer) -> None:
     found, (result,) = layer.deviation, last.outputs
 
     def inserted(op: str, attributes: object, inputs: list[Value], shape: Shape) -> Value:
         origins = merged_origins(*layer.nodes) if op == NAME else last.origins
-        made = rewriter.value(shape, result.dtype, f"{result.name}/{op.lower()}")
-        rewriter.insert(op, attributes, inputs, [made], before=last, origins=origins)
-        return made
+        spec = shape, result.dtype, f"{result.name}/{op.lower()}"
+        return rewriter.result_of(op, attributes, inputs, spec, before=last, origins=origins)
 
     normalize = MeanStddev(found.axes, found.epsilon)
     value = inserted(NAME, normalize, [found.x], found.x.shape)
@@ -159,10 +155,10 @@ def _channels_last(rewriter: Rewriter, node: Node) -> bool:
     if together.outputs[0].shape != shape or not _by_groups(node, shape, whole):
         return False
     source = turned.input(0)
-    made = rewriter.value(source.shape, source.dtype, source.name + "/normalized")
+    spec = source.shape, source.dtype, source.name + "/normalized"
     attributes = MeanStddev(tuple(range(1, rank)), node.attrs.epsilon, whole[1])
     origins = merged_origins(apart, node)
-    rewriter.insert(NAME, attributes, [source], [made], before=together, origins=origins)
+    made = rewriter.result_of(NAME, attributes, [source], spec, before=together, origins=origins)
     rewriter.replace([together], "TRANSPOSE", NoAttrs(), [made, turned.input(1)])
     return True
 
@@ -177,4 +173,4 @@ def _by_groups(node: Node, shape: Shape, whole: Shape) -> bool:
     return {axis for axis in inside if whole[axis] != 1} <= axes <= set(inside)
 
 
-PASS = Pass("fuse_group_norm", run)
+PASS = Pass("fuse_group_norm", per_node(_rewrite, "ADD", NAME))

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.affine import is_plain, scalar_of
 from tflgpu.ops.axes import integers
@@ -28,7 +28,7 @@ from tflgpu.ops.base import Activation, NoAttrs
 from tflgpu.ops.binary import BinaryAttrs
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import Reduce, reduced_axes
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.match import both_orders
 
@@ -69,20 +69,15 @@ class Reader:
         return node if plain else None
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Fuse every chain there is."""
-    rewriter = Rewriter(graph)
-    reader = Reader(rewriter, context)
-    for node in rewriter.nodes("ADD", "MUL", "DIV"):
-        if not is_plain(node):
-            continue
-        layer = next(_layers(reader, node), None)
-        activation = context.activation_of(node)
-        final = context.activation_node(activation)
-        if layer is not None and (final is not None or activation is Activation.NONE):
-            _rewrite(rewriter, node, layer, activation, final)
-            rewriter.count()
-    return rewriter.edits
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Fuse the chain that ends with a node."""
+    layer = next(_layers(Reader(rewriter, context), node), None) if is_plain(node) else None
+    activation = context.activation_of(node)
+    final = context.activation_node(activation)
+    if layer is None or (final is None and activation is not Activation.NONE):
+        return False
+    _write(rewriter, node, layer, activation, final)
+    return True
 
 
 # Reading a chain backwards from its last node. Each step yields every way to read what is there.
@@ -209,7 +204,7 @@ def axes_of(node: Node) -> tuple[int, ...] | None:
 # Writing the layer
 
 
-def _rewrite(
+def _write(
     rewriter: Rewriter, last: Node, layer: _Layer, activation: Activation, final: str | None
 ) -> None:
     """``final`` is the op that computes the activation; None where there is none."""
@@ -225,19 +220,16 @@ def _rewrite(
     if not steps and final is None:
         rewriter.replace([last], NAME, normalize, [found.x]).origins = origins
         return
-    value = rewriter.value(result.shape, result.dtype, result.name + "/normalized")
-    rewriter.insert(NAME, normalize, [found.x], [value], before=last, origins=origins)
+    spec = result.shape, result.dtype, result.name + "/normalized"
+    value = rewriter.result_of(NAME, normalize, [found.x], spec, before=last, origins=origins)
     if not steps and final is not None:
         rewriter.replace([last], final, NoAttrs(), [value])
         return
     for op, operand in steps[:-1]:
-        scaled = rewriter.value(result.shape, result.dtype, result.name + "/scaled")
-        rewriter.insert(
-            op, BinaryAttrs(), [value, operand], [scaled], before=last, origins=last.origins
-        )
-        value = scaled
+        spec = result.shape, result.dtype, result.name + "/scaled"
+        value = rewriter.result_of(op, BinaryAttrs(), [value, operand], spec, before=last)
     op, operand = steps[-1]
     rewriter.replace([last], op, BinaryAttrs(activation), [value, operand])
 
 
-PASS = Pass("fuse_normalization", run)
+PASS = Pass("fuse_normalization", per_node(_rewrite, *_FORMS))

@@ -9,28 +9,21 @@ have a composite instead (`tflgpu.compiler.composites`).
 from __future__ import annotations
 
 from tflgpu.ir.dtypes import DType
-from tflgpu.ir.graph import Graph, Node
+from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.composite_norms import RMS, NormAttrs
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.fuse_normalization import Reader, averages, axes_of
 from tflgpu.passes.match import both_orders
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Fuse every chain there is, where a device has kernels: one node would run by NumPy, and the
-    chain need not."""
-    rewriter = Rewriter(graph)
-    for node in rewriter.nodes("MUL") if context.kernels else ():
-        if _fused(rewriter, Reader(rewriter, context), node):
-            rewriter.count()
-    return rewriter.edits
-
-
-def _fused(rewriter: Rewriter, reader: Reader, node: Node) -> bool:
-    """Whether a product of a tensor and 1 / its root mean square is one node now."""
-    result = node.outputs[0]
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Fuse a product of a tensor and 1 / its root mean square, where a device has kernels: one node
+    would run by NumPy, and the chain need not."""
+    reader, result = Reader(rewriter, context), node.outputs[0]
+    if not context.kernels:
+        return False
     if reader.maker(result, "MUL") is not node or result.dtype not in (DType.F32, DType.F16):
         return False
     for x, other in both_orders(node):
@@ -46,4 +39,4 @@ def _fused(rewriter: Rewriter, reader: Reader, node: Node) -> bool:
     return False
 
 
-PASS = Pass("fuse_rms", run, phase=10)
+PASS = Pass("fuse_rms", per_node(_rewrite, "MUL"), phase=10)

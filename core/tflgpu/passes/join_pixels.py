@@ -31,10 +31,8 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
     if channels % 4 == 0 or columns * channels % 4:
         return False
     shape = (batch, height, width // columns, columns * channels)
-    joined = rewriter.value(shape, image.dtype, image.name + "/pixels")
-    rewriter.insert(
-        "RESHAPE", ReshapeAttrs(shape), [image], [joined], before=node, origins=node.origins
-    )
+    spec = shape, image.dtype, image.name + "/pixels"
+    joined = rewriter.result_of("RESHAPE", ReshapeAttrs(shape), [image], spec, before=node)
     rewriter.set_input(node, 0, joined)
     filters = weights.reshape(outputs, rows, 1, columns * channels)
     rewriter.set_input(node, 1, rewriter.const(filters, node.input(1).name))

@@ -66,11 +66,9 @@ def _keep_dims(rewriter: Rewriter, context: PassContext, node: Node) -> None:
         or _put_back(rewriter, context, node.outputs[0], shape)
     ):
         return
-    kept = rewriter.value(shape, x.dtype, x.name + "/mean")
-    inputs, attributes = list(node.inputs), Reduce(keep_dims=True)
-    reshape = rewriter.replace([node], "RESHAPE", ReshapeAttrs(node.outputs[0].shape), [])
-    rewriter.insert("MEAN", attributes, inputs, [kept], before=reshape, origins=reshape.origins)
-    rewriter.set_input(reshape, 0, kept)
+    spec = shape, x.dtype, x.name + "/mean"
+    kept = rewriter.result_of("MEAN", Reduce(keep_dims=True), node.inputs, spec, before=node)
+    rewriter.replace([node], "RESHAPE", ReshapeAttrs(node.outputs[0].shape), [kept])
     rewriter.count()
 
 
@@ -107,13 +105,9 @@ def _move_reshape(rewriter: Rewriter, context: PassContext, node: Node) -> None:
         return
     (shape,) = shapes
     operands = [_reshaped_constant(rewriter, s, shape) for s in sources if s is not None]
-    moved = rewriter.value(shape, result.dtype, result.name + "/kept")
-    op, attributes, version = node.op, node.attrs, node.version
-    reshape = rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [])
-    rewriter.insert(
-        op, attributes, operands, [moved], before=reshape, origins=reshape.origins, version=version
-    )
-    rewriter.set_input(reshape, 0, moved)
+    spec, version = (shape, result.dtype, result.name + "/kept"), node.version
+    moved = rewriter.result_of(node.op, node.attrs, operands, spec, before=node, version=version)
+    rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [moved])
     rewriter.count()
 
 

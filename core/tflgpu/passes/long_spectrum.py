@@ -90,9 +90,8 @@ class LongSpectrum:
 
     def _made(self, op: str, attributes: object, inputs: list[Value | None], shape: Shape) -> Value:
         before = self._before
-        made = self._rewriter.value(shape, DType.F32, f"{before.outputs[0].name}/{op}")
-        self._rewriter.insert(op, attributes, inputs, [made], before=before, origins=before.origins)
-        return made
+        spec = shape, DType.F32, f"{before.outputs[0].name}/{op}"
+        return self._rewriter.result_of(op, attributes, inputs, spec, before=before)
 
 
 def turns(numbers: Array, width: int) -> tuple[Array, Array]:

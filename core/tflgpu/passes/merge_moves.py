@@ -168,9 +168,9 @@ def _replace(rewriter: Rewriter, chain: _Chain, *, alone: bool) -> None:
     turn = _Turn.of(chain, result.shape)
 
     def inserted(op: str, attributes: object, inputs: list[Value], shape: Shape) -> Value:
-        made = rewriter.value(shape, result.dtype, result.name + "/moved")
+        spec = shape, result.dtype, result.name + "/moved"
+        made = rewriter.result_of(op, attributes, inputs, spec, before=last, origins=origins)
         made.quant = result.quant
-        rewriter.insert(op, attributes, inputs, [made], before=last, origins=origins)
         return made
 
     if turn.before != value.shape:

@@ -42,9 +42,8 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
         value and (_rows(rewriter, value, source.shape, box, node) if at in cut else value)
         for at, value in enumerate(maker.inputs)
     ]
-    made = rewriter.value(box[1], source.dtype, source.name + "/rows")
-    moved = rewriter.insert(maker.op, maker.attrs, operands, [made], before=maker)
-    moved.origins, moved.version = maker.origins, maker.version
+    spec, version = (box[1], source.dtype, source.name + "/rows"), maker.version
+    made = rewriter.result_of(maker.op, maker.attrs, operands, spec, before=maker, version=version)
     if made.shape == result.shape and not rewriter.is_output(result):
         rewriter.remove(node)
         rewriter.replace_uses(result, made)
@@ -109,11 +108,12 @@ def _rows(rewriter: Rewriter, value: Value, shape: Shape, box: _Box, node: Node)
         given = [v.data for v in use.inputs[1:] if v is not None and v.data is not None]
         if use.op == "SLICE" and np.array_equal(given, [begins, sizes]):
             return use.outputs[0]
-    made = rewriter.value(sizes, value.dtype, value.name + "/rows")
+    spec = sizes, value.dtype, value.name + "/rows"
     operands = [value, *(rewriter.const(np.array(each, np.int32)) for each in (begins, sizes))]
     first = next(each for each in rewriter.graph.nodes if any(each is use for use in uses))
-    rewriter.insert("SLICE", NoAttrs(), operands, [made], before=first, origins=node.origins)
-    return made
+    return rewriter.result_of(
+        "SLICE", NoAttrs(), operands, spec, before=first, origins=node.origins
+    )
 
 
 PASS = Pass("raise_slices", per_node(_rewrite), phase=25)

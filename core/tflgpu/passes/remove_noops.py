@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.base import NoAttrs
 from tflgpu.ops.reshape import ReshapeAttrs
-from tflgpu.passes.base import Pass
+from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 
 
-def run(graph: Graph, context: PassContext) -> int:
-    """Remove or rewrite every one there is."""
-    rewriter = Rewriter(graph)
-    for node in rewriter.nodes():
-        index = _copied_operand(node, context)
-        if index is not None:
-            _simplify(rewriter, context, node, index)
-        else:
-            _name_transpose(rewriter, context, node)
-    return rewriter.edits
+def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
+    """Remove or rewrite one."""
+    index = _copied_operand(node, context)
+    if index is None:
+        return _name_transpose(rewriter, context, node)
+    return _simplify(rewriter, context, node, index)
 
 
 def _copied_operand(node: Node, context: PassContext) -> int | None:
@@ -48,14 +44,13 @@ def _copied_operand(node: Node, context: PassContext) -> int | None:
     return index if same and source.elements == result.elements else None
 
 
-def _simplify(rewriter: Rewriter, context: PassContext, node: Node, index: int) -> None:
+def _simplify(rewriter: Rewriter, context: PassContext, node: Node, index: int) -> bool:
     source, result = node.input(index), node.outputs[0]
     if source.shape == result.shape:
         if rewriter.bypass(node, index):
-            rewriter.count()
-            return
+            return True
     elif 0 in result.shape:
-        return  # a RESHAPE to [0] means a scalar
+        return False  # a RESHAPE to [0] means a scalar
     before = rewriter.producer(source)
     view = None if before is None else context.op(before)
     first = before is not None and view is not None and view.movement.is_view
@@ -63,31 +58,28 @@ def _simplify(rewriter: Rewriter, context: PassContext, node: Node, index: int) 
         # Where others read the first view's result it stays, for them.
         if rewriter.sole_use(source) is node:
             node.origins = merged_origins(before, node)
-        _make_reshape(rewriter, node, before.input(0))
-    elif node.op != "RESHAPE":
-        _make_reshape(rewriter, node, source)
+        source = before.input(0)
+    elif node.op == "RESHAPE":
+        return False
+    rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [source])
+    return True
 
 
-def _name_transpose(rewriter: Rewriter, context: PassContext, node: Node) -> None:
+def _name_transpose(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
     """An op that does what a TRANSPOSE does becomes one, so that it meets others and cancels."""
     op = context.op(node)
     if op is None or op.movement.moves is None or op.state is not None or len(node.outputs) != 1:
-        return
+        return False
     moves = op.movement.moves(node) if node.op != "TRANSPOSE" and context.is_linear(node) else None
     if moves is None:
-        return
+        return False
     source, result = node.input(moves.operand), node.outputs[0]
     order = moves.permutation(source.shape, result.shape)
     if order is None or source.dtype is not result.dtype or source.quant != result.quant:
-        return
+        return False
     perm = rewriter.const(np.array(order, np.int32), "perm")
     rewriter.replace([node], "TRANSPOSE", NoAttrs(), [source, perm])
-    rewriter.count()
+    return True
 
 
-def _make_reshape(rewriter: Rewriter, node: Node, source: Value) -> None:
-    rewriter.replace([node], "RESHAPE", ReshapeAttrs(node.outputs[0].shape), [source])
-    rewriter.count()
-
-
-PASS = Pass("remove_noops", run)
+PASS = Pass("remove_noops", per_node(_rewrite))

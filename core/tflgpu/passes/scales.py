@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.graph import Node, TensorSpec, Value
-from tflgpu.ops.base import Activation, OpDef, Operand
+from tflgpu.ops.base import Activation, OpDef, known_operands
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.quantized import is_quantized, is_simple
 
@@ -43,8 +43,7 @@ def one_scale(op: OpDef, node: Node, operands: Sequence[Value]) -> Value | None:
 
 def inferred(op: OpDef, node: Node, inputs: Sequence[Value | None]) -> list[TensorSpec] | None:
     """The results of a node's op on other operands; None where it takes no such."""
-    operands = [None if v is None else Operand(v.spec, v.contents) for v in inputs]
     try:
-        return list(op.infer(node.attrs, operands))
+        return list(op.infer(node.attrs, known_operands(inputs)))
     except TflgpuError:
         return None

@@ -54,12 +54,11 @@ def _move(rewriter: Rewriter, node: Node, at: int, source: Value, branch: Sequen
         operands = [
             v and (known.get(id(v)) or _reshaped(rewriter, v, source, each)) for v in each.inputs
         ]
-        made = rewriter.value(source.shape, result.dtype, each.outputs[0].name + "/source")
-        rewriter.insert(
+        made = rewriter.result_of(
             each.op,
             each.attrs,
             operands,
-            [made],
+            (source.shape, result.dtype, each.outputs[0].name + "/source"),
             before=before,
             origins=each.origins,
             version=each.version,
@@ -70,9 +69,8 @@ def _move(rewriter: Rewriter, node: Node, at: int, source: Value, branch: Sequen
     for each in branch:
         inserted(each, node)
     moved = inserted(node, node)
-    after = rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [])
+    after = rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [moved])
     after.origins = node.origins if reshape is None else reshape.origins
-    rewriter.set_input(after, 0, moved)
     for each in (*reversed(branch), *(() if reshape is None else (reshape,))):
         rewriter.remove(each)
 
@@ -165,10 +163,9 @@ def _reshaped(rewriter: Rewriter, other: Value, source: Value, node: Node) -> Va
         # Not all elementwise ops broadcast: what had the result's shape has it still.
         whole = other.shape == node.outputs[0].shape
         return rewriter.const(other.data.reshape(source.shape if whole else -1), other.name)
-    value = rewriter.value(source.shape, other.dtype, other.name + "/reshaped")
+    spec = source.shape, other.dtype, other.name + "/reshaped"
     attributes = ReshapeAttrs(source.shape)
-    rewriter.insert("RESHAPE", attributes, [other], [value], before=node, origins=node.origins)
-    return value
+    return rewriter.result_of("RESHAPE", attributes, [other], spec, before=node)
 
 
 PASS = Pass("sink_reshapes", per_node(_rewrite))

@@ -201,25 +201,21 @@ def _move(rewriter: Rewriter, region: _Region) -> None:
     for node in region.nodes:
         (result,) = node.outputs
         shape = tuple(result.shape[axis] for axis in back)
-        value = rewriter.value(shape, result.dtype, result.name + "/untransposed")
         new = region.reordered.get(id(node))
         inputs = _untransposed(rewriter, node, plain, back, new)
-        origins = merged_origins(node, *_sources(region, node))
-        op, version = node.op, node.version
-        attributes = node.attrs if new is None else new.attributes
+        plain[id(result)] = rewriter.result_of(
+            node.op,
+            node.attrs if new is None else new.attributes,
+            inputs,
+            (shape, result.dtype, result.name + "/untransposed"),
+            before=node,
+            origins=merged_origins(node, *_sources(region, node)),
+            version=node.version,
+        )
         if id(result) in exits:
-            last = rewriter.replace([node], "TRANSPOSE", NoAttrs(), [])
-            rewriter.insert(
-                op, attributes, inputs, [value], before=last, origins=origins, version=version
-            )
-            rewriter.set_input(last, 0, value)
-            rewriter.set_input(last, 1, order)
+            rewriter.replace([node], "TRANSPOSE", NoAttrs(), [plain[id(result)], order])
         else:
-            rewriter.insert(
-                op, attributes, inputs, [value], before=node, origins=origins, version=version
-            )
             rewriter.remove(node)
-        plain[id(result)] = value
     rewriter.count()
 
 

@@ -90,23 +90,20 @@ def _rewrite(rewriter: Rewriter, node: Node, between: list[Node], ends: list[Nod
     x = node.input(0)
     width, taken = int(node.const(1)[1]), x.shape[-1]
     rows = x.elements // taken
-    flat = rewriter.value((rows, taken), DType.F32, f"{x.name}/rows")
-    first = node
-    rewriter.insert(
-        "RESHAPE", ReshapeAttrs(flat.shape), [x], [flat], before=first, origins=node.origins
-    )
+    shape = (rows, taken)
+    spec = shape, DType.F32, f"{x.name}/rows"
+    flat = rewriter.result_of("RESHAPE", ReshapeAttrs(shape), [x], spec, before=node)
     wanted = frozenset[str]().union(*(_PARTS[end.op] for end in ends))
-    parts = _parts(rewriter, first, flat, width, tuple(sorted(wanted)))
+    parts = _parts(rewriter, node, flat, width, tuple(sorted(wanted)))
     phases = [use for end in ends if end.op == "IMAG" for use in _phases(rewriter, end.outputs[0])]
-    signed = _signed(rewriter, first, parts["imaginary"]) if phases else None
+    signed = _signed(rewriter, node, parts["imaginary"]) if phases else None
     for phase in phases:
         read = phase.input(0)
-        again = rewriter.value(read.shape, DType.F32, f"{read.name}/signed")
-        rewriter.insert(
+        again = rewriter.result_of(
             "RESHAPE",
             ReshapeAttrs(read.shape),
             [signed],
-            [again],
+            (read.shape, DType.F32, f"{read.name}/signed"),
             before=phase,
             origins=node.origins,
         )
@@ -137,10 +134,9 @@ def _parts(
     name = before.outputs[0].name
 
     def made(op: str, operands: list[Value | None], columns: int, called: str) -> Value:
-        result = rewriter.value((count, columns), DType.F32, f"{name}/{called}")
+        spec = (count, columns), DType.F32, f"{name}/{called}"
         attributes = FullyConnected() if op == "FULLY_CONNECTED" else NoAttrs()
-        rewriter.insert(op, attributes, operands, [result], before=before, origins=before.origins)
-        return result
+        return rewriter.result_of(op, attributes, operands, spec, before=before)
 
     if width <= _ONE_STEP:
         tables = _tables(width, taken)
@@ -160,17 +156,15 @@ def _signed(rewriter: Rewriter, before: Node, imaginary: Value) -> Value:
     """The imaginary parts, the first and the last of which are below 0 by next to nothing."""
     signs = np.zeros(imaginary.shape[-1], np.float32)
     signs[[0, -1]] = -_LEAST
-    result = rewriter.value(imaginary.shape, DType.F32, f"{imaginary.name}/signed")
+    spec = imaginary.shape, DType.F32, f"{imaginary.name}/signed"
     operands = [imaginary, rewriter.const(signs)]
-    rewriter.insert("ADD", BinaryAttrs(), operands, [result], before=before, origins=before.origins)
-    return result
+    return rewriter.result_of("ADD", BinaryAttrs(), operands, spec, before=before)
 
 
 def _size(rewriter: Rewriter, parts: list[Value], end: Node) -> Value:
     def made(op: str, attributes: object, *operands: Value) -> Value:
-        result = rewriter.value(parts[0].shape, DType.F32, f"{end.outputs[0].name}/{op}")
-        rewriter.insert(op, attributes, operands, [result], before=end, origins=end.origins)
-        return result
+        spec = parts[0].shape, DType.F32, f"{end.outputs[0].name}/{op}"
+        return rewriter.result_of(op, attributes, operands, spec, before=end)
 
     squares = [made("SQUARE", NoAttrs(), part) for part in parts]
     return made("SQRT", NoAttrs(), made("ADD", BinaryAttrs(), *squares))

@@ -33,8 +33,8 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
     if source.shape == last.outputs[0].shape:
         rewriter.replace([last], NAME, attributes, [source]).origins = origins
     else:  # a RESHAPE to a third shape, which stays one
-        value = rewriter.value(source.shape, source.dtype, source.name + "/normalized")
-        rewriter.insert(NAME, attributes, [source], [value], before=last, origins=origins)
+        spec = source.shape, source.dtype, source.name + "/normalized"
+        value = rewriter.result_of(NAME, attributes, [source], spec, before=last, origins=origins)
         rewriter.set_input(last, 0, value)
     return True
 

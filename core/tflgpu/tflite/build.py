@@ -17,7 +17,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
 from tflgpu.ir.stored_reals import ConstantData
 from tflgpu.lowering.reason import NeedsConstant, Unsupported
-from tflgpu.ops.base import Fields, OpDef, Operand, graph_attributes
+from tflgpu.ops.base import Fields, OpDef, Operand, graph_attributes, known_operands
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host, runs_subgraphs
@@ -263,7 +263,7 @@ class _Building:
         """Parse the options and infer the shapes; the reason where this op is beyond tflgpu."""
         values = {**operator.fields, **tensor_fields(node)}
         fields = Fields(operator.name, values, operator.custom_options)
-        operands = [None if v is None else Operand(v.spec, v.contents) for v in node.inputs]
+        operands = known_operands(node.inputs)
         try:
             node.attrs = definition.parse(fields)
             self._refit(node, definition, operands)
