@@ -26,17 +26,14 @@ class Edge(Protocol):
     @property
     def name(self) -> str:
         """For messages."""
-        ...
 
     @property
     def shape(self) -> Shape:
         """Of its array."""
-        ...
 
     @property
     def dtype(self) -> DType:
         """The type of its elements."""
-        ...
 
 
 class CheckedRecording(PluginProxy):

@@ -42,15 +42,12 @@ class Runs(Protocol):
 
     def prepare(self, context: Any) -> None:
         """Called whenever shapes may have changed."""
-        ...
 
     def invoke(self, context: Any) -> None:
         """Called for each run."""
-        ...
 
     def close(self) -> None:
         """LiteRT lets go of it."""
-        ...
 
 
 class Chooses(Protocol):
@@ -59,7 +56,6 @@ class Chooses(Protocol):
     def choose(self, context: Any, preview: Preview) -> Mapping[Nodes, Runs]:
         """The subsets of nodes, as ``preview`` gave them, that are replaced, with what runs
         each."""
-        ...
 
 
 class Native:

@@ -44,11 +44,9 @@ class Watcher(Protocol):
 
     def run(self) -> None:
         """What `Session.run` is to do."""
-        ...
 
     def close(self) -> None:
         """The session is closed, or needs it no more; twice is harmless."""
-        ...
 
 
 class Session(Stateful, Holder):
