@@ -384,12 +384,15 @@ def test_looking_opens_and_measures_nothing(watch: Stopwatch) -> None:
     assert watch.measured == []
 
 
-def test_choosing_is_opening_and_closing_again(watch: Stopwatch, tmp_path: Path) -> None:
+def test_choosing_is_opening_and_closing_again(
+    watch: Stopwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TFLGPU_BACKEND", "TFLGPU_DEVICE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path))
     watch.seconds = {"toy 0": 2e-3, "toy 1": 1e-3}
     toy = Backend("toy", GPU, GPU)
-    choice = choose.choose(
-        Registry.of({"toy": toy}), DelegateOptions(), EMPTY, MeasuredTimes(tmp_path)
-    )
+    choice = choose.default_choice(Registry.of({"toy": toy}))
     assert of(choice) == "toy 1"
     assert toy.opened
     assert all(device.closed for device in toy.opened)

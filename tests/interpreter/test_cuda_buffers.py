@@ -108,7 +108,8 @@ def vulkan(require_backend: Callable[[str], Any]) -> Iterator[tflgpu.GpuDelegate
 def driver(vulkan: tflgpu.GpuDelegate, monkeypatch: pytest.MonkeyPatch) -> Driver:
     device: Any = vulkan.device
     made = Driver(device.inner.uuid)
-    monkeypatch.setattr(cuda_buffer, "_driver", cuda.Cuda(made))
+    found = cuda.Cuda(made)
+    monkeypatch.setattr(cuda_buffer, "driver", lambda: found)
     return made
 
 
@@ -207,7 +208,7 @@ def test_another_device(vulkan: tflgpu.GpuDelegate, driver: Driver, opened: Open
 def test_no_driver(
     vulkan: tflgpu.GpuDelegate, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_buffer, "_driver", None)
+    monkeypatch.setattr(cuda_buffer, "driver", cuda.Cuda)
     monkeypatch.setattr(cuda, "_NAMES", ("libno-cuda-here.so",))
     with pytest.raises(DeviceError, match=r"there is no CUDA driver: .*libno-cuda-here"):
         opened(vulkan).allocate_cuda(0)
@@ -287,7 +288,7 @@ def test_the_benchmark_says_what_is_missing(
 ) -> None:
     from benchmarks import cuda_tensors
 
-    monkeypatch.setattr(cuda_buffer, "_driver", None)
+    monkeypatch.setattr(cuda_buffer, "driver", cuda.Cuda)
     monkeypatch.setattr(cuda, "_NAMES", ("libno-cuda-here.so",))
     monkeypatch.setattr(sys, "argv", ["cuda_tensors"])
     assert cuda_tensors.main() == 2

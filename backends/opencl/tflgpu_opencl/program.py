@@ -42,7 +42,6 @@ class Dialect(Protocol):
 
     def source(self, kernel: Kernel) -> str:
         """The program text of one kernel."""
-        ...
 
 
 @attrs.frozen(eq=False)

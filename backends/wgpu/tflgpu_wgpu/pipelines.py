@@ -28,7 +28,6 @@ class Dialect(Protocol):
 
     def source(self, kernel: Kernel, *, writable: bool = False) -> str:
         """The module of one kernel; with ``writable`` every buffer is bound read_write."""
-        ...
 
 
 @attrs.frozen

@@ -91,13 +91,9 @@ class Ledger:
 
     def __init__(self, account: Account | None = None) -> None:
         """A ledger of ``account``; without an account its counts are not used."""
-        self._account = Account() if account is None else account
+        #: Where it counts.
+        self.account = Account() if account is None else account
         self._entries: list[tuple[Use, int]] = []
-
-    @property
-    def account(self) -> Account:
-        """Where it counts."""
-        return self._account
 
     def take(self, kind: Use, nbytes: int, what: str) -> None:
         """As `Account.take`.
@@ -105,13 +101,13 @@ class Ledger:
         Raises:
             MemoryLimitError: as there.
         """
-        self._account.take(kind, nbytes, what)
+        self.account.take(kind, nbytes, what)
         self._entries.append((kind, nbytes))
 
     def close(self) -> None:
         """All of it was freed; twice is harmless."""
         while self._entries:
-            self._account.give(*self._entries.pop())
+            self.account.give(*self._entries.pop())
 
     def __del__(self) -> None:
         self.close()

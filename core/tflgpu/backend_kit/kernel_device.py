@@ -22,7 +22,6 @@ class PlanMemory(Protocol):
     @property
     def footprint(self) -> MemoryUse:
         """What `allocate` takes, where others have none of the constants."""
-        ...
 
     def allocate(self, weights: SharedWeights[Any] | None) -> None:
         """Have it, except for the constants that are among ``weights``; all or nothing.
@@ -30,11 +29,9 @@ class PlanMemory(Protocol):
         Raises:
             DeviceError: memory ran out.
         """
-        ...
 
     def release(self) -> None:
         """Free everything."""
-        ...
 
 
 M = TypeVar("M", bound=PlanMemory)

@@ -3,7 +3,7 @@ and compares the result with the interpreter's."""
 
 from __future__ import annotations
 
-import logging
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import numpy as np
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
+from tflgpu.errors.blame import LOG
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
 from tflgpu.language.interpreter import interpret
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tflgpu.language.buffers import KernelBuffer
 from tflgpu.language.kernel import Kernel
 
-_LOG = logging.getLogger("tflgpu")
 _DTYPES = {Scalar.F16: DType.F16, Scalar.F32: DType.F32}
 _VECTORS = TILE * TILE // 4  # of a tile
 _PITCH = 6  # vectors, so that a wrong stride shows
@@ -55,7 +55,7 @@ def _runs_right(device: Device, kernel: Kernel, operands: Array, count: int) -> 
         )
         return bool((found == expected).all())
     except TflgpuError as error:
-        _LOG.info("tflgpu: %s: %s failed: %s", device.info.name, kernel.name, str(error))
+        LOG.info("tflgpu: %s: %s failed: %s", device.info.name, kernel.name, str(error))
         return False
 
 
@@ -65,15 +65,12 @@ def results_of(device: Device, plan: Plan, operands: Array) -> list[Array]:
     Raises:
         TflgpuError: the device refused it.
     """
-    recording = device.load(plan)
-    try:
+    with closing(device.load(plan)) as recording:
         recording.inputs[0][...] = operands
         for results in recording.outputs:
             results[...] = -1
         recording.run()
         return [np.array(results) for results in recording.outputs]
-    finally:
-        recording.close()
 
 
 def _io(buffer: KernelBuffer, count: int) -> PlannedIO:

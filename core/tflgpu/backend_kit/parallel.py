@@ -6,10 +6,11 @@ crashes the process, so an interrupted call waits for what has begun and starts 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Sized
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import takewhile
 from typing import TypeVar
 
@@ -56,38 +57,14 @@ def aside(name: str, action: Callable[[], T], stop: Callable[[], object] = bool)
     Raises:
         What ``action`` raises.
     """
-    results: list[T] = []
-    errors: list[BaseException] = []
-    begun, finished = threading.Lock(), threading.Event()
-
-    def work() -> None:
-        if not begun.acquire(blocking=False):
-            return
+    with ThreadPoolExecutor(1, name) as pool:
+        found = pool.submit(action)
         try:
-            results.append(action())
-        except BaseException as error:  # noqa: BLE001  (raised below, in the caller's thread)
-            errors.append(error)
-        finally:
-            finished.set()
-
-    try:
-        threading.Thread(target=work, name=name).start()
-        finished.wait()
-    except BaseException:
-        stop()
-        if not begun.acquire(blocking=False):
-            _wait_whatever_comes(finished)
-        raise
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
-def _wait_whatever_comes(event: threading.Event) -> None:
-    """Wait through further signals; the first of them is on its way to the caller already."""
-    while True:
-        try:
-            event.wait()
-        except BaseException:  # noqa: BLE001, S112
-            continue
-        return
+            return found.result()
+        except BaseException:
+            stop()
+            while not found.done():
+                # Through further signals; the first of them is on its way to the caller already.
+                with contextlib.suppress(BaseException):
+                    wait([found])
+            raise

@@ -29,17 +29,14 @@ class Region(Protocol):
     @property
     def name(self) -> str:
         """What it is, for messages."""
-        ...
 
     @property
     def nbytes(self) -> int:
         """How many bytes are its own."""
-        ...
 
     @property
     def band(self) -> int:
         """Bytes before and after them that nothing may write; 0 without guard bands."""
-        ...
 
 
 R = TypeVar("R", bound=Region)

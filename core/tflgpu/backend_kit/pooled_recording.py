@@ -24,7 +24,6 @@ class Timers(Protocol):
 
     def spans(self) -> Sequence[Span]:
         """The two of each, when the run is done."""
-        ...
 
 
 class PooledRecording(BasePlanRecording[PooledOutputs[B], PooledRegion[B]], Generic[B]):

@@ -24,11 +24,9 @@ class Block(Protocol):
     @property
     def bytes(self) -> Bytes:
         """The memory as the host sees it, where it does."""
-        ...
 
     def release(self) -> None:
         """Free it; the device must be done with it."""
-        ...
 
 
 B = TypeVar("B", bound=Block)

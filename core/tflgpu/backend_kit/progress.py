@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from tflgpu.backend_kit.run_guard import for_this_thread
-from tflgpu.errors.blame import Failed, attempt
+from tflgpu.errors.blame import LOG, Failed, attempt
 
 #: Told how many kernels are ready, and of how many.
 Progress = Callable[[int, int], object]
-_LOG = logging.getLogger("tflgpu")
 _asked: ContextVar[Progress | None] = ContextVar("tflgpu-progress", default=None)
 
 
@@ -59,5 +57,5 @@ class Count:
         if self._progress is not None:
             said = attempt(self._progress, self._ready, self._whole)
             if isinstance(said, Failed):
-                _LOG.warning("tflgpu: progress is told no more, since telling it failed: %s", said)
+                LOG.warning("tflgpu: progress is told no more, since telling it failed: %s", said)
                 self._progress = None

@@ -56,20 +56,16 @@ class RunCommands(Protocol):
 
     def copy(self, source: tuple[Any, int], target: tuple[Any, int], nbytes: int) -> None:
         """From a byte of a block to one of another."""
-        ...
 
     def barrier(self, between: Between) -> None:
         """What follows waits for what came."""
-        ...
 
     def launch(self, launch: Launch[Any]) -> None:
         """A dispatch that has workgroups."""
-        ...
 
     def stamp(self, timers: Any, index: int) -> None:
         """Note the time when everything before is done, as number ``index``; the first one begins
         with forgetting what was noted in an earlier run."""
-        ...
 
     def end(self) -> Any:
         """What is submitted.
@@ -77,7 +73,6 @@ class RunCommands(Protocol):
         Raises:
             DeviceError: the commands could not be recorded.
         """
-        ...
 
 
 @attrs.frozen(eq=False)

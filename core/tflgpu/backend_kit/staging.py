@@ -20,11 +20,9 @@ class Commands(Protocol):
 
     def write(self, buffer: Any, array: Array) -> None:
         """Add: copy a host array to the start of a buffer."""
-        ...
 
     def read(self, buffer: Any, array: Array) -> None:
         """Add: fill a host array from the start of a buffer."""
-        ...
 
     def submit(self) -> None:
         """Have them all be done.
@@ -32,7 +30,6 @@ class Commands(Protocol):
         Raises:
             DeviceError: the driver refused one.
         """
-        ...
 
 
 C = TypeVar("C", bound=Commands)

@@ -7,7 +7,6 @@ of one axis and in one of two.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from tflgpu.backend_kit.kernel_probe import results_of
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
+from tflgpu.errors.blame import LOG
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
 from tflgpu.language.subgroup import LARGEST
@@ -26,7 +26,6 @@ from tflgpu.language.types import Scalar, Size3
 if TYPE_CHECKING:
     from tflgpu.language.kernel import Kernel
 
-_LOG = logging.getLogger("tflgpu")
 _COUNT, _GROUPS = 64, 3  # invocations of a workgroup, and workgroups
 #: Has no factor in common with their number.
 _STRIDE = 89
@@ -51,12 +50,12 @@ def probe_shuffle(device: Device, widest: int) -> int:
     try:
         found = _largest(device, widest)
     except TflgpuError as error:
-        _LOG.info(
+        LOG.info(
             "tflgpu: %s: no shuffles, since their test failed: %s", device.info.name, str(error)
         )
         return 0
     if found < widest:
-        _LOG.info(
+        LOG.info(
             "tflgpu: %s: shuffles among %d neighbours are right, among up to %d they are not; "
             "kernels use no others",
             device.info.name,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,8 +20,8 @@ from typing import Literal
 from tflgpu.cache import private_folder, whole_file
 from tflgpu.cache.age import age_of
 from tflgpu.cache.file_lock import one_at_a_time
+from tflgpu.errors.blame import LOG
 
-_LOG = logging.getLogger("tflgpu")
 _FAMILY = b"tflgpu cache "
 _MAGIC = _FAMILY + b"2\n"
 _START = len(_MAGIC) + 2 * hashlib.sha256().digest_size + 1
@@ -123,7 +122,7 @@ class DiskCache:
         with contextlib.suppress(OSError):
             self.path(key).unlink()
         if why:
-            _LOG.debug("the cache entry %s is dropped: %s", self.path(key), why)
+            LOG.debug("the cache entry %s is dropped: %s", self.path(key), why)
             private_folder.warn_once(
                 self._folder,
                 f"what cannot be used in the cache folder {self._folder} is dropped and made anew",
@@ -209,7 +208,7 @@ class DiskCache:
         path = self._unsafe(key)
         with contextlib.suppress(OSError):
             path.touch(0o600)
-            _LOG.warning(
+            LOG.warning(
                 "tflgpu: a process died while a driver read what it had made itself, so its "
                 "programs are not kept in %s for a week; delete %s to try again",
                 self._folder,

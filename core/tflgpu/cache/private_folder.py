@@ -9,12 +9,12 @@ and may be open to others if they are sticky, as the one for temporary files is.
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from pathlib import Path
 
-_LOG = logging.getLogger("tflgpu")
+from tflgpu.errors.blame import LOG
+
 _HINT = "; `chmod go-w` helps, or a folder of your own in TFLGPU_CACHE_DIR"
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _warned: set[tuple[str, str]] = set()
@@ -24,7 +24,7 @@ def warn_once(about: Path, text: str, details: str = "") -> None:
     """Log a warning, but only the first time that it is said of this path."""
     if (str(about), text) not in _warned:
         _warned.add((str(about), text))
-        _LOG.warning("%s%s", text, details)
+        LOG.warning("%s%s", text, details)
 
 
 def objection(status: os.stat_result) -> str:

@@ -59,10 +59,10 @@ def checked_buffer(
     """
     if isinstance(found, Unsupported):
         return checked_reason(found, party, what)
-    lacking = [n for n in _NEEDED if party.call(n, getattr, found, n, None) is None]
+    lacking = party.lacking(found, _NEEDED, ("nbytes",))
     if lacking:
         raise party.broke(
-            f"{what} gave {shown(found)}, neither a Buffer (it has no {', '.join(lacking)}) nor an "
+            f"{what} gave {shown(found)}, neither a Buffer (it has no {lacking}) nor an "
             "Unsupported with a reason"
         )
     nbytes = party.call("nbytes", getattr, found, "nbytes")

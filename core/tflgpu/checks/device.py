@@ -212,13 +212,12 @@ def checked_device(inner: object, party: PluginCaller, backend: str, index: int)
     """
     by_nodes = party.call("load_nodes", hasattr, inner, "load_nodes")
     needed = _NODE_DEVICE if by_nodes else _DEVICE
-    lacking = [n for n in needed if not party.call(n, _has, inner, n)]
+    lacking = party.lacking(inner, needed, ("info", "caps", "alignment"))
     if lacking:
         close_quietly(inner)
         kind = "a NodeDevice" if by_nodes else "a Device"
         raise party.broke(
-            f"it opened a {type(inner).__name__}, which is not {kind}: it has no "
-            + ", ".join(lacking)
+            f"it opened a {type(inner).__name__}, which is not {kind}: it has no {lacking}"
         )
     try:
         kinds = CheckedNodeDevice if by_nodes else CheckedDevice
@@ -253,11 +252,6 @@ def close_all(recordings: list[Recording]) -> None:
     close_what_ended()
     if first is not None:
         raise first
-
-
-def _has(inner: object, name: str) -> bool:
-    value = getattr(inner, name, None)
-    return value is not None and (name in ("info", "caps", "alignment") or callable(value))
 
 
 def _info(info: object, party: PluginCaller, backend: str, index: int) -> DeviceInfo:

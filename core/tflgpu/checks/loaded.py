@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.checks.plugin_caller import PluginCaller, close_quietly
-from tflgpu.checks.recording import CheckedRecording, Edge, has_part, misfit
+from tflgpu.checks.recording import CheckedRecording, Edge, misfit
 from tflgpu.contract.device import Recording
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
@@ -58,11 +58,10 @@ def checked_recording(
     Raises:
         DeviceError: names the plugin and what it broke.
     """
-    lacking = [n for n in _NEEDED if not party.call(n, has_part, inner, n)]
+    lacking = party.lacking(inner, _NEEDED, ("inputs", "outputs"))
     if lacking:
         raise party.broke(
-            f"it loaded a {type(inner).__name__}, which is no recording: it has no "
-            + ", ".join(lacking)
+            f"it loaded a {type(inner).__name__}, which is no recording: it has no {lacking}"
         )
     try:
         lends = party.call("lend", offers, inner, Lender)

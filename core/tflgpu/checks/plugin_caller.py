@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from tflgpu.errors import DeviceError, StateError, TflgpuError
@@ -49,6 +49,16 @@ class PluginCaller:
             # In place, so that its class and all else that it carries stay.
             error.args = (f"{self.label}: {error}", *error.args[1:])
         raise error
+
+    def lacking(self, inner: object, names: Sequence[str], plain: Collection[str]) -> str:
+        """Which of the names of a plugin's thing it has not, for messages; "" where it has all. All
+        are methods but for those that are ``plain``."""
+
+        def has(name: str) -> bool:
+            value = getattr(inner, name, None)
+            return value is not None and (name in plain or callable(value))
+
+        return ", ".join(name for name in names if not self.call(name, has, name))
 
     def broke(self, text: str) -> DeviceError:
         """The error of a contract that was broken, to be raised."""

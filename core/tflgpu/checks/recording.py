@@ -26,17 +26,14 @@ class Edge(Protocol):
     @property
     def name(self) -> str:
         """For messages."""
-        ...
 
     @property
     def shape(self) -> Shape:
         """Of its array."""
-        ...
 
     @property
     def dtype(self) -> DType:
         """The type of its elements."""
-        ...
 
 
 class CheckedRecording(PluginProxy):
@@ -122,11 +119,10 @@ class CheckedRecording(PluginProxy):
             DeviceError: it failed, or what it gave is no `Pending`.
         """
         pending = self._party.call("submit", self.inner.submit)
-        lacking = [n for n in ("done", "wait") if not callable(getattr(pending, n, None))]
+        lacking = self._party.lacking(pending, ("done", "wait"), ())
         if lacking:
             raise self._party.broke(
-                f"submit gave {shown(pending)}, which is no Pending: it has no "
-                + ", ".join(lacking)
+                f"submit gave {shown(pending)}, which is no Pending: it has no {lacking}"
             )
         return CheckedPending(pending, self._party, lambda: self._look_at("outputs"))
 
@@ -233,12 +229,6 @@ def misfit(edge: Edge, array: object, *, writable: bool) -> str | None:
     if writable and not array.flags.writeable:
         return "cannot be written"
     return None
-
-
-def has_part(inner: object, name: str) -> bool:
-    """Whether there is something of the name; a method, but for arrays."""
-    value = getattr(inner, name, None)
-    return value is not None and (name in ("inputs", "outputs") or callable(value))
 
 
 def _address(array: Array) -> int:

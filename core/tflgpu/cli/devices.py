@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated, Any
 
 import attrs
@@ -11,7 +12,7 @@ from tflgpu.cli import console
 from tflgpu.cli.install import how_to_enable, what_is_missing
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.contract.uuids import UUID
-from tflgpu.devices.choose import Choice, open_best
+from tflgpu.devices.choose import Choice, default_choice
 from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.devices.device_states import DeviceState, opened_state
 from tflgpu.errors import TflgpuError
@@ -41,7 +42,7 @@ def devices(
     known = registry()
     with console.working("looking for devices"):
         found = {name: _devices(known, name) for name in known.backends}
-        choice = _choice(known)
+        choice = default_choice(known)
         cpu = _cpu_side(known)
     device, reasons = choice.device, choice.reasons
     if as_json:
@@ -91,14 +92,11 @@ class _CpuSide:
 
 def _cpu_side(known: Registry) -> _CpuSide:
     try:
-        side = CpuSide(known, DelegateOptions())
-        try:
+        with closing(CpuSide(known, DelegateOptions())) as side:
             device = side.device
             if device is not None:
                 return _CpuSide(device.info.backend, side.name)
             return _CpuSide(REFERENCES, "the NumPy references, which are slow", side.lacking)
-        finally:
-            side.close()
     except TflgpuError as error:  # TFLGPU_CPU_BACKEND asks for one that is not there
         return _CpuSide("", "", (str(error),))
 
@@ -132,16 +130,6 @@ def _slow(known: Registry) -> list[Plugin]:
 def _devices(known: Registry, backend: str) -> list[DeviceState]:
     probe = known.probe(backend, refresh=True)
     return [opened_state(known, info) for info in probe.devices] if probe.available else []
-
-
-def _choice(known: Registry) -> Choice:
-    try:
-        choice, device = open_best(known, DelegateOptions())
-        if device is not None:
-            device.close()
-    except TflgpuError as error:  # TFLGPU_BACKEND asks for one that is not there
-        return Choice(None, (str(error),))
-    return choice
 
 
 def _show_devices(found: dict[str, list[DeviceState]], chosen: DeviceInfo | None) -> None:

@@ -173,9 +173,7 @@ def _by_device(
     )
     with delegate:
         compiled = compiled_on(graph, delegate.provider)
-        opened = delegate.provider.opened
-        assert opened is not None
-        report = opened.signed(report_of(graph, compiled))
+        report = delegate.provider.usable().signed(report_of(graph, compiled))
     return _Judged(report, _elsewhere(compiled), note, _shapes(graph))
 
 

@@ -55,8 +55,7 @@ def tune(
             if not as_json:
                 _show(model, found[str(model)])
         if table is not None:
-            assert delegate.provider.opened is not None
-            console.write(table, delegate.provider.opened.kept_choices.table())
+            console.write(table, delegate.provider.usable().kept_choices.table())
     if as_json:
         console.show_json([{"model": m, **attrs.asdict(each)} for m, each in found.items()])
 

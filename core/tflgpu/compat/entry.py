@@ -108,16 +108,15 @@ class CompatEntry:
 
     def matches(self, info: DeviceInfo, system: str) -> bool:
         """Whether this entry is about a device on an operating system ("" = not known)."""
-        if self.backend and self.backend != info.backend:
-            return False
-        if self.vendor and self.vendor != info.vendor:
-            return False
-        if self.system and self.system != system:
-            return False
-        if not _regex(self.device).search(info.name):
-            return False
+        pairs = (
+            (self.backend, info.backend),
+            (self.vendor, info.vendor),
+            (self.system, system),
+        )
         found = _regex(self.driver).search(info.driver)
-        if found is None:
+        if found is None or not _regex(self.device).search(info.name):
+            return False
+        if any(wanted not in ("", its) for wanted, its in pairs):
             return False
         if self.driver_version is None:
             return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable, Mapping
 
 from tflgpu.errors import PluginError
 from tflgpu.values import frozen
@@ -12,6 +14,13 @@ Version = tuple[int, ...]
 #: A number that is not part of a word, "v" or "r" before it aside: "D3D12" has none.
 _VERSION = re.compile(r"(?<![\w.])[vr]?(\d+(?:\.\d+)*)", re.IGNORECASE)
 _BOUND = re.compile(r"(<=|>=|==|<|>)\s*(\d+(?:\.\d+)*)")
+_HOLDS: Mapping[str, Callable[[Version, Version], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
 
 
 def find_version(text: str) -> Version | None:
@@ -51,17 +60,4 @@ class VersionRange:
         return cls(text, tuple(bounds))
 
     def __contains__(self, version: Version) -> bool:
-        return all(_holds(version, sign, bound) for sign, bound in self.bounds)
-
-
-def _holds(version: Version, sign: str, bound: Version) -> bool:
-    # Without trailing zeros, the order of tuples is the order of versions.
-    if sign == "<":
-        return version < bound
-    if sign == "<=":
-        return version <= bound
-    if sign == ">":
-        return version > bound
-    if sign == ">=":
-        return version >= bound
-    return version == bound
+        return all(_HOLDS[sign](version, bound) for sign, bound in self.bounds)

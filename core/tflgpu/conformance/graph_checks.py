@@ -7,6 +7,7 @@ the op references.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -163,15 +164,12 @@ def run_graph(
     env: dict[int, Array] = dict(inputs_of(graph) if given is None else given)
     env |= {v.id: v.data for v in graph.values.values() if v.data is not None}
     for part in compiled.parts:
-        recording = _record(target, part)
-        try:
+        with closing(_record(target, part)) as recording:
             for value, array in zip(part.inputs, recording.inputs, strict=True):
                 np.copyto(array, env[value.id], casting="unsafe")
             recording.run()
             for value, array in zip(part.outputs, recording.outputs, strict=True):
                 env[value.id] = np.array(array).astype(value.dtype.numpy)
-        finally:
-            recording.close()
     return [env[v.id] for v in graph.outputs]
 
 

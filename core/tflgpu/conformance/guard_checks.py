@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -86,8 +87,7 @@ def _of_each_kind(ops: Iterable[OpDef]) -> list[OpDef]:
 
 def _outputs(target: DeviceUnderTest) -> list[Array]:
     """What a newly opened device computes."""
-    other = target.reopen()
-    try:
+    with closing(target.reopen()) as other:
         device = other.device
         assert isinstance(device, Device)
         compiled_for = other.compiled_for(Precision.F32)
@@ -103,8 +103,6 @@ def _outputs(target: DeviceUnderTest) -> list[Array]:
         recording.run()
         found = [np.array(a) for a in recording.outputs]
         recording.close()
-    finally:
-        other.close()
     return found
 
 

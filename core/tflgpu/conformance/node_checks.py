@@ -9,6 +9,7 @@ transcendental functions is the limit, as it is for the ops made of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -129,8 +130,7 @@ def run_kernel(
     is copied from an input first.
     """
     made = kernel_plan(kernel, groups, arrays, device.alignment)
-    recording = device.load(made, guard_bands=True)
-    try:
+    with closing(device.load(made, guard_bands=True)) as recording:
         inputs = [a for b, a in zip(kernel.buffers, arrays, strict=True) if b.access != "write"]
         for target, array in zip(recording.inputs, inputs, strict=True):
             target[...] = array
@@ -140,8 +140,6 @@ def run_kernel(
             array if b.access == "read" else next(outputs)
             for b, array in zip(kernel.buffers, arrays, strict=True)
         ]
-    finally:
-        recording.close()
 
 
 def kernel_plan(kernel: Kernel, groups: Size3, arrays: Sequence[Array], alignment: int) -> Plan:

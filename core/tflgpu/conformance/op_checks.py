@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Union
 
@@ -145,14 +146,11 @@ def _run_node(target: DeviceUnderTest, device: object, case: SampleCase) -> list
     run = NodeRun(
         tuple(graph.nodes), tuple(graph.inputs), tuple(graph.outputs), target.ops, variables
     )
-    recording = device.load_nodes(run)
-    try:
+    with closing(device.load_nodes(run)) as recording:
         for value, array in zip(graph.inputs, recording.inputs, strict=True):
             np.copyto(array, case.arrays[value.id])
         recording.run()
         found = [np.array(a) for a in recording.outputs]
-    finally:
-        recording.close()
     for i, (value, state) in enumerate(zip(case.variables, case.states, strict=True)):
         case.tolerance().check(variables[value.id], state, f"state {i}")
     return found

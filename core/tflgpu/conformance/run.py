@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Union
 
@@ -140,13 +141,10 @@ def run_one(device: Device, item: Prepared, *, guard_bands: bool = False) -> lis
         TflgpuError: the device failed.
         AssertionError: a padding lane is not zero.
     """
-    recording = device.load(item.plan, guard_bands=guard_bands)
-    try:
+    with closing(device.load(item.plan, guard_bands=guard_bands)) as recording:
         item.fill(recording.inputs)
         recording.run()
         return item.take(recording.outputs)
-    finally:
-        recording.close()
 
 
 def run_many(device: Device, items: Sequence[Prepared]) -> list[Result]:
@@ -161,8 +159,7 @@ def run_many(device: Device, items: Sequence[Prepared]) -> list[Result]:
 
 
 def _run_together(device: Device, items: Sequence[Prepared]) -> list[Result]:
-    recording = device.load(merge_plans([i.plan for i in items]))
-    try:
+    with closing(device.load(merge_plans([i.plan for i in items]))) as recording:
         inputs, outputs = list(recording.inputs), list(recording.outputs)
         for item in items:
             item.fill([inputs.pop(0) for _ in item.plan.inputs])
@@ -172,8 +169,6 @@ def _run_together(device: Device, items: Sequence[Prepared]) -> list[Result]:
             own = [outputs.pop(0) for _ in item.plan.outputs]
             results.append(_attempt(partial(item.take, own)))
         return results
-    finally:
-        recording.close()
 
 
 def _attempt(action: Callable[[], list[Array]]) -> Result:

@@ -66,7 +66,6 @@ class Buffer(Protocol):
     @property
     def nbytes(self) -> int:
         """Its size in bytes."""
-        ...
 
     def write(self, data: Array) -> None:
         """Copy an array, in row-major order, to the buffer's start.
@@ -75,7 +74,6 @@ class Buffer(Protocol):
             StateError: the buffer or its device is closed.
             DeviceError: the array is larger than the buffer, or the device failed.
         """
-        ...
 
     def read(self, into: Array) -> None:
         """Fill an array, in row-major order, from the buffer's start.
@@ -83,7 +81,6 @@ class Buffer(Protocol):
         Raises:
             StateError, DeviceError: as `write`.
         """
-        ...
 
     def export(self) -> object:
         """The API's own object for a buffer (OpenCL's ``pyopencl.Buffer``, wgpu's ``GPUBuffer``,
@@ -92,12 +89,10 @@ class Buffer(Protocol):
         Raises:
             StateError: the buffer or its device is closed.
         """
-        ...
 
     def close(self) -> None:
         """Free it once no recording is bound to it any more; twice is harmless. What was imported
         is let go of."""
-        ...
 
 
 class SharedBuffer(Protocol):
@@ -120,7 +115,6 @@ class SharedBuffer(Protocol):
             StateError: the buffer or its device is closed.
             DeviceError: the driver gives none.
         """
-        ...
 
 
 class SharesMemory(Protocol):
@@ -133,4 +127,3 @@ class SharesMemory(Protocol):
             StateError: the device is closed.
             DeviceError: memory ran out.
         """
-        ...

@@ -138,12 +138,10 @@ class Recording(Protocol):
     @property
     def inputs(self) -> Sequence[Array]:
         """Writable host arrays, one per plan input."""
-        ...
 
     @property
     def outputs(self) -> Sequence[Array]:
         """Host arrays, one per plan output."""
-        ...
 
     def run(self) -> None:
         """Upload, run every dispatch, download; return when the outputs are there.
@@ -153,7 +151,6 @@ class Recording(Protocol):
             DeviceError: the device failed, now or in an earlier run: a recording that has failed
                 keeps failing, and says what was wrong first.
         """
-        ...
 
     def submit(self) -> Pending:
         """Begin what `run` does, and return before it is over where the device goes on by itself.
@@ -165,7 +162,6 @@ class Recording(Protocol):
         Raises:
             StateError, DeviceError: as `run`.
         """
-        ...
 
     def bind(
         self,
@@ -185,7 +181,6 @@ class Recording(Protocol):
                 of another device, was made for reading only and is an output's (or the other way
                 round), or a run would write memory that another of its buffers has too.
         """
-        ...
 
     def profile(self) -> Sequence[DispatchTime] | Unsupported:
         """Run once with a timer around every dispatch, in the plan's order; or the reason why there
@@ -195,12 +190,10 @@ class Recording(Protocol):
             StateError: the recording or its device is closed.
             DeviceError: as `run`.
         """
-        ...
 
     def close(self) -> None:
         """Release everything; twice is harmless. Not called by a thread that is inside of a run of
         it (`tflgpu.backend_kit.run_guard` sees to that)."""
-        ...
 
 
 @frozen
@@ -223,16 +216,13 @@ class NodeDevice(Protocol):
     @property
     def info(self) -> DeviceInfo:
         """Which device it is."""
-        ...
 
     @property
     def caps(self) -> DeviceCaps:
         """Its limits and features."""
-        ...
 
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
         """The reason why it cannot run a node, None where it can."""
-        ...
 
     def load_nodes(self, run: NodeRun) -> Recording:
         """Prepare nodes for running.
@@ -240,11 +230,9 @@ class NodeDevice(Protocol):
         Raises:
             StateError: the device is closed.
         """
-        ...
 
     def close(self) -> None:
         """Release the device; twice is harmless."""
-        ...
 
 
 class ForeignOps(Protocol):
@@ -257,7 +245,6 @@ class ForeignOps(Protocol):
         The node is as the file has it (`Node.source`), its attributes mean nothing, and all of
         its operands' shapes are known.
         """
-        ...
 
 
 class CustomOps(Protocol):
@@ -270,7 +257,6 @@ class CustomOps(Protocol):
         Raises:
             OptionError: there is no function of a name, or a function raises.
         """
-        ...
 
 
 @runtime_checkable
@@ -280,17 +266,14 @@ class Device(Protocol):
     @property
     def info(self) -> DeviceInfo:
         """Which device it is."""
-        ...
 
     @property
     def caps(self) -> DeviceCaps:
         """Its limits and features."""
-        ...
 
     @property
     def alignment(self) -> int:
         """Bytes to which arena offsets must be aligned."""
-        ...
 
     def load(self, plan: Plan, *, guard_bands: bool = False) -> Recording:
         """Compile (in parallel, cached), allocate, upload, bind and record.
@@ -312,11 +295,9 @@ class Device(Protocol):
             DeviceError: the plan does not fit together or is over a limit of `caps` (see
                 `tflgpu.backend_kit.check_plan`), memory ran out, or the device is gone.
         """
-        ...
 
     def source(self, kernel: Kernel) -> str:
         """The text that is compiled for a kernel (for people)."""
-        ...
 
     def allocate(self, nbytes: int) -> Buffer | Unsupported:
         """A buffer for recordings to be bound to, all zeros; or the reason why there are none.
@@ -325,7 +306,6 @@ class Device(Protocol):
             StateError: the device is closed.
             DeviceError: it is over a limit of `caps`, or memory ran out.
         """
-        ...
 
     def import_buffer(self, source: object) -> Buffer | Unsupported:
         """A buffer over memory that there is, used in place and never copied: a buffer of the same
@@ -336,9 +316,7 @@ class Device(Protocol):
             StateError: the device is closed.
             DeviceError: the device failed.
         """
-        ...
 
     def close(self) -> None:
         """Close what was loaded on it and release the device; twice is harmless. Likewise not
         called from inside of a run on it."""
-        ...

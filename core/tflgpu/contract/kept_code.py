@@ -21,8 +21,6 @@ class KeepsCode(Protocol):
         Raises:
             KernelError: the kernel needs what the device lacks.
         """
-        ...
 
     def use_code(self, kernel: Kernel, code: bytes) -> None:
         """Take this for what `code_of` gives, as long as the kernel lives."""
-        ...

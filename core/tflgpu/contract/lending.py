@@ -28,7 +28,6 @@ class Lender(Protocol):
             StateError: the recording is closed.
             DeviceError: the device failed.
         """
-        ...
 
     def settle(self) -> None:
         """Give `outputs` memory that is not lent, with the results of the last run.
@@ -37,4 +36,3 @@ class Lender(Protocol):
             StateError: the recording is closed.
             DeviceError: the device failed, or memory ran out.
         """
-        ...

@@ -62,7 +62,6 @@ class CountsMemory(Protocol):
     @property
     def memory(self) -> MemoryUse:
         """Bytes that are allocated now, for everything on the device."""
-        ...
 
     def footprint(self, plan: Plan) -> MemoryUse:
         """Bytes that loading a plan would allocate on an empty device, without guard bands. Nothing
@@ -71,9 +70,7 @@ class CountsMemory(Protocol):
         Raises:
             StateError: the device is closed.
         """
-        ...
 
     def limit_memory(self, nbytes: int | None) -> None:
         """From now on refuse, by a `MemoryLimitError`, allocations that would bring the sum over
         ``nbytes``; None sets no limit."""
-        ...

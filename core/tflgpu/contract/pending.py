@@ -16,7 +16,6 @@ class Pending(Protocol):
 
     def done(self) -> bool:
         """Whether `wait` would return, or raise, at once. Asks the device; does not wait."""
-        ...
 
     def wait(self, timeout: float | None = None) -> bool:
         """Return when the run is over and its outputs are there: True; or after ``timeout``
@@ -27,7 +26,6 @@ class Pending(Protocol):
             StateError: the recording or its device was closed before the run was waited for.
             DeviceError: the run failed; again at every call.
         """
-        ...
 
 
 class Finished:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 import attrs
 
@@ -141,20 +142,15 @@ def find_candidates(
     return Candidates(tuple(found), tuple(reasons), wanted is not None, left_out)
 
 
-def choose(
-    registry: Registry,
-    options: DelegateOptions,
-    environ: Mapping[str, str] = os.environ,
-    times: measured_times.MeasuredTimes | None = None,
-) -> Choice:
-    """The device that `open_best` would open, and why; it is opened, and closed again.
-
-    Raises:
-        DeviceError, PluginError: as `open_best`.
-    """
-    choice, device = open_best(registry, options, environ, times)
-    if device is not None:
-        device.close()
+def default_choice(registry: Registry) -> Choice:
+    """The device that a delegate without options would open, and why; it is opened, and closed
+    again. None where what the environment asks for is not there, or broken: that is the reason."""
+    try:
+        choice, device = open_best(registry, DelegateOptions())
+        if device is not None:
+            device.close()
+    except TflgpuError as error:
+        return Choice(None, (str(error),))
     return choice
 
 
@@ -257,11 +253,8 @@ def measure(device: Device) -> float:
 
 
 def _measure(registry: Registry, options: DelegateOptions, info: DeviceInfo) -> float | None:
-    device = _opened(registry, options, info)
-    try:
+    with closing(_opened(registry, options, info)) as device:
         return None if isinstance(device, NodeDevice) else measure(device)
-    finally:
-        device.close()
 
 
 def _opened(registry: Registry, options: DelegateOptions, info: DeviceInfo) -> Device | NodeDevice:

@@ -7,7 +7,6 @@ the NumPy references otherwise.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,13 +14,11 @@ from typing import Any
 from tflgpu.contract.device import CustomOps, DeviceInfo, ForeignOps, NodeDevice
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, OptionError, StateError, TflgpuError, UnsupportedError
-from tflgpu.errors.blame import did_you_mean, shown
+from tflgpu.errors.blame import LOG, did_you_mean, shown
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry
-
-_LOG = logging.getLogger("tflgpu")
 
 #: The backend of the NumPy references, which the core runs by itself.
 REFERENCES = "cpu_ref"
@@ -138,7 +135,7 @@ class CpuSide:
         global _warned
         if self._lacking and not _warned:
             _warned = True
-            _LOG.warning(
+            LOG.warning(
                 "tflgpu: what runs on the CPU is run by NumPy, which is slow, since %s",
                 "; ".join(self._lacking),
             )
@@ -164,7 +161,7 @@ class CpuSide:
                 lacking.append(str(error))
                 continue
             for reason in lacking:
-                _LOG.warning("tflgpu: %s; %s runs what is left to the CPU", reason, name)
+                LOG.warning("tflgpu: %s; %s runs what is left to the CPU", reason, name)
             return found
         self._lacking = tuple(lacking)
         return None

@@ -12,8 +12,8 @@ from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.judge import Judgement, judge
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices.candidates import ExaminedDevice, milliseconds
-from tflgpu.devices.choose import Choice, choose
-from tflgpu.errors import OptionError, TflgpuError
+from tflgpu.devices.choose import Choice, default_choice
+from tflgpu.errors import OptionError
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry, registry
 
@@ -133,10 +133,7 @@ class CompatibilityList:
         known = self._registry
         for name in known.backends:
             known.probe(name, refresh=True)  # a driver may have come or gone since the last time
-        try:
-            return choose(known, DelegateOptions())
-        except TflgpuError as error:  # what the environment asks for is not there, or broken
-            return Choice(None, (str(error),))
+        return default_choice(known)
 
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:

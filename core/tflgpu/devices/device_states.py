@@ -8,7 +8,7 @@ import attrs
 
 from tflgpu.compat.judge import effective_caps, judge
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.devices.choose import Choice, choose
+from tflgpu.devices.choose import default_choice
 from tflgpu.errors import TflgpuError
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
@@ -48,10 +48,7 @@ def devices() -> list[DeviceState]:
         if not probe.available:
             found.append(DeviceState(DeviceInfo(name, -1, ""), "missing", probe.reason))
         found += [opened_state(known, info) for info in probe.devices if probe.available]
-    try:
-        choice = choose(known, DelegateOptions())
-    except TflgpuError as error:  # what the environment asks for is not there
-        choice = Choice(None, (str(error),))
+    choice = default_choice(known)
     why = {seen.device: seen.why for seen in choice.considered}
     return [_judged(each, choice.device, why.get(each.info, "")) for each in found]
 

@@ -6,7 +6,7 @@ its limits, since such graphs do not fill it.
 
 from __future__ import annotations
 
-import logging
+from contextlib import closing
 from functools import cache
 
 from tflgpu.compiler.machines import Limits
@@ -14,13 +14,13 @@ from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan, PlannedDis
 from tflgpu.contract.device import Device
 from tflgpu.devices.measured_times import MeasuredTimes, default_folder, figures_key
 from tflgpu.errors import DeviceError
+from tflgpu.errors.blame import LOG
 from tflgpu.ir.dtypes import DType
 from tflgpu.language.builder import Builder
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.reason import Unsupported
 
-_LOG = logging.getLogger("tflgpu")
 _SETTINGS = "limits 2"  # other kernels, other limits
 _RUNS = 12  # what else the machine does only adds to their times
 #: A dispatch is long enough from so many seconds on: clocks tick in microseconds.
@@ -48,7 +48,7 @@ def limits_of(device: Device, owner: str, times: MeasuredTimes | None = None) ->
     try:
         found = measure_limits(device)
     except DeviceError as error:
-        _LOG.info("tflgpu: the limits of %s were not measured: %s", device.info.name, str(error))
+        LOG.info("tflgpu: the limits of %s were not measured: %s", device.info.name, str(error))
         return f"they could not be measured: {error}"
     if isinstance(found, Unsupported):
         return found.reason
@@ -88,8 +88,7 @@ def _seconds(device: Device, kernel: Kernel, size: int, groups: int) -> float | 
     timed = PlannedDispatch(kernel, (groups, 1, 1), (first, last), "timed")
     reading = PlannedDispatch(_fill(), (1, 1, 1), (last, OutputRef(0)), "read")
     plan = Plan((size, size), device.alignment, (), (edge,), (edge,), (filling, timed, reading))
-    recording = device.load(plan)
-    try:
+    with closing(device.load(plan)) as recording:
         recording.inputs[0][...] = 0.5
         found = []
         for _ in range(_RUNS):
@@ -99,8 +98,6 @@ def _seconds(device: Device, kernel: Kernel, size: int, groups: int) -> float | 
             if not times:
                 return Unsupported("the device has no timers")
             found.append(times[1].seconds)
-    finally:
-        recording.close()
     if not min(found):
         return Unsupported(f"its timers gave no time for a dispatch that moves {size} bytes")
     return min(found)

@@ -8,6 +8,7 @@ in real models.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -52,8 +53,7 @@ def measure(device: Device) -> float:
         DeviceError: the device failed, or gave a wrong result; says by how much.
     """
     x, _, expected = _numbers()
-    recording = small_recording(device)
-    try:
+    with closing(small_recording(device)) as recording:
         recording.inputs[0][...] = x
         recording.run()
         error = float(np.max(np.abs(recording.outputs[0] - expected)) / np.max(expected))
@@ -69,8 +69,6 @@ def measure(device: Device) -> float:
             if sum(times) > 2 * _BUDGET:
                 break
         return float(np.median(times))
-    finally:
-        recording.close()
 
 
 def small_recording(device: Device) -> Recording:

@@ -16,9 +16,9 @@ from tflgpu.devices.measured_times import (
     device_settings,
     figures_key,
 )
+from tflgpu.errors.blame import LOG
 from tflgpu.plugins.registry import Registry
 
-_LOG = logging.getLogger("tflgpu")
 _said: set[str] = set()
 
 
@@ -54,7 +54,7 @@ def tell_of_no_gpu(cpu: CpuSide) -> None:
         return
     _said.add("no gpu")
     side = cpu.likely
-    _LOG.info(
+    LOG.info(
         "tflgpu: no GPU was found, so models run on the CPU by %s; `tflgpu devices` says what each "
         "backend needs, and TFLGPU_DEFAULT_DELEGATE=0 stops looking for one",
         "NumPy" if side is None else side.name,

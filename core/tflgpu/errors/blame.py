@@ -7,8 +7,12 @@ those that a signal's handler raises.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
+
+#: Where all of tflgpu says what a user should know, by levels of `logging`.
+LOG = logging.getLogger("tflgpu")
 
 _LINE = 200
 

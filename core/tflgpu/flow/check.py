@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tflgpu.errors import ModelError
 from tflgpu.flow.cut import check_order
@@ -27,6 +27,17 @@ from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
 _Types = list[DType]
+
+#: What operators of variables and tables take and give; None where that is not the same for all.
+_FORMS: Mapping[str, tuple[_Types | None, _Types | None]] = {
+    VAR_HANDLE: ([], [DType.RESOURCE]),
+    READ: ([DType.RESOURCE], None),
+    ASSIGN: (None, []),
+    TABLE: ([], [DType.RESOURCE]),
+    IMPORT: (None, []),
+    FIND: (None, None),
+    SIZE: ([DType.RESOURCE], [DType.I64]),
+}
 
 
 def check_bodies(subgraphs: tuple[SubgraphInfo, ...], start: int) -> None:
@@ -86,31 +97,28 @@ class _Checking:
         elif operator.name == CALL_ONCE:
             self._takes(bodies[0], "subgraph", [])
             self._gives(bodies[0], "subgraph", [])
-        elif operator.name == VAR_HANDLE:
-            self._same(given, [], "its operands", "what it takes")
-            self._same(made, [DType.RESOURCE], "its results", "what it makes")
-        elif operator.name == READ:
-            self._same(given, [DType.RESOURCE], "its operands", "what it takes")
-            if len(made) != 1 or not made[0].has_numpy:
-                self._fail(f"its results are {_listed(made)}, not one tensor of numbers")
-        elif operator.name == ASSIGN:
+        elif operator.name in _FORMS:
+            self._check_form(given, made)
+
+    def _check_form(self, given: _Types, made: _Types) -> None:
+        """Check an operator that names, reads or changes a variable or a table."""
+        name = self.operator.name
+        takes, gives = _FORMS[name]
+        if takes is not None:
+            self._same(given, takes, "its operands", "what it takes")
+        elif name == ASSIGN:
             if len(given) != 2 or given[0] is not DType.RESOURCE or not given[1].has_numpy:
                 self._fail(f"its operands are {_listed(given)}, not a variable and a tensor")
-            self._same(made, [], "its results", "what it makes")
-        elif operator.name == TABLE:
-            self._same(given, [], "its operands", "what it takes")
-            self._same(made, [DType.RESOURCE], "its results", "what it makes")
-        elif operator.name == IMPORT:
-            self._table(given, [], "a table, keys and values")
-            self._same(made, [], "its results", "what it makes")
-        elif operator.name == FIND:
-            self._table(given, made, "a table, keys and a default")
+        else:
+            self._table(given, f"a table, keys and {'values' if name == IMPORT else 'a default'}")
+        if gives is not None:
+            self._same(made, gives, "its results", "what it makes")
+        elif name == FIND:
             self._same(made, given[2:], "its results", "what it gives where there is no such key")
-        elif operator.name == SIZE:
-            self._same(given, [DType.RESOURCE], "its operands", "what it takes")
-            self._same(made, [DType.I64], "its results", "what it makes")
+        elif len(made) != 1 or not made[0].has_numpy:
+            self._fail(f"its results are {_listed(made)}, not one tensor of numbers")
 
-    def _table(self, given: _Types, made: _Types, what: str) -> None:
+    def _table(self, given: _Types, what: str) -> None:
         pairs = ([DType.I64, DType.STRING], [DType.STRING, DType.I64])
         if given[:1] != [DType.RESOURCE] or given[1:] not in pairs:
             self._fail(

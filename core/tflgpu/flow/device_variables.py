@@ -158,7 +158,6 @@ class VariableOwner(Protocol):
 
     def peek(self, handle: Handle) -> Array:
         """A copy of a variable's contents."""
-        ...
 
 
 def lent(owner: VariableOwner, handle: Handle, like: Array) -> DeviceVariable:

@@ -8,6 +8,7 @@ twice, the operator runs on the host, and what follows is compiled for the shape
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
 import attrs
@@ -206,9 +207,6 @@ class Dynamic:
             self.info.name, tuple(tensors), (), self.operator.outputs, (self.operator,)
         )
         graph = build_subgraph(alone, self.ops, None, lambda _: None)
-        session = self.open_plain(graph)
-        try:
+        with closing(self.open_plain(graph)) as session:
             session.run()
             return [np.array(session.arrays[i]) for i in self.operator.outputs]
-        finally:
-            session.close()

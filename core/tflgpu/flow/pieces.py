@@ -67,6 +67,7 @@ class Piece:
 
     Attributes:
         graph: What it computes.
+        session: What runs it; None before `prepare`.
     """
 
     def __init__(
@@ -78,16 +79,11 @@ class Piece:
     ) -> None:
         self.graph = graph
         self._open_session = open_session
-        self._session: Session | None = None
+        self.session: Session | None = None
         self._states = states
         self._kept = kept
         self._inputs = [v.id for v in graph.inputs]
         self._outputs = [v.id for v in graph.outputs]
-
-    @property
-    def session(self) -> Session | None:
-        """The session that runs the piece; None before `prepare`."""
-        return self._session
 
     def prepare(self) -> Session:
         """The session that runs the piece, opened at the first call.
@@ -95,26 +91,25 @@ class Piece:
         Raises:
             DeviceError, UnsupportedError: as who opens it.
         """
-        if self._session is None:
-            self._session = self._open_session(self.graph)
-            every = self._session.arrays
+        if self.session is None:
+            self.session = self._open_session(self.graph)
+            every = self.session.arrays
             self._outputs += [i for i in every if i in self._kept and i not in self._inputs]
-        return self._session
+        return self.session
 
     def __call__(self, env: dict[int, Any]) -> None:
         """Run it."""
-        session = self._session or self.prepare()
+        session = self.session or self.prepare()
         arrays = session.arrays
         for i in self._inputs:
             np.copyto(arrays[i], contents(env[i]))
-        if session.variables:
-            self._take_states(session)
+        self._take(session, env)
         session.run()
         arrays = session.arrays
         for i in self._outputs:
             env[i] = arrays[i]
 
-    def _take_states(self, session: Session) -> None:
+    def _take(self, session: Session, env: dict[int, Any]) -> None:
         """State tensors of the same operator at other shapes come along where they fit."""
         for index, array in session.variables.items():
             if index in self._inputs:
@@ -132,8 +127,8 @@ class Piece:
 
     def close(self) -> None:
         """Release the session."""
-        if self._session is not None:
-            self._session.close()
+        if self.session is not None:
+            self.session.close()
 
 
 class KeepingPiece(Piece):
@@ -141,6 +136,7 @@ class KeepingPiece(Piece):
 
     Attributes:
         count: Runs that were begun: what was lent in another is not what it was.
+        keeps: The variables that it keeps, once it is prepared.
         why: Why it does not keep some, once it is prepared.
     """
 
@@ -156,9 +152,8 @@ class KeepingPiece(Piece):
         super().__init__(graph, lambda g: open_session(g, pairs), states)
         self.count = 0
         self.why: Mapping[Handle, str] = {}
-        self._keeps = list(keeps)
+        self.keeps = list(keeps)
         self._store = store
-        self._is_plain = False
         self._reads: dict[Handle, int] = {}
         # From before a run: what is in host memory, and how often the session had committed.
         self._before: dict[int, Array] = {}
@@ -166,55 +161,44 @@ class KeepingPiece(Piece):
 
     def prepare(self) -> Session:
         """The session, opened at the first call; decides which variables it keeps."""
-        if self._session is not None:
-            return self._session
+        if self.session is not None:
+            return self.session
         session = super().prepare()
-        kept = [k for k in self._keeps if k.read in session.kept]
+        kept = [k for k in self.keeps if k.read in session.kept]
         self.why = {
-            k.handle: session.not_kept[k.read] for k in self._keeps if k.read in session.not_kept
+            k.handle: session.not_kept[k.read] for k in self.keeps if k.read in session.not_kept
         }
-        self._keeps = kept
+        self.keeps = kept
         self._reads = {k.handle: k.read for k in kept}
-        self._is_plain = not kept
         inputs, made = {k.read for k in kept}, {k.made for k in kept}
         self._inputs = [i for i in self._inputs if i not in inputs]
         self._outputs = [i for i in self._outputs if i not in made]
         return session
 
-    @property
-    def keeps(self) -> Sequence[PieceVariable]:
-        """The variables that it keeps, once it is prepared."""
-        return self._keeps
-
     def __call__(self, env: dict[int, Any]) -> None:
         """Run it."""
-        session = self._session or self.prepare()
-        if self._is_plain:
-            super().__call__(env)
-            return
-        arrays = session.arrays
-        for i in self._inputs:
-            np.copyto(arrays[i], contents(env[i]))
-        self._take(session, env)
-        self.count += 1
-        session.run()
-        arrays = session.arrays
-        for i in self._outputs:
-            env[i] = arrays[i]
-        for keep in self._keeps:
+        super().__call__(env)
+        for keep in self.keeps:
             self._store.owned(keep.handle, self)
             env[keep.made] = self.held(keep.handle)
 
     def _take(self, session: Session, env: dict[int, Any]) -> None:
+        if not self.keeps:
+            super()._take(session, env)
+            return
+        self._upload(session, env)
+        self.count += 1
+
+    def _upload(self, session: Session, env: dict[int, Any]) -> None:
         """Upload the contents of variables that were assigned outside of this piece."""
-        given = [k for k in self._keeps if not self._store.is_owner(k.handle, self)]
+        given = [k for k in self.keeps if not self._store.is_owner(k.handle, self)]
         if not given:
             return
         values = [contents(env[k.read]) for k in given]
-        if len(given) == len(self._keeps):
+        if len(given) == len(self.keeps):
             session.reset_variables()  # nothing of what it had counts
         variables = session.variables
-        own = [k.read for k in self._keeps if k not in given]
+        own = [k.read for k in self.keeps if k not in given]
         # These are at home now, and the run is about to change them there.
         self._before.update((i, variables[i].copy()) for i in own if i not in self._before)
         for keep, value in zip(given, values, strict=True):
@@ -224,30 +208,26 @@ class KeepingPiece(Piece):
 
     def held(self, handle: Handle) -> DeviceVariable:
         """A variable, as it is on the device now."""
-        assert self._session is not None
-        return lent(self, handle, self._session.arrays[self._reads[handle]])
+        return lent(self, handle, self.prepare().arrays[self._reads[handle]])
 
     def peek(self, handle: Handle) -> Array:
         """A copy of what a variable holds."""
-        assert self._session is not None
-        return self._session.peek(self._reads[handle])
+        return self.prepare().peek(self._reads[handle])
 
     def begin(self) -> None:
         """Save what `step_back` needs to undo the run that begins."""
-        assert self._session is not None
-        own = set(self._reads.values())
-        at_hand = self._session.at_hand
+        session, own = self.prepare(), set(self._reads.values())
+        at_hand = session.at_hand
         self._before = {i: at_hand[i].copy() for i in own if i in at_hand}
-        self._commits = self._session.commits
+        self._commits = session.commits
 
     def step_back(self) -> None:
         """Give the variables the contents that they had at `begin`."""
-        assert self._session is not None
-        at_hand = self._session.at_hand
+        at_hand = self.prepare().at_hand
         for i, array in self._before.items():
             if i in at_hand:
                 np.copyto(at_hand[i], array)
-        self._session.step_back_to(self._commits)
+        self.prepare().step_back_to(self._commits)
 
     def close(self) -> None:
         """Release the session; what variables hold comes to host memory, if the device still gives

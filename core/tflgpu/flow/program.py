@@ -84,7 +84,6 @@ class Host(Protocol):
         self, shared: FlowContext, known: Known, operator: OperatorInfo, waiting: OperatorInfo
     ) -> bool:
         """Whether an operator may run before one that stands before it in the file."""
-        ...
 
     def plan(
         self,
@@ -100,7 +99,6 @@ class Host(Protocol):
             ModelError, UnsupportedError: it, or a subgraph that it runs, does not work out at these
                 shapes.
         """
-        ...
 
 
 @attrs.define(eq=False)

@@ -25,11 +25,9 @@ class HostStep(Protocol):
     @property
     def results(self) -> tuple[Told, ...]:
         """Facts about the results that are known before a run."""
-        ...
 
     def __call__(self, env: Env) -> None:
         """Run it."""
-        ...
 
 
 @runtime_checkable
@@ -38,7 +36,6 @@ class Compiling(Protocol):
 
     def pieces(self) -> list[Piece]:
         """Them."""
-        ...
 
 
 def key_of(given: Sequence[Given]) -> tuple[Told, ...]:

@@ -74,15 +74,12 @@ class Owner(Protocol):
 
     def held(self, handle: Handle) -> DeviceVariable:
         """The variable, as it is on the device now."""
-        ...
 
     def begin(self) -> None:
         """A run begins, from whose end `step_back` may be asked for."""
-        ...
 
     def step_back(self) -> None:
         """Let variables be what they were at `begin`."""
-        ...
 
 
 @frozen(eq=False)

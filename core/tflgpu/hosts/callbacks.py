@@ -14,7 +14,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 import itertools
-import logging
 import sys
 import threading
 import weakref
@@ -24,10 +23,9 @@ from typing import Any, Protocol
 
 from tflgpu.backend_kit.forks import free_in_child, immortal
 from tflgpu.errors import StateError, TflgpuError
-from tflgpu.errors.blame import describe
+from tflgpu.errors.blame import LOG, describe
 from tflgpu.hosts.cdef import ALLOW_DYNAMIC_TENSORS, ERROR, OK, ffi, int_array, ints
 
-_LOG = logging.getLogger("tflgpu")
 #: LiteRT formats a report into 1,024 bytes.
 _LONGEST_REPORT = 900
 _AFTER_THE_CALL = 0.02  # seconds
@@ -42,15 +40,12 @@ class Runs(Protocol):
 
     def prepare(self, context: Any) -> None:
         """Called whenever shapes may have changed."""
-        ...
 
     def invoke(self, context: Any) -> None:
         """Called for each run."""
-        ...
 
     def close(self) -> None:
         """LiteRT lets go of it."""
-        ...
 
 
 class Chooses(Protocol):
@@ -59,7 +54,6 @@ class Chooses(Protocol):
     def choose(self, context: Any, preview: Preview) -> Mapping[Nodes, Runs]:
         """The subsets of nodes, as ``preview`` gave them, that are replaced, with what runs
         each."""
-        ...
 
 
 class Native:
@@ -129,7 +123,7 @@ def _made_functions() -> dict[str, Any]:
 
     def failed(context: Any, what: str, error: BaseException) -> int:
         told = str(error) if isinstance(error, TflgpuError) else describe(error)
-        _LOG.debug("tflgpu: %s failed in LiteRT", what, exc_info=error)
+        LOG.debug("tflgpu: %s failed in LiteRT", what, exc_info=error)
         with contextlib.suppress(Exception):
             report(context, f"tflgpu: {told}")
         if isinstance(error, KeyboardInterrupt):
@@ -175,7 +169,7 @@ def _made_functions() -> dict[str, Any]:
             try:
                 kernel.close()
             except Exception:  # noqa: BLE001  (as above)
-                _LOG.exception("tflgpu: a part of a model could not be released")
+                LOG.exception("tflgpu: a part of a model could not be released")
 
     def prepare(context: Any, node: Any) -> int:
         return answered(context, "prepare", lambda: _kernel(node).prepare(context))

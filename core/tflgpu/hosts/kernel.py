@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
-from tflgpu.errors.blame import in_a_line
+from tflgpu.errors.blame import LOG, in_a_line
 from tflgpu.hosts.cdef import DYNAMIC, ffi, resize
 from tflgpu.hosts.edges import Edges, HostTensor
 from tflgpu.hosts.reading import HostGraph, shape_of
@@ -22,7 +21,6 @@ from tflgpu.runtime.provider import Provider
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_subgraph
 
-_LOG = logging.getLogger("tflgpu")
 #: Sessions kept at once where shapes change from run to run.
 _MOST_SESSIONS = 4
 
@@ -114,10 +112,10 @@ class SubsetKernel(Holder):
             raise error
         said = in_a_line(error)
         if wanted is OnError.CPU:
-            _LOG.warning("tflgpu: nodes run on the CPU from now on, since a run failed: %s", said)
+            LOG.warning("tflgpu: nodes run on the CPU from now on, since a run failed: %s", said)
             self._gave_way = True
         else:
-            _LOG.warning("tflgpu: a run failed, and is made again: %s", said)
+            LOG.warning("tflgpu: a run failed, and is made again: %s", said)
         self._fit(context, most=_MOST_SESSIONS if self._deferred else 1)
         self._edges.copy_in(context.tensors)
         self._session.run()
@@ -191,9 +189,9 @@ class SubsetKernel(Holder):
         )
         if not self._provider.options.allow_fallback:
             raise UnsupportedError(f"{story}; and allow_fallback is off")
-        _LOG.warning("tflgpu: %s; they run on the CPU, by NumPy", story)
+        LOG.warning("tflgpu: %s; they run on the CPU, by NumPy", story)
         return self._open_on_cpu(new)
 
     def _open_on_cpu(self, new: Mapping[int, tuple[int, ...]]) -> Session:
-        graph = build_subgraph(self._info, self._provider.ops, new, warn=_LOG.debug)
+        graph = build_subgraph(self._info, self._provider.ops, new, warn=LOG.debug)
         return open_cpu_session(graph, self._provider.ops)

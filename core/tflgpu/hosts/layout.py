@@ -9,7 +9,6 @@ pointer would end this one.
 
 from __future__ import annotations
 
-import logging
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 
 from tflgpu.backend_kit.forks import free_in_child
 from tflgpu.errors import StateError, TflgpuError, UnsupportedError
+from tflgpu.errors.blame import LOG
 from tflgpu.hosts.callbacks import Native, Nodes, Preview, Runs
 from tflgpu.hosts.cdef import MMAP_RO, ffi, resize
 from tflgpu.hosts.reading import read_context
@@ -31,7 +31,6 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-_LOG = logging.getLogger("tflgpu")
 #: Versions that were tried, from the first to the first after the last.
 _TRIED = {"ai_edge_litert": ((1, 2), (2, 4))}
 _PATIENCE = 120.0  # seconds for a process that imports TensorFlow
@@ -100,7 +99,7 @@ def _try_elsewhere(runtime: Runtime) -> str | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"this version was never tried, and a process to try it in failed: {error}"
     if done.returncode == 0:
-        _LOG.info("tflgpu: %s was never tried; what could be tried of it is right", runtime)
+        LOG.info("tflgpu: %s was never tried; what could be tried of it is right", runtime)
         return None
     last = next(reversed(done.stderr.strip().splitlines()), "")
     how = f"signal {-done.returncode}" if done.returncode < 0 else last

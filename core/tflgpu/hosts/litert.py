@@ -61,8 +61,7 @@ class LiteRtHost:
         provider = self._provider()
         if provider is None:
             return {}
-        opened = provider.opened
-        assert opened is not None
+        opened = provider.usable()
         with self._guard:
             graph = read_context(context)
             decision = decide(graph, provider, preview)

@@ -7,7 +7,6 @@ loaded before LiteRT is told to replace anything, and what turns out not to run 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 
 import attrs
@@ -18,6 +17,7 @@ from tflgpu.compiler.memory_limit import too_much
 from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.compiler.parts import Declined, all_declined
 from tflgpu.errors import StateError, TflgpuError
+from tflgpu.errors.blame import LOG
 from tflgpu.hosts.callbacks import Nodes, Preview
 from tflgpu.hosts.reading import TAKEN, HostGraph
 from tflgpu.ir.graph import Graph
@@ -31,8 +31,6 @@ from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.build import build_subgraph
 from tflgpu.tflite.inline import NAME as COMPOSITE
 from tflgpu.tflite.model_file import SubgraphInfo
-
-_LOG = logging.getLogger("tflgpu")
 
 
 @attrs.frozen(eq=False)
@@ -104,9 +102,7 @@ def decide(host: HostGraph, provider: Provider, preview: Preview) -> Decision:
 
 def _declined(graph: Graph, provider: Provider) -> Sequence[Declined]:
     """The operators that the device refuses, as far as that shows before kernels are made."""
-    opened = provider.opened
-    assert opened is not None
-    opened.check_open()
+    opened = provider.usable()
     if opened.device is None:
         return all_declined(graph, opened.why_none, ReasonCode.NO_DEVICE)
     warn_of_names(graph, opened)
@@ -132,7 +128,7 @@ def open_subset(
         TflgpuError: as `decide`.
     """
     try:
-        graph = build_subgraph(info, provider.ops, shapes, warn=_LOG.debug)
+        graph = build_subgraph(info, provider.ops, shapes, warn=LOG.debug)
         unknown = _unknown(graph)
         if unknown:
             return {node: Unsupported(reason) for node, (reason, _) in unknown.items()}
@@ -142,7 +138,7 @@ def open_subset(
     except TflgpuError as error:
         if not provider.options.allow_fallback:
             raise
-        _LOG.warning("tflgpu: %d operators stay with LiteRT: %s", len(info.operators), str(error))
+        LOG.warning("tflgpu: %d operators stay with LiteRT: %s", len(info.operators), str(error))
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         why = Unsupported(reason, ReasonCode.DEVICE_FAILED)
         return {operator.index: why for operator in info.operators}
@@ -171,7 +167,7 @@ def _understood(
         if not nodes:
             return None
         try:
-            graph = build_subgraph(host.subgraph(nodes), ops, warn=_LOG.debug)
+            graph = build_subgraph(host.subgraph(nodes), ops, warn=LOG.debug)
         except TflgpuError as error:
             node, reason = _first_wrong(host, ops, nodes, error)
             refused[node] = Unsupported(reason)
@@ -268,7 +264,7 @@ def _first_wrong(
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            build_subgraph(host.subgraph(nodes[:middle]), ops, warn=_LOG.debug)
+            build_subgraph(host.subgraph(nodes[:middle]), ops, warn=LOG.debug)
         except TflgpuError as found:
             high, error = middle, found
         else:

@@ -101,9 +101,7 @@ class BoundRuns:
             UnsupportedError: its shape is only known at run time.
             DeviceError: as `ready`, or the device has no memory left.
         """
-        subgraph = self.ready()
-        session = subgraph.session
-        assert session is not None
+        session = self.ready().ready_to_bind()
         if index not in session.arrays:
             raise UnsupportedError(
                 f"tensor {index} ({name}) has no memory before a run: its shape depends on what "
@@ -225,9 +223,8 @@ class BoundRuns:
         """Whether a tensor cannot be bound to a buffer of the device."""
         known = self._on_host.get(index)
         if known is None:
-            session = self.subgraph.session
-            assert session is not None
-            known = self._on_host[index] = session.refusal(index) is not None
+            refused = self.subgraph.ready_to_bind().refusal(index)
+            known = self._on_host[index] = refused is not None
         return known
 
     def _lane(self, wanted: dict[int, Buffer]) -> _Lane:
@@ -241,7 +238,6 @@ class BoundRuns:
         if lane.buffers:
             lane = self._another()
         session = lane.subgraph.ready_to_bind()
-        assert session is not None
         info = lane.subgraph.info
         changes = {
             Port(i, info.tensors[i].name, i in info.inputs): wanted.get(i)
@@ -299,7 +295,6 @@ def _is_bound(lane: _Lane, index: int, memory: TensorMemory, *, is_input: bool) 
     if index not in lane.hosts:
         subgraph, array = lane.subgraph, memory.array
         session = subgraph.ready_to_bind()
-        assert session is not None
         assert array is not None
         port = Port(index, subgraph.info.tensors[index].name, is_input)
         source = ForeignMemory(array, "a tensor's memory", array.shape, array.dtype, array)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tflgpu.backend_kit.host_memory import in_pages
-from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.contract.buffers import ForeignMemory
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.errors.blame import shown
@@ -14,11 +13,10 @@ from tflgpu.interpreter.bindings import Port
 from tflgpu.interpreter.cuda_buffer import CudaBuffer, allocate
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.interpreter.foreign_memory import memory_of
-from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.interpreter.parts import InterpreterParts
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.options import truth
-from tflgpu.tflite.model_file import ModelFile
 from tflgpu.values import frozen
 
 
@@ -40,12 +38,8 @@ class Copied:
         return self.to_device + self.to_host
 
 
-class BufferMethods:
+class BufferMethods(InterpreterParts):
     """The part of `Interpreter` that is about whose memory inputs and outputs lie in."""
-
-    _busy: RunGuard
-    _model: ModelFile
-    _main: Subgraph
 
     def bind_input(self, which: int | str, buffer: Any) -> None:
         """Let runs read an input from ``buffer``, until another is bound or `unbind` is called.
@@ -112,8 +106,8 @@ class BufferMethods:
         with self._busy:
             port = self._either(which)
             session = self._main.ready_to_bind(port.told)
-            device = None if session is None else session.device
-            if session is None or device is None:
+            device = session.device
+            if device is None:
                 raise UnsupportedError(
                     f"there is no device for a buffer of {port.told}: no part of the model runs "
                     "on one that runs kernels; bind a NumPy array"
@@ -138,7 +132,7 @@ class BufferMethods:
         with self._busy:
             port = self._either(which)
             session = self._main.ready_to_bind(port.told)
-            if session is None or session.device is None or port.index not in session.arrays:
+            if session.device is None or port.index not in session.arrays:
                 raise UnsupportedError(
                     f"there is no device for a buffer of {port.told}: no part of the model runs "
                     "on one that runs kernels, or its shape is only known at run time"
@@ -160,7 +154,7 @@ class BufferMethods:
         with self._busy:
             port = self._either(which)
             session = self._main.ready_to_bind(port.told)
-            if session is None or port.index not in session.arrays:
+            if port.index not in session.arrays:
                 raise UnsupportedError(
                     f"{port.told} has no array: its shape depends on what the model computes"
                 )
@@ -250,9 +244,7 @@ class BufferMethods:
 
     def _bind(self, port: Port, memory: ForeignMemory) -> None:
         self._main.check_views()
-        session = self._main.ready_to_bind(port.told)
-        assert session is not None
-        self._main.bindings.bind(session, port, memory)
+        self._main.bindings.bind(self._main.ready_to_bind(port.told), port, memory)
 
     def _either(self, which: int | str) -> Port:
         """An input or output."""

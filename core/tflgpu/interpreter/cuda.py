@@ -65,7 +65,7 @@ class Cuda:
             DeviceError: there is none, or it cannot be used.
         """
         self._library = _load() if library is None else library
-        self._call("cuInit", 0)
+        self.call("cuInit", 0)
 
     def device_of(self, uuid: bytes) -> int:
         """CUDA's number of the device that another API knows by a UUID.
@@ -74,12 +74,12 @@ class Cuda:
             DeviceError: CUDA has no such device; says which it has.
         """
         count = ctypes.c_int()
-        self._call("cuDeviceGetCount", ctypes.byref(count))
+        self.call("cuDeviceGetCount", ctypes.byref(count))
         seen = []
         for index in range(count.value):
             device, found = ctypes.c_int(), (ctypes.c_ubyte * UUID_BYTES)()
-            self._call("cuDeviceGet", ctypes.byref(device), index)
-            self._call("cuDeviceGetUuid", ctypes.byref(found), device)
+            self.call("cuDeviceGet", ctypes.byref(device), index)
+            self.call("cuDeviceGetUuid", ctypes.byref(found), device)
             if bytes(found) == uuid:
                 return index
             seen.append(bytes(found).hex())
@@ -89,22 +89,6 @@ class Cuda:
             "(CUDA_VISIBLE_DEVICES hides others)"
         )
 
-    def import_memory(self, device: int, descriptor: int, allocated: int, nbytes: int) -> Imported:
-        """Memory of another API at an address of CUDA's, in the primary context of a device, which
-        is what PyTorch and the runtime use.
-
-        Args:
-            device: CUDA's number.
-            descriptor: A file descriptor of the memory; it belongs to CUDA from now on, or is
-                closed.
-            allocated: Bytes of the memory.
-            nbytes: Bytes from its start that are wanted.
-
-        Raises:
-            DeviceError: the driver refused.
-        """
-        return Imported(self, device, descriptor, allocated, nbytes)
-
     @contextmanager
     def context(self, device: int) -> Iterator[None]:
         """The primary context of a device is the thread's current one, inside.
@@ -113,16 +97,16 @@ class Cuda:
             DeviceError: there is none.
         """
         handle, made = ctypes.c_int(), ctypes.c_void_p()
-        self._call("cuDeviceGet", ctypes.byref(handle), device)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(made), handle)
+        self.call("cuDeviceGet", ctypes.byref(handle), device)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(made), handle)
         try:
-            self._call("cuCtxPushCurrent_v2", made)
+            self.call("cuCtxPushCurrent_v2", made)
             try:
                 yield
             finally:
-                self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+                self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
         finally:
-            self._call("cuDevicePrimaryCtxRelease_v2", handle)
+            self.call("cuDevicePrimaryCtxRelease_v2", handle)
 
     def call(self, name: str, *arguments: Any) -> None:
         """A function of the driver.
@@ -130,9 +114,6 @@ class Cuda:
         Raises:
             DeviceError: it failed.
         """
-        self._call(name, *arguments)
-
-    def _call(self, name: str, *arguments: Any) -> None:
         function = getattr(self._library, name, None)
         if function is None:
             raise DeviceError(f"CUDA's driver has no {name}; it is too old for shared memory")
@@ -160,6 +141,20 @@ class Imported(Holder):
     def __init__(
         self, cuda: Cuda, device: int, descriptor: int, allocated: int, nbytes: int
     ) -> None:
+        """At an address in the primary context of a device, which is what PyTorch and the runtime
+        use.
+
+        Args:
+            cuda: The driver.
+            device: CUDA's number.
+            descriptor: A file descriptor of the memory; it belongs to CUDA from now on, or is
+                closed.
+            allocated: Bytes of the memory.
+            nbytes: Bytes from its start that are wanted.
+
+        Raises:
+            DeviceError: the driver refused.
+        """
         self._cuda = cuda
         self.device, self.nbytes = device, nbytes
         # The context is there as long as the memory is mapped.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,6 @@ from tflgpu.lowering.reason import Unsupported
 
 #: Those that are open, by where CUDA sees them: a tensor over one is known by that.
 _open: weakref.WeakValueDictionary[int, CudaBuffer] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
-_driver: Cuda | None = None
 
 
 class CudaBuffer(DeviceBuffer):
@@ -130,7 +128,7 @@ def allocate(device: object, shape: Shape, dtype: np.dtype[Any], what: str) -> C
     try:
         cuda = driver()
         number = cuda.device_of(made.uuid)
-        imported = cuda.import_memory(number, made.descriptor(), made.allocated, nbytes)
+        imported = Imported(cuda, number, made.descriptor(), made.allocated, nbytes)
     except BaseException:
         made.close()
         raise
@@ -138,17 +136,14 @@ def allocate(device: object, shape: Shape, dtype: np.dtype[Any], what: str) -> C
     return CudaBuffer(made, shape, dtype, imported)
 
 
+@cache
 def driver() -> Cuda:
     """CUDA's driver, loaded once.
 
     Raises:
         DeviceError: there is none.
     """
-    global _driver
-    with _lock:
-        if _driver is None:
-            _driver = Cuda()
-        return _driver
+    return Cuda()
 
 
 def buffer_at(pointer: int) -> CudaBuffer | None:

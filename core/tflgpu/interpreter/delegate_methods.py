@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
-
-from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.errors import StateError
-from tflgpu.interpreter.bound_runs import BoundRuns
 from tflgpu.interpreter.gpu_delegate import GpuDelegate, one_delegate
-from tflgpu.interpreter.session_opener import SessionOpener
-from tflgpu.interpreter.subgraph import Subgraph
-from tflgpu.interpreter.tensor_memory import TensorMemory
+from tflgpu.interpreter.parts import InterpreterParts
 
 
-class DelegateMethods:
+class DelegateMethods(InterpreterParts):
     """The part of `Interpreter` that changes its delegate."""
-
-    _busy: RunGuard
-    _opener: SessionOpener
-    _subgraphs: dict[int, Subgraph]
-    _bound: dict[int, BoundRuns]
-    _caches: Mapping[str, TensorMemory]
-
-    @abstractmethod
-    def _close_lanes(self) -> None: ...
 
     def modify_graph_with_delegate(self, delegate: GpuDelegate) -> None:
         """Let a delegate have what it can take of the model, as if the interpreter had been made
@@ -48,8 +32,7 @@ class DelegateMethods:
                     "this interpreter has a delegate already, and keeps it; make another "
                     "interpreter for another delegate"
                 )
-            assert given.provider.opened is not None
-            given.provider.opened.check_open()
+            given.provider.usable()
             for subgraph in self._subgraphs.values():
                 subgraph.check_views()
             self._close_lanes()

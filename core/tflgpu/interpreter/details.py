@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.errors import InputError
 from tflgpu.interpreter.arguments import as_index, numpy_type
+from tflgpu.interpreter.parts import InterpreterParts
 from tflgpu.interpreter.resizing import no_tensor
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import DType
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import STATE
-from tflgpu.tflite.model_file import ModelFile, OperatorInfo, TensorInfo
+from tflgpu.tflite.model_file import OperatorInfo, TensorInfo
 from tflgpu.tflite.sparsity import Sparsity
 
 
@@ -132,22 +131,11 @@ def operator_details(operator: OperatorInfo, tensors: Sequence[TensorInfo]) -> d
     }
 
 
-class ModelDetails:
+class ModelDetails(InterpreterParts):
     """The half of `Interpreter` that only looks. All of it raises `StateError` where the
     interpreter is closed or in use."""
 
-    _busy: RunGuard
-    _model: ModelFile
-    _main: Subgraph
     _compress: bool
-
-    @abstractmethod
-    def _subgraph(self, index: int) -> Subgraph:
-        """A subgraph.
-
-        Raises:
-            InputError: there is none of that index.
-        """
 
     def __repr__(self) -> str:
         info = self._main.info

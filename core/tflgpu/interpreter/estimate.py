@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from tflgpu.contract.device import NodeDevice
 from tflgpu.devices.cpu_side import CpuSide
@@ -66,13 +67,8 @@ def _estimate(
         )
     file = read_model(os.fspath(model) if isinstance(model, (str, os.PathLike)) else model)
     wanted = {index: tuple(shape) for index, shape in shapes.items()}
-    cpu = CpuSide(
-        registry(), delegate.options
-    )  # knows shapes behind operators that nobody here defines
-    try:
+    with closing(CpuSide(registry(), delegate.options)) as cpu:
         graph = build_graph(file, 0, delegate.provider.ops, wanted, foreign=cpu.infer)
-    finally:
-        cpu.close()
     said = "no estimate is made of, since it takes several graphs to run them,"
     refuse_unknown(graph, said)
     # LiteRT knows what a branch gives, and could run it; where there is a device, that runs its

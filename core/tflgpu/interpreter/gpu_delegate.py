@@ -22,7 +22,6 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions, OpResolverType, truth
 from tflgpu.options.keywords import OptionKeywords, Unpack
-from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.provider import Provider, cpu_only, device_provider
 from tflgpu.saved.kept_choices import Tuning
 from tflgpu.saved.location import SavedLocation
@@ -78,9 +77,7 @@ class GpuDelegate(Closable, OfProcess):
         self.provider: Provider = device_provider(
             given_options(options, kwargs), keeping=SavedLocation(path), progress=progress
         )
-        opened = self.provider.opened
-        assert opened is not None
-        self._opened: OpenedDevice = opened
+        self._opened = self.provider.usable()
 
     @property
     def options(self) -> DelegateOptions:

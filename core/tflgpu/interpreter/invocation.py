@@ -116,30 +116,26 @@ class _Run:
     """A run in flight, submitted or in a thread."""
 
     def __init__(self, pending: Pending | None, future: Future[None] | None) -> None:
-        self._pending, self._future = pending, future
-
-    @property
-    def future(self) -> Future[None] | None:
-        """Of the thread that makes the run; None where it goes on by itself."""
-        return self._future
+        #: ``future`` is of the thread that makes the run; None where it goes on by itself.
+        self._pending, self.future = pending, future
 
     def done(self) -> bool:
-        if self._future is not None:
-            return self._future.done()
+        if self.future is not None:
+            return self.future.done()
         assert self._pending is not None
         return self._pending.done()
 
     def finish(self, subgraph: Subgraph, timeout: float | None) -> bool:
         """Wait; False where it took longer. Raises what went wrong."""
-        if self._future is None:
+        if self.future is None:
             assert self._pending is not None
             return subgraph.finish(self._pending, timeout)
         try:
-            self._future.result(timeout)
+            self.future.result(timeout)
         except (TimeoutError, FutureTimeoutError):
-            if not self._future.done():
+            if not self.future.done():
                 return False
-            self._future.result()
+            self.future.result()
         return True
 
 

@@ -3,7 +3,6 @@ inputs, and replaced where a fork, an error or a signal has left it of no use.""
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Collection, Mapping
 from functools import cached_property
@@ -14,6 +13,7 @@ import numpy as np
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import AllocationError, DeviceError, ModelError, NotAllocatedError, StateError
+from tflgpu.errors.blame import LOG
 from tflgpu.interpreter.bindings import Bindings, Bound
 from tflgpu.interpreter.copies import ResultPool, TensorCache
 from tflgpu.interpreter.recovery import MADE_AGAIN, Recovery
@@ -26,7 +26,6 @@ from tflgpu.runtime.loaded_part import Traffic
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile
 
-_LOG = logging.getLogger("tflgpu")
 DEVICE = "this interpreter's device"
 
 
@@ -327,7 +326,7 @@ class OpenedSubgraph:
         """Say what is wrong with the file, but not again at each preparation."""
         if text not in self._warned:
             self._warned.add(text)
-            _LOG.warning("%s", text)
+            LOG.warning("%s", text)
 
     def release(self) -> None:
         """Give the session up; it is closed when no view of its arrays is left."""
@@ -341,16 +340,15 @@ class OpenedSubgraph:
         """What runs it, if it has been allocated."""
         return None if self._memory is None else self._memory.session
 
-    def ready_to_bind(self, what: str = "") -> Session | None:
+    def ready_to_bind(self, what: str = "it") -> Session:
         """A session that is whole: one that was left in the middle of a run is replaced.
 
         Raises:
-            NotAllocatedError: there is none, and ``what`` is asked of it.
+            NotAllocatedError: there is none; ``what`` is asked of it.
         """
-        if what or self._memory is not None:
-            self._session(what)
-            self.allocate()
-        return self.session
+        self._session(what)
+        self.allocate()
+        return self._session(what)
 
     def unbind(self, tensors: Collection[int]) -> None:
         """As `Bindings.unbind`, of several. A session that broke is not opened anew for it, which
@@ -360,8 +358,6 @@ class OpenedSubgraph:
             StateError, DeviceError: as there.
         """
         session = self.session
-        if session is None or not session.is_broken:
-            session = self.ready_to_bind()
         self.touch()
         for index in tensors:
             lost = self.bindings.unbind(session, index)

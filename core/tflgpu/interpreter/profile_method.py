@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
-from tflgpu.backend_kit.run_guard import RunGuard
-from tflgpu.interpreter.session_opener import SessionOpener
-from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.interpreter.parts import InterpreterParts
 from tflgpu.options.kinds import WholeNumber
 from tflgpu.runtime.profile import RunProfile
 
 
-class ProfileMethod:
+class ProfileMethod(InterpreterParts):
     """The part of `Interpreter` that profiles."""
-
-    _busy: RunGuard
-    _main: Subgraph
-    _opener: SessionOpener
-
-    @abstractmethod
-    def _settle(self) -> None: ...
 
     def profile(self, runs: int = 20) -> RunProfile:
         """Run the model on what its inputs hold, and say where the time goes: 4 runs that do not

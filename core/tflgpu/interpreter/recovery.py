@@ -12,7 +12,6 @@ the device opened anew.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,13 +19,12 @@ import numpy as np
 
 from tflgpu.contract.pending import Finished
 from tflgpu.errors import DeviceError, DeviceLostError
-from tflgpu.errors.blame import in_a_line
+from tflgpu.errors.blame import LOG, in_a_line
 from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OnError
 from tflgpu.runtime.session import Session
 
-_LOG = logging.getLogger("tflgpu")
 #: So many failures in a row to load what was loaded before, and the device counts as lost.
 _STRIKES = 2
 #: A run that failed when it was submitted, and was made again there and then.
@@ -98,7 +96,7 @@ class Recovery:
             self._strikes = _STRIKES  # it was loaded before: the device is to blame
             new = again()
         said = in_a_line(error)
-        _LOG.warning("tflgpu: a run failed, and is made again: %s", said)
+        LOG.warning("tflgpu: a run failed, and is made again: %s", said)
         new.note(f"on_error: a run failed and was made again ({said})")
         self._run_on_old_state(new)
 

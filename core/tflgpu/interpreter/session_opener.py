@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, partial
@@ -15,7 +14,7 @@ from tflgpu.cache.digest import digest_of
 from tflgpu.compiler.carried_state import Pairs
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError
-from tflgpu.errors.blame import in_a_line
+from tflgpu.errors.blame import LOG, in_a_line
 from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.store import VariableStore
 from tflgpu.ir.budget import budget_of
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
     from tflgpu.runtime.repeating import Repeating
 
-_LOG = logging.getLogger("tflgpu")
 #: A session, shapes of tensors, and the tensors that can be read.
 Opening = tuple[Session, Mapping[int, Shape], Collection[int]]
 
@@ -126,7 +124,7 @@ class SessionOpener(Holder):
     def give_way(self, error: DeviceError) -> None:
         """Let sessions that are opened from now on run on the CPU, since a run failed."""
         said = in_a_line(error)
-        _LOG.warning("tflgpu: the model runs on the CPU from now on, since a run failed: %s", said)
+        LOG.warning("tflgpu: the model runs on the CPU from now on, since a run failed: %s", said)
         self._close_buckets()
         self._provider = self.provider.given_up(error, said)
 
@@ -143,7 +141,7 @@ class SessionOpener(Holder):
             found = self._provider
             if found is not None and found.opened is not None and found.lease is None:
                 raise
-            _LOG.warning("tflgpu: %s", str(error))
+            LOG.warning("tflgpu: %s", str(error))
 
     def close(self) -> None:
         """Let go of the shared device; twice is harmless."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -18,13 +17,13 @@ from tflgpu.interpreter.arguments import array_of
 from tflgpu.interpreter.bound_runs import BoundRuns
 from tflgpu.interpreter.buffer_methods import Copied
 from tflgpu.interpreter.details import TensorDetails
-from tflgpu.interpreter.session_opener import SessionOpener
+from tflgpu.interpreter.parts import InterpreterParts
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.interpreter.tensor_memory import TensorMemory
 from tflgpu.ir.brief import clipped, listed, quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import truth
-from tflgpu.tflite.model_file import ModelFile, SignatureInfo
+from tflgpu.tflite.model_file import SignatureInfo
 
 
 class SignatureRunner:
@@ -217,20 +216,8 @@ class SignatureRunner:
             return {name: self._details(self._subgraph, i) for name, i in self._outputs.items()}
 
 
-class SignatureMethods:
+class SignatureMethods(InterpreterParts):
     """The part of `Interpreter` that is about signatures."""
-
-    _busy: RunGuard
-    _model: ModelFile
-    _opener: SessionOpener
-    _bound: dict[int, BoundRuns]
-    _caches: dict[str, TensorMemory]
-
-    @abstractmethod
-    def _subgraph(self, index: int) -> Subgraph: ...
-
-    @abstractmethod
-    def _make(self, index: int) -> Subgraph: ...
 
     def get_signature_runner(
         self, signature_key: str | None = None, *, carry: bool | Mapping[str, str] = False

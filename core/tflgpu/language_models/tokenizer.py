@@ -17,19 +17,15 @@ class Tokenizer(Protocol):
     @property
     def size(self) -> int:
         """How many tokens there are, from 0 on."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without any at its beginning or end."""
-        ...
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; bytes that are no text yet are U+FFFD."""
-        ...
 
     def number_of(self, text: str) -> int | None:
         """The token whose text this is; None where there is none."""
-        ...
 
 
 class SentencePieceTokenizer:

@@ -99,7 +99,8 @@ class Registry(Holder):
         self._owners = {name: found[name][0] for name in order}
         self.backends: Mapping[str, BackendInfo] = {name: found[name][1] for name in order}
         own = {op.name: plugin_ops().checked_op(op, str(p)) for p, op in host.usable(ops)}
-        self._own_ops: Mapping[str, OpDef] = own
+        #: Plugins' ops, by name.
+        self.own_ops: Mapping[str, OpDef] = own
         # Importing all ops takes longer than starting a model that was compiled before.
         self._merged: Mapping[str, OpDef] = LaterMapping(lambda: {**builtin_ops(), **own})
         marked = [attrs.evolve(item, owner=str(p)) for p, item in host.usable(passes)]
@@ -149,11 +150,6 @@ class Registry(Holder):
     def ops(self) -> Mapping[str, OpDef]:
         """All ops, shipped ones and plugins', by name."""
         return self._merged
-
-    @property
-    def own_ops(self) -> Mapping[str, OpDef]:
-        """Plugins' ops, by name."""
-        return self._own_ops
 
     def rules(self, backend: str) -> tuple[Rule, ...]:
         """Kernel rules that plugins add for a backend (the shipped ones are not among them).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -18,14 +18,50 @@ from tflgpu.contract.device import API_CHANGES, API_VERSION, BackendInfo, Device
 from tflgpu.errors.blame import Refused, shown
 from tflgpu.language.generator import ShaderGenerator
 
-_Fields = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+#: Fields, what they have to be in words, and whether a value is that.
+FieldRule = tuple[tuple[str, ...], str, Callable[[Any], bool]]
 
-#: What fields have to be, by type: names, whole numbers and functions.
-_FIELDS: Mapping[type, _Fields] = {
-    BackendInfo: (("name",), ("rank",), ()),
-    ShaderGenerator: (("name",), (), ("source",)),
-    MemoryKind: (("name",), (), ("find",)),
-    CompatEntry: (("name", "reason"), ("rank",), ()),
+
+def is_text(value: object) -> bool:
+    """Whether it is a text."""
+    return isinstance(value, str)
+
+
+def is_name(value: object) -> bool:
+    """Whether it is a text that is not empty."""
+    return isinstance(value, str) and bool(value)
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number, which a truth value is not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+#: What the fields of a value have to be, by its type.
+_FIELDS: Mapping[type, Sequence[FieldRule]] = {
+    BackendInfo: (
+        (("name",), "a name", is_name),
+        (("rank",), "a whole number", is_whole),
+        (
+            ("requires",),
+            "a tuple of import names",
+            lambda value: isinstance(value, (tuple, list)) and all(map(is_text, value)),
+        ),
+        (("cpu_rank",), "a whole number or None", lambda value: value is None or is_whole(value)),
+        (("extra", "system_hint"), "a text", is_text),
+    ),
+    ShaderGenerator: ((("name",), "a name", is_name), (("source",), "a function", callable)),
+    MemoryKind: ((("name",), "a name", is_name), (("find",), "a function", callable)),
+    CompatEntry: (
+        (("name", "reason"), "a name", is_name),
+        (("rank",), "a whole number", is_whole),
+        (("source", "backend", "vendor", "system"), "a text", is_text),
+        (
+            ("verdict",),
+            "a Verdict or None",
+            lambda value: value is None or isinstance(value, Verdict),
+        ),
+    ),
 }
 
 
@@ -70,45 +106,16 @@ def _check(item: Any) -> None:
     """
     fields = _FIELDS if isinstance(item, tuple(_FIELDS)) else plugin_ops().FIELDS
     kind = next(k for k in fields if isinstance(item, k))
-    texts, whole, functions = fields[kind]
     what = f"{kind.__name__} {shown(getattr(item, 'name', getattr(item, 'op', '')))}"
-
-    def fail(field: str, wanted: str) -> None:
-        raise Refused(f"{what}: {field} is {shown(attrgetter(field)(item))}, not {wanted}")
-
     if isinstance(item, BackendInfo) and item.api_version != API_VERSION:
         raise Refused(_other_version(item))
-    for field in texts:
-        value = getattr(item, field)
-        if not isinstance(value, str) or not value:
-            fail(field, "a name")
-    for field in whole:
-        value = getattr(item, field)
-        if isinstance(value, bool) or not isinstance(value, int):
-            fail(field, "a whole number")
-    for field in functions:
-        if not callable(getattr(item, field)):
-            fail(field, "a function")
-    if isinstance(item, BackendInfo):
-        requires = item.requires
-        if not isinstance(requires, (tuple, list)) or not all(
-            isinstance(name, str) for name in requires
-        ):
-            fail("requires", "a tuple of import names")
-        rank = item.cpu_rank
-        if isinstance(rank, bool) or not (rank is None or isinstance(rank, int)):
-            fail("cpu_rank", "a whole number or None")
-        for field in ("extra", "system_hint"):
-            if not isinstance(getattr(item, field), str):
-                fail(field, "a text")
-    if isinstance(item, CompatEntry):
-        for field in ("source", "backend", "vendor", "system"):
-            if not isinstance(getattr(item, field), str):
-                fail(field, "a text")
-        if item.verdict is not None and not isinstance(item.verdict, Verdict):
-            fail("verdict", "a Verdict or None")
+    for names, wanted, fits in fields[kind]:
+        for name in names:
+            value = attrgetter(name)(item)
+            if not fits(value):
+                raise Refused(f"{what}: {name} is {shown(value)}, not {wanted}")
     if fields is not _FIELDS:
-        plugin_ops().check(item, what, fail)
+        plugin_ops().check(item, what)
 
 
 def _other_version(info: BackendInfo) -> str:

@@ -14,7 +14,6 @@ where nothing is kept yet, or for what only the graph has.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.device_options import unmatched_names
 from tflgpu.errors import DeviceError, SavedModelError, UnsupportedError
+from tflgpu.errors.blame import LOG
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.options import InferencePreference
@@ -35,9 +35,6 @@ from tflgpu.saved.start import Start, start_of
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
-
-
-_LOG = logging.getLogger("tflgpu")
 
 
 class _NotPlainError(Exception):
@@ -56,8 +53,7 @@ def compile_or_load(graph: Graph, target: Target, provider: Provider) -> Compile
         SavedModelError: a saved model was given, and it is not this one for this device.
         PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
     """
-    opened = provider.opened
-    assert opened is not None
+    opened = provider.usable()
     assert opened.device is not None
     plugins = opened.registry.plugins
     return opened.noted(provider.keeping.compiled(graph, target, opened.device, plugins))
@@ -99,9 +95,9 @@ def tuned_first(graph: Graph, opened: OpenedDevice) -> None:
         try:
             found = tune(opened, graph, "fast")
         except (DeviceError, UnsupportedError) as error:
-            _LOG.warning("tflgpu: inference_preference: kernels are not tuned: %s", str(error))
+            LOG.warning("tflgpu: inference_preference: kernels are not tuned: %s", str(error))
         else:
-            _LOG.info("tflgpu: inference_preference: %s", str(found))
+            LOG.info("tflgpu: inference_preference: %s", str(found))
 
 
 def fresh_start(source: Source, opened: OpenedDevice) -> Start:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from tflgpu.compiler.parts import Part
 from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, UnsupportedError
-from tflgpu.errors.blame import attempt
+from tflgpu.errors.blame import LOG, attempt
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.runtime.loaded_part import LoadedPart
@@ -21,8 +20,6 @@ from tflgpu.values import define
 
 if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
-
-_LOG = logging.getLogger("tflgpu")
 
 
 @define(eq=False)
@@ -68,7 +65,7 @@ class CpuLoader:
         device = None if self.side is None else self.side.device
         found = None if device is None else self._by_device(device, part)
         if isinstance(found, DeviceError):
-            _LOG.debug("tflgpu: not as a whole: %s", found)
+            LOG.debug("tflgpu: not as a whole: %s", found)
             return None
         return found
 
@@ -86,7 +83,7 @@ class CpuLoader:
             for piece, taken in divide(part, lambda node: id(node) not in reasons):
                 found = self._by_device(device, piece) if taken else None
                 if isinstance(found, DeviceError):  # together what it takes one by one
-                    _LOG.warning("tflgpu: a part of the model runs by NumPy: %s", found)
+                    LOG.warning("tflgpu: a part of the model runs by NumPy: %s", found)
                     reasons.update((id(node), str(found)) for node in piece.nodes)
                     found = None
                 loaded.append(found or self._by_numpy(piece, reasons))

@@ -6,7 +6,6 @@ run  .  .  .  .  .  .  .  .  .  run     small runs of its own keep them up
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import weakref
@@ -14,9 +13,8 @@ from collections.abc import Callable
 
 from tflgpu.contract.device import Device, Recording
 from tflgpu.devices.measure import small_recording
-from tflgpu.errors.blame import Failed, attempt
+from tflgpu.errors.blame import LOG, Failed, attempt
 
-_LOG = logging.getLogger("tflgpu")
 #: Seconds between two small runs.
 _EVERY = 0.1
 
@@ -50,7 +48,7 @@ class Warmth:
         elif now < self._until:
             made = attempt(self._run, device)
             if isinstance(made, Failed):  # it may be lost: the next run of a model says so
-                _LOG.info("tflgpu: keep_warm: %s", str(made))
+                LOG.info("tflgpu: keep_warm: %s", str(made))
                 self._until = now
                 self.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -18,7 +17,7 @@ from tflgpu.compiler.report_of import placed
 from tflgpu.contract.device import Device, NodeDevice, NodeRun, Recording
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, MemoryLimitError
-from tflgpu.errors.blame import attempt
+from tflgpu.errors.blame import LOG, attempt
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
 from tflgpu.lowering.reason import ReasonCode
@@ -30,8 +29,6 @@ from tflgpu.runtime.run_policy import RunPolicy
 from tflgpu.runtime.session import Session, make_variables
 from tflgpu.runtime.state import StateBuffers, too_large
 from tflgpu.values import frozen
-
-_LOG = logging.getLogger("tflgpu")
 
 
 @frozen(eq=False)
@@ -244,7 +241,7 @@ class Loader:
     def _not_loaded(self, error: DeviceError) -> str:
         info = self.device.info
         where = f"{info.backend} device {info.index} ({info.name})"
-        _LOG.warning("tflgpu: a part of the model runs on the CPU; %s: %s", where, str(error))
+        LOG.warning("tflgpu: a part of the model runs on the CPU; %s: %s", where, str(error))
         # Compilers are told to say everything; a line of it is enough for every operator.
         said = next(iter(str(error).splitlines()), type(error).__name__)
         return f"{where} could not load it: {said}"

@@ -26,7 +26,7 @@ from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import objections, partition_by, precision_note, precision_on
 from tflgpu.devices.no_gpu import warn_of_emulation
 from tflgpu.errors import OptionError, StateError, TflgpuError
-from tflgpu.errors.blame import attempt
+from tflgpu.errors.blame import LOG, attempt
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
     from tflgpu.runtime.keep_warm import KeepWarm
 
-_LOG = logging.getLogger("tflgpu")
 #: A logger of its own, so that a program which prints the choice can turn these reasons off.
 CHOICE = logging.getLogger("tflgpu.choice")
 
@@ -193,7 +192,7 @@ class OpenedDevice(Holder):
     def noted(self, compiled: Compiled) -> Compiled:
         """What was compiled; kernel rules that broke meanwhile are left out from now on."""
         for rule, reason in compiled.broken_rules.items():
-            _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
+            LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
             self.broken_rules[rule] = reason
         return compiled
 
@@ -235,7 +234,7 @@ class OpenedDevice(Holder):
         device = self.device
         with self._renewal:
             if device is not None and session in self._sessions:
-                _LOG.warning("tflgpu: device %s is lost, and opened anew", device.info.name)
+                LOG.warning("tflgpu: device %s is lost, and opened anew", device.info.name)
                 self._open()
                 self._replaced.append((device, self._sessions))
                 self._sessions = weakref.WeakSet()
@@ -301,5 +300,5 @@ class OpenedDevice(Holder):
                 self.close()
                 raise
             for note in notes:
-                _LOG.warning("tflgpu: %s", note)
+                LOG.warning("tflgpu: %s", note)
             self.choice = attrs.evolve(self.choice, reasons=(*self.choice.reasons, *notes))

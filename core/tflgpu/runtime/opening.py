@@ -11,7 +11,6 @@ it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -28,6 +27,7 @@ from tflgpu.devices.choose import ALL_ON_CPU
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.device_options import unmatched_names
 from tflgpu.errors import MemoryLimitError, UnsupportedError
+from tflgpu.errors.blame import LOG
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode
@@ -43,7 +43,6 @@ from tflgpu.saved.start import Start
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
 
-_LOG = logging.getLogger("tflgpu")
 #: The report of what was loaded, which may be less than what was compiled.
 Report: TypeAlias = Callable[[Compiled], DelegationReport]
 
@@ -136,7 +135,7 @@ def open_whole(graph: Graph, provider: Provider) -> Opened | Sequence[Declined]:
     Raises:
         StateError, DeviceError, PluginError, GraphError: as `open_graph`.
     """
-    opened = _usable(provider)
+    opened = provider.usable()
     if opened.device is None:
         return all_declined(graph, opened.why_none, ReasonCode.NO_DEVICE)
     tuned_first(graph, opened)
@@ -163,7 +162,7 @@ def compiled_on(graph: Graph, provider: Provider) -> Compiled:
     Raises:
         StateError, PluginError, GraphError: as `open_graph`.
     """
-    return compile_or_load(graph, _usable(provider).target(), provider)
+    return compile_or_load(graph, provider.usable().target(), provider)
 
 
 def sees_each_run(provider: Provider) -> str:
@@ -179,7 +178,7 @@ def sees_each_run(provider: Provider) -> str:
 def warn_of_names(graph: Graph, opened: OpenedDevice) -> None:
     """Say which names in the options no operator of a graph has."""
     for sentence in unmatched_names(opened.options, graph):
-        _LOG.warning("tflgpu: %s", sentence)
+        LOG.warning("tflgpu: %s", sentence)
 
 
 def insisted(report: DelegationReport, opened: OpenedDevice) -> DelegationReport:
@@ -197,19 +196,12 @@ def insisted(report: DelegationReport, opened: OpenedDevice) -> DelegationReport
 # Inside
 
 
-def _usable(provider: Provider) -> OpenedDevice:
-    opened = provider.opened
-    assert opened is not None
-    opened.check_open()
-    return opened
-
-
 def _opened(
     graph: Graph, provider: Provider, cpu: CpuSide, preserve_all: bool, fuse: bool, keeping: Pairs
 ) -> Session:
     if provider.opened is None:
         return open_on_cpu(graph, provider, cpu, preserve_all)
-    opened = _usable(provider)
+    opened = provider.usable()
     if opened.device is None:
         return _without_device(graph, provider, opened, cpu, preserve_all)
     refuse_unknown(graph, "neither the device nor the CPU can run")
@@ -244,7 +236,7 @@ def _opened_source(
 ) -> tuple[Session, Start] | None:
     if provider.opened is None:
         return None
-    opened = _usable(provider)
+    opened = provider.usable()
     start = kept_start(source, provider)
     if start is None:
         return None
@@ -285,8 +277,7 @@ def _loaded(
     report: Report,
 ) -> Session:
     """A loaded session, guarded where that is asked for."""
-    opened, options = provider.opened, provider.options
-    assert opened is not None
+    opened, options = provider.usable(), provider.options
     session = opened.used(lambda: loader.open(compiled, report))
     if options.accuracy_guard is not None:
         from tflgpu.runtime.guard.guard import guard_session

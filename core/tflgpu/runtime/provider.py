@@ -14,7 +14,6 @@ do, and the report and the log say why.
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections import deque
@@ -30,6 +29,7 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.no_gpu import tell_of_no_gpu
 from tflgpu.errors import TflgpuError
+from tflgpu.errors.blame import LOG
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions, OnError
 from tflgpu.plugins.registry import registry
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
     from tflgpu.runtime.session import Session
 
-_LOG = logging.getLogger("tflgpu")
 _MOST_CHECKS = 32
 
 
@@ -88,6 +87,16 @@ class Provider:
     def device(self) -> Device | NodeDevice | None:
         """The device in use; None where everything runs on the CPU."""
         return None if self.opened is None else self.opened.device
+
+    def usable(self) -> OpenedDevice:
+        """What ``opened`` is, of a provider that is not of the CPU alone.
+
+        Raises:
+            StateError: it is closed, or was opened before a fork.
+        """
+        assert self.opened is not None
+        self.opened.check_open()
+        return self.opened
 
     @property
     def ops(self) -> Mapping[str, OpDef]:
@@ -160,7 +169,7 @@ def shared_provider(options: DelegateOptions) -> Provider:
             shared = _shared.get(key)
             if shared is None:
                 shared = _shared[key] = _Shared(OpenedDevice(options, only_gpus=True))
-                _LOG.info("tflgpu: default delegate: %s", shared.opened.why_none)
+                LOG.info("tflgpu: default delegate: %s", shared.opened.why_none)
                 if shared.opened.device is None and not shared.opened.choice.explicit:
                     tell_of_no_gpu(shared.opened.cpu)
     except Exception as error:
@@ -180,7 +189,7 @@ def failure_of_default(error: Exception) -> str:
 
 def warn_of_default(error: Exception) -> None:
     """Say that the CPU runs a model since the device that tflgpu chose failed."""
-    _LOG.warning(
+    LOG.warning(
         "tflgpu: the model runs on the CPU, since the default delegate failed: %s",
         str(error),
         exc_info=None if isinstance(error, TflgpuError) else error,
@@ -217,7 +226,7 @@ def _close(opened: OpenedDevice) -> None:
     try:
         opened.close()
     except TflgpuError as error:  # no caller is there to be told
-        _LOG.warning("tflgpu: default delegate: %s", str(error))
+        LOG.warning("tflgpu: default delegate: %s", str(error))
 
 
 _shared: weakref.WeakValueDictionary[object, _Shared] = weakref.WeakValueDictionary()

@@ -26,9 +26,7 @@ from tflgpu.tflite.read import read_model
 
 def save(provider: Provider, model: str | os.PathLike[str] | bytes, path: Path) -> DelegationReport:
     """Write what a model becomes to a file: `GpuDelegate.save`, whose errors it raises."""
-    opened = provider.opened
-    assert opened is not None
-    opened.check_open()
+    opened = provider.usable()
     device = opened.kernel_device(SavedModelError, "saved")
     advice = ". Run it without a file: what its pieces become is kept in the cache folder"
     graph = _graph_of(opened, model, SavedModelError, "saved", advice)

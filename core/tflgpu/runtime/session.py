@@ -44,11 +44,9 @@ class Watcher(Protocol):
 
     def run(self) -> None:
         """What `Session.run` is to do."""
-        ...
 
     def close(self) -> None:
         """The session is closed, or needs it no more; twice is harmless."""
-        ...
 
 
 class Session(Stateful, Holder):
@@ -56,6 +54,7 @@ class Session(Stateful, Holder):
 
     Attributes:
         report: What runs where.
+        parts: Its loaded parts, in the order of a run.
         complete: Whether the last run, if there was one, came to its end: what is in the outputs.
         traffic: Counts what runs copy between host and device.
         comes_by_run: Whether there are arrays only as a run makes them, of shapes that it gives
@@ -75,14 +74,14 @@ class Session(Stateful, Holder):
         self.complete = True
         self._watcher: Watcher | None = None
         self._running: LoadedPart | None = None  # begun, and perhaps not finished
-        self._parts = tuple(parts)
+        self.parts = tuple(parts)
         self._graph_inputs, self._graph_outputs = tuple(graph.inputs), tuple(graph.outputs)
         self._variables = variables
         self.kept = variables.keys()
         self._at_rest = {index: graph.values[index].at_rest for index in variables}
         self._arrays: dict[int, Array] = dict(variables)
         self._own_moves: list[list[tuple[int, Array, Array]]] = []
-        self._state_buffers = [part.state for part in self._parts if part.state is not None]
+        self._state_buffers = [part.state for part in self.parts if part.state is not None]
         self._seen = [0] * len(self._state_buffers)  # their editions
         edges = {v.id for v in (*graph.outputs, *(v for part in parts for v in part.inputs))}
         for value in graph.values.values():
@@ -91,8 +90,8 @@ class Session(Stateful, Holder):
             data = None if is_apart else value.data
             if data is not None:
                 self._arrays[value.id] = data
-        readers = Counter(value.id for part in self._parts for value in part.inputs)
-        for part in self._parts:
+        readers = Counter(value.id for part in self.parts for value in part.inputs)
+        for part in self.parts:
             moves = []
             given = zip(part.inputs, part.recording.inputs, strict=True)
             for i, (value, array) in enumerate(given):
@@ -118,16 +117,16 @@ class Session(Stateful, Holder):
         self.traffic = Traffic()
         self._replaced()
         self._closed = False
-        self._open = [part.recording for part in self._parts]
+        self._open = [part.recording for part in self.parts]
         self.belongs_to_process()
 
     def _find_lenders(self, graph: Graph) -> dict[int, tuple[Lender, int, LoadedPart]]:
         """By value: what can be lent. Nothing inside may rely on where such a part's outputs are,
         so that they must all be results of the graph, read by no other part and not converted."""
-        read = {value.id for part in self._parts for value in part.inputs}
+        read = {value.id for part in self.parts for value in part.inputs}
         results = {value.id for value in graph.outputs}
         found: dict[int, tuple[Lender, int, LoadedPart]] = {}
-        for part in self._parts:
+        for part in self.parts:
             recording = part.recording
             if part.state is not None:
                 continue  # its results may be those of two recordings in turn
@@ -172,11 +171,6 @@ class Session(Stateful, Holder):
     def known_shapes(self) -> Mapping[int, Shape]:
         """Where arrays come by runs: shapes of tensors, as far as they are known before one."""
         return {}
-
-    @property
-    def parts(self) -> tuple[LoadedPart, ...]:
-        """Its loaded parts, in the order of a run."""
-        return self._parts
 
     @property
     def inner(self) -> Sequence[tuple[Session, bool]]:
@@ -236,7 +230,7 @@ class Session(Stateful, Holder):
         self.complete = False
         for target, source in self._given:
             np.copyto(target, source)
-        for part, moves in zip(self._parts, self._moves, strict=True):
+        for part, moves in zip(self.parts, self._moves, strict=True):
             for target, source in moves:
                 np.copyto(target, source, casting="unsafe")
             self._running = part
@@ -252,9 +246,9 @@ class Session(Stateful, Holder):
         it: it has other parts than one of a device, keeps state, or is watched, repeated or timed.
         Raises as `run`.
         """
-        if self._watcher is not None or len(self._parts) != 1:
+        if self._watcher is not None or len(self.parts) != 1:
             return None
-        (part,), (moves,) = self._parts, self._moves
+        (part,), (moves,) = self.parts, self._moves
         policy = part.policy
         if part.on_cpu or part.state is not None or not (policy is None or policy.submits):
             return None
@@ -287,7 +281,7 @@ class Session(Stateful, Holder):
     @property
     def device(self) -> Device | None:
         """The device whose buffers it can be bound to; None where no part runs on one."""
-        return next((part.device for part in self._parts if part.device is not None), None)
+        return next((part.device for part in self.parts if part.device is not None), None)
 
     def put(self, value_id: int, place: Place | None) -> Unsupported | None:
         """As `tflgpu.runtime.places.Places.put`.
@@ -318,7 +312,7 @@ class Session(Stateful, Holder):
     @property
     def _own_places(self) -> Places:
         if self._places is None:
-            self._places = Places(self._graph_inputs, self._graph_outputs, self._parts)
+            self._places = Places(self._graph_inputs, self._graph_outputs, self.parts)
         return self._places
 
     def _replaced(self) -> None:
@@ -330,21 +324,21 @@ class Session(Stateful, Holder):
                 for i, to, source in moves
                 if places is None or part.inputs[i].id not in places.buffers
             ]
-            for part, moves in zip(self._parts, self._own_moves, strict=True)
+            for part, moves in zip(self.parts, self._own_moves, strict=True)
         ]
         self._given = [] if places is None else places.before(self._arrays)
         self._wanted = [] if places is None else places.after
         # The only part, where a run needs no more than the recording's.
-        is_one = len(self._parts) == 1 and self._parts[0].policy is None
+        is_one = len(self.parts) == 1 and self.parts[0].policy is None
         more = any((*self._moves, self._given, self._wanted))
-        self._plain = self._parts[0] if is_one and not more else None
+        self._plain = self.parts[0] if is_one and not more else None
         self._count_copies()
 
     def _count_copies(self) -> None:
         """Bytes that a run copies to the device and to the host."""
         bound = () if self._places is None else self._places.buffers.keys()
         sent = fetched = 0
-        for part in self._parts:
+        for part in self.parts:
             if not part.on_cpu:
                 more = getattr(part.recording, "copies", None) or _not_bound(part, bound)
                 times = 1 if part.policy is None else part.policy.loops
@@ -419,7 +413,7 @@ class Session(Stateful, Holder):
 
     def after_fork(self) -> None:
         """A child may not touch what is on a device; what the CPU runs it may."""
-        on_device = [part for part in self._parts if not part.on_cpu]
+        on_device = [part for part in self.parts if not part.on_cpu]
         for part in on_device:
             immortal(part.recording)
         if on_device:

@@ -17,7 +17,6 @@ home. So does a device that tflgpu chose itself: when it fails, the CPU goes on.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,11 +27,10 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import Device, DispatchTime, Recording
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import DeviceError, StateError, TflgpuError
-from tflgpu.errors.blame import Failed, attempt, in_a_line
+from tflgpu.errors.blame import LOG, Failed, attempt, in_a_line
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 
-_LOG = logging.getLogger("tflgpu")
 #: Runs in a row without a read of the state, before it goes to the device; so many times more
 #: where it was asked for soon after it had gone.
 QUIET = 2
@@ -101,7 +99,8 @@ class StateBuffers(Holder):
         self._after: list[tuple[Array, Array]] = []
         self._pairs: list[tuple[Buffer, Buffer]] = []  # two of each tensor, once it was away
         self._turn = 0  # which of the two counts, and which recording reads it
-        self._is_away = False
+        #: Whether the state is on the device, and what its arrays hold is old.
+        self.is_away = False
         self._ran: int | None = None  # the recording of a run that is not committed
         self._can_step_back = False
         self._quiet, self._patience = 0, QUIET
@@ -179,11 +178,11 @@ class StateBuffers(Holder):
             except TflgpuError as error:
                 first = first or error
         if not self.inherited:
-            if self._is_away:
+            if self.is_away:
                 failed = attempt(self._fetch)
                 if isinstance(failed, Failed):
                     self._lost = in_a_line(failed.error)
-                self._is_away = False
+                self.is_away = False
             self._free()
         if first is not None:
             raise first
@@ -194,11 +193,6 @@ class StateBuffers(Holder):
     def values(self) -> frozenset[int]:
         """Whose state it keeps, by value id."""
         return frozenset(self._homes)
-
-    @property
-    def is_away(self) -> bool:
-        """Whether the state is on the device, and what its arrays hold is old."""
-        return self._is_away
 
     def bring_home(self) -> None:
         """Copy the state back to its host arrays, which count from then on.
@@ -214,7 +208,7 @@ class StateBuffers(Holder):
                 "the model's state was on the device, which did not give it back "
                 f"({self._lost}); {_ANEW}"
             )
-        if not self._is_away:
+        if not self.is_away:
             return
         if self.inherited:
             raise StateError(
@@ -222,7 +216,7 @@ class StateBuffers(Holder):
                 f"from; {_ANEW}"
             )
         self._fetch()
-        self._is_away = self._can_step_back = False
+        self.is_away = self._can_step_back = False
         if is_soon:
             self._patience *= _MORE
 
@@ -232,11 +226,11 @@ class StateBuffers(Holder):
         Raises:
             StateError, DeviceError: as `bring_home`.
         """
-        if self._lost or (self._is_away and self.inherited):
+        if self._lost or (self.is_away and self.inherited):
             self.bring_home()  # says so
         home = self._homes[value_id]
         found: Array = np.array(home)
-        if not self._is_away:
+        if not self.is_away:
             return found
         at = list(self._homes).index(value_id)
         shape, dtype, nbytes = self._forms[at]
@@ -249,7 +243,7 @@ class StateBuffers(Holder):
     def begin_anew(self) -> None:
         """All zeros."""
         self._quiet, self._lost = 0, ""
-        self._is_away = self._can_step_back = False
+        self.is_away = self._can_step_back = False
         for array in self._homes.values():
             array[...] = 0
 
@@ -259,7 +253,7 @@ class StateBuffers(Holder):
         if ran is None:
             return
         self.commits += 1
-        if self._is_away:
+        if self.is_away:
             self._turn, self._can_step_back = 1 - ran, True
         else:
             made = self._recordings[0].outputs[self._made :]
@@ -289,7 +283,7 @@ class StateBuffers(Holder):
     def _begin(self) -> Recording:
         """The recording that is next, with what it reads."""
         self._can_step_back = False
-        if not self._is_away:
+        if not self.is_away:
             if self._lost:
                 self.bring_home()  # says so
             if len(self._recordings) > 1:
@@ -299,9 +293,9 @@ class StateBuffers(Holder):
                     self._send()
             elif self._may_leave and self._quiet >= self._patience:
                 self._leave()
-        self._ran = turn = self._turn if self._is_away else 0
+        self._ran = turn = self._turn if self.is_away else 0
         recording = self._recordings[turn]
-        if not self._is_away:
+        if not self.is_away:
             given = recording.inputs[self._given :]
             for home, array in zip(self._homes.values(), given, strict=True):
                 np.copyto(array, home, casting="unsafe")
@@ -324,7 +318,7 @@ class StateBuffers(Holder):
             refused = Unsupported(in_a_line(error))
         if refused is not None:
             self._may_leave, self.why_home = False, refused.reason
-            _LOG.info("tflgpu: state stays in host memory: %s", refused.reason)
+            LOG.info("tflgpu: state stays in host memory: %s", refused.reason)
 
     def _move_out(self) -> Unsupported | None:
         buffers: list[Buffer] = []
@@ -354,7 +348,7 @@ class StateBuffers(Holder):
             if len(self._recordings) == 1:
                 # As it was. A recording that cannot even be given its own memory fails when it
                 # runs.
-                self._is_away, self._pairs = False, []
+                self.is_away, self._pairs = False, []
                 attempt(self._unbind)
                 if twin is not None:
                     attempt(twin.close)
@@ -393,7 +387,7 @@ class StateBuffers(Holder):
             shape, dtype, nbytes = form
             pair[self._turn].write(home.astype(dtype).reshape(shape))
             self.copied[0] += 0 if self._is_shared else nbytes
-        self._is_away = True
+        self.is_away = True
 
     def _fetch(self) -> None:
         """Copy the state from the buffers that count to its arrays."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import attrs
@@ -22,12 +21,10 @@ from tflgpu.devices.measured_times import (
     figures_key,
 )
 from tflgpu.errors import UnsupportedError
-from tflgpu.errors.blame import Failed, attempt
+from tflgpu.errors.blame import LOG, Failed, attempt
 from tflgpu.ir.graph import Graph
 from tflgpu.plugins.registry import Registry
 from tflgpu.runtime.reference import ReferenceRecording
-
-_LOG = logging.getLogger("tflgpu")
 
 
 def time_model(
@@ -80,7 +77,7 @@ def time_model(
             machine = attempt(measure_machine, open_graph, target.ops, shapes)
             if isinstance(machine, Failed):
                 note = f"round figures: {side.name} could not be measured: {machine}"
-                _LOG.info("tflgpu: %s", note)
+                LOG.info("tflgpu: %s", note)
                 return attrs.evolve(ROUND_FIGURES, note=note)
             store.store(key, [side], list(attrs.astuple(machine)))
         else:

@@ -19,7 +19,6 @@ they run for a while before they are timed. What is interrupted goes on where it
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +36,7 @@ from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, Recording
 from tflgpu.errors import DeviceError, MemoryLimitError, UnsupportedError
+from tflgpu.errors.blame import LOG
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.choices import ChoicePoint
 from tflgpu.lowering.reason import Unsupported
@@ -44,7 +44,6 @@ from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.saved.kept_choices import KeptChoice, TimedCandidate, Tuning, WholeRun
 
 T = TypeVar("T")
-_LOG = logging.getLogger("tflgpu")
 #: A candidate has to be so much faster, or it may be by chance; a whole run has to be no more than
 #: so much slower.
 _LEAST_GAIN, _NOISE = 0.02, 0.01
@@ -274,7 +273,7 @@ class _Tuner:
         except MemoryLimitError:
             raise
         except DeviceError as error:
-            _LOG.info("tflgpu: candidates are left out, which the device refuses: %s", str(error))
+            LOG.info("tflgpu: candidates are left out, which the device refuses: %s", str(error))
             keys, half = list(tried), len(tried) // 2
             parts = [{key: tried[key] for key in part} for part in (keys[:half], keys[half:])]
             return {k: v for part in parts if half for k, v in self._compared(base, part).items()}

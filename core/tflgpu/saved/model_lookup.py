@@ -29,20 +29,16 @@ class ModelLookup(Protocol):
 
     def data(self, value: int) -> Array | None:
         """The contents of a value of the graph."""
-        ...
 
     def source(self, place: int) -> FileOptions | None:
         """The file's options of a node, by its place in the graph."""
-        ...
 
     def bytes_at(self, start: int, size: int) -> memoryview:
         """Some of the model's bytes."""
-        ...
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
         """The statements of the compiled graph's kernel of that number, which looks like
         ``kernel``."""
-        ...
 
 
 @frozen(slots=False)

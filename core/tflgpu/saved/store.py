@@ -9,7 +9,6 @@ used for longest.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from tflgpu.cache.whole_file import is_lack, sweep
 from tflgpu.compiler import compile_graph
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
+from tflgpu.errors.blame import LOG
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.kernel import CodeOf
 from tflgpu.saved.key import Key, key_of, name_start
@@ -33,7 +33,6 @@ from tflgpu.saved.source import Facts
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
 
-_LOG = logging.getLogger("tflgpu")
 #: Bytes that a folder may have, unless it is told otherwise.
 LIMIT = 2 << 30
 #: What it is called in a cache folder.
@@ -84,7 +83,7 @@ def open_or_compile(
         tuned = target.site.choices.digest
         key = key_of(graph, target, (("token", token), ("tuned", tuned), *facts()))
     except SavedModelError as error:
-        _LOG.warning("tflgpu: this model is not kept compiled: %s", str(error))
+        LOG.warning("tflgpu: this model is not kept compiled: %s", str(error))
         return made()
     return open_or_make(
         folder,
@@ -173,7 +172,7 @@ def drop(path: Path) -> bool:
     try:
         path.unlink(missing_ok=True)  # another process may have removed it
     except OSError as error:
-        _LOG.warning("tflgpu: %s cannot be removed: %s", path, error.strerror)
+        LOG.warning("tflgpu: %s cannot be removed: %s", path, error.strerror)
         return False
     return True
 
@@ -183,7 +182,7 @@ def _read(path: Path, read: Callable[[Path], T]) -> T | None:
         found = read(path)
     except SavedModelError as error:
         if not isinstance(error.__cause__, FileNotFoundError) and not is_lack(error.__cause__):
-            _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", str(error))
+            LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", str(error))
             drop(path)
         return None
     with contextlib.suppress(OSError):

@@ -43,23 +43,18 @@ class OpenedRuntime(Protocol):
     @property
     def note(self) -> str:
         """What a reader of its times should know."""
-        ...
 
     def put(self, inputs: Inputs) -> None:
         """Copy the inputs to where the next `invoke` reads them."""
-        ...
 
     def invoke(self) -> None:
         """Run the model."""
-        ...
 
     def take(self) -> list[Array]:
         """Copies of the outputs, in the model's order."""
-        ...
 
     def close(self) -> None:
         """Release everything."""
-        ...
 
 
 @attrs.frozen

@@ -16,23 +16,18 @@ class Runner(Protocol):
 
     def get_input_details(self) -> Sequence[Mapping[str, Any]]:
         """Name, index, shape and type of each input."""
-        ...
 
     def get_output_details(self) -> Sequence[Mapping[str, Any]]:
         """Name, index, shape and type of each output."""
-        ...
 
     def set_tensor(self, tensor_index: int, value: Array) -> None:
         """Copy an array into an input."""
-        ...
 
     def get_tensor(self, tensor_index: int) -> Array:
         """A copy of a tensor."""
-        ...
 
     def invoke(self) -> None:
         """Run the model once."""
-        ...
 
 
 def run_once(runner: Runner, inputs: Mapping[int, Array]) -> list[Array]:

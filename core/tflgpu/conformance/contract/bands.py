@@ -20,7 +20,7 @@ from tflgpu.conformance.contract.tools import (
     works,
 )
 from tflgpu.conformance.plans import affine, chain, chain_expected, dispatch, io, plan, stray
-from tflgpu.conformance.target import Check, Outcome
+from tflgpu.conformance.target import Check
 from tflgpu.contract.device import Device
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import DType
@@ -45,7 +45,7 @@ def band_checks() -> list[Check]:
     ]
 
 
-def _right(count: int, device: Device) -> Outcome:
+def _right(count: int, device: Device) -> None:
     """Bands change nothing where no kernel meets them."""
     with loaded(device, chain(count, device.alignment), guard_bands=True) as recording:
         for seed in range(2):
@@ -55,10 +55,9 @@ def _right(count: int, device: Device) -> Outcome:
         recording.profile()
         got = np.array(recording.outputs[0])
         same(got, chain_expected(whole(count, 2)), "a profile between bands: its output")
-    return None
 
 
-def _stray(where: str, at: int, device: Device) -> Outcome:
+def _stray(where: str, at: int, device: Device) -> None:
     """The dispatch, the buffer and the place are named, and the recording has failed for good."""
     step = device.alignment
     ref: Ref = OutputRef(0) if where == "output" else ArenaRef(step, _COUNT * 4)
@@ -84,10 +83,9 @@ def _stray(where: str, at: int, device: Device) -> Outcome:
         says(refused(recording.run, what, DeviceError), what, "culprit")
         refused(recording.profile, "profiling a recording that failed", DeviceError)
     works(device, "a plan loaded after another one failed")
-    return None
 
 
-def _not_written(device: Device) -> Outcome:
+def _not_written(device: Device) -> None:
     """Between bands, what no kernel wrote in this run is no number, and -1 among integers."""
     k = Builder("copy", (32, 1, 1))
     src = k.buffer("src", Scalar.I32, 1, "read")
@@ -115,4 +113,3 @@ def _not_written(device: Device) -> Outcome:
             assert np.isnan(y).all(), f"run {turn}: what is read from an unwritten region is {y}"
             assert np.isnan(z).all(), f"run {turn}: an output that no kernel wrote is {z}"
             assert (n == -1).all(), f"run {turn}: integers of an unwritten region are {n}"
-    return None

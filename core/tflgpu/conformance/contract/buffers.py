@@ -113,7 +113,7 @@ def _agreed(answer: object, what: str) -> None:
     assert answer is None, f"{what}: bind answered {answer!r}"
 
 
-def _contents(device: Device) -> Outcome:
+def _contents(device: Device) -> None:
     x = whole(_COUNT)
     for what in ("a new buffer", "a new buffer, after another was closed"):
         with _buffers(device, _BYTES) as (buffer,):
@@ -137,10 +137,9 @@ def _contents(device: Device) -> Outcome:
         turned = np.zeros((_COUNT, 2), np.float32)
         buffer.read(turned[:, 0])
         same(turned[:, 0].copy(), want.view(np.float32), "what was read into an array with gaps")
-    return None
 
 
-def _sizes(device: Device) -> Outcome:
+def _sizes(device: Device) -> None:
     """No bytes, one, and too many."""
     most = device.caps.max_buffer_bytes
     with _buffers(device, 0, 1, 17) as made:
@@ -152,10 +151,9 @@ def _sizes(device: Device) -> Outcome:
             same(found, data, f"a buffer of {nbytes} bytes")
     for nbytes in (most + 1, -1):
         refused(partial(device.allocate, nbytes), f"allocating {nbytes} bytes", DeviceError)
-    return None
 
 
-def _bound(device: Device) -> Outcome:
+def _bound(device: Device) -> None:
     """Runs read and write the buffers, and leave the host's arrays alone until those return."""
     with (
         _buffers(device, _BYTES, _BYTES + 20, _BYTES) as (x_buffer, y_buffer, other),
@@ -196,10 +194,9 @@ def _bound(device: Device) -> Outcome:
             whole(_COUNT, 5),
         )
         same(_held(other), chain_expected(mine), "a buffer after it was given back")
-    return None
 
 
-def _bound_in_part(device: Device) -> Outcome:
+def _bound_in_part(device: Device) -> None:
     """An input alone, and an output alone."""
     with (
         _buffers(device, _BYTES) as (buffer,),
@@ -213,10 +210,9 @@ def _bound_in_part(device: Device) -> Outcome:
         fill(recording, x + 1)
         recording.run()
         same(_held(buffer), x + 1 + _BIAS, "a buffer whose input is an array")
-    return None
 
 
-def _between_recordings(device: Device) -> Outcome:
+def _between_recordings(device: Device) -> None:
     """What one recording leaves another reads, on the device."""
     with (
         _buffers(device, _BYTES) as (buffer,),
@@ -231,7 +227,6 @@ def _between_recordings(device: Device) -> Outcome:
             first.run()
             want = chain_expected(x + _BIAS)
             gives(second, want, "what went from one recording to another")
-    return None
 
 
 def _lent_outputs(device: Device) -> Outcome:
@@ -265,7 +260,7 @@ def _lent_outputs(device: Device) -> Outcome:
     return None
 
 
-def _refusals(device: Device) -> Outcome:
+def _refusals(device: Device) -> None:
     """What does not fit is an error that says what, and changes nothing."""
     with (
         _buffers(device, _BYTES, _BYTES - 4) as (buffer, short),
@@ -291,7 +286,6 @@ def _refusals(device: Device) -> Outcome:
             says(refused(bind, f"binding {what}", DeviceError), f"binding {what}", *words)
         x = whole(_COUNT)
         gives(recording, x + _BIAS, "a run after refused buffers", x)
-    return None
 
 
 def _another_device(target: DeviceUnderTest) -> Outcome:
@@ -299,7 +293,7 @@ def _another_device(target: DeviceUnderTest) -> Outcome:
         return NotApplicable("the device runs nodes, not plans")
     device, other = target.device, target.reopen()
 
-    def ask(foreign: Device) -> Outcome:
+    def ask(foreign: Device) -> None:
         with (
             _buffers(foreign, _BYTES) as (buffer,),
             loaded(device, small(device, _COUNT)) as recording,
@@ -307,7 +301,6 @@ def _another_device(target: DeviceUnderTest) -> Outcome:
             what = "binding a buffer of another device"
             says(refused(lambda: recording.bind({0: buffer}), what, DeviceError), what, "device")
         works(device, "a plan after a buffer of another device was refused")
-        return None
 
     try:
         assert isinstance(other.device, Device)
@@ -316,7 +309,7 @@ def _another_device(target: DeviceUnderTest) -> Outcome:
         other.close()
 
 
-def _guard_bands(device: Device) -> Outcome:
+def _guard_bands(device: Device) -> None:
     """Bound between bands, or the reason why not; either way what comes out is right."""
     with (
         _buffers(device, _BYTES) as (buffer,),
@@ -330,10 +323,9 @@ def _guard_bands(device: Device) -> Outcome:
             assert isinstance(answer, Unsupported), f"bind answered {answer!r}"
             assert answer.reason, "bind answered no, and no reason is given"
         gives(recording, x + _BIAS, "a run between bands after bind")
-    return None
 
 
-def _closed(device: Device) -> Outcome:
+def _closed(device: Device) -> None:
     """A buffer that is closed is not used any more, but by recordings that are bound to it."""
     with (
         _buffers(device, _BYTES, _BYTES) as (x_buffer, y_buffer),
@@ -359,10 +351,9 @@ def _closed(device: Device) -> Outcome:
             same(_held(result), want, "an output that was bound beside a closed input")
         _agreed(recording.bind({0: None}, {0: None}), "giving them back")
         gives(recording, want + 1, "a run after it was given back", x + 1)
-    return None
 
 
-def _a_closed_device(device: Device) -> Outcome:
+def _a_closed_device(device: Device) -> None:
     with _buffers(device, _BYTES, _BYTES) as (bound, free):
         recording = device.load(small(device, _COUNT))
         _agreed(recording.bind({0: bound}), "an input")
@@ -377,7 +368,6 @@ def _a_closed_device(device: Device) -> Outcome:
             "importing to a closed device",
             StateError,
         )
-    return None
 
 
 def _exported(device: Device) -> Outcome:

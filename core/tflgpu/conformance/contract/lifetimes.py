@@ -39,7 +39,7 @@ def lifetime_checks() -> list[Check]:
     ]
 
 
-def _recording_closes_twice(device: Device) -> Outcome:
+def _recording_closes_twice(device: Device) -> None:
     for guarded in (False, True):
         recording = device.load(small(device), guard_bands=guarded)
         recording.run()
@@ -47,43 +47,38 @@ def _recording_closes_twice(device: Device) -> Outcome:
         recording.close()
     device.load(small(device)).close()  # one that never ran
     works(device, "a plan loaded after others were closed")
-    return None
 
 
-def _a_run_after_close(device: Device) -> Outcome:
+def _a_run_after_close(device: Device) -> None:
     recording = device.load(small(device))
     recording.run()
     recording.close()
     refused(recording.run, "running a closed recording", StateError)
     refused(recording.profile, "profiling a closed recording", StateError)
-    return None
 
 
-def _device_closes_twice(device: Device) -> Outcome:
+def _device_closes_twice(device: Device) -> None:
     works(device, "a plan")
     device.close()
     device.close()
-    return None
 
 
-def _a_load_after_close(device: Device) -> Outcome:
+def _a_load_after_close(device: Device) -> None:
     made = small(device)
     device.close()
     refused(lambda: device.load(made), "loading on a closed device", StateError)
-    return None
 
 
-def _a_device_closes_its_recordings(device: Device) -> Outcome:
+def _a_device_closes_its_recordings(device: Device) -> None:
     recordings = [device.load(small(device), guard_bands=guarded) for guarded in (False, True)]
     recordings[1].run()
     device.close()
     for recording in recordings:
         refused(recording.run, "running a recording of a closed device", StateError)
         recording.close()
-    return None
 
 
-def _arrays_outlive_their_device(device: Device) -> Outcome:
+def _arrays_outlive_their_device(device: Device) -> None:
     """Arrays that are still referenced can be read and written: in Python nothing else is safe."""
     recording = device.load(small(device))
     x, y = recording.inputs[0], recording.outputs[0][2:]
@@ -95,7 +90,6 @@ def _arrays_outlive_their_device(device: Device) -> Outcome:
     x[...] = 5
     same(np.array(y), 3 + np.arange(2, 9, dtype=np.float32), "an output after close")
     same(np.array(x), np.full(9, 5, np.float32), "an input after close")
-    return None
 
 
 def _another_device(target: DeviceUnderTest) -> Outcome:
@@ -126,7 +120,7 @@ def _another_device(target: DeviceUnderTest) -> Outcome:
     return None
 
 
-def _threads(device: Device) -> Outcome:
+def _threads(device: Device) -> None:
     """Several load, run and close on one device, each with recordings of its own."""
     failures: list[str] = []
 
@@ -154,4 +148,3 @@ def _threads(device: Device) -> Outcome:
     for thread in threads:
         thread.join()
     assert not failures, "; ".join(failures)
-    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 import numpy as np
@@ -46,14 +47,11 @@ def _ask(question: _Question, target: DeviceUnderTest) -> Outcome:
 def _ask_another(question: _Question, target: DeviceUnderTest) -> Outcome:
     if not isinstance(target.device, NodeDevice):
         return NotApplicable("the device runs plans, not nodes")
-    other = target.reopen()
-    try:
+    with closing(target.reopen()) as other:
         return _ask(question, other)
-    finally:
-        other.close()
 
 
-def _arrays_stay(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
+def _arrays_stay(device: NodeDevice, run: NodeRun, case: SampleCase) -> None:
     recording = device.load_nodes(run)
     arrays = [*recording.inputs, *recording.outputs]
     for value, array in zip((*run.inputs, *run.outputs), arrays, strict=True):
@@ -74,10 +72,9 @@ def _arrays_stay(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
     for first, second in zip(*found, strict=True):
         same(second, first, "an output of a second run on the same inputs")
     recording.close()
-    return None
 
 
-def _recordings_apart(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
+def _recordings_apart(device: NodeDevice, run: NodeRun, case: SampleCase) -> None:
     """Nodes loaded twice."""
     first, second = device.load_nodes(run), device.load_nodes(run)
     for value, mine, other in zip(run.inputs, first.inputs, second.inputs, strict=True):
@@ -93,10 +90,9 @@ def _recordings_apart(device: NodeDevice, run: NodeRun, case: SampleCase) -> Out
     for array, want in zip(first.outputs, wanted, strict=True):
         same(np.array(array), want, "an output after another recording was closed")
     first.close()
-    return None
 
 
-def _recording_closes(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
+def _recording_closes(device: NodeDevice, run: NodeRun, case: SampleCase) -> None:
     recording = device.load_nodes(run)
     recording.run()
     kept = [np.array(a) for a in recording.outputs]
@@ -107,7 +103,6 @@ def _recording_closes(device: NodeDevice, run: NodeRun, case: SampleCase) -> Out
     refused(recording.profile, "profiling a closed recording", StateError)
     for array, want in zip(held, kept, strict=True):
         same(np.array(array), want, "an output after close")
-    return None
 
 
 def _interrupted_runs(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
@@ -123,9 +118,8 @@ def _interrupted_runs(device: NodeDevice, run: NodeRun, case: SampleCase) -> Out
     return interrupt_runs(lambda: device.load_nodes(run), given, expected[0], other, expected[1])
 
 
-def _device_closes(device: NodeDevice, run: NodeRun, case: SampleCase) -> Outcome:
+def _device_closes(device: NodeDevice, run: NodeRun, case: SampleCase) -> None:
     device.load_nodes(run).close()
     device.close()
     device.close()
     refused(lambda: device.load_nodes(run), "loading on a closed device", StateError)
-    return None

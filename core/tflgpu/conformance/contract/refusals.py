@@ -55,7 +55,7 @@ def refusal_checks() -> list[Check]:
 # What it is
 
 
-def _capabilities(target: DeviceUnderTest) -> Outcome:
+def _capabilities(target: DeviceUnderTest) -> None:
     """Limits below which no shipped kernel runs, and what the probe says of the device."""
     caps, info = target.caps, target.device.info
     assert caps.max_bindings >= 4, f"max_bindings is {caps.max_bindings}"
@@ -72,10 +72,9 @@ def _capabilities(target: DeviceUnderTest) -> Outcome:
         alignment = target.device.alignment
         assert alignment >= 4, f"alignment is {alignment}"
         assert not alignment & (alignment - 1), f"alignment {alignment} is no power of two"
-    return None
 
 
-def _no_such_device(target: DeviceUnderTest) -> Outcome:
+def _no_such_device(target: DeviceUnderTest) -> None:
     """The error lists the devices that there are."""
 
     def look() -> None:
@@ -84,7 +83,6 @@ def _no_such_device(target: DeviceUnderTest) -> Outcome:
     info = target.device.info
     what = "opening device 10000"
     says(refused(look, what, DeviceError), what, f"{info.index} = {info.name}")
-    return None
 
 
 # Plans that do not fit together
@@ -114,19 +112,17 @@ def _one(
     )
 
 
-def _not_there(refs: Sequence[Ref], device: Device) -> Outcome:
+def _not_there(refs: Sequence[Ref], device: Device) -> None:
     what = f"bindings {list(refs)} of one input, one output and no constants"
     says(_refusal(device, _one(device, refs), what), what, _LABEL)
-    return None
 
 
-def _written_constant(device: Device) -> Outcome:
+def _written_constant(device: Device) -> None:
     """Other recordings may have it too."""
     made = _one(device, [InputRef(0), ConstRef(0)])
     made = attrs.evolve(made, constants=(np.zeros(4, np.float32),))
     what = "a dispatch that writes to a constant"
     says(_refusal(device, made, what), what, _LABEL, "constant")
-    return None
 
 
 def _unaligned(device: Device) -> Outcome:
@@ -138,11 +134,10 @@ def _unaligned(device: Device) -> Outcome:
     return None
 
 
-def _outside_the_arena(device: Device) -> Outcome:
+def _outside_the_arena(device: Device) -> None:
     for ref in (ArenaRef(1024, 16), ArenaRef(0, 1028), ArenaRef(-device.alignment, 16)):
         what = f"{ref} in an arena of 1024 bytes"
         says(_refusal(device, _one(device, [ref, OutputRef(0)]), what), what, _LABEL, "1024")
-    return None
 
 
 # Limits
@@ -154,15 +149,13 @@ def _over(device: Device, nbytes: int, what: str) -> None:
     says(_refusal(device, made, what), what, f"{_LABEL}|arena", str(nbytes))
 
 
-def _too_large_a_buffer(device: Device) -> Outcome:
+def _too_large_a_buffer(device: Device) -> None:
     most = device.caps.max_buffer_bytes
     _over(device, most + device.alignment, f"a buffer over the limit of {most} bytes")
-    return None
 
 
-def _more_memory_than_there_is(device: Device) -> Outcome:
+def _more_memory_than_there_is(device: Device) -> None:
     _over(device, 1 << 62, "a buffer of 4 EiB")
-    return None
 
 
 def _over_a_limit(device: Device, made: Plan, what: str) -> None:
@@ -179,15 +172,14 @@ def _too_many_workgroups(device: Device) -> Outcome:
     return None
 
 
-def _too_large_a_workgroup(device: Device) -> Outcome:
+def _too_large_a_workgroup(device: Device) -> None:
     most = device.caps.max_workgroup
     wide = attrs.evolve(affine(4, name="wide"), workgroup=(2 * most, 1, 1))
     made = _one(device, [InputRef(0), OutputRef(0)], kernel=wide, count=1)
     _over_a_limit(device, made, f"a workgroup of {2 * most} of at most {most}")
-    return None
 
 
-def _too_much_shared_memory(device: Device) -> Outcome:
+def _too_much_shared_memory(device: Device) -> None:
     most = device.caps.shared_bytes
     k = Builder("greedy", (32, 1, 1))
     dst = k.buffer("dst", Scalar.F32, 1, "write")
@@ -197,10 +189,9 @@ def _too_much_shared_memory(device: Device) -> Outcome:
     k.store(dst, 0, k.load_shared(tile, 0).lane(0))
     made = _one(device, [OutputRef(0)], kernel=k.build(), count=1)
     _over_a_limit(device, made, f"{16 * most} bytes of shared memory of at most {most}")
-    return None
 
 
-def _too_many_buffers(device: Device) -> Outcome:
+def _too_many_buffers(device: Device) -> None:
     most = device.caps.max_bindings
     k = Builder("crowded", (32, 1, 1))
     sources = [k.buffer(f"src{i}", Scalar.F32, 1, "read") for i in range(most)]
@@ -215,7 +206,6 @@ def _too_many_buffers(device: Device) -> Outcome:
         _one(device, refs, kernel=k.build(), count=1),
         f"{most + 1} buffers of at most {most}",
     )
-    return None
 
 
 # Kernels
@@ -229,7 +219,7 @@ def broken(name: str = "ill_formed") -> Kernel:
     return attrs.evolve(kernel, body=(*kernel.body, wrong))
 
 
-def _a_broken_kernel(device: Device) -> Outcome:
+def _a_broken_kernel(device: Device) -> None:
     kernel = broken()
     made = plan(
         [dispatch(kernel, 8, [InputRef(0), OutputRef(0)])],
@@ -246,4 +236,3 @@ def _a_broken_kernel(device: Device) -> Outcome:
         source = device.source(kernel).strip().splitlines()
         assert source[-1].strip() in text, "a CompileError carries the source that was refused"
     works(device, "a plan loaded after a kernel was refused")
-    return None

@@ -60,7 +60,7 @@ def run_checks() -> list[Check]:
     ]
 
 
-def _round_trip(count: int, device: Device) -> Outcome:
+def _round_trip(count: int, device: Device) -> None:
     made = plan(
         [dispatch(affine(count, 1.0, 0.0), count, [InputRef(0), OutputRef(0)])],
         [io("x", (count,))],
@@ -71,10 +71,9 @@ def _round_trip(count: int, device: Device) -> Outcome:
         for seed in range(2):
             x = whole(count, seed)
             gives(recording, x, f"run {seed}: {count} floats there and back", x)
-    return None
 
 
-def _chain(count: int, device: Device) -> Outcome:
+def _chain(count: int, device: Device) -> None:
     """Dispatches that wait for each other, through the arena."""
     with loaded(device, chain(count, device.alignment, steps=6)) as recording:
         for seed in range(3):
@@ -85,7 +84,6 @@ def _chain(count: int, device: Device) -> Outcome:
                 f"run {seed} of a chain over {count} floats",
                 x,
             )
-    return None
 
 
 def _halves(count: int, width: int, device: Device) -> Outcome:
@@ -106,7 +104,7 @@ def _halves(count: int, width: int, device: Device) -> Outcome:
     return None
 
 
-def _several_inputs_and_outputs(device: Device) -> Outcome:
+def _several_inputs_and_outputs(device: Device) -> None:
     """Of several types and shapes, and not bound in their order. Sums of integers wrap around."""
     made = plan(
         [
@@ -132,14 +130,13 @@ def _several_inputs_and_outputs(device: Device) -> Outcome:
         g, k = run_plan(device, made, i, f, j, guard_bands=guarded)
         same(g, (f + whole(35, 9)).reshape(7, 5), f"the first output{_bands(guarded)}")
         same(k, i + j, f"the second output{_bands(guarded)}")
-    return None
 
 
 def _bands(guarded: bool) -> str:
     return ", between guard bands" if guarded else ""
 
 
-def _constants(device: Device) -> Outcome:
+def _constants(device: Device) -> None:
     """Of several sizes, one of them empty."""
     constants = [whole(1999, 1), whole(3, 2), whole(0), whole(507, 3)]
     refs: list[list[Ref]] = [[ConstRef(i), OutputRef(i)] for i in range(len(constants))]
@@ -157,10 +154,9 @@ def _constants(device: Device) -> Outcome:
     x = whole(101)
     (y,) = run_plan(device, small(device, 101), x)
     same(y, x + np.arange(101, dtype=np.float32), "a sum with a constant")
-    return None
 
 
-def _arena_in_turns(device: Device) -> Outcome:
+def _arena_in_turns(device: Device) -> None:
     """Regions that overlap, each with data of its own at its own time."""
     step = device.alignment
     count = step  # floats, so that a region has several steps of the arena
@@ -182,10 +178,9 @@ def _arena_in_turns(device: Device) -> Outcome:
     x = whole(count)
     for i, y in enumerate(run_plan(device, made, x)):
         same(y, 2 * (x + np.float32(i)), f"what went through region {i}")
-    return None
 
 
-def _dispatches_in_order(device: Device) -> Outcome:
+def _dispatches_in_order(device: Device) -> None:
     """Each step reads what the last workgroups of the one before wrote: if it did not wait, it
     would read them too early, or find what the arena held before."""
     count, steps = 1 << 20, 12
@@ -198,10 +193,9 @@ def _dispatches_in_order(device: Device) -> Outcome:
                 f"run {turn} of {steps} steps over {count} floats",
                 x,
             )
-    return None
 
 
-def _kernels_of_one_name(device: Device) -> Outcome:
+def _kernels_of_one_name(device: Device) -> None:
     """A kernel is what it does, not what it is called; equal ones may come several times."""
     factors = (2, 3, 2, 3)
     made = plan(
@@ -217,10 +211,9 @@ def _kernels_of_one_name(device: Device) -> Outcome:
     for turn in range(2):
         for factor, y in zip(factors, run_plan(device, made, x), strict=True):
             same(y, x * factor + np.float32(1), f"load {turn}: affine with factor {factor}")
-    return None
 
 
-def _no_dispatches(device: Device) -> Outcome:
+def _no_dispatches(device: Device) -> None:
     made = plan([], [io("x", (5,))], [], arena=device.alignment, alignment=device.alignment)
     run_plan(device, made, whole(5))
     run_plan(device, plan([], alignment=device.alignment))
@@ -231,10 +224,9 @@ def _no_dispatches(device: Device) -> Outcome:
         assert shapes == [(0, 3), (0,), (2,)], f"the arrays' shapes are {shapes}"
         times = recording.profile()
         assert isinstance(times, Unsupported) or not list(times), f"no dispatches took {times}"
-    return None
 
 
-def _empty_buffers(device: Device) -> Outcome:
+def _empty_buffers(device: Device) -> None:
     """Bindings of no bytes, and a dispatch of no workgroups."""
     made = plan(
         [
@@ -253,10 +245,9 @@ def _empty_buffers(device: Device) -> Outcome:
             times = recording.profile()
             labels = [] if isinstance(times, Unsupported) else [t.label for t in times]
             assert labels in ([], ["nothing to do", "no groups"]), f"profile names {labels}"
-    return None
 
 
-def _arrays_stay(device: Device) -> Outcome:
+def _arrays_stay(device: Device) -> None:
     with loaded(device, small(device, 65)) as recording:
         x_array, y_array = arrays = [*recording.inputs, *recording.outputs]
         before = [a.ctypes.data for a in arrays]
@@ -271,10 +262,9 @@ def _arrays_stay(device: Device) -> Outcome:
                 same(np.array(x_array), x, "an input after a run")
                 want = x + np.arange(65, dtype=np.float32)
                 same(np.array(y_array), want, "an output, by an array taken before the runs")
-    return None
 
 
-def _recordings_apart(device: Device) -> Outcome:
+def _recordings_apart(device: Device) -> None:
     """One plan, loaded twice."""
     made = small(device, 33)
     first, second = device.load(made), device.load(made)
@@ -289,7 +279,6 @@ def _recordings_apart(device: Device) -> Outcome:
     got = np.array(second.outputs[0])
     second.close()
     same(got, 3 + np.arange(33, dtype=np.float32), "a run after another recording was closed")
-    return None
 
 
 def _profile(device: Device) -> Outcome:
@@ -350,10 +339,9 @@ def _dispatch_count(device: Device) -> Outcome:
     return None
 
 
-def _source(device: Device) -> Outcome:
+def _source(device: Device) -> None:
     text = device.source(affine(8))
     assert isinstance(text, str), f"source gives {type(text).__name__}"
     assert text.strip(), "source gives an empty text"
     other = device.source(affine(8, 3.0, name="another"))
     assert other != text, "two kernels have the same source"
-    return None

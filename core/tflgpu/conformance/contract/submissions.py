@@ -75,7 +75,7 @@ def _ends(pending: Pending, what: str) -> None:
     assert pending.wait(0) is True, f"{what}: wait(0) gave no True after wait"
 
 
-def _outputs(device: Device) -> Outcome:
+def _outputs(device: Device) -> None:
     """Outputs are there after the wait, at the same address, also where `done` was asked before."""
     with loaded(device, chain(_COUNT, device.alignment)) as recording:
         kept = recording.outputs[0]
@@ -89,10 +89,9 @@ def _outputs(device: Device) -> Outcome:
             _ends(pending, f"submission {seed}")
             same(np.array(kept), chain_expected(x), f"what submission {seed} left")
             same(np.array(recording.inputs[0]), x, f"an input after submission {seed}")
-    return None
 
 
-def _in_turn(device: Device) -> Outcome:
+def _in_turn(device: Device) -> None:
     """A recording has one run in flight: what else is asked of it comes after that."""
     with loaded(device, chain(_COUNT, device.alignment, steps=5)) as recording:
         x = whole(_COUNT)
@@ -108,10 +107,9 @@ def _in_turn(device: Device) -> Outcome:
         recording.profile()
         same(np.array(recording.outputs[0]), chain_expected(x, 5), "a profile after a submission")
         _ends(fourth, "a submission that nobody waited for before a profile")
-    return None
 
 
-def _several_in_flight(device: Device) -> Outcome:
+def _several_in_flight(device: Device) -> None:
     """Recordings of one device, waited for in another order than they were submitted."""
     steps = (3, 6, 2, 5)
     recordings = [device.load(chain(_COUNT, device.alignment, steps=n)) for n in steps]
@@ -130,10 +128,9 @@ def _several_in_flight(device: Device) -> Outcome:
     finally:
         for recording in recordings:
             recording.close()
-    return None
 
 
-def _timeout(device: Device) -> Outcome:
+def _timeout(device: Device) -> None:
     """A wait that ends before the run leaves it as it was."""
     count, steps = _MANY, 8
     x = whole(count)
@@ -145,10 +142,9 @@ def _timeout(device: Device) -> Outcome:
             assert isinstance(over, bool), f"wait({timeout}) gave {over!r}"
         _ends(pending, "a submission whose first wait ended early")
         same(np.array(recording.outputs[0]), x + np.float32(steps), "what it left")
-    return None
 
 
-def _a_failure(device: Device) -> Outcome:
+def _a_failure(device: Device) -> None:
     """Told by `submit` or by every wait, and by the recording from then on."""
     made = plan(
         [dispatch(stray(_COUNT, -1), _COUNT, [OutputRef(0)], "culprit")],
@@ -168,7 +164,6 @@ def _a_failure(device: Device) -> Outcome:
             says(refused(pending.wait, "waiting again", DeviceError), what, "culprit")
         refused(recording.submit, "submitting to a recording that failed", DeviceError)
     works(device, "a plan after a submission that failed")
-    return None
 
 
 def _after_close(pending: Pending, what: str) -> None:
@@ -178,7 +173,7 @@ def _after_close(pending: Pending, what: str) -> None:
         assert pending.wait() is True, f"{what}: wait gave no True"
 
 
-def _a_closed_recording(device: Device) -> Outcome:
+def _a_closed_recording(device: Device) -> None:
     """Closing waits for what is in flight, which uses what is freed then."""
     for _ in range(3):
         recording = device.load(backwards(_MANY, device.alignment, 6))
@@ -190,16 +185,14 @@ def _a_closed_recording(device: Device) -> Outcome:
         held[...] = 7
         works(device, "a plan after a recording was closed in flight")
         assert (held == 7).all(), "a run went on writing after its recording was closed"
-    return None
 
 
-def _a_closed_device(device: Device) -> Outcome:
+def _a_closed_device(device: Device) -> None:
     recordings = [device.load(small(device, _COUNT)) for _ in range(2)]
     pending = [_submitted(recording) for recording in recordings]
     device.close()
     for each in pending:
         _after_close(each, "a run whose device was closed")
-    return None
 
 
 # Signals

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
@@ -43,12 +43,9 @@ def _on_target(question: Question, target: DeviceUnderTest) -> Outcome:
 def _on_another(question: Question, target: DeviceUnderTest) -> Outcome:
     if not isinstance(target.device, Device):
         return NotApplicable("the device runs nodes, not plans")
-    other = target.reopen()
-    try:
+    with closing(target.reopen()) as other:
         assert isinstance(other.device, Device)
         return question(other.device)
-    finally:
-        other.close()
 
 
 def whole(count: int, seed: int = 0) -> Array:
@@ -61,14 +58,9 @@ def small(device: Device, count: int = 9) -> Plan:
     return attrs.evolve(biased(count), alignment=device.alignment)
 
 
-@contextmanager
-def loaded(device: Device, plan: Plan, *, guard_bands: bool = False) -> Iterator[Recording]:
+def loaded(device: Device, plan: Plan, *, guard_bands: bool = False) -> closing[Recording]:
     """A recording, closed in the end."""
-    recording = device.load(plan, guard_bands=guard_bands)
-    try:
-        yield recording
-    finally:
-        recording.close()
+    return closing(device.load(plan, guard_bands=guard_bands))
 
 
 def fill(recording: Recording, *inputs: Array) -> None:

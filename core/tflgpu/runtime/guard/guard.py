@@ -10,7 +10,6 @@ state advances once a run. What is found holds for one session, that is for one 
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 
@@ -23,19 +22,18 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import cpu_report, placed
 from tflgpu.compiler.target import Target
 from tflgpu.errors import DeviceError, TflgpuError
+from tflgpu.errors.blame import LOG
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options.accuracy import AccuracyGuard, OnFailure
 from tflgpu.runtime.guard.criterion import Off, off_by, worst
-from tflgpu.runtime.guard.locate import Guilty, locate
+from tflgpu.runtime.guard.locate import Guilty, locate, set_before
 from tflgpu.runtime.guard.workshop import Workshop
 from tflgpu.runtime.loading import Loader
 from tflgpu.runtime.provider import Provider
 from tflgpu.runtime.session import Session
-
-_LOG = logging.getLogger("tflgpu")
 
 #: A node is to blame at the tolerance; where redoing those does not mend the outputs, since smaller
 #: errors have met, at a part of it. Nothing is to blame for four roundings to f16.
@@ -120,7 +118,7 @@ class Guard:
     def _run_reference(self, before: Mapping[int, Array]) -> Session:
         if self._reference is None:
             self._reference = self._shop.reference()
-        _begin(self._reference, before)
+        set_before(self._reference, before)
         self._reference.run()
         return self._reference
 
@@ -215,7 +213,7 @@ class Guard:
             compiled = self._shop.compile(self._shop.graph, target)
             return locate(self._shop, compiled, target, before, limit)
         except TflgpuError as error:
-            _LOG.warning("tflgpu: which operators are to blame cannot be told: %s", str(error))
+            LOG.warning("tflgpu: which operators are to blame cannot be told: %s", str(error))
             return ()
 
     def _try(
@@ -226,16 +224,16 @@ class Guard:
         try:
             session = self._shop.open(target)
         except TflgpuError as error:
-            _LOG.info("tflgpu: a graph could not be redone in f32: %s", str(error))
+            LOG.info("tflgpu: a graph could not be redone in f32: %s", str(error))
             return None
         good = False
         try:
-            _begin(session, before)
+            set_before(session, before)
             session.run()
             off = self._compare(session, reference)
             good = not off.beyond(self._options.tolerance)
         except TflgpuError as error:
-            _LOG.info("tflgpu: a graph could not be run in f32: %s", str(error))
+            LOG.info("tflgpu: a graph could not be run in f32: %s", str(error))
         finally:
             if not good:
                 session.close()
@@ -301,18 +299,11 @@ class Guard:
         session.report = attrs.evolve(report, precision=precision) if precision else report
 
     def _say(self) -> None:
-        _LOG.warning("tflgpu: %s", _told(self._check))
+        LOG.warning("tflgpu: %s", _told(self._check))
 
     def _end(self, session: Session) -> None:
         session.unwatch()
         self._shop.finished(self._check)
-
-
-def _begin(session: Session, before: Mapping[int, Array]) -> None:
-    """Inputs and state as they were before a run."""
-    for key, array in before.items():
-        if key in session.arrays:
-            np.copyto(session.arrays[key], array)
 
 
 def _within(error: float, options: AccuracyGuard) -> str:

@@ -84,7 +84,7 @@ def locate(
         shop.on_cpu(apart.graph) as cpu,
         shop.on_device(apart.compiled(target)) as device,
     ):
-        _set(whole, inputs)
+        set_before(whole, inputs)
         whole.run()
         exact = whole.arrays
         for session in (cpu, device):
@@ -94,7 +94,8 @@ def locate(
         return [found for single in apart.singles if (found := judge.of(single)) is not None]
 
 
-def _set(session: Session, arrays: Mapping[int, Array]) -> None:
+def set_before(session: Session, arrays: Mapping[int, Array]) -> None:
+    """Let a session begin with the inputs and state that there were before a run."""
     for key, array in arrays.items():
         if key in session.arrays:  # a pass may have removed a value without readers
             np.copyto(session.arrays[key], array)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 
 import attrs
 
@@ -73,29 +73,19 @@ class Workshop:
         """
         return self.loader.open(self.compile(self.graph, target), self.report)
 
-    @contextmanager
-    def on_cpu(self, graph: Graph, *, preserve_all: bool = False) -> Iterator[Session]:
+    def on_cpu(self, graph: Graph, *, preserve_all: bool = False) -> closing[Session]:
         """A compiled graph on the CPU, closed at the end.
 
         Raises:
             UnsupportedError, DeviceError: the CPU cannot run it.
         """
-        session = open_as_it_is(graph, self.ops, preserve_all=preserve_all, side=self.side)
-        try:
-            yield session
-        finally:
-            session.close()
+        return closing(open_as_it_is(graph, self.ops, preserve_all=preserve_all, side=self.side))
 
-    @contextmanager
-    def on_device(self, compiled: Compiled) -> Iterator[Session]:
+    def on_device(self, compiled: Compiled) -> closing[Session]:
         """A compiled graph on the device, closed at the end; nothing of it falls back.
 
         Raises:
             DeviceError: the device cannot load it.
         """
         loader = attrs.evolve(self.loader, may_fall_back=False)
-        session = loader.open(compiled, lambda compiled: DelegationReport(0, 0))
-        try:
-            yield session
-        finally:
-            session.close()
+        return closing(loader.open(compiled, lambda compiled: DelegationReport(0, 0)))
