@@ -104,6 +104,14 @@ class Fact:
         ) or any(isinstance(v, float) and not abs(v) < 1e20 for v in options)
 
     @property
+    def transposes_scalar(self) -> bool:
+        """Whether there is a TRANSPOSE of a tensor without dimensions."""
+        return self.model is not None and any(
+            o.name == "TRANSPOSE" and not self.model.main.tensors[o.inputs[0]].shape
+            for o in self.model.main.operators
+        )
+
+    @property
     def wraps(self) -> bool:
         """Whether a 32-bit bias of a quantized product leaves no room for the sum."""
         return self.model is not None and any(

@@ -124,6 +124,10 @@ def _evaluate(
         operands = [None if v is None else env[v.id] for v in node.inputs]
         if rng is not None and hybrid.intersection(node.origins) and node.op in _HYBRID:
             operands[0] = _in_8_bits(operands[0], rng)
+        if seen is not None and node.op == "REDUCE_PROD" and operands[0] is not None:
+            # Some of the factors may be beyond f32 where all of them are not.
+            large = np.maximum(np.abs(np.asarray(operands[0], np.float64)), 1)
+            seen.append(float(np.exp(min(np.nansum(np.log(large)), 600.0))))
         # A conversion of stored numbers looks at their type; its results are made wide after it.
         results = ops[node.op].reference(node.attrs, operands)
         step = node.attrs.scale if node.op == SIMULATOR else 0.0

@@ -28,6 +28,8 @@ from tests.differential.kept import Kept, load
 from tests.differential.minimise import minimise
 from tests.differential.run import Bench, run
 from tests.differential.sharing import parts
+from tests.differential.spread import Spread, spread
+from tests.small_models import small_model
 
 pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -237,6 +239,31 @@ def test_saturated_sums_are_excused_only_where_the_rest_is_right(wrong: bool) ->
 
     fact = Fact(_relu(), Script(runs=("inf",)), theirs, ours, ask)
     assert fact.sums_of_saturated is not wrong
+
+
+@pytest.mark.parametrize("as_defined", [True, False])
+def test_a_scalar_transposed_is_excused_only_where_ours_is_as_defined(as_defined: bool) -> None:
+    model = small_model({"x": (), "perm": np.zeros(0, np.int32), "y": ()}, "y = TRANSPOSE(x, perm)")
+    ours, theirs = _ok(np.float32(2)), _ok(np.float32(np.inf))
+
+    def ask(kernels: str) -> Any:
+        if kernels == "quirks:" and as_defined:
+            return ours.outputs
+        return "not known" if kernels == "spread" or "quirks" in kernels else theirs
+
+    found = classify(Fact(model, Script(), theirs, ours, ask))
+    assert (found is not None) is as_defined
+
+
+@pytest.mark.parametrize(("factor", "beyond"), [(3e7, True), (3.0, False)])
+def test_factors_beyond_f32_are_seen_where_their_product_is_not(
+    factor: float, beyond: bool
+) -> None:
+    model = small_model({"x": (12,), "axis": np.int32(0), "y": ()}, "y = REDUCE_PROD(x, axis)")
+    x = np.array([factor] * 6 + [1 / factor] * 6, np.float32)
+    found = spread(model, Script(values={0: x}))
+    assert isinstance(found, Spread)
+    assert found.overflows == [beyond]
 
 
 def test_a_crash_of_a_child_is_an_outcome() -> None:

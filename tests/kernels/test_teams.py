@@ -153,6 +153,15 @@ def test_softmax_on_devices_of_any_size(shape: tuple[int, ...], caps: DeviceCaps
     Tolerance.transcendental().check(got, expected)
 
 
+@pytest.mark.parametrize("beta", [4.0, -4.0, -0.5])
+def test_elements_that_beta_takes_beyond_f32(beta: float) -> None:
+    x = np.random.default_rng(3).uniform(-3, 3, (5, 7)).astype(np.float32)
+    x[1:, ::3] *= np.float32(1e38)
+    got, expected, _ = run_on(USUAL, "SOFTMAX", Softmax(beta), x)
+    assert np.isfinite(expected).all()
+    Tolerance.transcendental().check(got, expected)
+
+
 @pytest.mark.parametrize("caps", [SMALL, USUAL], ids=["16", "256"])
 @pytest.mark.parametrize(("shape", "axis"), [((3, 1001), 1), ((1, 97, 6), 1), ((4, 6, 37), -1)])
 def test_first_of_equal_elements_is_found(

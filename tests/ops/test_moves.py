@@ -182,6 +182,8 @@ REFUSED: list[tuple[str, Mapping[str, Any], Sequence[Operand | None], str]] = [
     ("STRIDED_SLICE", {}, [x(5), c([0, 0]), c([1, 1]), c([1, 1])], "2 entries for .* rank 1"),
     ("STRIDED_SLICE", {"shrink_axis_mask": 1}, [x(5), c([5]), c([6]), c([1])], "begin 0 is 5"),
     ("STRIDED_SLICE", {"ellipsis_mask": 3}, [], "several bits"),
+    ("STRIDED_SLICE", {"new_axis_mask": -1}, [x(5), c([0]), c([5]), c([1])], "more than 1 entr"),
+    ("STRIDED_SLICE", {"new_axis_mask": 2}, [x(5), c([0]), c([5]), c([1])], "mask 0b10 .* 1 entr"),
     ("GATHER", {"axis": 2}, [x(5, 3), c([0])], "axis 2 is outside"),
     ("GATHER", {}, [x(5, 3), c([5])], r"index 5 is outside \[0, 5\)"),
     ("GATHER", {}, [x(5, 3), x(2)], "indices .* f32"),

@@ -238,6 +238,25 @@ def test_types_without_numbers_are_refused() -> None:
         definition.infer(definition.parse(Fields("CONV_2D", ONE)), [flags, weights])
 
 
+@pytest.mark.parametrize("data", [DType.U8, DType.I8, DType.I16])
+@pytest.mark.parametrize("weights", [DType.F16, DType.F32])
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("CONV_2D", [(1, 3, 3, 2), (4, 1, 1, 2)]),
+        ("DEPTHWISE_CONV_2D", [(1, 3, 3, 2), (1, 1, 1, 2)]),
+        ("FULLY_CONNECTED", [(2, 3), (5, 3)]),
+        ("CONV_3D", [(1, 2, 3, 3, 2), (1, 1, 1, 2, 4)]),
+    ],
+)
+def test_stored_numbers_meet_no_floats(name: str, shapes: Any, data: DType, weights: DType) -> None:
+    op = builtin_ops()[name]
+    fields = {"stride_w": 1, "stride_h": 1, "stride_d": 1}
+    operands = [Operand(TensorSpec(s, t)) for s, t in zip(shapes, (data, weights), strict=True)]
+    with pytest.raises(ModelError, match=f"takes .*, not {weights.value}"):
+        op.infer(op.parse(Fields(name, fields)), operands)
+
+
 @pytest.mark.parametrize(
     ("op", "fields", "message"),
     [

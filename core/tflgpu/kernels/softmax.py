@@ -80,15 +80,20 @@ def _softmax(low: Lowering) -> None:
     row = SoftmaxRow(low)
     k, beta = row.k, float(low.attrs.beta)
 
-    def scaled(x: Expr) -> Expr:
-        return x if beta == 1.0 else x * beta
+    def upward(x: Expr) -> Expr:
+        return x if beta >= 0 else -x
+
+    def term(x: Expr) -> Expr:
+        # The largest is taken off before beta multiplies, which might leave f32.
+        below = upward(x) - largest
+        return k.call("exp", below if abs(beta) == 1.0 else below * abs(beta))
 
     if row.is_one_element:
         row.store(lambda x: k.call("exp", x - x))
     else:
-        largest = row.maximum(scaled)
-        total = row.total(lambda x: k.call("exp", scaled(x) - largest))
-        row.store(lambda x: k.call("exp", scaled(x) - largest) / total)
+        largest = row.maximum(upward)
+        total = row.total(term)
+        row.store(lambda x: term(x) / total)
     low.dispatch_groups(k, row.shape.groups)
 
 

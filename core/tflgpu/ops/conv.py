@@ -68,7 +68,8 @@ def parse_conv(fields: Fields) -> WindowAttrs:
 def _infer(attributes: WindowAttrs, operands: Operands) -> list[TensorSpec]:
     op = "CONV_2D"
     given = take(op, operands, ("input", "filter", "bias"), optional=1)
-    image, weights = needed(op, given[0], "input", 4, batch=1), needed(op, given[1], "filter", 4)
+    image = needed(op, given[0], "input", 4, batch=1)
+    weights = needed(op, given[1], "filter", 4, beside=image)
     channels, (out, height, width, inner) = image.shape[3], weights.shape
     if channels % inner:
         raise ModelError(

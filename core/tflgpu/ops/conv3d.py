@@ -148,7 +148,7 @@ def volume_of(node: Node) -> Volume:
 def _infer(attributes: Conv3D, operands: Operands) -> list[TensorSpec]:
     given = take(_PLAIN, operands, ("input", "filter", "bias"), optional=1)
     x = needed(_PLAIN, given[0], "input", 5, batch=1)
-    weights = needed(_PLAIN, given[1], "filter", 5)
+    weights = needed(_PLAIN, given[1], "filter", 5, beside=x)
     *taps, inner, outs = weights.shape
     if x.shape[4] != inner:
         raise ModelError(f"{_PLAIN}: the filter has {inner} input channels, the input {x.shape[4]}")

@@ -50,7 +50,8 @@ _BLOCK_BYTES = 128 << 10
 def _infer(attributes: WindowAttrs, operands: Operands) -> list[TensorSpec]:
     op = "DEPTHWISE_CONV_2D"
     given = take(op, operands, ("input", "filter", "bias"), optional=1)
-    image, weights = needed(op, given[0], "input", 4, batch=1), needed(op, given[1], "filter", 4)
+    image = needed(op, given[0], "input", 4, batch=1)
+    weights = needed(op, given[1], "filter", 4, beside=image)
     one, height, width, out = weights.shape
     if one != 1:
         raise ModelError(f"{op}: the filter has shape {list(weights.shape)}; it must start with 1")

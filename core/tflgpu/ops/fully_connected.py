@@ -85,7 +85,7 @@ def _infer(attributes: FullyConnected, operands: Operands) -> list[TensorSpec]:
     given = take(op, operands, ("input", "weights", "bias"), optional=1)
     # An input of nothing is made of no rows; weights of nothing give rows of nothing, or of zeros.
     source = needed(op, given[0], "input", batch=0 if given[0] is None else given[0].rank)
-    weights = needed(op, given[1], "weights", 2, batch=2)
+    weights = needed(op, given[1], "weights", 2, batch=2, beside=source)
     check_bias(op, given[2], weights.shape[0])
     return [TensorSpec(_output_shape(attributes, source.shape, weights.shape), source.dtype)]
 

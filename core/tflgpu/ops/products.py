@@ -44,9 +44,11 @@ def needed(
     *ranks: int,
     batch: int = 0,
     types: frozenset[DType] = PRODUCT_TYPES,
+    beside: Operand | None = None,
 ) -> Operand:
     """An operand of ``types`` with one of the given ranks (any, where none is given) and no
-    empty dimension, but for the first ``batch``, which may hold nothing to compute.
+    empty dimension, but for the first ``batch``, which may hold nothing to compute. ``beside`` is
+    the data that it multiplies: stored numbers meet stored numbers.
 
     Raises:
         ModelError: it is absent, or its rank, type or shape is not so.
@@ -58,6 +60,8 @@ def needed(
         raise ModelError(f"{op}: the {what} has shape {list(operand.shape)}, not rank {wanted}")
     if 0 in operand.shape[batch:]:
         raise ModelError(f"{op}: the {what} of shape {list(operand.shape)} is empty")
+    if beside is not None and beside.dtype in QUANTIZED:
+        types -= FLOATS
     check_dtype(f"{op}: the {what}", operand.dtype, types)
     return operand
 

@@ -194,6 +194,11 @@ def strided_box(
 
 def _expand(attributes: StridedSliceAttrs, rank: int, count: int) -> list[int | str]:
     """What speaks of each dimension, in order: an entry's number, "all" or "new"."""
+    if attributes.new_axis_mask >> count:
+        mask = attributes.new_axis_mask
+        raise ModelError(
+            f"STRIDED_SLICE: new_axis_mask {mask:#b} speaks of more than {count} entries"
+        )
     ellipsis_at = [i for i in range(count) if attributes.ellipsis_mask >> i & 1]
     new = {i for i in range(count) if attributes.new_axis_mask >> i & 1} - set(ellipsis_at)
     spoken = count - len(new) - len(ellipsis_at)

@@ -130,7 +130,8 @@ def _parse_custom(fields: Fields) -> TransposeConv:
 def _check(
     op: str, source: Operand | None, weights: Operand | None, bias: Operand | None
 ) -> tuple[Operand, Operand]:
-    image, filters = needed(op, source, "input", 4, batch=1), needed(op, weights, "filter", 4)
+    image = needed(op, source, "input", 4, batch=1)
+    filters = needed(op, weights, "filter", 4, beside=image)
     if image.shape[3] != filters.shape[3]:
         raise ModelError(
             f"{op}: the filter has {filters.shape[3]} input channels, the input {image.shape[3]}"
