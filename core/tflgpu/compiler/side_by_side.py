@@ -45,6 +45,8 @@ def _joined(a: PlannedDispatch, b: PlannedDispatch, caps: DeviceCaps) -> Planned
     axis; None where they stay apart."""
     one, other = a.kernel, b.kernel
     axis = next((i for i in range(3) if _across(a, i) == _across(b, i)), None)
+    if axis is not None and (a.fewer != b.fewer or (a.fewer and a.fewer[axis])):
+        return None  # of one there would be workgroups behind those of the other that are left out
     model, invocations = tuning_of(caps).reduction, math.prod(one.workgroup)
     most = model.few_groups * model.workgroup // invocations
     few = max(math.prod(a.groups), math.prod(b.groups)) <= most
@@ -85,6 +87,7 @@ def _joined(a: PlannedDispatch, b: PlannedDispatch, caps: DeviceCaps) -> Planned
         f"{a.label} + {b.label}",
         tuple(sorted({*a.origins, *b.origins})),
         ", ".join(filter(None, (a.tuned, b.tuned))),
+        a.fewer,
     )
 
 

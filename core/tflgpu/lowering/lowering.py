@@ -66,6 +66,7 @@ Binding = Union[Value, Temp, Constant, NewState, AbsentCount]
 class Dispatch:
     """One launch: a kernel, its number of workgroups, and a binding per buffer parameter.
     ``tuned`` names the measured choice by which the kernel was written; "" where it was predicted.
+    ``fewer`` is as that of `tflgpu.compiler.plan.PlannedDispatch`.
     """
 
     kernel: Kernel
@@ -73,6 +74,7 @@ class Dispatch:
     bindings: tuple[Binding, ...]
     label: str
     tuned: str = ""
+    fewer: tuple[tuple[int, ...], ...] = ()
 
 
 #: Elementwise op: (builder, attributes, operand vectors) -> result vector, all 4 lanes of the
