@@ -139,7 +139,7 @@ def by_kernels(
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_graphs_by_chance() -> None:
     """Each at two sizes, of which the bucket is more than a workgroup."""
-    device, run, early = CpuRefDevice(1), 0, 0
+    device, run, early, tables = CpuRefDevice(1), 0, 0, 0
     for seed in range(120):
         for size in (130, 5):
             narrow = made(seed, size)
@@ -159,7 +159,9 @@ def test_graphs_by_chance() -> None:
                 run + 1,
                 early + any(share < 1 for share in left(plan, 200 - size).values()),
             )
+            tables += any(d.kernel.buffers[-1].name == "absent_count" for d in plan.dispatches)
             np.testing.assert_allclose(
                 got[corner(wanted.shape)], wanted, rtol=2e-3, atol=1e-4, err_msg=f"{seed} {size}"
             )
     assert run > early > 40
+    assert early > tables > 10

@@ -68,6 +68,7 @@ class BucketSession(Session):
                         for v, a in made
                     ],
                 )
+        self._count_copies()
         for value in self._graph_inputs:
             array = self._arrays[value.id]
             array[...] = contents.get(value.id, 0)
