@@ -64,10 +64,8 @@ Binding = Union[Value, Temp, Constant, NewState, AbsentCount]
 
 @attrs.frozen
 class Dispatch:
-    """One launch: a kernel, its number of workgroups, and a binding per buffer parameter.
-    ``tuned`` names the measured choice by which the kernel was written; "" where it was predicted.
-    ``fewer`` is as that of `tflgpu.compiler.plan.PlannedDispatch`.
-    """
+    """One launch: a kernel, its number of workgroups, and a binding per buffer parameter. The rest
+    is as `tflgpu.compiler.plan.PlannedDispatch` has it."""
 
     kernel: Kernel
     groups: Size3
