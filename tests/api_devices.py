@@ -9,12 +9,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.compiler.plan import Plan
-from tflgpu.conformance.plans import chain
+from tflgpu.conformance.plans import chain, chain_expected
 from tflgpu.errors import KernelError
+from tflgpu.lowering.reason import Unsupported
 
 from tests.language.test_subgroup import exchange
 
@@ -66,6 +68,39 @@ def test_it_says_what_a_run_copies(device: Any) -> None:
     assert recording.copies == (own, own)
     recording.close()
     buffer.close()
+
+
+@pytest.mark.parametrize("guard_bands", [False, True])
+def test_it_does_less_where_less_counts(device: Any, guard_bands: bool) -> None:
+    """32 numbers a workgroup; a buffer shows which workgroups there were."""
+    count = 20011  # more than outputs that kernels store straight to the host
+    plan = chain(count, device.alignment)
+    counts = tuple(-(-(count - absent) // 32) for absent in range(count))
+    steps = tuple(attrs.evolve(step, fewer=(counts, (), ())) for step in plan.dispatches)
+    recording = device.load(attrs.evolve(plan, dispatches=steps), guard_bands=guard_bands)
+    copies = not (guard_bands or getattr(device, "in_place", False))
+    for x, size in ((1, count), (2, 33), (3, 15001), (4, count)):
+        recording.inputs[0][...] = x
+        recording.fit(count - size, [4 * size])
+        recording.outputs[0][...] = -1
+        recording.run()
+        assert (recording.outputs[0][:size] == chain_expected(np.float32(x))).all()
+        if copies:
+            assert recording.copies == (4 * count, 4 * size)
+        if copies and device.info.backend != "wgpu":  # whose memory is mapped anew by each run
+            assert (recording.outputs[0][size:] == -1).all()
+        times = recording.profile()
+        assert isinstance(times, Unsupported) or len(times) == len(steps)
+    if not guard_bands:
+        buffer = device.allocate(4 * count)
+        assert recording.bind(outputs={0: buffer}) is None
+        recording.fit(count - 33, [4 * 33])
+        recording.run()
+        found = np.zeros(count, np.float32)
+        buffer.read(found)
+        assert (found[:64] == chain_expected(np.float32(4))).all()
+        assert not found[64:].any()
+    recording.close()
 
 
 def test_what_the_probe_does_not_find_the_device_has_not(

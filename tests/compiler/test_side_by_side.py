@@ -146,6 +146,23 @@ def test_arrays_of_the_workgroup_are_those_of_the_larger_kernel(counts: tuple[in
     assert len(side_by_side([dispatch(each) for each in counts], few)) == 2
 
 
+def test_workgroups_that_may_be_left_out_stay_the_last_ones() -> None:
+    k = Builder("ones", (8, 1, 1))
+    out = k.buffer("dst", Scalar.F32, 1, "write")
+    k.store(out, k.global_id(0), k.f32(1.0))
+    made = PlannedDispatch(k.build(), (4, 1, 1), (OutputRef(0),), "ones")
+
+    def joined(*fewer: Any) -> list[tuple[Any, Any]]:
+        dispatches = [attrs.evolve(made, fewer=each) for each in fewer]
+        return [(d.groups, d.fitted(5).groups) for d in side_by_side(dispatches, DeviceCaps())]
+
+    along = ((4, 3, 2), (), ())
+    assert joined((), ()) == [((8, 1, 1), (8, 1, 1))]
+    assert joined(along, along) == [((4, 2, 1), (2, 2, 1))]
+    assert joined(along, ()) == [((4, 1, 1), (2, 1, 1)), ((4, 1, 1), (4, 1, 1))]
+    assert len(joined(along, ((4, 3, 1), (), ()))) == 2
+
+
 @pytest.mark.parametrize(
     ("norm", "rows", "kernel"),
     [((RMS, NormAttrs(1e-5)), 2, "gemv"), ((NAME, MeanStddev((-1,), 1e-5)), 19, "matrix")],

@@ -14,6 +14,7 @@ from tflgpu.conformance.plans import affine, biased, chain, chain_expected, disp
 from tflgpu.errors import DeviceError
 
 from tests.api_devices import (  # noqa: F401 (collected here)
+    test_it_does_less_where_less_counts,
     test_it_says_what_a_run_copies,
 )
 

@@ -36,6 +36,7 @@ from tflgpu_vulkan.spirv.module import module_of, text_of
 from tflgpu_vulkan.spirv.target import Target
 
 from tests.api_devices import (  # noqa: F401 (collected here)
+    test_it_does_less_where_less_counts,
     test_it_says_what_a_run_copies,
     test_what_the_probe_does_not_find_the_device_has_not,
 )

@@ -25,6 +25,7 @@ from tflgpu.plugins.registry import registry
 from tflgpu_wgpu.dialect import WgslDialect
 
 from tests.api_devices import (  # noqa: F401 (collected here)
+    test_it_does_less_where_less_counts,
     test_what_the_probe_does_not_find_the_device_has_not,
 )
 from tests.lifetimes import child

@@ -98,6 +98,8 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
     # Inside
 
     def _bind_kernels(self) -> None:
+        pairs = zip(self._planned, self._launches, strict=True)
+        self._launches[:] = [Launch(planned, launch.kernel) for planned, launch in pairs]
         for launch, regions in zip(self._launches, self._regions, strict=True):
             with device_errors(f"binding {launch.dispatch.label}"):
                 for i, region in enumerate(regions):

@@ -164,7 +164,7 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
                 outline.uploads.append(Upload(region.buffer, pointer(host + start), size))
         for i in self._own(OutputRef):
             region, start = memory.outputs[i], outline.starts[i]
-            if size := _words(region.nbytes):
+            if size := _words(self._fetched[i]):
                 outline.copies.append((region.buffer, start, size))
 
     def _rebind(self) -> None:

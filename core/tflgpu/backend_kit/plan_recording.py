@@ -55,6 +55,7 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
             InputRef: plan.inputs,
             OutputRef: plan.outputs,
         }
+        self._fetched = [io.nbytes for io in plan.outputs]
         self._regions = memory.bind(plan.dispatches)
         self._buffers: dict[Ref, BaseBuffer] = {}
 
@@ -68,9 +69,21 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
         """Bytes that a run copies to the device, and to the host."""
         if self._in_place:
             return 0, 0
-        sides = ((kind, self._edges[kind]) for kind in (InputRef, OutputRef))
-        sent, fetched = (sum(ios[i].nbytes for i in self._own(kind)) for kind, ios in sides)
-        return sent, fetched
+        sent = sum(self._edges[InputRef][i].nbytes for i in self._own(InputRef))
+        return sent, sum(self._fetched[i] for i in self._own(OutputRef))
+
+    def fit(self, absent: int, fetched: Sequence[int]) -> None:
+        """As `tflgpu.contract.device.Fitting.fit`.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run.
+        """
+        with self._lock:
+            self._check_usable()
+            self._planned = tuple(each.fitted(absent) for each in self._planned)
+            self._fetched[:] = fetched
+            self._attempt(self._rebind)
 
     def bind(
         self,
@@ -108,8 +121,9 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
 
     @abstractmethod
     def _rebind(self) -> None:
-        """Let the next runs use ``_regions``, which are others; inputs and outputs that are in
-        ``_buffers`` are neither uploaded nor downloaded."""
+        """Let the next runs be of ``_planned`` and ``_regions``, which are others; inputs and
+        outputs that are in ``_buffers`` are neither uploaded nor downloaded, and of others the
+        first bytes, as ``_fetched`` says."""
 
     def _upload(self) -> None:
         """Let the device have the inputs."""

@@ -37,6 +37,7 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
         in_place: Whether kernels use the host's arrays.
         input_arrays, output_arrays: The host's, one per input and output; there once it is
             allocated.
+        fetched: Of each output, how many bytes are copied.
         input_staging, output_staging: Where these arrays lie: in the region that kernels use where
             the host reaches that, or in one that is copied from or to.
     """
@@ -84,6 +85,7 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
             for ref in dispatch.refs:
                 if isinstance(ref, ArenaRef):
                     self.resolve(ref)
+        self.fetched = [io.nbytes for io in plan.outputs]
         self.input_staging = self._stage(self.inputs)
         self.output_staging = self._stage(self.outputs)
 
@@ -121,8 +123,12 @@ class PooledMemory(BasePlanMemory[PooledRegion[B]], Generic[B]):
         self, staging: Sequence[PooledRegion[B]]
     ) -> list[tuple[PooledRegion[B], PooledRegion[B]]]:
         """What is copied after them, to ``staging``."""
-        pairs = zip(self.outputs, staging, strict=True)
-        return [pair for i, pair in enumerate(pairs) if OutputRef(i) not in self.bound]
+        pairs = enumerate(zip(self.outputs, staging, self.fetched, strict=True))
+        return [
+            (made if made is place else self.part(made, nbytes), place)
+            for i, (made, place, nbytes) in pairs
+            if OutputRef(i) not in self.bound
+        ]
 
     def part(self, region: PooledRegion[B], nbytes: int) -> PooledRegion[B]:
         """The region's first bytes, those that kernels see, without guard bands."""

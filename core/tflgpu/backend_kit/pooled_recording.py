@@ -7,8 +7,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol
 
-import attrs
-
 from tflgpu.backend_kit.plan_recording import BasePlanRecording, Span
 from tflgpu.backend_kit.pooled_memory import PooledMemory
 from tflgpu.backend_kit.pooled_outputs import PooledOutputs, output_sets
@@ -87,8 +85,7 @@ class PooledRecording(BasePlanRecording[PooledOutputs[B], PooledRegion[B]], Gene
             Launch(*each) for each in zip(self._planned, self._regions, bound, strict=True)
         ]
         script = self._script = Script(begin, self._memory, self._launches)
-        if self._memory.guarded:
-            self._single = [script.alone(launch) for launch in self._launches]
+        self._record_alone(script)
         self._sets = output_sets(self._memory, script.run, script.download, submit)
         self._lendable = self._sets.lendable
 
@@ -100,9 +97,13 @@ class PooledRecording(BasePlanRecording[PooledOutputs[B], PooledRegion[B]], Gene
         self._bind_again()
         self._timed = None
         self._launches[:] = [
-            attrs.evolve(launch, regions=regions)
-            for launch, regions in zip(self._launches, self._regions, strict=True)
+            Launch(planned, regions, launch.bound)
+            for planned, regions, launch in zip(
+                self._planned, self._regions, self._launches, strict=True
+            )
         ]
+        self._memory.fetched = self._fetched
+        self._record_alone(script)
 
         def remake(outputs: PooledOutputs[B]) -> None:
             outputs.commands = script.run(outputs.regions)
@@ -110,6 +111,10 @@ class PooledRecording(BasePlanRecording[PooledOutputs[B], PooledRegion[B]], Gene
 
         own = self._own(OutputRef)
         self._outputs.change([i for i in self._lendable if i in own], remake)
+
+    def _record_alone(self, script: Script[B]) -> None:
+        if self._memory.guarded:
+            self._single = [script.alone(launch) for launch in self._launches]
 
     def _profile(self) -> Sequence[DispatchTime] | Unsupported:
         timers = self._timers() if self._launches else None

@@ -54,7 +54,8 @@ class StagedRecording(BasePlanRecording[StagedOutputs[C], R], Generic[C, R]):
 
     @abstractmethod
     def _bind_kernels(self) -> None:
-        """Let the kernels of the dispatches, which are in the commands, use ``_regions``.
+        """Let the kernels of the dispatches, which are in the commands, be those of ``_planned``
+        and use ``_regions``.
 
         Raises:
             DeviceError: the driver refused.
@@ -77,6 +78,7 @@ class StagedRecording(BasePlanRecording[StagedOutputs[C], R], Generic[C, R]):
     def _rebind(self) -> None:
         self._bind_kernels()
         outline, (inputs, outputs) = self._outline, self._staging
+        outline.fetched[:] = self._fetched
         outline.inputs[:] = [self._place(InputRef(i), s) for i, s in enumerate(inputs)]
         outline.outputs[:] = [self._place(OutputRef(i), s) for i, s in enumerate(outputs)]
         self._before = outline.before()

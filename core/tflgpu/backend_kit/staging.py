@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+import attrs
+
+from tflgpu.backend_kit.base_buffer import flat_bytes
 from tflgpu.backend_kit.output_sets import OutputSet, OutputSets
 from tflgpu.ir.dtypes import Array
 from tflgpu.values import frozen
@@ -103,12 +106,18 @@ class Outline(Generic[C]):
         new: Makes an empty list of commands.
         inputs, outputs: How each is moved. Items of the lists may be others later.
         add_kernels: Adds the dispatches of a run to commands.
+        fetched: Of each output, how many bytes are copied to the host.
     """
 
     new: Callable[[], C]
     inputs: list[Staging[C]]
     outputs: list[Staging[C]]
     add_kernels: Callable[[C], None]
+    fetched: list[int] = attrs.field(init=False)
+
+    @fetched.default
+    def _all(self) -> list[int]:
+        return [staging.array.nbytes for staging in self.outputs]
 
     @property
     def lendable(self) -> list[int]:
@@ -120,11 +129,9 @@ class Outline(Generic[C]):
     @property
     def copies(self) -> tuple[int, int]:
         """Bytes that a run copies to the device, and to the host."""
-        sent, fetched = (
-            sum(staging.array.nbytes for staging in side if staging.is_copied)
-            for side in (self.inputs, self.outputs)
-        )
-        return sent, fetched
+        sent = sum(staging.array.nbytes for staging in self.inputs if staging.is_copied)
+        copied = zip(self.outputs, self.fetched, strict=True)
+        return sent, sum(nbytes for staging, nbytes in copied if staging.is_copied)
 
     def before(self) -> C:
         """The part of a run before the kernels."""
@@ -140,9 +147,10 @@ class Outline(Generic[C]):
         for commands in (whole, download):
             for staging in self.inputs:
                 staging.after(commands)
-            for staging, array in zip(self.outputs, arrays, strict=True):
+            places = zip(self.outputs, arrays, self.fetched, strict=True)
+            for staging, array, nbytes in places:
                 if staging.is_copied:
-                    commands.read(staging.region.buffer, array)
+                    commands.read(staging.region.buffer, flat_bytes(array)[:nbytes])
                 else:
                     staging.after(commands)
         return StagedOutputs(arrays, whole, download)

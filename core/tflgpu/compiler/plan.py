@@ -59,7 +59,9 @@ class PlannedDispatch:
 
     ``reads`` and ``writes`` follow from the buffers' access; ``label`` names the node, and
     ``origins`` are the operators of the file that it stands for, by index. ``tuned`` names the
-    measured choice by which the kernel was written; "" where it was predicted.
+    measured choice by which the kernel was written; "" where it was predicted. ``fewer`` has, for
+    each axis along which it changes, how many workgroups make all that counts where 0, 1, 2, ...
+    positions do not (`tflgpu.ir.absent`); it is empty where all of them always do.
     """
 
     kernel: Kernel
@@ -68,6 +70,17 @@ class PlannedDispatch:
     label: str
     origins: tuple[int, ...] = ()
     tuned: str = ""
+    fewer: tuple[tuple[int, ...], ...] = ()
+
+    def fitted(self, absent: int) -> PlannedDispatch:
+        """With the workgroups that it takes where so many positions do not count."""
+        if not self.fewer:
+            return self
+        x, y, z = (
+            counts[min(absent, len(counts) - 1)] if counts else size
+            for size, counts in zip(self.groups, self.fewer, strict=True)
+        )
+        return attrs.evolve(self, groups=(x, y, z))
 
 
 @frozen

@@ -44,7 +44,9 @@ def _joined(a: PlannedDispatch, b: PlannedDispatch, caps: DeviceCaps) -> Planned
     """One dispatch for two of one kind of kernel, whose workgroups lie behind each other along an
     axis; None where they stay apart."""
     one, other = a.kernel, b.kernel
-    axis = next((i for i in range(3) if _across(a, i) == _across(b, i)), None)
+    # Where some may be left out (`PlannedDispatch.fewer`), they are the last ones of an axis.
+    sides = [i for i in range(3) if not (a.fewer and a.fewer[i])] if a.fewer == b.fewer else ()
+    axis = next((i for i in sides if _across(a, i) == _across(b, i)), None)
     model, invocations = tuning_of(caps).reduction, math.prod(one.workgroup)
     most = model.few_groups * model.workgroup // invocations
     few = max(math.prod(a.groups), math.prod(b.groups)) <= most
@@ -85,6 +87,7 @@ def _joined(a: PlannedDispatch, b: PlannedDispatch, caps: DeviceCaps) -> Planned
         f"{a.label} + {b.label}",
         tuple(sorted({*a.origins, *b.origins})),
         ", ".join(filter(None, (a.tuned, b.tuned))),
+        a.fewer,
     )
 
 

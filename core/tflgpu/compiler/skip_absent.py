@@ -1,13 +1,16 @@
-"""Lets workgroups return at once that make nothing but positions that do not count.
+"""Leaves out workgroups that make nothing but positions that do not count.
+
+A plan for 512 tokens that computes 200 leaves out most workgroups of most launches so. Which rows a
+workgroup writes follows from the indices of its stores (`tflgpu.language.index_range`), whatever
+kernel it is. A launch says how many workgroups along each axis are enough
+(`PlannedDispatch.fewer`). Where the rows of several items lie behind each other that is more than
+are needed, and the kernel looks into a table of how many positions have to be absent for each:
 
     kernel(x, y): ... store(y, i, f(load(x, i)))
     kernel(x, y, ends, absent): if load(ends, group) + load(absent, 0) >= 0: return; ...
 
-A plan for 512 tokens that computes 200 leaves out most workgroups of most launches so. Which rows a
-workgroup writes follows from the indices of its stores (`tflgpu.language.index_range`), whatever
-kernel it is: a table has for each one how many positions have to be absent for it to return. A
-kernel that makes temporary tensors, states, or whole numbers, which may be places in other tensors,
-computes them all.
+A kernel that makes temporary tensors, states, or whole numbers, which may be places in other
+tensors, computes them all.
 """
 
 from __future__ import annotations
@@ -73,8 +76,7 @@ class SkipAbsent:
         kernel, groups, count = launch.kernel, launch.groups, self.absent.count
         bound = [count if isinstance(b, AbsentCount) else b for b in launch.bindings]
         launch = attrs.evolve(launch, bindings=tuple(bound))
-        has_room = len(kernel.buffers) + 2 <= min(self.caps.max_bindings, MAX_BUFFERS)
-        if not has_room or not 1 < math.prod(groups) <= _MOST_GROUPS:
+        if not 1 < math.prod(groups) <= _MOST_GROUPS:
             return launch
         ends = np.full(math.prod(groups), -1, np.int64)
         for buffer, value in zip(kernel.buffers, bound, strict=True):
@@ -84,6 +86,10 @@ class SkipAbsent:
                 return launch
             ends = np.minimum(ends, self._ends(kernel, groups, buffer, value))
         if (ends == _NEVER).all():
+            return launch
+        fewer, is_exact = _fewer(ends, groups)
+        launch = attrs.evolve(launch, fewer=fewer)
+        if is_exact or len(kernel.buffers) + 2 > min(self.caps.max_bindings, MAX_BUFFERS):
             return launch
         return attrs.evolve(
             launch,
@@ -118,6 +124,22 @@ class SkipAbsent:
             at = np.where(first // size == last // size, first % size - size, _NEVER)
             ends = np.minimum(ends, np.where(least == BEYOND, -1, at))
         return np.where(ends == -size, _NEVER, ends)
+
+
+def _fewer(ends: npt.NDArray[np.int64], groups: Size3) -> tuple[tuple[tuple[int, ...], ...], bool]:
+    """`PlannedDispatch.fewer` of what `SkipAbsent._ends` says, and whether these workgroups make
+    nothing else."""
+    absent = np.arange(1 - ends[ends > _NEVER].min(initial=-1))
+    fewer, product = [], np.ones_like(absent)
+    for axis, size in enumerate(groups):
+        others = tuple(i for i in range(3) if i != 2 - axis)
+        least = ends.reshape(groups[::-1]).min(axis=others)
+        behind = np.minimum.accumulate(least[::-1])[::-1]
+        counts = np.searchsorted(behind, -absent)
+        product *= counts
+        fewer.append(() if (counts == size).all() else tuple(counts.tolist()))
+    needed = np.searchsorted(np.sort(ends), -absent)
+    return tuple(fewer), bool((needed == product).all())
 
 
 def _returning(kernel: Kernel, groups: Size3) -> Kernel:

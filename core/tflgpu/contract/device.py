@@ -196,6 +196,23 @@ class Recording(Protocol):
         it (`tflgpu.backend_kit.run_guard` sees to that)."""
 
 
+class Fitting(Protocol):
+    """Optional for a `Recording`: does less where less counts."""
+
+    def fit(self, absent: int, fetched: Sequence[int]) -> None:
+        """Run as many workgroups from now on as `PlannedDispatch.fitted` says.
+
+        Args:
+            absent: How many positions do not count; an input of the plan says the same.
+            fetched: Of each output, how many bytes are read; behind them it may have anything.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: as `Recording.run`.
+        """
+        ...
+
+
 @frozen
 class NodeRun:
     """Nodes to run as they are, for a `NodeDevice` and for the CPU: in topological order,

@@ -142,7 +142,9 @@ class Buckets:
             session = BucketSession(loaded, partial(self._shelf.put, key))
         edge = {i: known.shapes[i] for i in known.edge}
         said = f"size {real} runs by the plan for {size} (shape_buckets)"
-        session.fit(edge, known.contents, said)
+        counts = plan.bucket.graph.absent
+        absent = 0 if counts is None else int(known.contents[counts.count][0])
+        session.fit(edge, known.contents, absent, said)
         return session, known.shapes, known.edge
 
     def close(self) -> None:

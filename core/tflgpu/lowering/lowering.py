@@ -67,15 +67,15 @@ Binding = Union[Value, Temp, Constant, NewState, AbsentCount]
 
 @attrs.frozen
 class Dispatch:
-    """One launch: a kernel, its number of workgroups, and a binding per buffer parameter.
-    ``tuned`` names the measured choice by which the kernel was written; "" where it was predicted.
-    """
+    """One launch: a kernel, its number of workgroups, and a binding per buffer parameter. The rest
+    is as `tflgpu.compiler.plan.PlannedDispatch` has it."""
 
     kernel: Kernel
     groups: Size3
     bindings: tuple[Binding, ...]
     label: str
     tuned: str = ""
+    fewer: tuple[tuple[int, ...], ...] = ()
 
 
 #: Elementwise op: (builder, attributes, operand vectors) -> result vector, all 4 lanes of the

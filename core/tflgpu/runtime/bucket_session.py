@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from tflgpu.contract.device import Fitting
+from tflgpu.contract.offers import offers
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
@@ -37,14 +39,36 @@ class BucketSession(Session):
         self._loaded_report = self.report
         self._shown: Mapping[int, Array] = {}
 
-    def fit(self, shapes: Mapping[int, Shape], contents: Mapping[int, Array], said: str) -> None:
+    def fit(
+        self,
+        shapes: Mapping[int, Shape],
+        contents: Mapping[int, Array],
+        absent: int,
+        said: str,
+    ) -> None:
         """Compute another size from now on.
 
         Args:
             shapes: Of inputs and outputs, by value id.
             contents: Of the inputs that the bucket has besides.
+            absent: How many positions do not count.
             said: What the report says of it.
+
+        Raises:
+            DeviceError: a recording could not be made anew.
         """
+        inside = {value.id for part in self.parts for value in part.inputs}
+        for part in self.parts:
+            if offers(part.recording, Fitting):
+                made = zip(part.outputs, part.recording.outputs, strict=True)
+                part.recording.fit(
+                    absent,
+                    [
+                        a.nbytes if v.id in inside else _begun(a, shapes.get(v.id, a.shape))
+                        for v, a in made
+                    ],
+                )
+        self._count_copies()
         for value in self._graph_inputs:
             array = self._arrays[value.id]
             array[...] = contents.get(value.id, 0)
@@ -77,3 +101,11 @@ class BucketSession(Session):
         """Be kept for another size; released where it is broken, or too many are kept."""
         if self._closed or self.inherited or not self._keep(self):
             super().close()
+
+
+def _begun(array: Array, shape: Shape) -> int:
+    """Bytes of an array up to its last element that lies in the corner of a shape."""
+    if 0 in shape:
+        return 0
+    last = sum((n - 1) * step for n, step in zip(shape, array.strides, strict=True))
+    return last + array.itemsize
