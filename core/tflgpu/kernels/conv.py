@@ -174,25 +174,21 @@ def floats_only(node: Node, site: Site) -> str | None:
     return None
 
 
-def build_runtime_filter(low: Lowering) -> None:
-    """A convolution whose filter is computed by the model: no packing, so products are taken
-    along the input channels, which is how an OHWI tensor lies."""
-    node = low.node
-    window = conv_window(node)
-    batch = node.input(0).shape[0]
-    k = low.kernel(f"{node.op.lower()}_runtime", (8, 8, 1))
+def build_at_run_time(low: Lowering, name: str, pixels: Gather, taps: int = 1) -> None:
+    """A product whose weights are computed by the model: no packing, so products are taken along
+    the input channels, which is how an OHWI tensor lies."""
+    k = low.kernel(name, (8, 8, 1))
     src, weights = low.read(k, 0), low.read(k, 1)
-    bias = low.read(k, 2) if node.optional_input(2) is not None else None
+    bias = low.read(k, 2) if low.node.optional_input(2) is not None else None
     out = low.write(k)
-    pixels = batch * window.out_h * window.out_w
     column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
-    guard(k, column < out.slices, row < pixels)
-    gather = gather_by_slice(gather_window(node.input(0).shape, window), k, src, row)
-    taps = window.kernel_h * window.kernel_w
+    guard(k, column < out.slices, row < out.layout.outer)
+    gather = gather_by_slice(pixels, k, src, row)
     sums = [k.var(k.f32(0.0), "acc") for _ in range(4)]
     channels = [k.let(k.min(column * 4 + lane, out.channels - 1), "channel") for lane in range(4)]
-    with k.loop(0, taps, name="tap") as tap, k.loop(0, src.slices, name="s") as s:
-        value = k.let(gather(k.let(tap * src.slices + s, "q")), "v")
+    slices = weights.slices
+    with k.loop(0, taps, name="tap") as tap, k.loop(0, slices, name="s") as s:
+        value = k.let(gather(k.let(tap * slices + s, "q")), "v")
         for acc, channel in zip(sums, channels, strict=True):
             weight = k.cast(weights.load(channel * taps + tap, s), Scalar.F32)
             k.add_to(acc, k.dot(value, weight))
@@ -200,7 +196,14 @@ def build_runtime_filter(low: Lowering) -> None:
     if bias is not None:
         total = total + k.cast(bias.load(0, column), Scalar.F32)
     out.store(row, column, activate(k, low.attrs.activation, k.let(total, "total")))
-    low.dispatch(k, (out.slices, pixels, 1))
+    low.dispatch(k, (out.slices, out.layout.outer, 1))
+
+
+def build_runtime_filter(low: Lowering) -> None:
+    """A convolution whose filter is computed by the model."""
+    node, window = low.node, conv_window(low.node)
+    pixels, taps = gather_window(node.input(0).shape, window), window.kernel_h * window.kernel_w
+    build_at_run_time(low, f"{node.op.lower()}_runtime", pixels, taps)
 
 
 def _accepts_runtime(node: Node, site: Site) -> str | None:

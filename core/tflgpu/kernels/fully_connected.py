@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.activation import activate
-from tflgpu.kernels.conv import constant_weights, finish_with, floats_only, slice_of
-from tflgpu.kernels.gemm import Gather, Loads, Problem, gather_by_slice, pack_bias
+from tflgpu.kernels.conv import (
+    build_at_run_time,
+    constant_weights,
+    finish_with,
+    floats_only,
+    slice_of,
+)
+from tflgpu.kernels.gemm import Gather, Loads, Problem, pack_bias
 from tflgpu.kernels.gemv import beside, takes_rows
 from tflgpu.kernels.matrix_rows import normalizes_rows
 from tflgpu.kernels.products import Family, ProductSize
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
-from tflgpu.language.types import Scalar
-from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.lowering.weights import Weights
@@ -83,28 +87,9 @@ def _problems(low: Lowering) -> Iterator[Problem]:
 
 
 def build_runtime_matrix(low: Lowering) -> None:
-    """The kernel with a matrix that the model computes: products along the units, as it lies."""
-    node = low.node
-    rows, units, outs = _sizes(node)
-    k = low.kernel("fully_connected_runtime", (8, 8, 1))
-    src, matrix = low.read(k, 0), low.read(k, 1)
-    bias = low.read(k, 2) if node.optional_input(2) is not None else None
-    out = low.write(k)
-    slices = -(-outs // 4)
-    column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
-    guard(k, column < slices, row < rows)
-    gather = gather_by_slice(gather_rows(units), k, src, row)
-    sums = [k.var(k.f32(0.0), "acc") for _ in range(4)]
-    lines = [k.let(k.min(column * 4 + lane, outs - 1), "line") for lane in range(4)]
-    with k.loop(0, -(-units // 4), name="q") as q:
-        value = k.let(gather(q), "v")
-        for acc, line in zip(sums, lines, strict=True):
-            k.add_to(acc, k.dot(value, k.cast(matrix.load(line, q), Scalar.F32)))
-    total: Expr = k.vec(sums)
-    if bias is not None:
-        total = total + k.cast(bias.load(0, column), Scalar.F32)
-    out.store(row, column, activate(k, low.attrs.activation, k.let(total, "total")))
-    low.dispatch(k, (slices, rows, 1))
+    """The kernel with a matrix that the model computes, which is a filter of one tap."""
+    _, units, _ = _sizes(low.node)
+    build_at_run_time(low, "fully_connected_runtime", gather_rows(units))
 
 
 def _stacks(node: Node, other: Node, site: Site, rows: bool) -> bool:

@@ -1,6 +1,6 @@
-"""LSTM with the full kernel and the sequence LSTMs: a cell that goes through time, on real numbers
-or on stored ones. LSTM with the basic kernel: all gates as one product, then the cell, element by
-element.
+"""LSTM with the full kernel, RNN and the sequence ones: a cell that goes through time, on real
+numbers or, of an LSTM, on stored ones. LSTM with the basic kernel: all gates as one product, then
+the cell, element by element.
 
 The basic cell reads the sums of gates from a temporary in f32; the node's own copies of them, and
 of the joined input, are results that hardly any model reads, but they are results.
@@ -31,6 +31,7 @@ from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
+from tflgpu.ops import rnn
 from tflgpu.ops.base import Activation
 from tflgpu.ops.basic_lstm import BIASES, CELLS, HIDDEN, INPUT, WEIGHTS, BasicLstm
 from tflgpu.ops.cell_operands import LSTM, CellOperands
@@ -133,14 +134,15 @@ def _why_not(node: Node, places: CellOperands, site: Site) -> str | None:
     return not_shared(node.op, NodeCell.of(node, places).slices, site)
 
 
-def _through_time(op: str, *ways: CellOperands) -> KernelRule:
-    # It binds eight buffers, which is all that some devices have: no chain may bring more.
+def _through_time(op: str, *ways: CellOperands, fuses: bool = False) -> KernelRule:
+    """That of an LSTM binds eight buffers, which is all that some devices have, and so may that of
+    two directions: no chain may bring more."""
     return KernelRule(
         op,
         "through time",
         partial(run_directions, ways=ways),
         partial(_accepts, ways),
-        fuses=False,
+        fuses=fuses,
         keeps_state=True,
     )
 
@@ -161,4 +163,7 @@ RULES = (
     _through_time("LSTM", LSTM),
     _through_time("UNIDIRECTIONAL_SEQUENCE_LSTM", LSTM),
     _through_time("BIDIRECTIONAL_SEQUENCE_LSTM", FORWARD, BACKWARD),
+    _through_time("RNN", rnn.ONE_WAY, fuses=True),
+    _through_time("UNIDIRECTIONAL_SEQUENCE_RNN", rnn.ONE_WAY, fuses=True),
+    _through_time("BIDIRECTIONAL_SEQUENCE_RNN", rnn.FORWARD, rnn.BACKWARD),
 )

@@ -32,6 +32,7 @@ from tflgpu.ops.base import (
     Sample,
 )
 from tflgpu.ops.items import each_row
+from tflgpu.ops.windows import out_and_pad
 
 PLACE_BIAS = 0.1
 
@@ -92,12 +93,7 @@ def _parse(fields: Fields) -> ArgmaxPoolAttrs:
 
 def pooled_side(attributes: ArgmaxPoolAttrs, axis: int, size: int) -> tuple[int, int]:
     """Output pixels along a side (0 = height, 1 = width), and the padding before the first."""
-    stride, window = attributes.strides[axis], attributes.filter[axis]
-    if attributes.padding is Padding.SAME:
-        count = -(-size // stride)
-    else:
-        count = (size - window + stride) // stride
-    return count, max(0, ((count - 1) * stride + window - size) // 2)
+    return out_and_pad(size, attributes.filter[axis], attributes.strides[axis], attributes.padding)
 
 
 def _infer_pool(attributes: ArgmaxPoolAttrs, operands: Operands) -> list[TensorSpec]:

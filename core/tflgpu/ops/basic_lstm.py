@@ -26,8 +26,8 @@ from tflgpu.ops.axes import present
 from tflgpu.ops.base import Activation, Arrays, Fields, Operands
 from tflgpu.ops.cell_steps import sigmoid
 from tflgpu.ops.fixed_functions import divide, logistic, look_up, product, tanh
-from tflgpu.ops.fixed_point import Multiplier
-from tflgpu.ops.integer_scales import I16, Scales, clamped, times
+from tflgpu.ops.fixed_point import Multiplier, times
+from tflgpu.ops.integer_scales import I16, Scales, clamped
 from tflgpu.ops.products import PRODUCT_TYPES, floats, needed, take
 
 _NAMES = ("input", "previous output", "weights", "biases", "previous cell state")

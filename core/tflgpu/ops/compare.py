@@ -40,7 +40,7 @@ from tflgpu.ops.elementwise import (
     infer_unary,
 )
 from tflgpu.ops.facets import Batched, Items
-from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.fixed_point import Multiplier, times
 from tflgpu.ops.items import as_they_are, elementwise
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 
@@ -101,8 +101,7 @@ def _whole(attributes: InParts, x: Array, y: Array) -> tuple[Array, Array]:
     if not attributes.factors:
         return a, b
     left, right = attributes.factors
-    a = multiply(a << PARTS, left.value, left.left, left.right)
-    return a, multiply(b << PARTS, right.value, right.left, right.right)
+    return times(a << PARTS, left), times(b << PARTS, right)
 
 
 def _reference(op: str, fn: Callable[[Array, Array], Any]) -> Callable[..., list[Array]]:

@@ -38,6 +38,7 @@ from tflgpu.ops.facets import Batched, Filter, Items, Work
 from tflgpu.ops.items import each_row, first_size, rows_of
 from tflgpu.ops.positions import of_items
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
+from tflgpu.ops.windows import out_and_pad
 
 Size3 = tuple[int, int, int]
 _PLAIN, _TURNED = "CONV_3D", "CONV_3D_TRANSPOSE"
@@ -116,11 +117,7 @@ def place(op: str, attributes: Conv3D, large: Sequence[int], taps: Sequence[int]
         large, taps, attributes.strides, attributes.dilations, strict=True
     ):
         span = (count - 1) * dilation + 1
-        if attributes.padding is Padding.VALID:
-            out, pad = (size - span) // stride + 1, 0
-        else:
-            out = -(-size // stride)
-            pad = max((out - 1) * stride + span - size, 0) // 2
+        out, pad = out_and_pad(size, span, stride, attributes.padding)
         if out < 1 or max((out - 1) * stride, size) + span > _MAX_REACH:
             raise ModelError(
                 f"{op}: a filter of {count} taps (over {span}) on a volume of {size} with "

@@ -34,7 +34,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.elementwise import QUANTIZED, check_dtype
 from tflgpu.ops.facets import NarrowTypes, copies_first
-from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.fixed_point import Multiplier, times
 from tflgpu.ops.quantized import is_divisor
 from tflgpu.ops.stored_functions import by_steps, rescaled
 
@@ -173,7 +173,7 @@ def _requantized(attributes: Quantize, source: Quantization, x: Array) -> Array:
     f32 does not hold all of 32 bits."""
     a, b = (float(np.float32(q.scale[0])) for q in (source, attributes.quantization))
     by, info = Multiplier.of(a / b), np.iinfo(attributes.output.numpy)
-    steps = multiply(x.astype(np.int64) - source.zero_point[0], by.value, by.left, by.right)
+    steps = times(x.astype(np.int64) - source.zero_point[0], by)
     found = np.clip(steps + attributes.quantization.zero_point[0], info.min, info.max)
     return np.asarray(found.astype(attributes.output.numpy))
 

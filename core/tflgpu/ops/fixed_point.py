@@ -88,6 +88,11 @@ def multiply(x: Array, value: Any, left: Any, right: Any) -> Array:
     return np.asarray(np.right_shift(high, right) + ((high & mask) > threshold))
 
 
+def times(x: Array, by: Multiplier) -> Array:
+    """``x`` times one factor, as `multiply`."""
+    return multiply(x, by.value, by.left, by.right)
+
+
 def clamp_limits(
     activation: Activation, quantization: Quantization, dtype: DType
 ) -> tuple[int, int] | str:

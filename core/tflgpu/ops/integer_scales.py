@@ -13,7 +13,6 @@ from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import Fields
-from tflgpu.ops.fixed_point import Multiplier, multiply
 
 #: The least and the largest number of 8 and of 16 bits.
 I8, I16 = (-(1 << 7), (1 << 7) - 1), (-(1 << 15), (1 << 15) - 1)
@@ -110,8 +109,3 @@ class Scales:
 def clamped(x: Array, bounds: tuple[int, int]) -> Array:
     """``x``, limited to the smallest and largest number that ``bounds`` gives."""
     return np.asarray(np.clip(x, *bounds))
-
-
-def times(x: Array, by: Multiplier) -> Array:
-    """Whole numbers times one factor (`ops.fixed_point.multiply`)."""
-    return multiply(x, by.value, by.left, by.right)

@@ -32,7 +32,7 @@ from tflgpu.ops.base import (
     graph_attributes,
 )
 from tflgpu.ops.elementwise import BYTES, infer_broadcast
-from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply, scaled
+from tflgpu.ops.fixed_point import Multiplier, clamp_limits, scaled, times
 from tflgpu.ops.quantized import Integers
 
 OP = "QUANTIZED_ADD"
@@ -95,13 +95,9 @@ def _reference(attributes: QuantizedAdd, arrays: Arrays) -> list[Array]:
     total: Any = 0
     for array, term in ((a, attributes.left), (b, attributes.right)):
         steps = (array.astype(np.int64) - term.zero_point) << POINT
-        total = total + _times(steps, term.multiplier)
-    stored = _times(total, attributes.result.multiplier) + attributes.result.zero_point
+        total = total + times(steps, term.multiplier)
+    stored = times(total, attributes.result.multiplier) + attributes.result.zero_point
     return [np.clip(stored, attributes.low, attributes.high).astype(a.dtype)]
-
-
-def _times(x: Array, by: Multiplier) -> Array:
-    return multiply(x, by.value, by.left, by.right)
 
 
 # Samples

@@ -28,7 +28,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Arg, Arrays, Draw, OpDef, Operands, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.fixed_point import Multiplier, times
 from tflgpu.ops.int16_tables import lines
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 
@@ -56,7 +56,7 @@ def exponentials(scale: float, beta: float) -> Array:
     nothing."""
     reach = 10 / 65535
     by = Multiplier.of(float(np.float32(scale) * np.float32(beta)) / reach)
-    below = multiply(-np.arange(SIZE), by.value, by.left, by.right)
+    below = times(-np.arange(SIZE), by)
     table = lines(np.exp, Quantization((reach,), (_HIGH,)), _ONE, np.float64)
     return np.asarray(table[np.clip(below + _HIGH, _LOW, _HIGH) - _LOW], np.int32)
 

@@ -22,7 +22,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ops.fixed_functions import inverse_root
-from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.fixed_point import Multiplier, multiply, times
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 from tflgpu.ops.quantized import Replacement
 from tflgpu.ops.quantized_table import OP as TABLE
@@ -152,8 +152,7 @@ def _by_xnnpack(rise: float, slope: float) -> bool:
 
 def _times(steps: Array, factor: Any) -> Array:
     """Whole numbers times a factor that is not negative, rounded twice."""
-    by = Multiplier.of(float(factor))
-    return multiply(steps, by.value, by.left, by.right)
+    return times(steps, Multiplier.of(float(factor)))
 
 
 def _half_away(x: Any) -> float:

@@ -27,7 +27,7 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Activation, Arg, Arrays, Draw, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import BYTES, QUANTIZED, infer_broadcast
-from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.fixed_point import Multiplier, times
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 from tflgpu.ops.quantized import Replacement
 
@@ -225,10 +225,6 @@ def _of_reals(node: Node, how: How, reals: Sequence[float], most: int) -> Replac
     return _pair(node, how, numbers)
 
 
-def _times(x: Array, by: Multiplier) -> Array:
-    return multiply(x, by.value, by.left, by.right)
-
-
 def _reference(attributes: StoredPair, arrays: Arrays) -> list[Array]:
     x, y = present(arrays[0]), present(arrays[1])
     a = steps_of(attributes.left, x).astype(np.int64)
@@ -244,18 +240,18 @@ def _reference(attributes: StoredPair, arrays: Arrays) -> list[Array]:
         if attributes.how is How.ALIGNED:
             bits = WIDE_POINT + one.shift, WIDE_POINT + two.shift
             one, two = Multiplier(one.value, 0), Multiplier(two.value, 0)
-        x1, x2 = _times(a << bits[0], one), _times(b << bits[1], two)
-        steps = _times(x1 - x2 if attributes.how is How.SUBTRACTED else x1 + x2, three)
+        x1, x2 = times(a << bits[0], one), times(b << bits[1], two)
+        steps = times(x1 - x2 if attributes.how is How.SUBTRACTED else x1 + x2, three)
     elif attributes.how is How.MULTIPLIED:
         (one,) = attributes.multipliers
-        steps = _times(a * b, one)
+        steps = times(a * b, one)
     elif attributes.how is How.SQUARE:
         one, two, three = attributes.multipliers
-        difference = _times(a << POINT, one) - _times(b << POINT, two)
-        steps = _times(difference * difference, three)
+        difference = times(a << POINT, one) - times(b << POINT, two)
+        steps = times(difference * difference, three)
     else:
         one, two = attributes.multipliers
-        steps = np.where(a >= 0, _times(a, one), _times(a * b, two))
+        steps = np.where(a >= 0, times(a, one), times(a * b, two))
     result = attributes.result
     steps = np.clip(steps, result.low, result.high)
     return [np.asarray(steps * np.float32(result.scale)).astype(x.dtype)]

@@ -33,7 +33,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import BYTES, infer_unary
-from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.fixed_point import Multiplier, times
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize
 from tflgpu.ops.quantized import PostOp
 
@@ -170,7 +170,7 @@ def _reference(attributes: StoredTotal, arrays: Arrays) -> list[Array]:
     by, result, zero = attributes.multiplier, attributes.result, np.float32(attributes.zero_point)
     total, bias = total + np.float32(attributes.offset), np.float32(attributes.bias)
     if by is not None:
-        steps = multiply(total.astype(np.int64), by.value, by.left, by.right) + int(bias)
+        steps = times(total.astype(np.int64), by) + int(bias)
     elif attributes.away:
         steps = total * np.float32(attributes.factor) + bias
         steps = np.trunc(steps + np.copysign(np.float32(0.5), steps))

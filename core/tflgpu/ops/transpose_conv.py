@@ -46,6 +46,7 @@ from tflgpu.ops.items import each_row, first_size, rows_of
 from tflgpu.ops.positions import of_items
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
+from tflgpu.ops.windows import out_and_pad
 
 CUSTOM = "Convolution2DTransposeBias"
 
@@ -89,19 +90,10 @@ def scatter_of(node: Node) -> Scatter:
 
 
 def _scatter(attributes: TransposeConv, weights: Sequence[int], output: Sequence[int]) -> Scatter:
-    def pad(size: int, taps: int, stride: int) -> int:
-        if attributes.padding is Padding.VALID:
-            return 0
-        steps = -(-size // stride)
-        return max((steps - 1) * stride + taps - size, 0) // 2
-
     _, height, width, _ = weights
-    return Scatter(
-        height,
-        width,
-        pad(output[1], height, attributes.stride_h),
-        pad(output[2], width, attributes.stride_w),
-    )
+    _, top = out_and_pad(output[1], height, attributes.stride_h, attributes.padding)
+    _, left = out_and_pad(output[2], width, attributes.stride_w, attributes.padding)
+    return Scatter(height, width, top, left)
 
 
 def _parse(fields: Fields) -> TransposeConv:

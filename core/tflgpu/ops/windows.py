@@ -82,7 +82,7 @@ def place(
             before, after = ((pads.top, pads.bottom), (pads.left, pads.right))[axis]
             out = _places(size + before + after - span, stride)
         else:
-            out, before = _out_and_pad(size, span, stride, attributes.padding)
+            out, before = out_and_pad(size, span, stride, attributes.padding)
         if taps < 1 or out < least:
             raise ModelError(
                 f"{op}: a filter of {name} {taps} (dilated {span}) on an input of {name} {size} "
@@ -104,7 +104,8 @@ def _places(room: int, stride: int) -> int:
     return reach // stride if reach >= 0 else -(-reach // stride)
 
 
-def _out_and_pad(size: int, span: int, stride: int, padding: Padding) -> tuple[int, int]:
+def out_and_pad(size: int, span: int, stride: int, padding: Padding) -> tuple[int, int]:
+    """How many places a window of ``span`` pixels has along a side, and the padding before it."""
     if padding is Padding.VALID:
         return _places(size - span, stride), 0
     out = -(-size // stride)
