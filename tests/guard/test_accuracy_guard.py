@@ -20,7 +20,6 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.options import options_from_text
 from tflgpu.options.accuracy import AccuracyGuard, OnFailure
 from tflgpu.options.option_list import OPTIONS
 from tflgpu.runtime.guard.criterion import NOTHING, Off, off_by, worst
@@ -477,12 +476,12 @@ KEEP = AccuracyGuard(runs=3, tolerance=0.02, on_failure=OnFailure.KEEP)
 def test_what_it_is_given_as(given: Any, meant: AccuracyGuard | None) -> None:
     assert DelegateOptions(accuracy_guard=given).accuracy_guard == meant
     if isinstance(given, str):
-        assert options_from_text({"accuracy_guard": given}).accuracy_guard == meant
+        assert DelegateOptions.from_text({"accuracy_guard": given}).accuracy_guard == meant
 
 
 def test_it_is_off_unless_asked_for() -> None:
     assert DelegateOptions().accuracy_guard is None
-    assert options_from_text({"accuracy_guard": "none"}).accuracy_guard is None
+    assert DelegateOptions.from_text({"accuracy_guard": "none"}).accuracy_guard is None
 
 
 def test_it_may_come_from_the_environment() -> None:

@@ -18,7 +18,7 @@ from tflgpu.hosts import callbacks
 from tflgpu.hosts import litert as inside
 from tflgpu.hosts.cdef import OK, ffi, int_array, ints
 from tflgpu.hosts.library import elf
-from tflgpu.options import DelegateOptions, options_from_text
+from tflgpu.options import DelegateOptions
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -229,7 +229,7 @@ def test_in_litert() -> None:
     ],
 )  # fmt: skip
 def test_text(text: dict[str, object], same: dict[str, Any]) -> None:
-    assert options_from_text(text) == DelegateOptions(**same)
+    assert DelegateOptions.from_text(text) == DelegateOptions(**same)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_text(text: dict[str, object], same: dict[str, Any]) -> None:
 )
 def test_mistakes(text: dict[str, object], says: str) -> None:
     with pytest.raises(tflgpu.OptionError, match=says):
-        options_from_text(text)
+        DelegateOptions.from_text(text)
 
 
 def test_other_libraries() -> None:

@@ -142,7 +142,7 @@ def test_a_run_that_ended_in_the_middle() -> None:
         assert session.is_broken
         np.testing.assert_array_equal(run(interpreter, X), [-np.abs(X)])
         assert kernel._session is not session
-        assert session._closed
+        assert session.is_closed
         assert len(kernel._sessions) == 1
         del interpreter, kernel
 

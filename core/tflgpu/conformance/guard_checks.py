@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -27,7 +28,8 @@ from tflgpu.ops.base import Accuracy, OpDef
 def guard_checks(ops: Iterable[OpDef]) -> list[Check]:
     """One check an op, and the cache."""
     checks = [Check(f"5/guards/{op.name}", partial(_guards, op), op.name) for op in ops]
-    return [*checks, Check("5/cache/reload", _reload), Check("5/cache/damaged", _damaged)]
+    checks.append(Check("5/cache/reload", partial(_cache, False)))
+    return [*checks, Check("5/cache/damaged", partial(_cache, True))]
 
 
 def _guards(op: OpDef, target: DeviceUnderTest) -> Outcome:
@@ -58,16 +60,8 @@ def _guards(op: OpDef, target: DeviceUnderTest) -> Outcome:
 @contextlib.contextmanager
 def _cache_folder() -> Iterator[Path]:
     """An empty cache, for devices that are opened inside."""
-    before = os.environ.get("TFLGPU_CACHE_DIR")
-    with tempfile.TemporaryDirectory() as name:
-        os.environ["TFLGPU_CACHE_DIR"] = name
-        try:
-            yield Path(name)
-        finally:
-            if before is None:
-                del os.environ["TFLGPU_CACHE_DIR"]
-            else:
-                os.environ["TFLGPU_CACHE_DIR"] = before
+    with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, TFLGPU_CACHE_DIR=name):
+        yield Path(name)
 
 
 def _kept(folder: Path) -> list[Path]:
@@ -112,25 +106,17 @@ def _equal(got: list[Array], want: list[Array], what: str) -> None:
             raise AssertionError(f"output {i} is not the same {what}")
 
 
-def _reload(target: DeviceUnderTest) -> Outcome:
-    if not isinstance(target.device, Device):
-        return NotApplicable("the device runs nodes; it compiles nothing")
-    with _cache_folder() as folder:
-        first = _outputs(target)
-        kept = bool(_kept(folder))
-        _equal(_outputs(target), first, "from the cache")
-    return None if kept else NotApplicable("the backend keeps nothing in TFLGPU_CACHE_DIR")
-
-
-def _damaged(target: DeviceUnderTest) -> Outcome:
-    """Files that were cut short, or overwritten, are made anew."""
+def _cache(damages: bool, target: DeviceUnderTest) -> Outcome:
+    """What is in the cache gives the same; files that were cut short, or overwritten, are made
+    anew."""
     if not isinstance(target.device, Device):
         return NotApplicable("the device runs nodes; it compiles nothing")
     with _cache_folder() as folder:
         first = _outputs(target)
         files = _kept(folder)
-        for i, file in enumerate(sorted(files)):
+        for i, file in enumerate(sorted(files) if damages else ()):
             data = file.read_bytes()
             file.write_bytes(data[: len(data) // 2] if i % 2 else b"\xa5" * len(data))
-        _equal(_outputs(target), first, "after the cache was damaged")
+        how = "after the cache was damaged" if damages else "from the cache"
+        _equal(_outputs(target), first, how)
     return None if files else NotApplicable("the backend keeps nothing in TFLGPU_CACHE_DIR")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -58,21 +59,6 @@ def _rounded(width: int) -> ProgramCase:
     with np.errstate(over="ignore"):
         want = data.astype(np.float16)
     return ProgramCase(k.build(), (4, 1, 1), [data, np.zeros_like(want)], {1: want})
-
-
-def half_rounding() -> ProgramCase:
-    """f32 into f16, by vectors of four."""
-    return _rounded(4)
-
-
-def half_rounding_x2() -> ProgramCase:
-    """f32 into f16, by pairs."""
-    return _rounded(2)
-
-
-def half_rounding_x1() -> ProgramCase:
-    """f32 into f16, one by one."""
-    return _rounded(1)
 
 
 def half_values() -> ProgramCase:
@@ -282,6 +268,7 @@ def dot_products() -> ProgramCase:
 
 
 def _shared(kind: Type) -> ProgramCase:
+    """A shared array of a type, which no buffer need have."""
     k = Builder(f"exchange_{kind.scalar.value}_{kind.width}", (4, 1, 1))
     dst = k.buffer("dst", kind.scalar, 1, "write")
     tile = k.shared("tile", kind, 4)
@@ -299,51 +286,6 @@ def _shared(kind: Type) -> ProgramCase:
     )
 
 
-def shared_f32x3() -> ProgramCase:
-    """A shared array of vectors that no buffer can have."""
-    return _shared(Type(Scalar.F32, 3))
-
-
-def shared_i32x1() -> ProgramCase:
-    """A shared array of integers."""
-    return _shared(Type(Scalar.I32))
-
-
-def shared_i32x4() -> ProgramCase:
-    """A shared array of integer vectors."""
-    return _shared(Type(Scalar.I32, 4))
-
-
-def shared_u32x2() -> ProgramCase:
-    """A shared array of unsigned pairs."""
-    return _shared(Type(Scalar.U32, 2))
-
-
-def shared_f16x1() -> ProgramCase:
-    """A shared array of 16-bit floats."""
-    return _shared(Type(Scalar.F16, 1))
-
-
-def shared_f16x2() -> ProgramCase:
-    """A shared array of pairs of 16-bit floats."""
-    return _shared(Type(Scalar.F16, 2))
-
-
-def shared_f16x3() -> ProgramCase:
-    """A shared array of vectors of 16-bit floats that no buffer can have."""
-    return _shared(Type(Scalar.F16, 3))
-
-
-def shared_f16x4() -> ProgramCase:
-    """A shared array of vectors of four 16-bit floats."""
-    return _shared(Type(Scalar.F16, 4))
-
-
-#: Kernels whose zeros must have the right sign; a sum may have either.
-SIGNED: tuple[Callable[[], ProgramCase], ...] = (literals, half_literals)
-
-
-#: Kernels for devices that store 16-bit floats and compute in any type.
 def _widened(scalar: Scalar) -> ProgramCase:
     """Small whole numbers are what they were when they are loaded: by vectors, and by lanes."""
     k = Builder(f"widened_{scalar.value}", (4, 1, 1))
@@ -360,31 +302,27 @@ def _widened(scalar: Scalar) -> ProgramCase:
     )
 
 
-def widened_i8() -> ProgramCase:
-    """Bytes with a sign."""
-    return _widened(Scalar.I8)
+#: Kernels whose zeros must have the right sign; a sum may have either.
+SIGNED: tuple[Callable[[], ProgramCase], ...] = (literals, half_literals)
 
+#: Kernels for devices that store 16-bit floats and compute in any type, by name.
+HALVES: dict[str, Callable[[], ProgramCase]] = {
+    "half_rounding": partial(_rounded, 4),
+    "half_rounding_x2": partial(_rounded, 2),
+    "half_rounding_x1": partial(_rounded, 1),
+}
 
-def widened_u8() -> ProgramCase:
-    """Bytes without one."""
-    return _widened(Scalar.U8)
+_PLAIN = (literals, constants, precedence, shifted_literals, remainders, dot_products)
+_SHARED = (
+    Type(Scalar.F32, 3), Type(Scalar.I32), Type(Scalar.I32, 4), Type(Scalar.U32, 2),
+    *(Type(Scalar.F16, width) for width in (1, 2, 3, 4)),
+)  # fmt: skip
+_OF_HALVES = (half_literals, half_values, half_bits, halves_of_bits)
 
-
-def widened_i16() -> ProgramCase:
-    """16-bit whole numbers."""
-    return _widened(Scalar.I16)
-
-
-HALVES: tuple[Callable[[], ProgramCase], ...] = (half_rounding, half_rounding_x2, half_rounding_x1)
-
-#: Kernels by the function that makes them, and the type that a device must have for one.
-KERNELS: list[tuple[Callable[[], ProgramCase], Scalar | None]] = [
-    (literals, None), (half_literals, Scalar.F16), (constants, None), (precedence, None),
-    (shifted_literals, None),
-    (remainders, None), (dot_products, None), (shared_f32x3, None), (shared_i32x1, None),
-    (shared_i32x4, None),
-    (shared_u32x2, None), (shared_f16x1, Scalar.F16), (shared_f16x2, Scalar.F16),
-    (shared_f16x3, Scalar.F16), (shared_f16x4, Scalar.F16), (half_values, Scalar.F16),
-    (half_bits, Scalar.F16), (halves_of_bits, Scalar.F16),
-    (widened_i8, Scalar.I8), (widened_u8, Scalar.U8), (widened_i16, Scalar.I16),
-]  # fmt: skip
+#: Kernels by name: what makes each, and the type that a device must have for it.
+KERNELS: dict[str, tuple[Callable[[], ProgramCase], Scalar | None]] = {
+    **{make.__name__: (make, None) for make in _PLAIN},
+    **{make.__name__: (make, Scalar.F16) for make in _OF_HALVES},
+    **{f"shared_{t.scalar.value}x{t.width}": (partial(_shared, t), t.scalar) for t in _SHARED},
+    **{f"widened_{s.value}": (partial(_widened, s), s) for s in (Scalar.I8, Scalar.U8, Scalar.I16)},
+}

@@ -34,7 +34,7 @@ from tflgpu.conformance.special_table import (
     special_cases,
     wrong_results,
 )
-from tflgpu.conformance.subgroup_nodes import subgroup_checks
+from tflgpu.conformance.subgroup_nodes import SHAPES, InSubgroups, subgroup_programs
 from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
@@ -86,13 +86,18 @@ def node_checks() -> list[Check]:
         for lanes in (False, True)
     ]
     checks += [
-        Check(f"1/kernels/{make.__name__}", partial(_with_halves, partial(_program, make)))
-        for make in HALVES
+        Check(f"1/kernels/{name}", partial(_with_halves, partial(_program, make)))
+        for name, make in HALVES.items()
     ]
-    for make, scalar in KERNELS:
-        run = partial(_with_kernels, partial(_program, make), scalar)
-        checks.append(Check(f"1/kernels/{make.__name__}", run))
-    return checks + subgroup_checks(_compare)
+    checks += [
+        Check(f"1/kernels/{name}", partial(_with_kernels, partial(_program, make), scalar))
+        for name, (make, scalar) in KERNELS.items()
+    ]
+    checks += [
+        Check(name, partial(_with_shuffles, partial(_in_subgroups, make), scalar))
+        for name, make, scalar in subgroup_programs()
+    ]
+    return checks
 
 
 def _with_kernels(
@@ -111,6 +116,15 @@ def _with_halves(check: Callable[[Device], None], target: DeviceUnderTest) -> Ou
     if not target.caps.f16_storage:
         return NotApplicable(f"{target.device.info.name} does not store 16-bit floats")
     return _with_kernels(check, None, target)
+
+
+def _with_shuffles(
+    check: Callable[[Device], None], scalar: Scalar, target: DeviceUnderTest
+) -> Outcome:
+    if isinstance(target.device, Device) and not target.caps.subgroup_shuffle:
+        lacking = "does not shuffle values among neighbours (caps.subgroup_shuffle)"
+        return NotApplicable(f"{target.device.info.name} {lacking}")
+    return _with_kernels(check, scalar, target)
 
 
 def _lacks(scalar: Scalar | None, caps: DeviceCaps) -> str | None:
@@ -233,6 +247,11 @@ def _beyond_class(name: str, got: Array, want: Array, operands: Sequence[Array])
 
 def _program(make: Callable[[], ProgramCase], device: Device) -> None:
     _compare(device, make(), signs=make in SIGNED)
+
+
+def _in_subgroups(make: InSubgroups, device: Device) -> None:
+    for shape in SHAPES:
+        _compare(device, make(device.caps.subgroup_shuffle, shape))
 
 
 def _compare(device: Device, program: ProgramCase, *, signs: bool = False) -> None:

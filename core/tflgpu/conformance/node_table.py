@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
 from tflgpu.conformance.function_table import rows_of
+from tflgpu.ir.dtypes import Array
 from tflgpu.language import make
 from tflgpu.language.builder import Builder
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.tree import Expr, Kernel
 from tflgpu.language.types import Scalar, Type
 
-Array = npt.NDArray[Any]
 COUNT = 97  # elements: a prime, so that the last workgroup is partly idle
 _GROUP = 16
 
@@ -122,30 +121,6 @@ def _compare_cases() -> list[NodeCase]:
 def _logic_cases(scalar: Scalar) -> list[NodeCase]:
     """Booleans, and what chooses by them; conditions are made of the numbers."""
 
-    def both(k: Builder, a: Expr, b: Expr) -> Expr:
-        return k.cast((a > 0) & (b > 0), Scalar.I32)
-
-    def either(k: Builder, a: Expr, b: Expr) -> Expr:
-        return k.cast((a > 0) | (b > 0), Scalar.I32)
-
-    def neither(k: Builder, a: Expr, b: Expr) -> Expr:
-        return k.cast(~((a > 0) | (b > 0)), Scalar.I32)
-
-    def same(k: Builder, a: Expr, b: Expr) -> Expr:
-        return k.cast((a > 0).eq(b > 0), Scalar.I32)
-
-    def differ(k: Builder, a: Expr, b: Expr) -> Expr:
-        return k.cast((a > 0).ne(b > 0), Scalar.I32)
-
-    def pick(k: Builder, a: Expr, b: Expr) -> Expr:
-        return k.select(a < b, a, b)
-
-    def pick_all(k: Builder, a: Expr, b: Expr) -> Expr:
-        return k.select(k.group_id(0) >= 0, b, a)
-
-    def swap_bools(k: Builder, a: Expr, b: Expr) -> Expr:
-        return k.cast(k.select(a < b, b > 0, a > 0), Scalar.I32)
-
     def constants(k: Builder, a: Expr, b: Expr) -> Expr:
         true = k.const(True, Type(Scalar.BOOL, a.type.width))
         return k.cast(((a > 0) & true) | k.const(False, true.type), Scalar.I32)
@@ -156,23 +131,29 @@ def _logic_cases(scalar: Scalar) -> list[NodeCase]:
         again = k.vec([~lane for lane in (~whole).lanes])
         return k.cast(again, Scalar.I32)
 
-    def spread(k: Builder, a: Expr, b: Expr) -> Expr:
-        return k.cast(k.splat(k.group_id(0) >= 0, a.type.width) & (a > b), Scalar.I32)
-
     i32 = Scalar.I32
     return [
-        NodeCase("land", i32, both, lambda a, b: int(a > 0 and b > 0)),
-        NodeCase("lor", i32, either, lambda a, b: int(a > 0 or b > 0)),
-        NodeCase("not", i32, neither, lambda a, b: int(not (a > 0 or b > 0))),
-        NodeCase("eq bool", i32, same, lambda a, b: int((a > 0) == (b > 0))),
-        NodeCase("ne bool", i32, differ, lambda a, b: int((a > 0) != (b > 0))),
-        NodeCase("select", scalar, pick, min),
-        NodeCase("select whole", scalar, pick_all, lambda a, b: b),
-        NodeCase("select bool", i32, swap_bools, lambda a, b: int((max(a, b)) > 0)),
+        NodeCase("land", i32, lambda k, a, b: k.cast((a > 0) & (b > 0), i32),
+                 lambda a, b: int(a > 0 and b > 0)),
+        NodeCase("lor", i32, lambda k, a, b: k.cast((a > 0) | (b > 0), i32),
+                 lambda a, b: int(a > 0 or b > 0)),
+        NodeCase("not", i32, lambda k, a, b: k.cast(~((a > 0) | (b > 0)), i32),
+                 lambda a, b: int(not (a > 0 or b > 0))),
+        NodeCase("eq bool", i32, lambda k, a, b: k.cast((a > 0).eq(b > 0), i32),
+                 lambda a, b: int((a > 0) == (b > 0))),
+        NodeCase("ne bool", i32, lambda k, a, b: k.cast((a > 0).ne(b > 0), i32),
+                 lambda a, b: int((a > 0) != (b > 0))),
+        NodeCase("select", scalar, lambda k, a, b: k.select(a < b, a, b), min),
+        NodeCase("select whole", scalar, lambda k, a, b: k.select(k.group_id(0) >= 0, b, a),
+                 lambda a, b: b),
+        NodeCase("select bool", i32, lambda k, a, b: k.cast(k.select(a < b, b > 0, a > 0), i32),
+                 lambda a, b: int(max(a, b) > 0)),
         NodeCase("bool constants", i32, constants, lambda a, b: int(a > 0)),
         NodeCase("bool lanes", i32, lanes, lambda a, b: int(a > b)),
-        NodeCase("bool splat", i32, spread, lambda a, b: int(a > b)),
-    ]
+        NodeCase("bool splat", i32,
+                 lambda k, a, b: k.cast(k.splat(k.group_id(0) >= 0, a.type.width) & (a > b), i32),
+                 lambda a, b: int(a > b)),
+    ]  # fmt: skip
 
 
 def _cast_cases(scalar: Scalar) -> list[NodeCase]:
@@ -321,31 +302,46 @@ def expected(case: NodeCase, arrays: Sequence[Array]) -> Array:
 # One kernel of all cases
 
 
+class TableBuffers:
+    """Rows of lanes in buffers: in elements of as many lanes, or lane by lane where there are no
+    buffers of such elements."""
+
+    def __init__(self, k: Builder, scalar: Scalar, width: int, results: Iterable[Scalar]) -> None:
+        self._k = k
+        self._lanes = width if width == 3 else 1
+        of_buffer = width // self._lanes
+        self._sources = [k.buffer(name, scalar, of_buffer, "read") for name in "abc"]
+        self._targets = {s: k.buffer(f"to_{s.value}", s, of_buffer, "write") for s in results}
+
+    def load(self, operand: int, row: Expr) -> Expr:
+        """A row of the first, second or third operand."""
+        k, source = self._k, self._sources[operand]
+        if self._lanes == 1:
+            return k.load(source, row)
+        return k.vec([k.load(source, row * self._lanes + lane) for lane in range(self._lanes)])
+
+    def store(self, result: Scalar, row: Expr, value: Expr) -> None:
+        """Write a row of the results of one type."""
+        target = self._targets[result]
+        if self._lanes == 1:
+            self._k.store(target, row, value)
+            return
+        for lane in range(self._lanes):
+            self._k.store(target, row * self._lanes + lane, value.lane(lane))
+
+
 def build_table(cases: Sequence[NodeCase], scalar: Scalar, width: int) -> Kernel:
     """Element i of every case's result comes from element i of its operands."""
     k = Builder(f"table_{scalar.value}_{width}", (_GROUP, 1, 1))
-    lanes_only = width == 3  # there are no buffers of 3-lane elements
-    buffer_width = 1 if lanes_only else width
-    sources = [k.buffer(name, scalar, buffer_width, "read") for name in "abc"]
     results = sorted({case.result for case in cases}, key=lambda s: s.value)
-    targets = {s: k.buffer(f"to_{s.value}", s, buffer_width, "write") for s in results}
+    table = TableBuffers(k, scalar, width, results)
     i = k.let(k.global_id(0), "i")
     with k.if_(i < COUNT):
         for number, case in enumerate(cases):
             at = i + number * COUNT
-            if lanes_only:
-                args = [
-                    k.vec([k.load(s, at * 3 + lane) for lane in range(3)])
-                    for s in sources[: case.arity]
-                ]
-            else:
-                args = [k.load(s, at) for s in sources[: case.arity]]
+            args = [table.load(source, at) for source in range(case.arity)]
             value = k.let(case.build(k, *args), "value")
-            if lanes_only:
-                for lane in range(3):
-                    k.store(targets[case.result], at * 3 + lane, value.lane(lane))
-            else:
-                k.store(targets[case.result], at, value)
+            table.store(case.result, at, value)
     return k.build()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Union
@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.stored_numbers import numerics_for
-from tflgpu.conformance.run import Prepared, Result, Tensors, prepare, run_many
+from tflgpu.conformance.run import Prepared, Result, Tensors, attempt, prepare, run_many
 from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.conformance.special import SpecialNumbers, special_samples
 from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
@@ -130,7 +130,7 @@ def _prepared(target: DeviceUnderTest, question: Question, case: SampleCase) -> 
     if isinstance(target.device, NodeDevice):
         if question.tensors is Tensors.INTERNAL:
             return NotApplicable("the device runs nodes; tensors lie as it likes")
-        return refused or _answer(lambda: _run_node(target, target.device, case))
+        return refused or attempt(lambda: _run_node(target, target.device, case))
     if refused is not None:
         return refused
     try:
@@ -154,13 +154,6 @@ def _run_node(target: DeviceUnderTest, device: object, case: SampleCase) -> list
     for i, (value, state) in enumerate(zip(case.variables, case.states, strict=True)):
         case.tolerance().check(variables[value.id], state, f"state {i}")
     return found
-
-
-def _answer(action: Callable[[], list[Array]]) -> Result:
-    try:
-        return action()
-    except (TflgpuError, AssertionError) as error:
-        return error
 
 
 def judge(target: DeviceUnderTest, case: SampleCase, answer: Answer, *, half: bool) -> Outcome:

@@ -6,17 +6,14 @@ The interpreter and every device run the same ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
+from tflgpu.ir.dtypes import Array
 from tflgpu.language.builder import Builder
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import I32, F32x4, Scalar, Type
-
-Array = npt.NDArray[Any]
 
 
 @attrs.frozen

@@ -155,7 +155,7 @@ def run_many(device: Device, items: Sequence[Prepared]) -> list[Result]:
             return _run_together(device, items)
         except TflgpuError:
             pass
-    return [_attempt(partial(run_one, device, item)) for item in items]
+    return [attempt(partial(run_one, device, item)) for item in items]
 
 
 def _run_together(device: Device, items: Sequence[Prepared]) -> list[Result]:
@@ -167,11 +167,12 @@ def _run_together(device: Device, items: Sequence[Prepared]) -> list[Result]:
         results: list[Result] = []
         for item in items:
             own = [outputs.pop(0) for _ in item.plan.outputs]
-            results.append(_attempt(partial(item.take, own)))
+            results.append(attempt(partial(item.take, own)))
         return results
 
 
-def _attempt(action: Callable[[], list[Array]]) -> Result:
+def attempt(action: Callable[[], list[Array]]) -> Result:
+    """What it gives, or the error that it ends in."""
     try:
         return action()
     except (TflgpuError, AssertionError) as error:

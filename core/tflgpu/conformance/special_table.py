@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from tflgpu.conformance.function_table import LARGEST_DIVISOR, FunctionRow, beyond, huge, rows_of
+from tflgpu.conformance.node_table import TableBuffers
 from tflgpu.ir.dtypes import Array
 from tflgpu.language import make
 from tflgpu.language.builder import Builder
@@ -109,9 +110,6 @@ def _arithmetic(scalar: Scalar) -> list[Special]:
 
 
 def _extremes(scalar: Scalar) -> list[Special]:
-    def nested(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
-        return k.max(k.min(a, b), k.min(b, a))
-
     def kept(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
         """The inner result is used twice, so that it has a name of its own."""
         above = k.max(a, -1.0)
@@ -120,7 +118,8 @@ def _extremes(scalar: Scalar) -> list[Special]:
     return [
         Special("min", lambda k, a, b, c: k.min(a, b), _either(_smaller), scalar),
         Special("max", lambda k, a, b, c: k.max(a, b), _either(_larger), scalar),
-        Special("min and max", nested, _either(_smaller), scalar),
+        Special("min and max", lambda k, a, b, c: k.max(k.min(a, b), k.min(b, a)),
+                _either(_smaller), scalar),
         Special("max(a, a)", lambda k, a, b, c: k.max(a, a), lambda a, b, c: a, scalar),
         Special("max(a, 0)", lambda k, a, b, c: k.max(a, 0.0), _limited(0, _INF), scalar),
         Special("max(0, a)", lambda k, a, b, c: k.max(0.0, a), _limited(0, _INF), scalar),
@@ -146,36 +145,37 @@ def _extremes(scalar: Scalar) -> list[Special]:
     ]  # fmt: skip
 
 
+def _choices_by(op: str, rule: Rule, scalar: Scalar) -> list[Special]:
+    """What a comparison gives, and what is chosen by it."""
+
+    def holds(a: Expr, b: Expr) -> Expr:
+        return make.binary(op, a, b)
+
+    def assigned(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
+        """The same choice by a statement, of which compilers make a select."""
+        chosen = []
+        for x, y in zip(a.lanes, b.lanes, strict=True):
+            lane = k.var(y, "lane")
+            with k.if_(k.let(holds(x, y), "holds")):
+                k.set(lane, x)
+            chosen.append(lane)
+        return k.vec(chosen)
+
+    return [
+        Special(op, lambda k, a, b, c: k.cast(holds(a, b), Scalar.I32), rule, Scalar.I32),
+        Special(f"not {op}", lambda k, a, b, c: k.cast(~holds(a, b), Scalar.I32),
+                lambda a, b, c: ~rule(a, b, c), Scalar.I32),
+        Special(f"select by {op}", lambda k, a, b, c: k.select(holds(a, b), a, b),
+                lambda a, b, c: np.where(rule(a, b, c), a, b), scalar),
+        Special(f"select the other by {op}", lambda k, a, b, c: k.select(holds(a, b), b, a),
+                lambda a, b, c: np.where(rule(a, b, c), b, a), scalar),
+        Special(f"assign by {op}", assigned, lambda a, b, c: np.where(rule(a, b, c), a, b),
+                scalar),
+    ]  # fmt: skip
+
+
 def _choices(scalar: Scalar) -> list[Special]:
     i32 = Scalar.I32
-
-    def compare(op: str) -> Callable[..., Expr]:
-        return lambda k, a, b, c: k.cast(make.binary(op, a, b), i32)
-
-    def negated(op: str) -> Callable[..., Expr]:
-        return lambda k, a, b, c: k.cast(~make.binary(op, a, b), i32)
-
-    def pick(op: str) -> Callable[..., Expr]:
-        return lambda k, a, b, c: k.select(make.binary(op, a, b), a, b)
-
-    def pick_other(op: str) -> Callable[..., Expr]:
-        return lambda k, a, b, c: k.select(make.binary(op, a, b), b, a)
-
-    def assign(op: str) -> Callable[..., Expr]:
-        """The same choice by a statement, of which compilers make a select."""
-
-        def build(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
-            chosen = []
-            for x, y in zip(a.lanes, b.lanes, strict=True):
-                lane = k.var(y, "lane")
-                holds = k.let(make.binary(op, x, y), "holds")
-                with k.if_(holds):
-                    k.set(lane, x)
-                chosen.append(lane)
-            return k.vec(chosen)
-
-        return build
-
     rules: dict[str, Rule] = {
         "eq": lambda a, b, c: a == b,
         "ne": lambda a, b, c: a != b,
@@ -184,62 +184,19 @@ def _choices(scalar: Scalar) -> list[Special]:
         "gt": lambda a, b, c: a > b,
         "ge": lambda a, b, c: a >= b,
     }
-    found = [Special(op, compare(op), rule, i32) for op, rule in rules.items()]
-    found += [
-        Special(f"not {op}", negated(op), lambda a, b, c, rule=rule: ~rule(a, b, c), i32)
-        for op, rule in rules.items()
-    ]
-    found += [
-        Special(
-            f"select by {op}",
-            pick(op),
-            lambda a, b, c, rule=rule: np.where(rule(a, b, c), a, b),
-            scalar,
-        )
-        for op, rule in rules.items()
-    ]
-
-    found += [
-        Special(
-            f"select the other by {op}",
-            pick_other(op),
-            lambda a, b, c, rule=rule: np.where(rule(a, b, c), b, a),
-            scalar,
-        )
-        for op, rule in rules.items()
-    ]
-    found += [
-        Special(
-            f"assign by {op}",
-            assign(op),
-            lambda a, b, c, rule=rule: np.where(rule(a, b, c), a, b),
-            scalar,
-        )
-        for op, rule in rules.items()
-    ]
-
-    def all_of(*parts: Callable[[Expr], Expr]) -> Callable[..., Expr]:
-        def build(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
-            total = parts[0](a)
-            for part in parts[1:]:
-                total = total | part(a)
-            return k.cast(total, i32)
-
-        return build
-
-    def lanes(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
-        return k.cast(k.vec([k.is_nan(lane) for lane in a.lanes]), i32)
 
     return [
-        *found,
+        *(case for op, rule in rules.items() for case in _choices_by(op, rule, scalar)),
         Special("isnan of a sum", lambda k, a, b, c: k.cast(k.is_nan(a + b), i32),
                 lambda a, b, c: np.isnan(a + b), i32),
-        Special("isnan of lanes", lanes, lambda a, b, c: np.isnan(a), i32),
+        Special("isnan of lanes",
+                lambda k, a, b, c: k.cast(k.vec([k.is_nan(lane) for lane in a.lanes]), i32),
+                lambda a, b, c: np.isnan(a), i32),
         Special("a != a", lambda k, a, b, c: k.cast(a.ne(a), i32),
                 lambda a, b, c: np.isnan(a), i32),
         Special("a == a", lambda k, a, b, c: k.cast(a.eq(a), i32),
                 lambda a, b, c: ~np.isnan(a), i32),
-        Special("no order", all_of(lambda a: ~(a <= 0.0) & ~(a > 0.0)),
+        Special("no order", lambda k, a, b, c: k.cast(~(a <= 0.0) & ~(a > 0.0), i32),
                 lambda a, b, c: np.isnan(a), i32),
         Special("infinite", lambda k, a, b, c: k.cast(k.call("abs", a).eq(_INF), i32),
                 lambda a, b, c: np.isinf(a), i32),
@@ -308,22 +265,18 @@ def _conversions(scalar: Scalar, halves: bool) -> list[Special]:
     def to(target: Scalar) -> Callable[..., Expr]:
         return lambda k, a, b, c: k.cast(a, target)
 
-    def literal(k: Builder, b: Expr) -> Expr:
-        return k.select(b > 0.0, k.const(-_INF, b.type), _NAN)
-
-    def truth(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
-        return k.cast(k.cast(a, Scalar.BOOL), Scalar.I32)
-
-    def narrowed(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
-        return k.cast(k.cast(a, Scalar.F16), scalar)
-
     found = [
         Special("to i32", to(Scalar.I32), limit(-(2**31), 2**31 - 1), Scalar.I32),
         Special("to u32", to(Scalar.U32), limit(0, 2**32 - 1), Scalar.U32),
-        Special("to bool", truth, lambda a, b, c: a != 0, Scalar.I32),
+        Special(
+            "to bool",
+            lambda k, a, b, c: k.cast(k.cast(a, Scalar.BOOL), Scalar.I32),
+            lambda a, b, c: a != 0,
+            Scalar.I32,
+        ),
         Special(
             "literals",
-            lambda k, a, b, c: a * 0.0 + literal(k, b),
+            lambda k, a, b, c: a * 0.0 + k.select(b > 0.0, k.const(-_INF, b.type), _NAN),
             lambda a, b, c: a * 0 + np.where(b > 0, -_INF, _NAN),
             scalar,
         ),
@@ -335,7 +288,7 @@ def _conversions(scalar: Scalar, halves: bool) -> list[Special]:
             Special("to f16", to(Scalar.F16), lambda a, b, c: a, Scalar.F16),
             Special(
                 "to f16 and back",
-                narrowed,
+                lambda k, a, b, c: k.cast(k.cast(a, Scalar.F16), scalar),
                 lambda a, b, c: a.astype(np.float16).astype(np.float64),
                 scalar,
             ),
@@ -373,26 +326,14 @@ def build_special(cases: Sequence[Special], scalar: Scalar, width: int) -> tuple
     rows = special_operands(scalar)[0].size
     count = rows // width
     k = Builder(f"special_{scalar.value}_{width}", (_GROUP, 1, 1))
-    lanes_only = width == 3  # there are no buffers of 3-lane elements
-    buffer_width = 1 if lanes_only else width
-    sources = [k.buffer(name, scalar, buffer_width, "read") for name in "abc"]
-    targets = {s: k.buffer(f"to_{s.value}", s, buffer_width, "write") for s in _results(cases)}
+    table = TableBuffers(k, scalar, width, _results(cases))
     i = k.let(k.global_id(0), "i")
     with k.if_(i < count):
-        if lanes_only:
-            args = [k.vec([k.load(s, i * 3 + lane) for lane in range(3)]) for s in sources]
-        else:
-            args = [k.load(s, i) for s in sources]
+        args = [table.load(source, i) for source in range(3)]
         a, b, c = (k.let(arg, name) for arg, name in zip(args, "xyz", strict=True))
         for number, case in enumerate(cases):
             value = k.let(case.build(k, a, b, c), "value")
-            at = i + number * count
-            target = targets[case.result]
-            if lanes_only:
-                for lane in range(3):
-                    k.store(target, at * 3 + lane, value.lane(lane))
-            else:
-                k.store(target, at, value)
+            table.store(case.result, i + number * count, value)
     return k.build(), (-(-count // _GROUP), 1, 1)
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
 from tflgpu.conformance.memory_nodes import move_data
 from tflgpu.conformance.programs import ProgramCase
-from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
-from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.builder import Builder
-from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.subgroup import LARGEST
 from tflgpu.language.types import Scalar, Size3
 
@@ -21,45 +18,23 @@ _SCALARS = (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)
 _REDUCTIONS = ("add", "min", "max")
 _GROUPS = 3
 #: Workgroups of one axis and of two, with more invocations than a subgroup has.
-_SHAPES: tuple[Size3, ...] = ((64, 1, 1), (32, 2, 1))
+SHAPES: tuple[Size3, ...] = ((64, 1, 1), (32, 2, 1))
 
-Run = Callable[[Device, ProgramCase], None]
-
-
-def subgroup_checks(run: Run) -> list[Check]:
-    """Every type, width and mask, and every reduction; ``run`` compares a program's results."""
-    checks = [
-        Check(f"1/shuffles/{s.value}x{w}", partial(_check, partial(_shuffles, s, w), s, run))
-        for s in _SCALARS
-        for w in (1, 2, 3, 4)
-    ]
-    return checks + [
-        Check(f"1/reductions/{op}/{s.value}x{w}", partial(_check, partial(_sums, op, s, w), s, run))
-        for op in _REDUCTIONS
-        for s in _SCALARS[:3]
-        for w in (1, 4)
-    ]
+#: Makes a program of a subgroup's size and a workgroup's shape.
+InSubgroups = Callable[[int, Size3], ProgramCase]
 
 
-def _check(
-    make: Callable[[int, Size3], ProgramCase], scalar: Scalar, run: Run, target: DeviceUnderTest
-) -> Outcome:
-    if not isinstance(target.device, Device):
-        return NotApplicable("the device runs nodes, not kernels")
-    reason = _lacks(scalar, target.caps)
-    if reason is not None:
-        return NotApplicable(f"{target.device.info.name} {reason}")
-    for shape in _SHAPES:
-        run(target.device, make(target.caps.subgroup_shuffle, shape))
-    return None
-
-
-def _lacks(scalar: Scalar, caps: DeviceCaps) -> str | None:
-    if not caps.subgroup_shuffle:
-        return "does not shuffle values among neighbours (caps.subgroup_shuffle)"
-    if scalar is Scalar.F16 and not (caps.f16_storage and caps.f16_arithmetic):
-        return "has no 16-bit arithmetic"
-    return None
+def subgroup_programs() -> Iterator[tuple[str, InSubgroups, Scalar]]:
+    """Every type, width and mask, and every reduction: a check's name, what makes the program, and
+    the type that it computes in."""
+    for scalar in _SCALARS:
+        for width in (1, 2, 3, 4):
+            yield f"1/shuffles/{scalar.value}x{width}", partial(_shuffles, scalar, width), scalar
+    for op in _REDUCTIONS:
+        for scalar in _SCALARS[:3]:
+            for width in (1, 4):
+                name = f"1/reductions/{op}/{scalar.value}x{width}"
+                yield name, partial(_sums, op, scalar, width), scalar
 
 
 def _shuffles(scalar: Scalar, width: int, size: int, shape: Size3) -> ProgramCase:

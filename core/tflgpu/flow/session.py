@@ -11,7 +11,7 @@ from tflgpu.backend_kit.forks import Holder
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_values import OperatorReport, Refusal
 from tflgpu.compiler.report_values import Place as RunsOn
-from tflgpu.errors import AllocationError, ModelError, StateError, TflgpuError
+from tflgpu.errors import AllocationError, ModelError, TflgpuError
 from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import ASSIGN, CALL_ONCE, READ, VAR_HANDLE, called, handle_of, reached
@@ -135,9 +135,7 @@ class FlowSession(Session):
     ) -> None:
         """As `Session.run`, with the policies of its pieces. A run that fails leaves variables as
         they were."""
-        if self._closed:
-            self.check_inherited("this interpreter's device")
-            raise StateError("this session is closed")
+        self._check_open()
         before = self._store.snapshot()
         moved = self._pieces.moved
         moved.to_device = moved.to_host = 0
@@ -204,7 +202,7 @@ class FlowSession(Session):
     def close(self) -> None:
         """Release every piece; twice is harmless."""
         self._was_broken = self.is_broken
-        self._closed = True
+        self.is_closed = True
         if not self.inherited:
             self._close_programs()
 
@@ -212,7 +210,7 @@ class FlowSession(Session):
         """A child may not touch what is on a device; what the CPU runs it may."""
         if any(not part.on_cpu for session in self._sessions() for part in session.parts):
             Holder.after_fork(self)
-            self._closed = True
+            self.is_closed = True
 
     # Inside
 

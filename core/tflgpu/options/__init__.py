@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.lowering.precision import Precision
 from tflgpu.options.checks import CPU
@@ -24,15 +22,6 @@ from tflgpu.options.kinds import EnumMember, truth
 from tflgpu.options.names import device_from_text
 from tflgpu.options.option_list import OPTIONS
 from tflgpu.options.other_names import OTHER_NAMES
-
-
-def options_from_text(options: Mapping[str, object]) -> DelegateOptions:
-    """`DelegateOptions.from_text`.
-
-    Raises:
-        OptionError: as there.
-    """
-    return DelegateOptions.from_text(options)
 
 
 def precision_of(option: str, value: object) -> Precision:
@@ -71,7 +60,6 @@ __all__ = [
     "WaitType",
     "device_from_text",
     "numerics_of",
-    "options_from_text",
     "precision_of",
     "truth",
     "unknown_option",

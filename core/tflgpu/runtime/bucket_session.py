@@ -99,7 +99,7 @@ class BucketSession(Session):
 
     def close(self) -> None:
         """Be kept for another size; released where it is broken, or too many are kept."""
-        if self._closed or self.inherited or not self._keep(self):
+        if self.is_closed or self.inherited or not self._keep(self):
             super().close()
 
 

@@ -57,6 +57,7 @@ class Session(Stateful, Holder):
         parts: Its loaded parts, in the order of a run.
         complete: Whether the last run, if there was one, came to its end: what is in the outputs.
         traffic: Counts what runs copy between host and device.
+        is_closed: Whether it was closed, and has nothing on a device any more.
         comes_by_run: Whether there are arrays only as a run makes them, of shapes that it gives
             them.
     """
@@ -116,7 +117,7 @@ class Session(Stateful, Holder):
         self._places: Places | None = None  # of inputs and outputs, once one is put elsewhere
         self.traffic = Traffic()
         self._replaced()
-        self._closed = False
+        self.is_closed = False
         self._open = [part.recording for part in self.parts]
         self.belongs_to_process()
 
@@ -189,11 +190,6 @@ class Session(Stateful, Holder):
         or by a signal. It cannot run again then; the CPU's can."""
         return self._running is not None and not self._running.on_cpu
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed, and has nothing on a device any more."""
-        return self._closed
-
     def run(
         self, *, is_watched: bool = True, run_part: Callable[[LoadedPart], object] | None = None
     ) -> None:
@@ -212,7 +208,7 @@ class Session(Stateful, Holder):
             self._watcher.run()
             return
         plain = self._plain
-        if plain is None or run_part is not None or self._closed:
+        if plain is None or run_part is not None or self.is_closed:
             self._run_parts(run_part)
         else:
             # Set before and not where an exception is caught: a signal may come anywhere.
@@ -222,9 +218,7 @@ class Session(Stateful, Holder):
         self.finish()
 
     def _run_parts(self, run_part: Callable[[LoadedPart], object] | None) -> None:
-        if self._closed:
-            self.check_inherited("this interpreter's device")
-            raise StateError("this session is closed")
+        self._check_open()
         if self._wanted:
             self._own_places.check_writable()
         self.complete = False
@@ -241,6 +235,11 @@ class Session(Stateful, Holder):
             else:
                 part.policy.run(part.recording)
 
+    def _check_open(self) -> None:
+        if self.is_closed:
+            self.check_inherited("this interpreter's device")
+            raise StateError("this session is closed")
+
     def submit(self) -> Pending | None:
         """Begin a run that goes on by itself, to be ended by `finish`; None where `run` has to make
         it: it has other parts than one of a device, keeps state, or is watched, repeated or timed.
@@ -252,9 +251,7 @@ class Session(Stateful, Holder):
         policy = part.policy
         if part.on_cpu or part.state is not None or not (policy is None or policy.submits):
             return None
-        if self._closed:
-            self.check_inherited("this interpreter's device")
-            raise StateError("this session is closed")
+        self._check_open()
         self.complete = False
         for target, source in (*self._given, *moves):
             np.copyto(target, source, casting="unsafe")
@@ -399,12 +396,12 @@ class Session(Stateful, Holder):
         old, traffic, watcher = self._open, self.traffic, self._watcher
         vars(self).update(vars(other))
         self.traffic, self._watcher = traffic, watcher
-        other._open, other._closed = [], True
+        other._open, other.is_closed = [], True
         close_all(old)
 
     def close(self) -> None:
         """Release every recording; twice is harmless. One that was interrupted goes on."""
-        self._closed = True
+        self.is_closed = True
         if self._watcher is not None:
             self._watcher.close()
         if self.inherited:
@@ -418,7 +415,7 @@ class Session(Stateful, Holder):
             immortal(part.recording)
         if on_device:
             super().after_fork()
-            self._closed = True
+            self.is_closed = True
 
 
 def _not_bound(part: LoadedPart, bound: Collection[int]) -> tuple[int, int]:
