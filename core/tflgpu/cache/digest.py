@@ -26,12 +26,9 @@ def digest_of(*parts: bytes | memoryview) -> bytes:
     size = max(1, min(_RUN, len(pieces) // (4 * _MOST_THREADS)))
     runs = [pieces[at : at + size] for at in range(0, len(pieces), size)]
     whole = hashlib.sha256(_NAME + sum(map(len, views)).to_bytes(8, "little"))
-    if threads < 2:
-        whole.update(_digests(pieces))
-    else:
-        with ThreadPoolExecutor(threads, "tflgpu-digest") as pool:
-            for found in pool.map(_digests, runs):
-                whole.update(found)
+    with ThreadPoolExecutor(threads or 1, "tflgpu-digest") as pool:
+        found = pool.map(_digests, runs) if threads > 1 else map(_digests, runs)
+        whole.update(b"".join(found))
     return whole.digest()
 
 

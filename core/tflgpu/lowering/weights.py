@@ -85,7 +85,7 @@ class Weights:
             return self.contents.shape
         outputs, taps, inputs = self._sizes
         if self.row is not None:
-            return -(-outputs // 4) * 4, self.row // (4 if self._in_words else 1)
+            return -(-outputs // 4) * 4, self.row // (4 if self.dtype == _WORD else 1)
         return taps, -(-inputs // 4), 4, -(-outputs // 4), 4
 
     @property
@@ -188,27 +188,23 @@ class Weights:
                 return self.contents.astype(dtype, order="C", copy=False).reshape(-1)
         outputs, taps, inputs = self._sizes
         kind = np.dtype(np.int8) if dtype == _WORD else dtype
-        inner = -(-inputs // 4) * 4
-        padded = inputs != inner or outputs % 4 or self.row not in (None, taps * inner)
+        columns, inner = outputs, inputs
+        if self.taps is not None:
+            columns, inner = -(-outputs // 4) * 4, -(-inputs // 4) * 4
+        row = self.row or taps * inner
+        padded = (columns, inner, row) != (outputs, inputs, taps * inputs)
+        by_output = self.taps is None or self.row is not None
         stored = self._stored(kind)
-        by_output = self.taps is None or (self.row is not None and not padded)
-        if by_output and stored is not None and stored.dtype == kind:
+        if by_output and not padded and stored is not None and stored.dtype == kind:
             return stored.reshape(-1).view(dtype)
-        if self.taps is None:
-            packed = np.empty((outputs, taps * inputs), dtype)
-        elif self.row is not None:
-            packed = (np.zeros if padded else np.empty)((-(-outputs // 4) * 4, self.row), kind)
-        else:
-            _, slices, _, columns, _ = self.shape
-            packed = (np.zeros if padded else np.empty)((taps, slices * 4, columns * 4), dtype)
+        shape = (columns, row) if by_output else (taps, inner, columns)
+        packed = (np.zeros if padded else np.empty)(shape, kind)
 
         def write(start: int) -> None:
             stop = min(start + _ROWS, outputs)
             with np.errstate(over="ignore"):
                 rows = self._rows(start, stop, kind).reshape(stop - start, taps, inputs)
-                if self.taps is None:
-                    packed[start:stop] = rows.reshape(stop - start, -1)
-                elif self.row is not None:
+                if by_output:
                     for tap in range(taps):
                         packed[start:stop, tap * inner :][:, :inputs] = rows[:, tap]
                 else:
@@ -223,10 +219,6 @@ class Weights:
             with ThreadPoolExecutor(threads, "tflgpu-weights") as pool:
                 list(pool.map(write, starts))
         return packed.reshape(-1).view(dtype)
-
-    @property
-    def _in_words(self) -> bool:
-        return self.dtype == _WORD
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
