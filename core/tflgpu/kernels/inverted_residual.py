@@ -1,0 +1,474 @@
+"""A CONV_2D of 1x1 that expands, the DEPTHWISE_CONV_2D behind it and the CONV_2D of 1x1 that reads
+that, as one kernel on matrix tiles: neither tensor in between is ever written.
+
+A workgroup makes all channels of a block of pixels. It stages the input of the block and of the
+border that its windows see once, and then takes the expanded channels by chunks: it expands them
+into shared memory as f32, makes the depthwise convolution of these as the first operand of the last
+product, and adds up its sums in registers. The border is expanded by neighbours too.
+
+The first bias is two more rows of the first product, its f16 value and the rest of it: the input
+has ones there inside the image and zeros outside, so that zeros come of a pixel outside, as the
+depthwise convolution's padding needs, and not what the bias would make of it. Every activation
+leaves zero as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node
+from tflgpu.kernels.activation import activate
+from tflgpu.kernels.conv import constant_weights, conv_problem
+from tflgpu.kernels.depthwise import WindowSums, columns_of
+from tflgpu.kernels.depthwise_pointwise import depthwise_before, is_pointwise
+from tflgpu.kernels.gemm import MatrixProduct, bind_bias, pack_bias
+from tflgpu.kernels.image_blocks import ImageBlock, blocks_of
+from tflgpu.kernels.matrix_stage import LOW_SCALE
+from tflgpu.kernels.matrix_tiles import PAD
+from tflgpu.kernels.sharing import Result, each_item, items, maybe, store_results
+from tflgpu.kernels.stored_weights import StoredWeights
+from tflgpu.language.builder import Builder
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.matrix import SUBGROUP, Matrix, MatrixRole
+from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
+from tflgpu.language.types import TILE, F16x4, Scalar, U32x4
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.rule import GroupRule, Maker, Site
+from tflgpu.lowering.tuning import tuning_of
+from tflgpu.lowering.view import ReadView, WriteView
+from tflgpu.lowering.weights import F16_MAX, Weights
+from tflgpu.ops.base import Activation
+from tflgpu.ops.windows import Window, conv_window
+
+
+@attrs.frozen
+class BlockTile:
+    """How the work is cut.
+
+    Attributes:
+        height, width: Pixels of a workgroup.
+        run: Of these, neighbours along a row whose depthwise sums an invocation makes together.
+        chunk: Slices of the expanded channels at a time.
+        subgroups: Of a workgroup.
+    """
+
+    height: int
+    width: int
+    run: int
+    chunk: int
+    subgroups: int
+
+
+#: Pixels of a result, at least: of fewer there are too few workgroups.
+_LEAST_PIXELS = 28 * 28
+
+#: To choose from.
+TILES = (
+    BlockTile(4, 4, 4, 8, 4),
+    BlockTile(4, 4, 2, 12, 3),
+    BlockTile(4, 4, 4, 12, 6),
+    BlockTile(4, 4, 2, 12, 6),
+    BlockTile(4, 4, 4, 24, 6),
+    BlockTile(4, 4, 2, 24, 6),
+    BlockTile(4, 8, 4, 8, 4),
+    BlockTile(4, 8, 4, 12, 6),
+    BlockTile(4, 8, 4, 16, 8),
+    BlockTile(4, 8, 2, 12, 6),
+    BlockTile(4, 8, 4, 24, 6),
+    BlockTile(8, 8, 4, 4, 4),
+    BlockTile(8, 8, 4, 8, 4),
+    BlockTile(8, 8, 4, 8, 8),
+    BlockTile(8, 8, 4, 12, 6),
+    BlockTile(8, 8, 4, 12, 12),
+    BlockTile(8, 16, 4, 4, 8),
+)
+
+
+@attrs.frozen
+class BlockCut:
+    """A tile with what follows from it for a block of layers.
+
+    Attributes:
+        tile: It.
+        window: Of the depthwise convolution.
+        inner, middle, outer: Slices of the input, of the expanded channels and of the result.
+    """
+
+    tile: BlockTile
+    window: Window
+    inner: int
+    middle: int
+    outer: int
+
+    @property
+    def threads(self) -> int:
+        """Invocations of a workgroup."""
+        return self.tile.subgroups * SUBGROUP
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Rows and columns of the image that a workgroup's windows see."""
+        tile, w = self.tile, self.window
+        height = (tile.height - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
+        return height, (tile.width - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w + 1
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of a workgroup's result."""
+        return self.tile.height * self.tile.width
+
+    @property
+    def steps(self) -> int:
+        """Of the first product, each of four slices of the input; one has the bias."""
+        return self.inner // 4 + 1
+
+    @property
+    def columns(self) -> int:
+        """Matrix tiles of a chunk along channels."""
+        return self.tile.chunk // 4
+
+    @property
+    def expanded(self) -> int:
+        """Matrix tiles that a subgroup expands of a chunk."""
+        rows = -(-math.prod(self.sides) // TILE)
+        return -(-rows * self.columns // self.tile.subgroups)
+
+    @property
+    def rows(self) -> int:
+        """Staged pixels, with those that fill the last matrix tiles."""
+        return -(-self.expanded * self.tile.subgroups // self.columns) * TILE
+
+    @property
+    def across(self) -> int:
+        """Matrix tiles of the result along channels."""
+        return -(-self.outer // 4)
+
+    @property
+    def results(self) -> int:
+        """Matrix tiles of the result."""
+        return self.pixels // TILE * self.across
+
+    @property
+    def split(self) -> int:
+        """Shares of a chunk that are added up at the end, for as many subgroups as there are."""
+        spare = max(1, self.tile.subgroups // self.results)
+        return max(n for n in range(1, spare + 1) if self.columns % n == 0)
+
+    @property
+    def summed(self) -> int:
+        """Matrix tiles of sums that a subgroup has."""
+        return -(-self.results * self.split // self.tile.subgroups)
+
+    @property
+    def x_pitch(self) -> int:
+        """f16 vectors from one staged pixel to the next."""
+        return self.steps * 4 + PAD
+
+    @property
+    def middle_pitch(self) -> int:
+        """The same of expanded channels; f32 vectors are one less."""
+        return self.tile.chunk + PAD
+
+    @property
+    def out_pitch(self) -> int:
+        """f32 vectors from one pixel of the sums to the next."""
+        return self.across * 4 + 1
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Words, of 16 bytes, of a chunk's constants: weights of the first product, biases and taps
+        of the depthwise convolution, weights of the last product."""
+        taps = self.window.kernel_h * self.window.kernel_w
+        first = self.steps * TILE * self.middle_pitch // 2
+        last = self.tile.chunk * 4 * (self.across * 4 + PAD) // 2
+        return first, self.tile.chunk * (taps + 1), last
+
+    @property
+    def words(self) -> int:
+        """Words of expanded channels, whose place the sums take at the end."""
+        shares = -(-self.tile.subgroups * self.summed // self.results)
+        sums = shares * self.pixels * self.out_pitch
+        return max(self.rows * (self.middle_pitch - 1), sums)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a workgroup."""
+        vectors = self.rows * self.x_pitch + self.pixels * self.middle_pitch
+        return 8 * vectors + 16 * (self.words + sum(self.sizes))
+
+    @property
+    def chunks(self) -> int:
+        """How many there are."""
+        return -(-self.middle // self.tile.chunk)
+
+    def clocks(self, pixels: int, units: int) -> float:
+        """What a kernel takes, about: rounds of workgroups, whose chunks take what they compute, or
+        the latency that nothing hides."""
+        tile = self.tile
+        per_unit = -(-blocks_of(self.window, pixels, tile.height, tile.width) // units)
+        resident = max(1, min(per_unit, 220_000 // self.shared_bytes, 1536 // self.threads))
+        runs = self.pixels // tile.run * tile.chunk
+        reads = len(columns_of(self.window, tile.run)) * self.window.kernel_h
+        made = reads * 14 + 9 * 4 * tile.run
+        work = runs * made / 128 + self.expanded * tile.subgroups * self.steps * 16
+        latency = 900 + -(-runs // self.threads) * reads * 25
+        return -(-per_unit // resident) * (2500 + self.chunks * max(latency, resident * work))
+
+
+def _cuts(nodes: Sequence[Node], caps: DeviceCaps) -> list[BlockCut]:
+    """The ways to cut a block of layers on a device."""
+    expand, depthwise, project = nodes
+    window, (outs, _, _, inner) = conv_window(depthwise), expand.input(1).shape
+    sizes = (-(-inner // 4), outs // 4, -(-project.input(1).shape[0] // 4))
+    cuts = [BlockCut(tile, window, *sizes) for tile in TILES]
+    return [
+        cut
+        for cut in cuts
+        if cut.shared_bytes <= caps.shared_bytes and cut.threads <= caps.most_members
+    ]
+
+
+def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
+    depthwise = depthwise_before(node, maker, site)
+    expand = None if depthwise is None else maker(depthwise.input(0))
+    if depthwise is None or expand is None or expand.op != "CONV_2D" or not is_pointwise(expand):
+        return None
+    nodes = (expand, depthwise, node)
+    if tuning_of(site.caps).pairs is None or site.precision is not Precision.F16:
+        return None
+    if constant_weights(expand, site) or expand.outputs[0].shape[3] % 4:
+        return None
+    biases = [v.data for v in expand.inputs[2:] if v is not None and v.data is not None]
+    numbers = [expand.const(1), node.const(1), *biases]
+    if any(not (np.abs(each) <= F16_MAX).all() for each in numbers) or not _cuts(nodes, site.caps):
+        return None
+    _, height, width, _ = node.outputs[0].shape
+    pays = height * width >= _LEAST_PIXELS
+    return nodes if site.joins("inverted_residual", nodes, predicted=pays) else None
+
+
+def build_block(low: Lowering) -> None:
+    """Write the kernel of the three nodes and dispatch it."""
+    expand, depthwise, _ = low.nodes
+    problem, cuts = conv_problem(low), _cuts(low.nodes, low.caps)
+    sizes = (problem.pixels, cuts[0].inner, cuts[0].middle, cuts[0].outer)
+    units, by_tile = low.caps.compute_units, {cut.tile: cut for cut in cuts}
+    tile = low.choose(
+        "block", sizes, list(by_tile), lambda t: by_tile[t].clocks(problem.pixels, units)
+    )
+    cut = by_tile[tile]
+    k = low.kernel("inverted_residual", (cut.threads, 1, 1))
+    src = low.read_value(k, expand.input(0), "src")
+    packed = low.weight_pairs(k, Weights(_packed(cut, low.nodes)), "packed")
+    stored = StoredWeights(problem.weights)
+    product, bias = bind_bias(low, k, problem, stored)
+    functions = (expand.attrs.activation, depthwise.attrs.activation)
+    low.body(k, _write, product, cut, functions, src, packed, bias, low.write(k))
+    low.dispatch_groups(k, (1, blocks_of(cut.window, problem.pixels, tile.height, tile.width), 1))
+
+
+def _bias(node: Node, channels: int) -> Array:
+    value = node.optional_input(2)
+    data = None if value is None or value.data is None else value.data.reshape(-1)
+    return pack_bias(data, channels)
+
+
+def _packed(cut: BlockCut, nodes: Sequence[Node]) -> Array:
+    """By chunk, as they lie in shared memory: what `BlockCut.sizes` says."""
+    expand, depthwise, project = nodes
+    count, width, channels = cut.chunks, cut.tile.chunk * 4, cut.middle * 4
+    weights, bias = expand.const(1)[:, 0, 0].T, _bias(expand, channels)
+    high = bias.astype(np.float16)
+    first = np.zeros((cut.steps * TILE, count * width), np.float16)
+    first[: len(weights), :channels] = weights
+    first[cut.inner * 4, :channels] = high
+    first[cut.inner * 4 + 1, :channels] = (bias - high) * LOW_SCALE
+    taps = depthwise.const(1).reshape(-1, channels)
+    middle = np.zeros((1 + len(taps), count * width), np.float32)
+    middle[:, :channels] = np.concatenate([_bias(depthwise, channels)[np.newaxis], taps])
+    last = np.zeros((count * width, cut.across * TILE), np.float16)
+    last[:channels, : project.input(1).shape[0]] = project.const(1)[:, 0, 0].T
+    parts = (
+        _in_rows(first.reshape(-1, count, width).transpose(1, 0, 2)),
+        middle.reshape(-1, count, cut.tile.chunk, 4).transpose(1, 2, 0, 3),
+        _in_rows(last.reshape(count, width, -1)),
+    )
+    chunks = [np.ascontiguousarray(part).reshape(count, -1).view(np.uint32) for part in parts]
+    return np.concatenate(chunks, axis=1).view(np.float16)
+
+
+def _in_rows(chunks: Array) -> Array:
+    """Rows of f16 with what lies between them in shared memory."""
+    return np.pad(chunks, ((0, 0), (0, 0), (0, PAD * 4)))
+
+
+def _write(
+    k: Builder,
+    product: MatrixProduct,
+    cut: BlockCut,
+    functions: tuple[Activation, Activation],
+    src: ReadView,
+    packed: KernelBuffer,
+    bias: KernelBuffer,
+    out: WriteView,
+) -> None:
+    tile, window, threads = cut.tile, cut.window, cut.threads
+    lane, subgroup = k.let(k.local_id(0), "lx"), k.let(k.subgroup_id(), "subgroup")
+    block = ImageBlock(k, window, tile.height, tile.width, k.group_id(1))
+    x = k.shared("x", F16x4, cut.rows * cut.x_pitch)
+    middle = k.shared("middle", F16x4, cut.pixels * cut.middle_pitch)
+    sums = k.shared("sums", U32x4, cut.words)
+    weights = k.shared("weights", U32x4, sum(cut.sizes))
+    first, biases, last = cut.sizes
+    # The last product's weights are replaced later, when no subgroup reads the others any more.
+    begins = [(0, first + biases), (first + biases, last)]
+    parts = [
+        [(k.let(begin + item, "word"), there) for item, there in items(k, lane, count, threads)]
+        for begin, count in begins
+    ]
+    held = [[k.var(k.load(packed, item), "held") for item, _ in part] for part in parts]
+    _stage(k, cut, lane, block, src, x)
+
+    def commit(part: int) -> None:
+        for (item, there), value in zip(parts[part], held[part], strict=True):
+            maybe(k, there, lambda item=item, value=value: k.store_shared(weights, item, value))  # type: ignore[misc]
+
+    totals = [k.matrix_fill() for _ in range(cut.summed)]
+    with k.loop(0, cut.chunks, name="chunk", unroll=False) as chunk:
+        commit(0)
+        k.barrier()
+        for i in range(cut.expanded):
+            at = k.let(subgroup * cut.expanded + i, "at")
+            row = k.let(at // cut.columns * TILE, "row")
+            column = k.let(at % cut.columns, "column")
+            total = k.matrix_fill()
+            for step in range(cut.steps):
+                a = _left(k, x, row * cut.x_pitch + step * 4, cut.x_pitch)
+                pitch = cut.middle_pitch // 2
+                b = _right(k, weights, step * TILE * pitch + column * 2, pitch)
+                k.matrix_multiply(total, a, b)
+            pitch = cut.middle_pitch - 1
+            k.matrix_store(sums, row * pitch + column * 4, pitch, total)
+        commit(1)
+        following = k.let(k.min(chunk + 1, cut.chunks - 1) * sum(cut.sizes), "next")
+        for part, registers in zip(parts, held, strict=True):
+            for (item, _), register in zip(part, registers, strict=True):
+                k.set(register, k.load(packed, following + item))
+        k.barrier()
+        _convolve(k, cut, functions, lane, chunk, (sums, weights, middle))
+        k.barrier()
+        for i, total in enumerate(totals):
+            at, share = _share(k, cut, subgroup, i)
+            steps = cut.columns // cut.split
+            step0 = k.let(share % cut.split * steps, "step")
+            row, column = at // cut.across * TILE, at % cut.across
+            for step in range(steps):
+                left = row * cut.middle_pitch + (step0 + step) * 4
+                pitch = cut.across * 2 + PAD // 2
+                right = (step0 + step) * (TILE * pitch) + column * 2 + (first + biases)
+                a = _left(k, middle, left, cut.middle_pitch)
+                k.matrix_multiply(total, a, _right(k, weights, right, pitch))
+    pitch = cut.out_pitch
+    for i, total in enumerate(totals):
+        at, share = _share(k, cut, subgroup, i)
+        row = share * cut.pixels + at // cut.across * TILE
+        k.matrix_store(sums, row * pitch + at % cut.across * 4, pitch, total)
+    k.barrier()
+
+    def result(item: Expr) -> Result:
+        pixel, column = k.let(item // cut.outer, "pixel"), k.let(item % cut.outer, "column")
+        valid, to = block.result(pixel // tile.width, pixel % tile.width)
+        at = k.let(pixel * pitch + column, "at")
+        total = k.bitcast(k.load_shared(sums, at), Scalar.F32)
+        for share in range(1, cut.split):
+            other = k.load_shared(sums, at + share * cut.pixels * pitch)
+            total = total + k.bitcast(other, Scalar.F32)
+        return valid, to, column, product.end(k, bias, column)(k.let(total, "total"))
+
+    store_results(k, out, items(k, lane, cut.pixels * cut.outer, threads), result)
+
+
+def _left(k: Builder, array: SharedArray, at: Expr, pitch: int) -> Matrix:
+    return k.matrix_load(array, at, pitch, MatrixRole.A, "l")
+
+
+def _right(k: Builder, array: SharedArray, at: Expr, pitch: int) -> Matrix:
+    return k.matrix_load(array, at, pitch, MatrixRole.B, "r")
+
+
+def _share(k: Builder, cut: BlockCut, subgroup: Expr, i: int) -> tuple[Expr, Expr]:
+    """Which matrix tile of the result a subgroup's is, and of which share of the chunk. Past the
+    last share the first are made again."""
+    at = k.let(subgroup * cut.summed + i, "at")
+    return k.let(at % cut.results, "tile"), k.let(at // cut.results, "share")
+
+
+def _stage(
+    k: Builder, cut: BlockCut, lane: Expr, block: ImageBlock, src: ReadView, x: SharedArray
+) -> None:
+    """Put the input into shared memory, with ones behind its channels inside the image."""
+    width, slices = cut.sides[1], cut.steps * 4
+    ones = k.vec([k.const(n, F16x4.with_width(1)) for n in (1.0, 1 / LOW_SCALE, 0.0, 0.0)])
+    staged = []
+    for item, there in items(k, lane, cut.rows * slices, cut.threads):
+        pixel, q = k.let(item // slices, "pixel"), k.let(item % slices, "q")
+        at, inside = block.source(pixel // width, pixel % width, src.shape)
+        value = k.cast(k.let(src.load(at, k.min(q, cut.inner - 1)), "v"), Scalar.F16)
+        staged.append((k.let(pixel * cut.x_pitch + q, "to"), there, q, inside, value))
+    zero = k.const(0, F16x4)
+    for to, there, q, inside, value in staged:
+        held = k.select(q < cut.inner, value, k.select(q.eq(cut.inner), ones, zero))
+        held = k.select(inside, held, zero)
+        maybe(k, there, lambda to=to, held=held: k.store_shared(x, to, held))  # type: ignore[misc]
+
+
+def _convolve(
+    k: Builder,
+    cut: BlockCut,
+    functions: tuple[Activation, Activation],
+    lane: Expr,
+    chunk: Expr,
+    arrays: tuple[SharedArray, SharedArray, SharedArray],
+) -> None:
+    """Make the depthwise convolution of a chunk in shared memory."""
+    (sums, weights, middle), tile, (height, width) = arrays, cut.tile, cut.sides
+    window = attrs.evolve(cut.window, pad_top=0, pad_left=0, out_h=tile.height, out_w=tile.width)
+    taps, across = window.kernel_h * window.kernel_w, tile.width // tile.run
+    runs = cut.pixels // tile.run * tile.chunk
+    for item, there in each_item(k, lane, runs, cut.threads):
+        slice_, place = k.let(item % tile.chunk, "slice"), k.let(item // tile.chunk, "place")
+        y, x = k.let(place // across, "y"), k.let(place % across * tile.run, "x")
+        base = k.let(slice_ * (taps + 1) + cut.sizes[0], "base")
+
+        def number(array: SharedArray, at: Expr) -> Expr:
+            return k.bitcast(k.load_shared(array, at), Scalar.F32)
+
+        def expanded(at: Expr, slice_: Expr) -> Expr:
+            return activate(k, functions[0], number(sums, at * (cut.middle_pitch - 1) + slice_))
+
+        def tap(at: Expr, slice_: Expr, base: Expr = base) -> Expr:
+            return number(weights, base + 1 + at)
+
+        bias = k.let(number(weights, base), "bias")
+        totals = [k.var(bias, "acc") for _ in range(tile.run)]
+        x0 = k.let(x * window.stride_w, "x0")
+        work = WindowSums(k, window, width, across, x0, slice_, expanded, tap, totals)
+        work.add_all(k.let(y * window.stride_h, "y0"), k.i32(0), height)
+        # Of zeros infinite inputs would make NaN there.
+        exists = k.let(chunk * tile.chunk + slice_ < cut.middle, "exists")
+        at = k.let((y * tile.width + x) * cut.middle_pitch + slice_, "to")
+        for p, total in enumerate(totals):
+            made = k.cast(activate(k, functions[1], total), Scalar.F16)
+            if cut.middle % tile.chunk:
+                made = k.select(exists, made, k.const(0, F16x4))
+            to = at + p * cut.middle_pitch
+            maybe(k, there, lambda to=to, made=made: k.store_shared(middle, to, made))  # type: ignore[misc]
+
+
+RULES = (GroupRule("CONV_2D", "inverted_residual", _match, build_block, rank=1),)

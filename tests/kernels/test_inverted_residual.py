@@ -1,0 +1,117 @@
+"""A CONV_2D of 1x1, a DEPTHWISE_CONV_2D and a CONV_2D of 1x1 as one kernel on matrix tiles: on the
+kernel interpreter, which also refuses races and accesses out of bounds, and on devices that have
+tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from tflgpu.compiler.plan import Plan
+from tflgpu.contract.device import Device
+from tflgpu.ir.dtypes import Array
+from tflgpu.kernels import inverted_residual
+from tflgpu.kernels.inverted_residual import TILES, BlockTile
+from tflgpu.language.caps import DeviceCaps
+from tflgpu.lowering.precision import Precision
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins.registry import registry
+
+from tests.kernels.test_pairs import kernels, plan, run, with_tiles
+from tests.passes.harness import Maker, evaluate
+
+#: Of the norm: sums of f16 products, of which those in between are rounded once.
+BOUND = 1e-3
+RELU6 = 3
+#: Image, channels in between and of the result, what the depthwise convolution has, and whether the
+#: input is added at the end.
+CASES: dict[str, tuple[tuple[int, ...], int, int, dict[str, Any], bool]] = {
+    "odd": ((1, 7, 11, 22), 36, 13, {}, False),
+    "residual": ((1, 9, 10, 24), 48, 24, {}, True),
+    "stride": ((1, 9, 12, 16), 40, 24, {"stride_h": 2, "stride_w": 2}, False),
+    "stride of even": ((1, 8, 14, 16), 40, 24, {"stride_h": 2, "stride_w": 2}, False),
+    "batch": ((3, 5, 7, 16), 32, 16, {}, True),
+    "no padding": ((1, 9, 6, 21), 28, 7, {"padding": 1}, False),
+    "dilated": ((1, 13, 9, 12), 20, 7, {"dilation_h_factor": 2, "dilation_w_factor": 2}, False),
+    "five": ((1, 6, 9, 8), 16, 9, {"kernel": 5}, False),
+    "few channels": ((1, 6, 5, 3), 8, 5, {}, False),
+    "wide": ((1, 5, 6, 19), 24, 130, {}, False),
+    "one row": ((1, 1, 37, 20), 24, 24, {}, False),
+    "one column": ((1, 37, 1, 20), 24, 24, {"stride_h": 2}, False),
+    "not clamped": ((1, 6, 5, 24), 36, 9, {"fused_activation_function": 0}, False),
+    "one pixel": ((1, 1, 1, 32), 60, 32, {}, True),
+}
+
+
+def net(name: str, expands: int = RELU6) -> Maker:
+    shape, middle, outs, fields, adds = CASES[name]
+    g = Maker()
+    image = x = g.input(*shape)
+    if adds:  # what is read twice is stored as f16
+        x = g.op("NEG", image)
+    y = g.conv(x, middle, kernel=1, fused_activation_function=expands)
+    y = g.depthwise(y, **{"depth_multiplier": 1, "fused_activation_function": RELU6, **fields})
+    y = g.conv(y, outs, kernel=1)
+    g.done(g.op("ADD", y, x) if adds else g.op("NEG", y))
+    rng = np.random.default_rng(4)
+    for value in g.graph.values.values():  # weights of both signs
+        if value.data is not None:
+            value.data[...] = rng.uniform(-1, 1, value.data.shape)
+    return g
+
+
+def inputs(name: str) -> Array:
+    return np.random.default_rng(5).uniform(-2, 2, CASES[name][0]).astype(np.float32)
+
+
+@pytest.fixture(scope="module", params=[("cpu_ref", 1), ("opencl", 0), ("vulkan", 0)])
+def device(
+    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
+) -> Iterator[Device]:
+    backend, index = request.param
+    require_backend(backend)
+    opened = registry().open_device(backend, index, DelegateOptions())
+    assert isinstance(opened, Device)
+    if backend != "cpu_ref" and not opened.caps.matrix_tiles:
+        name = opened.info.name
+        opened.close()
+        pytest.skip(f"{name} has no matrix tiles")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(autouse=True)
+def small_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inverted_residual, "_LEAST_PIXELS", 1)
+
+
+def planned(device: Device, g: Maker) -> Plan:
+    """Its plan; the kernel has seven operands before others join."""
+    caps = attrs.evolve(with_tiles(device.caps), max_bindings=16)
+    return plan(g, caps, Precision.F16, device.alignment)
+
+
+def agree(device: Device, g: Maker, data: Array) -> None:
+    made = planned(device, g)
+    assert kernels(made)[-1] == "inverted_residual"
+    (expected,) = evaluate(g.graph, [data])
+    found = run(device, made, data)
+    assert np.linalg.norm(found - expected) < BOUND * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_kernel_makes_all_three(device: Device, name: str) -> None:
+    agree(device, net(name), inputs(name))
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_tile(device: Device, tile: BlockTile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inverted_residual, "TILES", (tile,))
+    for name in ("residual", "stride"):
+        g = net(name)
+        if kernels(planned(device, g))[-1] != "inverted_residual":
+            continue  # more shared memory than the device has
+        agree(device, g, inputs(name))
