@@ -15,7 +15,6 @@ from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernels import inverted_residual
 from tflgpu.kernels.inverted_residual import TILES, BlockTile
-from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
@@ -42,8 +41,15 @@ CASES: dict[str, tuple[tuple[int, ...], int, int, dict[str, Any], bool]] = {
     "one row": ((1, 1, 37, 20), 24, 24, {}, False),
     "one column": ((1, 37, 1, 20), 24, 24, {"stride_h": 2}, False),
     "not clamped": ((1, 6, 5, 24), 36, 9, {"fused_activation_function": 0}, False),
-    "one pixel": ((1, 1, 1, 32), 60, 32, {}, True),
+    "deep": ((1, 3, 5, 33), 60, 32, {}, False),
 }
+#: What the first convolution has where it is none of 1x1.
+FIRST: dict[str, dict[str, Any]] = {
+    "first": {"kernel": 3, "stride_h": 2, "stride_w": 2},
+    "first dilated": {"kernel": 3, "dilation_h_factor": 2, "padding": 1},
+}
+CASES["first"] = ((1, 15, 18, 3), 16, 12, {}, False)
+CASES["first dilated"] = ((2, 9, 8, 5), 16, 12, {"stride_h": 2, "stride_w": 2}, False)
 
 
 def net(name: str, expands: int = RELU6) -> Maker:
@@ -52,7 +58,8 @@ def net(name: str, expands: int = RELU6) -> Maker:
     image = x = g.input(*shape)
     if adds:  # what is read twice is stored as f16
         x = g.op("NEG", image)
-    y = g.conv(x, middle, kernel=1, fused_activation_function=expands)
+    first = {"kernel": 1, **FIRST.get(name, {})}
+    y = g.conv(x, middle, fused_activation_function=expands, **first)
     y = g.depthwise(y, **{"depth_multiplier": 1, "fused_activation_function": RELU6, **fields})
     y = g.conv(y, outs, kernel=1)
     g.done(g.op("ADD", y, x) if adds else g.op("NEG", y))

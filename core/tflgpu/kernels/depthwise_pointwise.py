@@ -50,7 +50,7 @@ def depthwise_before(node: Node, maker: Maker, site: Site) -> Node | None:
     """The depthwise convolution whose result a CONV_2D of 1x1 alone reads, if matrix tiles can make
     both as one kernel."""
     first = maker(node.input(0))
-    if first is None or first.op != "DEPTHWISE_CONV_2D" or not is_pointwise(node):
+    if first is None or first.op != "DEPTHWISE_CONV_2D" or not _is_pointwise(node):
         return None
     if constant_weights(node, site) or FAMILY.on_matrices(node, site):
         return None
@@ -75,7 +75,7 @@ def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
     return nodes if site.joins("depthwise_pointwise", nodes, predicted=pays) else None
 
 
-def is_pointwise(node: Node) -> bool:
+def _is_pointwise(node: Node) -> bool:
     """Whether a CONV_2D makes each pixel of one pixel, at the same place."""
     _, height, width, inner = node.input(1).shape
     image, made = node.input(0).shape, node.outputs[0].shape

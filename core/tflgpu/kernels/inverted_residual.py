@@ -25,7 +25,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights, conv_problem
 from tflgpu.kernels.depthwise import WindowSums, columns_of
-from tflgpu.kernels.depthwise_pointwise import depthwise_before, is_pointwise
+from tflgpu.kernels.depthwise_pointwise import depthwise_before
 from tflgpu.kernels.gemm import MatrixProduct, bind_bias, pack_bias
 from tflgpu.kernels.image_blocks import ImageBlock, blocks_of
 from tflgpu.kernels.matrix_stage import LOW_SCALE
@@ -68,6 +68,9 @@ class BlockTile:
 #: Pixels of a result, at least: of fewer there are too few workgroups.
 _LEAST_PIXELS = 28 * 28
 
+#: Slices that a pixel in between sees, at most: the first product is made in one stage.
+_MOST_SEEN = 24
+
 #: To choose from.
 TILES = (
     BlockTile(4, 4, 4, 8, 4),
@@ -96,11 +99,13 @@ class BlockCut:
 
     Attributes:
         tile: It.
+        first: The window of the convolution that expands.
         window: Of the depthwise convolution.
         inner, middle, outer: Slices of the input, of the expanded channels and of the result.
     """
 
     tile: BlockTile
+    first: Window
     window: Window
     inner: int
     middle: int
@@ -124,9 +129,14 @@ class BlockCut:
         return self.tile.height * self.tile.width
 
     @property
+    def seen(self) -> int:
+        """Slices of the input that one pixel in between sees."""
+        return self.first.kernel_h * self.first.kernel_w * self.inner
+
+    @property
     def steps(self) -> int:
-        """Of the first product, each of four slices of the input; one has the bias."""
-        return self.inner // 4 + 1
+        """Of the first product, each of four slices of what it sees; one has the bias."""
+        return self.seen // 4 + 1
 
     @property
     def columns(self) -> int:
@@ -223,10 +233,10 @@ class BlockCut:
 
 def _cuts(nodes: Sequence[Node], caps: DeviceCaps) -> list[BlockCut]:
     """The ways to cut a block of layers on a device."""
-    expand, depthwise, project = nodes
-    window, (outs, _, _, inner) = conv_window(depthwise), expand.input(1).shape
-    sizes = (-(-inner // 4), outs // 4, -(-project.input(1).shape[0] // 4))
-    cuts = [BlockCut(tile, window, *sizes) for tile in TILES]
+    expand, project = nodes[0], nodes[2]
+    windows, (outs, _, _, inner) = map(conv_window, nodes[:2]), expand.input(1).shape
+    sizes = (*windows, -(-inner // 4), outs // 4, -(-project.input(1).shape[0] // 4))
+    cuts = [BlockCut(tile, *sizes) for tile in TILES]
     return [
         cut
         for cut in cuts
@@ -237,12 +247,18 @@ def _cuts(nodes: Sequence[Node], caps: DeviceCaps) -> list[BlockCut]:
 def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
     depthwise = depthwise_before(node, maker, site)
     expand = None if depthwise is None else maker(depthwise.input(0))
-    if depthwise is None or expand is None or expand.op != "CONV_2D" or not is_pointwise(expand):
+    if depthwise is None or expand is None or expand.op != "CONV_2D":
         return None
     nodes = (expand, depthwise, node)
     if tuning_of(site.caps).pairs is None or site.precision is not Precision.F16:
         return None
-    if constant_weights(expand, site) or expand.outputs[0].shape[3] % 4:
+    before = maker(expand.input(0))
+    if before is not None and before.op == "DEPTHWISE_CONV_2D":
+        return None  # it makes a pair with that
+    outs, height, width, inner = expand.input(1).shape
+    if constant_weights(expand, site) or outs % 4 or inner != expand.input(0).shape[3]:
+        return None
+    if height * width * -(-inner // 4) > _MOST_SEEN:
         return None
     biases = [v.data for v in expand.inputs[2:] if v is not None and v.data is not None]
     numbers = [expand.const(1), node.const(1), *biases]
@@ -283,12 +299,13 @@ def _packed(cut: BlockCut, nodes: Sequence[Node]) -> Array:
     """By chunk, as they lie in shared memory: what `BlockCut.sizes` says."""
     expand, depthwise, project = nodes
     count, width, channels = cut.chunks, cut.tile.chunk * 4, cut.middle * 4
-    weights, bias = expand.const(1)[:, 0, 0].T, _bias(expand, channels)
+    ohwi, bias = expand.const(1), _bias(expand, channels)
+    whole = np.pad(ohwi, ((0, 0), (0, 0), (0, 0), (0, cut.inner * 4 - ohwi.shape[3])))
     high = bias.astype(np.float16)
     first = np.zeros((cut.steps * TILE, count * width), np.float16)
-    first[: len(weights), :channels] = weights
-    first[cut.inner * 4, :channels] = high
-    first[cut.inner * 4 + 1, :channels] = (bias - high) * LOW_SCALE
+    first[: cut.seen * 4, :channels] = whole.reshape(channels, -1).T
+    first[cut.seen * 4, :channels] = high
+    first[cut.seen * 4 + 1, :channels] = (bias - high) * LOW_SCALE
     taps = depthwise.const(1).reshape(-1, channels)
     middle = np.zeros((1 + len(taps), count * width), np.float32)
     middle[:, :channels] = np.concatenate([_bias(depthwise, channels)[np.newaxis], taps])
@@ -410,22 +427,29 @@ def _share(k: Builder, cut: BlockCut, subgroup: Expr, i: int) -> tuple[Expr, Exp
 
 
 def _stage(
-    k: Builder, cut: BlockCut, lane: Expr, block: ImageBlock, src: ReadView, x: SharedArray
+    k: Builder, cut: BlockCut, lane: Expr, block: ImageBlock, src: ReadView, words: SharedArray
 ) -> None:
     """Put the input into shared memory, with ones behind its channels inside the image."""
-    width, slices = cut.sides[1], cut.steps * 4
+    width, slices, first = cut.sides[1], cut.steps * 4, cut.first
+    between = (0, first.out_h, first.out_w, 0)
     ones = k.vec([k.const(n, F16x4.with_width(1)) for n in (1.0, 1 / LOW_SCALE, 0.0, 0.0)])
     staged = []
     for item, there in items(k, lane, cut.rows * slices, cut.threads):
         pixel, q = k.let(item // slices, "pixel"), k.let(item % slices, "q")
-        at, inside = block.source(pixel // width, pixel % width, src.shape)
-        value = k.cast(k.let(src.load(at, k.min(q, cut.inner - 1)), "v"), Scalar.F16)
-        staged.append((k.let(pixel * cut.x_pitch + q, "to"), there, q, inside, value))
+        y, x = block.seen(pixel // width, pixel % width)
+        _, inside = block.within(y, x, between)
+        tap = k.let(k.min(q, cut.seen - 1) // cut.inner, "tap")
+        y = y * first.stride_h - first.pad_top + tap // first.kernel_w * first.dilation_h
+        x = x * first.stride_w - first.pad_left + tap % first.kernel_w * first.dilation_w
+        at, counts = block.within(k.let(y, "y"), k.let(x, "x"), src.shape)
+        value = k.let(src.load(at, k.let(q % cut.inner, "slice")), "v")
+        counts = k.let(counts & inside & (q < cut.seen), "counts")
+        to = k.let(pixel * cut.x_pitch + q, "to")
+        staged.append((to, there, counts, inside & q.eq(cut.seen), value))
     zero = k.const(0, F16x4)
-    for to, there, q, inside, value in staged:
-        held = k.select(q < cut.inner, value, k.select(q.eq(cut.inner), ones, zero))
-        held = k.select(inside, held, zero)
-        maybe(k, there, lambda to=to, held=held: k.store_shared(x, to, held))  # type: ignore[misc]
+    for to, there, counts, is_one, value in staged:
+        held = k.select(counts, k.cast(value, Scalar.F16), k.select(is_one, ones, zero))
+        maybe(k, there, lambda to=to, held=held: k.store_shared(words, to, held))  # type: ignore[misc]
 
 
 def _convolve(
