@@ -73,22 +73,23 @@ _MOST_SEEN = 24
 
 #: To choose from.
 TILES = (
-    BlockTile(4, 4, 4, 8, 4),
     BlockTile(4, 4, 2, 12, 3),
-    BlockTile(4, 4, 4, 12, 6),
     BlockTile(4, 4, 2, 12, 6),
-    BlockTile(4, 4, 4, 24, 6),
+    BlockTile(4, 4, 1, 12, 6),
     BlockTile(4, 4, 2, 24, 6),
+    BlockTile(4, 4, 1, 24, 12),
+    BlockTile(4, 4, 4, 8, 4),
     BlockTile(4, 8, 4, 8, 4),
+    BlockTile(4, 8, 2, 8, 8),
     BlockTile(4, 8, 4, 12, 6),
-    BlockTile(4, 8, 4, 16, 8),
     BlockTile(4, 8, 2, 12, 6),
-    BlockTile(4, 8, 4, 24, 6),
+    BlockTile(4, 8, 1, 12, 12),
+    BlockTile(4, 8, 2, 16, 8),
     BlockTile(8, 8, 4, 4, 4),
     BlockTile(8, 8, 4, 8, 4),
     BlockTile(8, 8, 4, 8, 8),
     BlockTile(8, 8, 4, 12, 6),
-    BlockTile(8, 8, 4, 12, 12),
+    BlockTile(8, 8, 2, 12, 12),
     BlockTile(8, 16, 4, 4, 8),
 )
 
