@@ -15,6 +15,7 @@ from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernels import inverted_residual
 from tflgpu.kernels.inverted_residual import TILES, BlockTile
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
@@ -122,3 +123,72 @@ def test_every_tile(device: Device, tile: BlockTile, monkeypatch: pytest.MonkeyP
         if kernels(planned(device, g))[-1] != "inverted_residual":
             continue  # more shared memory than the device has
         agree(device, g, inputs(name))
+
+
+def test_a_nan_shows_where_windows_see_it(device: Device) -> None:
+    g, data = net("not clamped", expands=0), inputs("not clamped")
+    data[0, 2, 4, 7] = np.nan
+    found = run(device, planned(device, g), data)
+    (expected,) = evaluate(g.graph, [data])
+    np.testing.assert_array_equal(np.isnan(found).all(axis=-1), np.isnan(expected).any(axis=-1))
+
+
+def test_an_infinity_spoils_no_channel_that_fills_a_chunk(device: Device) -> None:
+    """36 channels are no whole chunk of most tiles; zeros times infinity would be NaN there."""
+    g, data = net("odd"), inputs("odd")
+    data[0, 3, 5, :] = np.inf
+    for node in g.graph.nodes[:1]:  # with positive weights an infinity stays one, and becomes 6
+        weights = node.input(1).data
+        assert weights is not None
+        np.abs(weights, out=weights)
+    found = run(device, planned(device, g), data)
+    (expected,) = evaluate(g.graph, [data])
+    assert np.isfinite(expected).all()
+    assert np.linalg.norm(found - expected) < BOUND * np.linalg.norm(expected)
+
+
+def test_the_first_bias_is_kept_beyond_f16(device: Device) -> None:
+    """960 and a bit, from which sums take 960: f16 has steps of a half there."""
+    g, data = net("not clamped"), np.ones(CASES["not clamped"][0], np.float32)
+    weights, biases = (g.graph.nodes[0].input(i).data for i in (1, 2))
+    assert weights is not None and biases is not None
+    weights[...] = -40.0
+    biases[...] = np.random.default_rng(6).uniform(960.05, 960.45, biases.shape)
+    agree(device, g, data)
+
+
+def test_a_weight_beyond_f16_keeps_them_apart() -> None:
+    caps = attrs.evolve(with_tiles(DeviceCaps(shared_bytes=49152)), max_bindings=16)
+    g = net("odd")
+    assert kernels(plan(g, caps, Precision.F16)) == ["inverted_residual"]
+    weights = g.graph.nodes[0].input(1).data
+    assert weights is not None
+    weights[0, 0, 0, 0] = 70000.0
+    assert "inverted_residual" not in kernels(plan(g, caps, Precision.F16))
+
+
+def test_what_no_block_is_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    caps = attrs.evolve(with_tiles(DeviceCaps(shared_bytes=49152)), max_bindings=16)
+
+    def made(g: Maker, caps: DeviceCaps = caps, precision: Precision = Precision.F16) -> bool:
+        return "inverted_residual" in kernels(plan(g, caps, precision))
+
+    assert made(net("odd"))
+    assert not made(net("odd"), attrs.evolve(caps, vendor=""))  # not measured
+    assert not made(net("odd"), attrs.evolve(caps, matrix_tiles=False))
+    assert not made(net("odd"), attrs.evolve(caps, shared_bytes=4096))
+    assert not made(net("odd"), precision=Precision.F32_F16)
+    g = Maker()  # what is expanded has another reader
+    y = g.conv(g.input(1, 8, 8, 16), 32, kernel=1)
+    g.done(g.conv(g.depthwise(y, depth_multiplier=1), 16, kernel=1), g.op("ABS", y))
+    assert not made(g)
+    g = Maker()  # two pairs
+    y = g.conv(g.depthwise(g.input(1, 8, 8, 16), depth_multiplier=1), 32, kernel=1)
+    g.done(g.conv(g.depthwise(y, depth_multiplier=1), 16, kernel=1))
+    assert kernels(plan(g, caps, Precision.F16)) == ["depthwise_pointwise"] * 2
+    g = Maker()  # a first convolution that sees too much
+    y = g.conv(g.input(1, 8, 8, 16), 32, kernel=3)
+    g.done(g.conv(g.depthwise(y, depth_multiplier=1), 16, kernel=1))
+    assert not made(g)
+    monkeypatch.setattr(inverted_residual, "_LEAST_PIXELS", 28 * 28)
+    assert not made(net("odd"))
