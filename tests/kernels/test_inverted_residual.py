@@ -43,6 +43,7 @@ CASES: dict[str, tuple[tuple[int, ...], int, int, dict[str, Any], bool]] = {
     "one column": ((1, 37, 1, 20), 24, 24, {"stride_h": 2}, False),
     "not clamped": ((1, 6, 5, 24), 36, 9, {"fused_activation_function": 0}, False),
     "deep": ((1, 3, 5, 33), 60, 32, {}, False),
+    "several chunks": ((1, 6, 7, 12), 108, 12, {}, True),
 }
 #: What the first convolution has where it is none of 1x1.
 FIRST: dict[str, dict[str, Any]] = {

@@ -235,9 +235,9 @@ class BlockCut:
 def _cuts(nodes: Sequence[Node], caps: DeviceCaps) -> list[BlockCut]:
     """The ways to cut a block of layers on a device."""
     expand, project = nodes[0], nodes[2]
-    windows, (outs, _, _, inner) = map(conv_window, nodes[:2]), expand.input(1).shape
-    sizes = (*windows, -(-inner // 4), outs // 4, -(-project.input(1).shape[0] // 4))
-    cuts = [BlockCut(tile, *sizes) for tile in TILES]
+    (first, window), (outs, _, _, inner) = map(conv_window, nodes[:2]), expand.input(1).shape
+    slices = -(-inner // 4), outs // 4, -(-project.input(1).shape[0] // 4)
+    cuts = [BlockCut(tile, first, window, *slices) for tile in TILES]
     return [
         cut
         for cut in cuts
