@@ -14,7 +14,7 @@ from tflgpu.compiler.plan import Plan
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernels import inverted_residual
-from tflgpu.kernels.inverted_residual import TILES, BlockTile
+from tflgpu.kernels.block_tiles import TILES, BlockTile
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions

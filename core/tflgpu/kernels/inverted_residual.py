@@ -14,8 +14,9 @@ leaves zero as it is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import partial, reduce
+from operator import add
 
 import attrs
 import numpy as np
@@ -23,8 +24,9 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
+from tflgpu.kernels.block_tiles import TILES, BlockCut
 from tflgpu.kernels.conv import constant_weights, conv_problem
-from tflgpu.kernels.depthwise import WindowSums, columns_of
+from tflgpu.kernels.depthwise import WindowSums
 from tflgpu.kernels.depthwise_pointwise import depthwise_before
 from tflgpu.kernels.gemm import MatrixProduct, bind_bias, pack_bias
 from tflgpu.kernels.image_blocks import ImageBlock, blocks_of
@@ -34,7 +36,7 @@ from tflgpu.kernels.sharing import Result, each_item, items, maybe, store_result
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.matrix import SUBGROUP, Matrix, MatrixRole
+from tflgpu.language.matrix import Matrix, MatrixRole
 from tflgpu.language.tree import Expr, KernelBuffer, SharedArray
 from tflgpu.language.types import TILE, F16x4, Scalar, U32x4
 from tflgpu.lowering.lowering import Lowering
@@ -44,192 +46,13 @@ from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import F16_MAX, Weights
 from tflgpu.ops.base import Activation
-from tflgpu.ops.windows import Window, conv_window
-
-
-@attrs.frozen
-class BlockTile:
-    """How the work is cut.
-
-    Attributes:
-        height, width: Pixels of a workgroup.
-        run: Of these, neighbours along a row whose depthwise sums an invocation makes together.
-        chunk: Slices of the expanded channels at a time.
-        subgroups: Of a workgroup.
-    """
-
-    height: int
-    width: int
-    run: int
-    chunk: int
-    subgroups: int
-
+from tflgpu.ops.windows import conv_window
 
 #: Pixels of a result, at least: of fewer there are too few workgroups.
 _LEAST_PIXELS = 28 * 28
 
 #: Slices that a pixel in between sees, at most: the first product is made in one stage.
 _MOST_SEEN = 24
-
-#: To choose from.
-TILES = (
-    BlockTile(4, 4, 2, 12, 3),
-    BlockTile(4, 4, 2, 12, 6),
-    BlockTile(4, 4, 1, 12, 6),
-    BlockTile(4, 4, 2, 24, 6),
-    BlockTile(4, 4, 1, 24, 12),
-    BlockTile(4, 4, 4, 8, 4),
-    BlockTile(4, 8, 4, 8, 4),
-    BlockTile(4, 8, 2, 8, 8),
-    BlockTile(4, 8, 4, 12, 6),
-    BlockTile(4, 8, 2, 12, 6),
-    BlockTile(4, 8, 1, 12, 12),
-    BlockTile(4, 8, 2, 16, 8),
-    BlockTile(8, 8, 4, 4, 4),
-    BlockTile(8, 8, 4, 8, 4),
-    BlockTile(8, 8, 4, 8, 8),
-    BlockTile(8, 8, 4, 12, 6),
-    BlockTile(8, 8, 2, 12, 12),
-    BlockTile(8, 16, 4, 4, 8),
-)
-
-
-@attrs.frozen
-class BlockCut:
-    """A tile with what follows from it for a block of layers.
-
-    Attributes:
-        tile: It.
-        first: The window of the convolution that expands.
-        window: Of the depthwise convolution.
-        inner, middle, outer: Slices of the input, of the expanded channels and of the result.
-    """
-
-    tile: BlockTile
-    first: Window
-    window: Window
-    inner: int
-    middle: int
-    outer: int
-
-    @property
-    def threads(self) -> int:
-        """Invocations of a workgroup."""
-        return self.tile.subgroups * SUBGROUP
-
-    @property
-    def sides(self) -> tuple[int, int]:
-        """Rows and columns of the image that a workgroup's windows see."""
-        tile, w = self.tile, self.window
-        height = (tile.height - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
-        return height, (tile.width - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w + 1
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of a workgroup's result."""
-        return self.tile.height * self.tile.width
-
-    @property
-    def seen(self) -> int:
-        """Slices of the input that one pixel in between sees."""
-        return self.first.kernel_h * self.first.kernel_w * self.inner
-
-    @property
-    def steps(self) -> int:
-        """Of the first product, each of four slices of what it sees; one has the bias."""
-        return self.seen // 4 + 1
-
-    @property
-    def columns(self) -> int:
-        """Matrix tiles of a chunk along channels."""
-        return self.tile.chunk // 4
-
-    @property
-    def expanded(self) -> int:
-        """Matrix tiles that a subgroup expands of a chunk."""
-        rows = -(-math.prod(self.sides) // TILE)
-        return -(-rows * self.columns // self.tile.subgroups)
-
-    @property
-    def rows(self) -> int:
-        """Staged pixels, with those that fill the last matrix tiles."""
-        return -(-self.expanded * self.tile.subgroups // self.columns) * TILE
-
-    @property
-    def across(self) -> int:
-        """Matrix tiles of the result along channels."""
-        return -(-self.outer // 4)
-
-    @property
-    def results(self) -> int:
-        """Matrix tiles of the result."""
-        return self.pixels // TILE * self.across
-
-    @property
-    def split(self) -> int:
-        """Shares of a chunk that are added up at the end, for as many subgroups as there are."""
-        spare = max(1, self.tile.subgroups // self.results)
-        return max(n for n in range(1, spare + 1) if self.columns % n == 0)
-
-    @property
-    def summed(self) -> int:
-        """Matrix tiles of sums that a subgroup has."""
-        return -(-self.results * self.split // self.tile.subgroups)
-
-    @property
-    def x_pitch(self) -> int:
-        """f16 vectors from one staged pixel to the next."""
-        return self.steps * 4 + PAD
-
-    @property
-    def middle_pitch(self) -> int:
-        """The same of expanded channels; f32 vectors are one less."""
-        return self.tile.chunk + PAD
-
-    @property
-    def out_pitch(self) -> int:
-        """f32 vectors from one pixel of the sums to the next."""
-        return self.across * 4 + 1
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Words, of 16 bytes, of a chunk's constants: weights of the first product, biases and taps
-        of the depthwise convolution, weights of the last product."""
-        taps = self.window.kernel_h * self.window.kernel_w
-        first = self.steps * TILE * self.middle_pitch // 2
-        last = self.tile.chunk * 4 * (self.across * 4 + PAD) // 2
-        return first, self.tile.chunk * (taps + 1), last
-
-    @property
-    def words(self) -> int:
-        """Words of expanded channels, whose place the sums take at the end."""
-        shares = -(-self.tile.subgroups * self.summed // self.results)
-        sums = shares * self.pixels * self.out_pitch
-        return max(self.rows * (self.middle_pitch - 1), sums)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a workgroup."""
-        vectors = self.rows * self.x_pitch + self.pixels * self.middle_pitch
-        return 8 * vectors + 16 * (self.words + sum(self.sizes))
-
-    @property
-    def chunks(self) -> int:
-        """How many there are."""
-        return -(-self.middle // self.tile.chunk)
-
-    def clocks(self, pixels: int, units: int) -> float:
-        """What a kernel takes, about: rounds of workgroups, whose chunks take what they compute, or
-        the latency that nothing hides."""
-        tile = self.tile
-        per_unit = -(-blocks_of(self.window, pixels, tile.height, tile.width) // units)
-        resident = max(1, min(per_unit, 220_000 // self.shared_bytes, 1536 // self.threads))
-        runs = self.pixels // tile.run * tile.chunk
-        reads = len(columns_of(self.window, tile.run)) * self.window.kernel_h
-        made = reads * 14 + 9 * 4 * tile.run
-        work = runs * made / 128 + self.expanded * tile.subgroups * self.steps * 16
-        latency = 900 + -(-runs // self.threads) * reads * 25
-        return -(-per_unit // resident) * (2500 + self.chunks * max(latency, resident * work))
 
 
 def _cuts(nodes: Sequence[Node], caps: DeviceCaps) -> list[BlockCut]:
@@ -336,95 +159,85 @@ def _write(
     bias: KernelBuffer,
     out: WriteView,
 ) -> None:
-    tile, window, threads = cut.tile, cut.window, cut.threads
+    tile = cut.tile
     lane, subgroup = k.let(k.local_id(0), "lx"), k.let(k.subgroup_id(), "subgroup")
-    block = ImageBlock(k, window, tile.height, tile.width, k.group_id(1))
+    block = ImageBlock(k, cut.window, tile.height, tile.width, k.group_id(1))
     x = k.shared("x", F16x4, cut.rows * cut.x_pitch)
     middle = k.shared("middle", F16x4, cut.pixels * cut.middle_pitch)
     sums = k.shared("sums", U32x4, cut.words)
     weights = k.shared("weights", U32x4, sum(cut.sizes))
-    first, biases, last = cut.sizes
     # The last product's weights are replaced later, when no subgroup reads the others any more.
-    begins = [(0, first + biases), (first + biases, last)]
+    begin = sum(cut.sizes[:2])
     parts = [
-        [(k.let(begin + item, "word"), there) for item, there in items(k, lane, count, threads)]
-        for begin, count in begins
+        [
+            (k.let(start + item, "word"), there, k.var(k.load(packed, start + item), "held"))
+            for item, there in items(k, lane, count, cut.threads)
+        ]
+        for start, count in ((0, begin), (begin, cut.sizes[2]))
     ]
-    held = [[k.var(k.load(packed, item), "held") for item, _ in part] for part in parts]
     _stage(k, cut, lane, block, src, x)
 
     def commit(part: int) -> None:
-        for (item, there), value in zip(parts[part], held[part], strict=True):
-            maybe(k, there, lambda item=item, value=value: k.store_shared(weights, item, value))  # type: ignore[misc]
+        for at, there, held in parts[part]:
+            maybe(k, there, partial(k.store_shared, weights, at, held))
 
-    totals = [k.matrix_fill() for _ in range(cut.summed)]
+    def multiply(total: Matrix, left: SharedArray, at: Expr, pitch: int, right: Expr) -> None:
+        a = k.matrix_load(left, at, pitch, MatrixRole.A, "l")
+        pitch = cut.middle_pitch if left is x else cut.across * 4 + PAD
+        b = k.matrix_load(weights, right, pitch // 2, MatrixRole.B, "r")
+        k.matrix_multiply(total, a, b)
+
+    totals = []
+    for i in range(cut.summed):
+        at = k.let(subgroup * cut.summed + i, "at")
+        # Past the last share the first are made again.
+        share, of_share = k.let(at // cut.results, "share"), k.let(at % cut.results, "of_share")
+        row = k.let(of_share // cut.across * TILE, "row")
+        totals.append((k.matrix_fill(), share, row, k.let(of_share % cut.across, "column")))
     with k.loop(0, cut.chunks, name="chunk", unroll=False) as chunk:
         commit(0)
         k.barrier()
         for i in range(cut.expanded):
             at = k.let(subgroup * cut.expanded + i, "at")
-            row = k.let(at // cut.columns * TILE, "row")
-            column = k.let(at % cut.columns, "column")
-            total = k.matrix_fill()
+            row, column = k.let(at // cut.columns * TILE, "row"), at % cut.columns
+            total, pitch = k.matrix_fill(), cut.middle_pitch
             for step in range(cut.steps):
-                a = _left(k, x, row * cut.x_pitch + step * 4, cut.x_pitch)
-                pitch = cut.middle_pitch // 2
-                b = _right(k, weights, step * TILE * pitch + column * 2, pitch)
-                k.matrix_multiply(total, a, b)
-            pitch = cut.middle_pitch - 1
-            k.matrix_store(sums, row * pitch + column * 4, pitch, total)
+                right = step * (TILE * pitch // 2) + column * 2
+                multiply(total, x, row * cut.x_pitch + step * 4, cut.x_pitch, right)
+            k.matrix_store(sums, row * (pitch - 1) + column * 4, pitch - 1, total)
         commit(1)
         following = k.let(k.min(chunk + 1, cut.chunks - 1) * sum(cut.sizes), "next")
-        for part, registers in zip(parts, held, strict=True):
-            for (item, _), register in zip(part, registers, strict=True):
-                k.set(register, k.load(packed, following + item))
+        for at, _, held in (*parts[0], *parts[1]):
+            k.set(held, k.load(packed, following + at))
         k.barrier()
         _convolve(k, cut, functions, lane, chunk, (sums, weights, middle))
         k.barrier()
-        for i, total in enumerate(totals):
-            at, share = _share(k, cut, subgroup, i)
-            steps = cut.columns // cut.split
-            step0 = k.let(share % cut.split * steps, "step")
-            row, column = at // cut.across * TILE, at % cut.across
-            for step in range(steps):
-                left = row * cut.middle_pitch + (step0 + step) * 4
-                pitch = cut.across * 2 + PAD // 2
-                right = (step0 + step) * (TILE * pitch) + column * 2 + (first + biases)
-                a = _left(k, middle, left, cut.middle_pitch)
-                k.matrix_multiply(total, a, _right(k, weights, right, pitch))
+        steps = cut.columns // cut.split
+        for total, share, row, column in totals:
+            for i in range(steps):
+                at = k.let(share % cut.split * steps + i, "step")
+                right = at * (TILE * (cut.across * 2 + PAD // 2)) + column * 2 + begin
+                left = row * cut.middle_pitch + at * 4
+                multiply(total, middle, left, cut.middle_pitch, right)
     pitch = cut.out_pitch
-    for i, total in enumerate(totals):
-        at, share = _share(k, cut, subgroup, i)
-        row = share * cut.pixels + at // cut.across * TILE
-        k.matrix_store(sums, row * pitch + at % cut.across * 4, pitch, total)
+    for total, share, row, column in totals:
+        at = (share * cut.pixels + row) * pitch + column * 4
+        k.matrix_store(sums, at, pitch, total)
     k.barrier()
 
     def result(item: Expr) -> Result:
         pixel, column = k.let(item // cut.outer, "pixel"), k.let(item % cut.outer, "column")
         valid, to = block.result(pixel // tile.width, pixel % tile.width)
         at = k.let(pixel * pitch + column, "at")
-        total = k.bitcast(k.load_shared(sums, at), Scalar.F32)
-        for share in range(1, cut.split):
-            other = k.load_shared(sums, at + share * cut.pixels * pitch)
-            total = total + k.bitcast(other, Scalar.F32)
+        shares = [at + share * cut.pixels * pitch for share in range(cut.split)]
+        total = reduce(add, [_number(k, sums, each) for each in shares])
         return valid, to, column, product.end(k, bias, column)(k.let(total, "total"))
 
-    store_results(k, out, items(k, lane, cut.pixels * cut.outer, threads), result)
+    store_results(k, out, items(k, lane, cut.pixels * cut.outer, cut.threads), result)
 
 
-def _left(k: Builder, array: SharedArray, at: Expr, pitch: int) -> Matrix:
-    return k.matrix_load(array, at, pitch, MatrixRole.A, "l")
-
-
-def _right(k: Builder, array: SharedArray, at: Expr, pitch: int) -> Matrix:
-    return k.matrix_load(array, at, pitch, MatrixRole.B, "r")
-
-
-def _share(k: Builder, cut: BlockCut, subgroup: Expr, i: int) -> tuple[Expr, Expr]:
-    """Which matrix tile of the result a subgroup's is, and of which share of the chunk. Past the
-    last share the first are made again."""
-    at = k.let(subgroup * cut.summed + i, "at")
-    return k.let(at % cut.results, "tile"), k.let(at // cut.results, "share")
+def _number(k: Builder, array: SharedArray, at: Expr) -> Expr:
+    return k.bitcast(k.load_shared(array, at), Scalar.F32)
 
 
 def _stage(
@@ -447,10 +260,10 @@ def _stage(
         counts = k.let(counts & inside & (q < cut.seen), "counts")
         to = k.let(pixel * cut.x_pitch + q, "to")
         staged.append((to, there, counts, inside & q.eq(cut.seen), value))
-    zero = k.const(0, F16x4)
     for to, there, counts, is_one, value in staged:
-        held = k.select(counts, k.cast(value, Scalar.F16), k.select(is_one, ones, zero))
-        maybe(k, there, lambda to=to, held=held: k.store_shared(words, to, held))  # type: ignore[misc]
+        held = k.select(is_one, ones, k.const(0, F16x4))
+        held = k.select(counts, k.cast(value, Scalar.F16), held)
+        maybe(k, there, partial(k.store_shared, words, to, held))
 
 
 def _convolve(
@@ -471,20 +284,18 @@ def _convolve(
         y, x = k.let(place // across, "y"), k.let(place % across * tile.run, "x")
         base = k.let(slice_ * (taps + 1) + cut.sizes[0], "base")
 
-        def number(array: SharedArray, at: Expr) -> Expr:
-            return k.bitcast(k.load_shared(array, at), Scalar.F32)
-
         def expanded(at: Expr, slice_: Expr) -> Expr:
-            return activate(k, functions[0], number(sums, at * (cut.middle_pitch - 1) + slice_))
+            value = _number(k, sums, at * (cut.middle_pitch - 1) + slice_)
+            return activate(k, functions[0], value)
 
         def tap(at: Expr, slice_: Expr, base: Expr = base) -> Expr:
-            return number(weights, base + 1 + at)
+            return _number(k, weights, base + 1 + at)
 
-        bias = k.let(number(weights, base), "bias")
+        bias = k.let(_number(k, weights, base), "bias")
         totals = [k.var(bias, "acc") for _ in range(tile.run)]
-        x0 = k.let(x * window.stride_w, "x0")
+        x0, y0 = k.let(x * window.stride_w, "x0"), k.let(y * window.stride_h, "y0")
         work = WindowSums(k, window, width, across, x0, slice_, expanded, tap, totals)
-        work.add_all(k.let(y * window.stride_h, "y0"), k.i32(0), height)
+        work.add_all(y0, k.i32(0), height)
         # Of zeros infinite inputs would make NaN there.
         exists = k.let(chunk * tile.chunk + slice_ < cut.middle, "exists")
         at = k.let((y * tile.width + x) * cut.middle_pitch + slice_, "to")
@@ -492,8 +303,7 @@ def _convolve(
             made = k.cast(activate(k, functions[1], total), Scalar.F16)
             if cut.middle % tile.chunk:
                 made = k.select(exists, made, k.const(0, F16x4))
-            to = at + p * cut.middle_pitch
-            maybe(k, there, lambda to=to, made=made: k.store_shared(middle, to, made))  # type: ignore[misc]
+            maybe(k, there, partial(k.store_shared, middle, at + p * cut.middle_pitch, made))
 
 
 RULES = (GroupRule("CONV_2D", "inverted_residual", _match, build_block, rank=1),)
