@@ -5,7 +5,7 @@ tiles."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import numpy as np
@@ -17,6 +17,7 @@ from tflgpu.kernels import inverted_residual
 from tflgpu.kernels.block_tiles import TILES, BlockTile
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.tuning import H200, TABLE, Tuning
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 
@@ -51,7 +52,7 @@ FIRST: dict[str, dict[str, Any]] = {
     "first dilated": {"kernel": 3, "dilation_h_factor": 2, "padding": 1},
 }
 CASES["first"] = ((1, 15, 18, 3), 16, 12, {}, False)
-CASES["first dilated"] = ((2, 9, 8, 5), 16, 12, {"stride_h": 2, "stride_w": 2}, False)
+CASES["first dilated"] = ((2, 9, 8, 5), 16, 12, {}, False)
 
 
 def net(name: str, expands: int = RELU6) -> Maker:
@@ -94,7 +95,11 @@ def device(
 
 @pytest.fixture(autouse=True)
 def small_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inverted_residual, "_LEAST_PIXELS", 1)
+    assert H200.blocks is not None
+    blocks = attrs.evolve(H200.blocks, least_pixels=1, most_taps=25)
+    monkeypatch.setitem(
+        cast("dict[str, Tuning]", TABLE), "nvidia", attrs.evolve(H200, blocks=blocks)
+    )
 
 
 def planned(device: Device, g: Maker) -> Plan:
@@ -168,7 +173,7 @@ def test_a_weight_beyond_f16_keeps_them_apart() -> None:
     assert "inverted_residual" not in kernels(plan(g, caps, Precision.F16))
 
 
-def test_what_no_block_is_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_block_is_stays_apart() -> None:
     caps = attrs.evolve(with_tiles(DeviceCaps(shared_bytes=49152)), max_bindings=16)
 
     def made(g: Maker, caps: DeviceCaps = caps, precision: Precision = Precision.F16) -> bool:
@@ -191,5 +196,26 @@ def test_what_no_block_is_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     y = g.conv(g.input(1, 8, 8, 16), 32, kernel=3)
     g.done(g.conv(g.depthwise(y, depth_multiplier=1), 16, kernel=1))
     assert not made(g)
-    monkeypatch.setattr(inverted_residual, "_LEAST_PIXELS", 28 * 28)
-    assert not made(net("odd"))
+
+
+def test_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes of MobileNet v2, of a pose network, and a batch."""
+    monkeypatch.undo()
+    caps = attrs.evolve(with_tiles(DeviceCaps(shared_bytes=49152)), max_bindings=16)
+
+    def names(shape: tuple[int, ...], middle: int, outs: int, **fields: Any) -> list[str]:
+        g = Maker()
+        first = fields.pop("first", {"kernel": 1})
+        y = g.depthwise(g.conv(g.input(*shape), middle, **first), depth_multiplier=1, **fields)
+        g.done(g.conv(y, outs, kernel=1))
+        return kernels(plan(g, caps, Precision.F16))
+
+    stem = {"kernel": 3, "stride_h": 2, "stride_w": 2}
+    assert names((1, 224, 224, 3), 32, 16, first=stem) == ["inverted_residual"]
+    assert names((1, 112, 112, 16), 96, 24, stride_h=2, stride_w=2) == ["inverted_residual"]
+    assert names((1, 28, 28, 32), 192, 32) == ["inverted_residual"]
+    apart = ["conv_2d_matrix", "depthwise_pointwise"]
+    assert names((1, 14, 14, 64), 384, 64) == apart
+    assert names((1, 33, 33, 64), 384, 64) == apart
+    assert names((1, 64, 64, 24), 144, 32, kernel=5, stride_h=2, stride_w=2) == apart
+    assert "inverted_residual" not in names((32, 56, 56, 24), 144, 24)

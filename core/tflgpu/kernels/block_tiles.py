@@ -12,6 +12,7 @@ from tflgpu.kernels.image_blocks import blocks_of
 from tflgpu.kernels.matrix_tiles import PAD
 from tflgpu.language.matrix import SUBGROUP
 from tflgpu.language.types import TILE
+from tflgpu.lowering.tuning import BlockModel
 from tflgpu.ops.windows import Window
 
 
@@ -33,26 +34,13 @@ class BlockTile:
     subgroups: int
 
 
-#: To choose from.
+#: Those that were the best for some block.
 TILES = (
-    BlockTile(4, 4, 2, 12, 3),
-    BlockTile(4, 4, 2, 12, 6),
     BlockTile(4, 4, 1, 12, 6),
-    BlockTile(4, 4, 2, 24, 6),
-    BlockTile(4, 4, 1, 24, 12),
-    BlockTile(4, 4, 4, 8, 4),
-    BlockTile(4, 8, 4, 8, 4),
-    BlockTile(4, 8, 2, 8, 8),
-    BlockTile(4, 8, 4, 12, 6),
-    BlockTile(4, 8, 2, 12, 6),
+    BlockTile(4, 4, 2, 12, 6),
     BlockTile(4, 8, 1, 12, 12),
+    BlockTile(4, 8, 2, 8, 8),
     BlockTile(4, 8, 2, 16, 8),
-    BlockTile(8, 8, 4, 4, 4),
-    BlockTile(8, 8, 4, 8, 4),
-    BlockTile(8, 8, 4, 8, 8),
-    BlockTile(8, 8, 4, 12, 6),
-    BlockTile(8, 8, 2, 12, 12),
-    BlockTile(8, 16, 4, 4, 8),
 )
 
 
@@ -180,15 +168,17 @@ class BlockCut:
         """How many there are."""
         return -(-self.middle // self.tile.chunk)
 
-    def clocks(self, pixels: int, units: int) -> float:
-        """What a kernel takes, about: rounds of workgroups, whose chunks take what they compute, or
+    def clocks(self, model: BlockModel, pixels: int, units: int) -> float:
+        """What a kernel takes, about: waves of workgroups, whose chunks take what they compute, or
         the latency that nothing hides."""
         tile = self.tile
         per_unit = -(-blocks_of(self.window, pixels, tile.height, tile.width) // units)
-        resident = max(1, min(per_unit, 220_000 // self.shared_bytes, 1536 // self.threads))
+        at_once = min(
+            model.resident_bytes // self.shared_bytes, model.resident_threads // self.threads
+        )
+        resident = max(1, min(per_unit, at_once))
         runs = self.pixels // tile.run * tile.chunk
         reads = len(columns_of(self.window, tile.run)) * self.window.kernel_h
-        made = reads * 14 + 9 * 4 * tile.run
-        work = runs * made / 128 + self.expanded * tile.subgroups * self.steps * 16
-        latency = 900 + -(-runs // self.threads) * reads * 25
-        return -(-per_unit // resident) * (2500 + self.chunks * max(latency, resident * work))
+        latency = model.chunk_latency + -(-runs // self.threads) * reads * model.read_latency
+        chunk = max(latency, resident * runs * reads * model.read_clocks)
+        return -(-per_unit // resident) * (model.wave_clocks + self.chunks * chunk)

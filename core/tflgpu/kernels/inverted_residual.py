@@ -14,6 +14,7 @@ leaves zero as it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial, reduce
 from operator import add
@@ -48,9 +49,6 @@ from tflgpu.lowering.weights import F16_MAX, Weights
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import conv_window
 
-#: Pixels of a result, at least: of fewer there are too few workgroups.
-_LEAST_PIXELS = 28 * 28
-
 #: Slices that a pixel in between sees, at most: the first product is made in one stage.
 _MOST_SEEN = 24
 
@@ -69,16 +67,15 @@ def _cuts(nodes: Sequence[Node], caps: DeviceCaps) -> list[BlockCut]:
 
 
 def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
-    depthwise = depthwise_before(node, maker, site)
-    expand = None if depthwise is None else maker(depthwise.input(0))
-    if depthwise is None or expand is None or expand.op != "CONV_2D":
+    depthwise, model = depthwise_before(node, maker, site), tuning_of(site.caps).blocks
+    if depthwise is None or model is None or site.precision is not Precision.F16:
+        return None
+    expand = maker(depthwise.input(0))
+    before = expand and maker(expand.input(0))
+    # Behind another depthwise convolution, the first one makes a pair with that.
+    if expand is None or expand.op != "CONV_2D" or (before and before.op == depthwise.op):
         return None
     nodes = (expand, depthwise, node)
-    if tuning_of(site.caps).pairs is None or site.precision is not Precision.F16:
-        return None
-    before = maker(expand.input(0))
-    if before is not None and before.op == "DEPTHWISE_CONV_2D":
-        return None  # it makes a pair with that
     outs, height, width, inner = expand.input(1).shape
     if constant_weights(expand, site) or outs % 4 or inner != expand.input(0).shape[3]:
         return None
@@ -88,8 +85,12 @@ def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
     numbers = [expand.const(1), node.const(1), *biases]
     if any(not (np.abs(each) <= F16_MAX).all() for each in numbers) or not _cuts(nodes, site.caps):
         return None
-    _, height, width, _ = node.outputs[0].shape
-    pays = height * width >= _LEAST_PIXELS
+    images, height, width, _ = node.outputs[0].shape
+    pays = (
+        model.least_pixels <= images * height * width <= model.most_pixels
+        and outs <= model.most_channels
+        and math.prod(depthwise.input(1).shape[1:3]) <= model.most_taps
+    )
     return nodes if site.joins("inverted_residual", nodes, predicted=pays) else None
 
 
@@ -98,16 +99,15 @@ def build_block(low: Lowering) -> None:
     expand, depthwise, _ = low.nodes
     problem, cuts = conv_problem(low), _cuts(low.nodes, low.caps)
     sizes = (problem.pixels, cuts[0].inner, cuts[0].middle, cuts[0].outer)
-    units, by_tile = low.caps.compute_units, {cut.tile: cut for cut in cuts}
-    tile = low.choose(
-        "block", sizes, list(by_tile), lambda t: by_tile[t].clocks(problem.pixels, units)
-    )
+    model, by_tile = tuning_of(low.caps).blocks, {cut.tile: cut for cut in cuts}
+    assert model is not None  # as when they were matched
+    costs = {c.tile: c.clocks(model, problem.pixels, low.caps.compute_units) for c in cuts}
+    tile = low.choose("block", sizes, list(costs), costs.__getitem__)
     cut = by_tile[tile]
     k = low.kernel("inverted_residual", (cut.threads, 1, 1))
     src = low.read_value(k, expand.input(0), "src")
     packed = low.weight_pairs(k, Weights(_packed(cut, low.nodes)), "packed")
-    stored = StoredWeights(problem.weights)
-    product, bias = bind_bias(low, k, problem, stored)
+    product, bias = bind_bias(low, k, problem, StoredWeights(problem.weights))
     functions = (expand.attrs.activation, depthwise.attrs.activation)
     low.body(k, _write, product, cut, functions, src, packed, bias, low.write(k))
     low.dispatch_groups(k, (1, blocks_of(cut.window, problem.pixels, tile.height, tile.width), 1))
