@@ -34,11 +34,11 @@ class BlockTile:
     subgroups: int
 
 
-#: Those that were the best for some block.
+#: Those that were the best for some block; the first of equals is taken.
 TILES = (
+    BlockTile(4, 8, 1, 12, 12),
     BlockTile(4, 4, 1, 12, 6),
     BlockTile(4, 4, 2, 12, 6),
-    BlockTile(4, 8, 1, 12, 12),
     BlockTile(4, 8, 2, 8, 8),
     BlockTile(4, 8, 2, 16, 8),
 )
