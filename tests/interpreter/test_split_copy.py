@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.interpreter import split_copy as module
+from tflgpu.backend_kit import split_copy as module
+from tflgpu.backend_kit.split_copy import PART, split_copy
 from tflgpu.interpreter.copies import copy
-from tflgpu.interpreter.split_copy import PART, split_copy
 from tflgpu.ir.dtypes import Array
 
 from tests.small_models import small_model

@@ -120,3 +120,64 @@ def test_small_ones_are_expanded_at_once() -> None:
     reals = stored_reals(large)
     assert isinstance(reals, StoredReals) and reals.shape == (1 << 16,) and reals.dtype == F32
     assert not spoiled_by_f16(reals.whole()).any()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("dtype", "outputs", "row"), [(np.float16, 8, 24), (np.float32, 8, 24), (np.uint32, 8, 24)]
+)
+def test_what_is_stored_as_the_buffer_has_it_is_not_copied(
+    dtype: type, outputs: int, row: int
+) -> None:
+    numbers = RNG.integers(-9, 9, (outputs, row)).astype(np.int8 if dtype is np.uint32 else dtype)
+    contents = StoredReals(numbers) if dtype is np.float16 else numbers
+    weights = Weights(contents, taps=1, dtype=np.dtype(dtype), row=row)
+    got = weights.array()
+    assert np.shares_memory(got, numbers)
+    assert not got.flags.writeable and numbers.flags.writeable
+    np.testing.assert_array_equal(got, numbers.reshape(-1).view(dtype))
+    assert got.size == weights.size
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("shape", "row", "dtype"),
+    [
+        ((8, 22), 24, F16),  # inputs to be padded
+        ((6, 24), 24, F16),  # outputs
+        ((8, 24), 32, F16),  # a longer row
+        ((8, 24), 24, F32),  # another type
+        ((8, 24), None, F16),  # by input
+    ],
+)
+def test_what_is_stored_otherwise_is_made_anew(
+    shape: tuple[int, int], row: int | None, dtype: np.dtype[np.generic]
+) -> None:
+    numbers = RNG.normal(size=shape).astype(np.float16)
+    outputs, inputs = shape
+    want = np.zeros((-(-outputs // 4) * 4, row or -(-inputs // 4) * 4), dtype)
+    want[:outputs, :inputs] = numbers
+    got = Weights(StoredReals(numbers), taps=1, dtype=dtype, row=row).array()
+    assert not np.shares_memory(got, numbers)
+    np.testing.assert_array_equal(got, (want if row else want.T).reshape(-1))
+
+
+@pytest.mark.quick
+def test_numbers_of_another_type_become_those_of_the_buffer() -> None:
+    numbers = RNG.normal(size=(8, 24)).astype(np.float32)
+    for row in (24, None):
+        got = Weights(numbers, taps=1, dtype=F16, row=row).array()
+        want = numbers.astype(np.float16)
+        np.testing.assert_array_equal(got, (want if row else want.T).reshape(-1))
+
+
+@pytest.mark.quick
+def test_taps_of_whole_slices_lie_as_in_the_file() -> None:
+    numbers = RNG.normal(size=(4, 2, 3, 8)).astype(np.float16)
+    weights = Weights(StoredReals(numbers), taps=6, dtype=F16, row=48)
+    assert np.shares_memory(weights.array(), numbers)
+    np.testing.assert_array_equal(weights.array(), numbers.reshape(-1))
+    rows = Weights(StoredReals(numbers[..., :6]), taps=6, dtype=F16, row=48).array()
+    want = np.zeros((4, 6, 8), np.float16)
+    want[..., :6] = numbers.reshape(4, 6, 8)[..., :6]
+    np.testing.assert_array_equal(rows, want.reshape(-1))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.backend_kit import heaps
+from tflgpu.backend_kit import heaps, split_copy
 from tflgpu.backend_kit.heaps import HeapKind, PieceCopy
 from tflgpu.backend_kit.pooled_buffer import PooledBuffer
 from tflgpu.backend_kit.pooled_memory import PooledMemory
@@ -70,6 +70,32 @@ def test_copies_go_by_pieces_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) 
         assert (device.download(region, region.nbytes) == array).all()
     assert [b.is_free for b in device.blocks if b.kind is HeapKind.HOST] == [True] * 3
     assert not device.blocks[0].is_free
+
+
+@pytest.mark.parametrize("kind", [HeapKind.HOST, HeapKind.DEVICE])
+def test_large_constants_are_copied_by_several_threads(
+    kind: HeapKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heaps, "PIECE", 60_000)
+    monkeypatch.setattr(split_copy, "PART", 4096)
+    monkeypatch.setattr(split_copy, "_processors", lambda: 16)
+    device, threads = Heaps(), set()
+    begin = split_copy._Helper.begin
+
+    def noted(helper: Any, target: Any, source: Any) -> None:
+        threads.add(helper)
+        begin(helper, target, source)
+
+    monkeypatch.setattr(split_copy._Helper, "begin", noted)
+    arrays = [np.random.default_rng(n).integers(0, 256, n, np.uint8) for n in (8000, 150_001, 5)]
+    pool = device.pool(kind)
+    regions = [pool.region(f"r{a.size}", a.size) for a in arrays]
+    pool.allocate()
+    device.fill(regions, arrays, kind)
+    assert len(threads) == 5  # and the caller's own
+    for region, array in zip(regions, arrays, strict=True):
+        there = region.block.whole[region.offset : region.offset + region.nbytes]
+        np.testing.assert_array_equal(there, array)
 
 
 def test_what_fails_in_the_middle_leaves_nothing() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tflgpu.cache import digest
 from tflgpu.cache.digest import digest_of
 from tflgpu.saved import stamps
 from tflgpu.saved.stamps import stamp
@@ -45,6 +47,20 @@ def test_a_digest_is_of_the_bytes_and_not_of_how_they_are_cut() -> None:
     whole = digest_of(data)
     assert digest_of(data[:MIB], data[MIB : MIB + 5], b"", data[MIB + 5 :]) == whole
     assert digest_of(memoryview(data)) == whole
+
+
+@pytest.mark.parametrize("processors", [1, 2, 64])
+@pytest.mark.parametrize("count", [5, 100, 701])
+def test_a_digest_is_the_same_by_any_threads(
+    count: int, processors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest, "_PIECE", 100)
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    data = os.urandom(100 * count - 7)
+    each = [hashlib.sha256(data[at : at + 100]).digest() for at in range(0, len(data), 100)]
+    whole = hashlib.sha256(b"tflgpu pieces of 1 MiB\n" + len(data).to_bytes(8, "little"))
+    whole.update(b"".join(each))
+    assert digest_of(data) == whole.digest()
 
 
 @pytest.mark.parametrize("at", [0, MIB - 1, MIB, 3 * MIB])

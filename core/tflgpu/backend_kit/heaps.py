@@ -15,6 +15,7 @@ import numpy as np
 
 from tflgpu.backend_kit.base_device import releasing_on_error
 from tflgpu.backend_kit.pools import B, MemoryPool, PooledRegion
+from tflgpu.backend_kit.split_copy import split_copy
 from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.memory_use import Use
 
@@ -121,7 +122,7 @@ class Heaps(ABC, Generic[B]):
             self.upload(regions, arrays)
             return
         for region, data in zip(regions, arrays, strict=True):
-            region.bytes[: data.nbytes] = data
+            _copied(data, region.bytes[: data.nbytes])
 
     def upload(self, regions: Sequence[PooledRegion[B]], arrays: Iterable[Bytes]) -> None:
         """Fill regions that the host does not see from their start.
@@ -139,7 +140,7 @@ class Heaps(ABC, Generic[B]):
                 done = 0
                 while done < data.nbytes:
                     size = min(data.nbytes - done, piece.nbytes - filled)
-                    piece.bytes[filled : filled + size] = data[done : done + size]
+                    _copied(data[done : done + size], piece.bytes[filled : filled + size])
                     copies.append(PieceCopy(region, done, filled, size))
                     done, filled = done + size, filled + size
                     if filled == piece.nbytes:
@@ -197,3 +198,8 @@ class Heaps(ABC, Generic[B]):
         with releasing_on_error(pool):
             pool.allocate()
         return piece, pool
+
+
+def _copied(source: Bytes, target: Bytes) -> None:
+    if not split_copy(target, source):
+        target[:] = source

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 _PIECE = 1 << 20
-#: More would wait for memory, and for the start of threads.
-_MOST_THREADS = 4
+_MOST_THREADS = 16
+#: Pieces that a thread is given at a time, of many.
+_RUN = 4
 _NAME = b"tflgpu pieces of 1 MiB\n"
 
 
@@ -22,22 +23,26 @@ def digest_of(*parts: bytes | memoryview) -> bytes:
     views = [memoryview(part) for part in parts]
     pieces = _pieces(views)
     threads = min(_MOST_THREADS, os.cpu_count() or 1, len(pieces) // 2)
+    size = max(1, min(_RUN, len(pieces) // (4 * _MOST_THREADS)))
+    runs = [pieces[at : at + size] for at in range(0, len(pieces), size)]
     whole = hashlib.sha256(_NAME + sum(map(len, views)).to_bytes(8, "little"))
     if threads < 2:
-        for piece in pieces:
-            whole.update(_digest(piece))
-        return whole.digest()
-    with ThreadPoolExecutor(threads, "tflgpu-digest") as pool:
-        for found in pool.map(_digest, pieces):
-            whole.update(found)
+        whole.update(_digests(pieces))
+    else:
+        with ThreadPoolExecutor(threads, "tflgpu-digest") as pool:
+            for found in pool.map(_digests, runs):
+                whole.update(found)
     return whole.digest()
 
 
-def _digest(piece: Sequence[memoryview]) -> bytes:
-    digest = hashlib.sha256()
-    for part in piece:
-        digest.update(part)
-    return digest.digest()
+def _digests(pieces: Sequence[Sequence[memoryview]]) -> bytes:
+    found = []
+    for piece in pieces:
+        digest = hashlib.sha256()
+        for part in piece:
+            digest.update(part)
+        found.append(digest.digest())
+    return b"".join(found)
 
 
 def _pieces(views: Sequence[memoryview]) -> list[list[memoryview]]:

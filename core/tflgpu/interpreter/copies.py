@@ -3,7 +3,7 @@ and which of them need no second look.
 
 NumPy lets go of the interpreter lock while it copies more than 500 elements. Where other threads
 want it, getting it back takes longer than a small copy does, so these are made without. Large ones
-are made by several threads (`tflgpu.interpreter.split_copy`).
+are made by several threads (`tflgpu.backend_kit.split_copy`).
 
 A fresh array of some megabytes costs more than filling it: the system hands out its pages one fault
 at a time. A caller that reads an output, uses it and drops it gets the same memory again.
@@ -49,7 +49,7 @@ def copy(target: Array, source: Array, small: int = _SMALL) -> None:
     if plain and nbytes <= small and source.dtype.kind in "biuf":
         target.data.cast("B")[:] = source.data.cast("B")
         return
-    from tflgpu.interpreter.split_copy import split_copy  # few models have such tensors
+    from tflgpu.backend_kit.split_copy import split_copy  # few models have such tensors
 
     if not (plain and split_copy(target, source)):
         np.copyto(target, source)

@@ -126,7 +126,8 @@ class Weights:
         return self.size * self.dtype.itemsize
 
     def array(self) -> Array:
-        """They as they lie in the buffer, in one dimension; made anew each time."""
+        """They as they lie in the buffer, in one dimension: what is stored where that lies so, else
+        made anew each time."""
         made: Array = self.as_type(self.dtype).view()
         made.flags.writeable = False  # plugins see the plan, and caches know it by what it holds
         return made
@@ -188,13 +189,16 @@ class Weights:
         outputs, taps, inputs = self._sizes
         kind = np.dtype(np.int8) if dtype == _WORD else dtype
         inner = -(-inputs // 4) * 4
+        padded = inputs != inner or outputs % 4 or self.row not in (None, taps * inner)
+        stored = self._stored(kind)
+        by_output = self.taps is None or (self.row is not None and not padded)
+        if by_output and stored is not None and stored.dtype == kind:
+            return stored.reshape(-1).view(dtype)
         if self.taps is None:
             packed = np.empty((outputs, taps * inputs), dtype)
         elif self.row is not None:
-            padded = inputs != inner or outputs % 4 or self.row != taps * inner
             packed = (np.zeros if padded else np.empty)((-(-outputs // 4) * 4, self.row), kind)
         else:
-            padded = inputs % 4 or outputs % 4
             _, slices, _, columns, _ = self.shape
             packed = (np.zeros if padded else np.empty)((taps, slices * 4, columns * 4), dtype)
 
@@ -239,10 +243,16 @@ class Weights:
         stored = self.contents
         return stored.whole() if isinstance(stored, StoredReals) else stored
 
-    def _rows(self, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
+    def _stored(self, dtype: np.dtype[Any]) -> Array | None:
+        """The numbers as they are stored; None where those of a type are computed of them."""
         stored = self.contents
         if not isinstance(stored, StoredReals):
-            return stored[start:stop]
-        if stored.is_f16 and dtype == np.float16:
-            return stored.numbers[start:stop]
-        return stored.rows(start, stop)
+            return stored
+        return stored.numbers if stored.is_f16 and dtype == np.float16 else None
+
+    def _rows(self, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
+        found = self._stored(dtype)
+        if found is not None:
+            return found[start:stop]
+        assert isinstance(self.contents, StoredReals)
+        return self.contents.rows(start, stop)
