@@ -437,4 +437,7 @@ def test_pixels_follow_from_how_many_invocations_keep_it_busy(
 def test_products_are_split_where_tiles_were_measured() -> None:
     assert tuning_of(KNOWN).splits_products
     assert not tuning_of(OTHER).splits_products
-    assert attrs.evolve(tuning_of(OTHER), splits_products=True, pairs=H200.pairs) == H200
+    assert (
+        attrs.evolve(tuning_of(OTHER), splits_products=True, pairs=H200.pairs, blocks=H200.blocks)
+        == H200
+    )

@@ -86,7 +86,7 @@ class WindowSums:
         x0: Expr,
         slice_: Expr,
         read: Callable[[Expr, Expr], Expr],
-        weights: ReadView,
+        weights: Callable[[Expr, Expr], Expr],
         sums: list[Variable],
     ) -> None:
         self.k, self.window, self.width, self.blocks = k, window, width, blocks
@@ -143,7 +143,7 @@ class WindowSums:
                 k.fma_to(total, k.let(value, "x"), weight)
 
     def _weight(self, tap: Expr) -> Expr:
-        return self.k.cast(self.weights.load(tap, self.slice), Scalar.F32)
+        return self.k.cast(self.weights(tap, self.slice), Scalar.F32)
 
     def _pixel(self, row: Expr, column: int, inside: Expr | None) -> Expr:
         k, window = self.k, self.window
@@ -245,7 +245,15 @@ def _write(
     sums = [k.var(offset, "acc") for _ in range(pixels)]
     x0 = k.let(first * window.stride_w - window.pad_left, "x0")
     work = WindowSums(
-        k, window, width, blocks, x0, slice_, read_channels(src, plan.multiplier), weights, sums
+        k,
+        window,
+        width,
+        blocks,
+        x0,
+        slice_,
+        read_channels(src, plan.multiplier),
+        weights.load,
+        sums,
     )
 
     def image_row(tap_row: Expr) -> Expr:

@@ -45,7 +45,9 @@ from tflgpu.ops.windows import Window, conv_window
 _MOST_TAPS = 25
 
 
-def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
+def depthwise_before(node: Node, maker: Maker, site: Site) -> Node | None:
+    """The depthwise convolution whose result a CONV_2D of 1x1 alone reads, if matrix tiles can make
+    both as one kernel."""
     first = maker(node.input(0))
     if first is None or first.op != "DEPTHWISE_CONV_2D" or not _is_pointwise(node):
         return None
@@ -56,7 +58,12 @@ def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
     if any(v is not None and not v.is_const for v in first.inputs[1:]):
         return None
     _, height, width, outs = first.input(1).shape
-    if outs != first.input(0).shape[3] or height * width > _MOST_TAPS:
+    return first if outs == first.input(0).shape[3] and height * width <= _MOST_TAPS else None
+
+
+def _match(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
+    first = depthwise_before(node, maker, site)
+    if first is None:
         return None
     size = _size(first, node, site.precision, site.caps)
     tile = choose_pair_tile(size, site.caps)
@@ -279,7 +286,7 @@ class _Stage:
         slice_ = k.let(k.min(q, before.slices - 1), "slice")
         offset = k.let(k.load(self._buffers.bias_before, slice_), "offset")
         sums = [k.var(offset, "acc") for _ in range(RUN)]
-        read, taps = read_channels(self._buffers.src, 1), self._buffers.taps
+        read, taps = read_channels(self._buffers.src, 1), self._buffers.taps.load
         work = WindowSums(k, window, before.width, blocks, x0, slice_, read, taps, sums)
         work.add_all(y0, image, before.height)
         is_there, zero = k.let(q < before.slices, "there"), k.f32(0.0, 4)

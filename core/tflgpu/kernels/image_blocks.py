@@ -32,11 +32,22 @@ class ImageBlock:
         """The position in an NHWC tensor of what lies so many pixels below and to the right of the
         first that the block's windows see, and whether it is in the image; else another's. With a
         ``turn`` the image is mirrored around (`mirrored`)."""
-        k, window, (_, height, width, _) = self._k, self._window, shape
-        y = k.let(self._y0 * window.stride_h - window.pad_top + y, "y")
-        x = k.let(self._x0 * window.stride_w - window.pad_left + x, "x")
+        k, (_, height, width, _) = self._k, shape
+        y, x = self.seen(y, x)
         if turn is not None:
             y, x = mirrored(k, y, height, turn), mirrored(k, x, width, turn)
+        return self.within(y, x, shape)
+
+    def seen(self, y: Expr, x: Expr) -> tuple[Expr, Expr]:
+        """Row and column of what lies so, in or outside the image."""
+        k, window = self._k, self._window
+        y = k.let(self._y0 * window.stride_h - window.pad_top + y, "y")
+        return y, k.let(self._x0 * window.stride_w - window.pad_left + x, "x")
+
+    def within(self, y: Expr, x: Expr, shape: tuple[int, ...]) -> tuple[Expr, Expr]:
+        """The position in an NHWC tensor of a row and a column of the block's image, and whether
+        they are there; else another's."""
+        k, (_, height, width, _) = self._k, shape
         inside = k.let((y >= 0) & (y < height) & (x >= 0) & (x < width), "inside")
         at = k.clamp(y, 0, height - 1) * width + k.clamp(x, 0, width - 1)
         return k.let(self._image * (height * width) + at, "from"), inside

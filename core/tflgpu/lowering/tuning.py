@@ -142,6 +142,35 @@ class PairModel:
 
 
 @attrs.frozen
+class BlockModel:
+    """Where two convolutions with a depthwise one between them are one kernel
+    (`tflgpu.kernels.inverted_residual`), and a rough model that orders its tiles, in clocks.
+
+    Attributes:
+        least_pixels, most_pixels: Of the result in all images: of fewer there are too few
+            workgroups, and more were not timed.
+        most_channels, most_taps: Channels in between, and taps of the depthwise convolution.
+        resident_bytes, resident_threads: Shared memory and invocations that a processor has at a
+            time.
+        wave_clocks, chunk_latency: What a wave of workgroups, and a chunk of channels, takes that
+            nothing hides.
+        read_latency, read_clocks: The same of a vector that an invocation reads for the depthwise
+            convolution, and a processor's work for one.
+    """
+
+    least_pixels: int
+    most_pixels: int
+    most_channels: int
+    most_taps: int
+    resident_bytes: int
+    resident_threads: int
+    wave_clocks: float
+    chunk_latency: float
+    read_latency: float
+    read_clocks: float
+
+
+@attrs.frozen
 class ReductionModel:
     """How reductions are cut (`tflgpu.kernels.domain`), whose items have a number of steps each.
 
@@ -205,6 +234,7 @@ class Tuning:
         matrix: The same on matrix tiles.
         pairs: Chooses whether a depthwise convolution and the 1x1 convolution behind it are one
             kernel on matrix tiles, and its tiles; None where that is not known to be faster.
+        blocks: The same with a convolution before these.
     """
 
     few_rows: int
@@ -226,6 +256,7 @@ class Tuning:
     blocked: BlockedModel
     matrix: MatrixModel
     pairs: PairModel | None
+    blocks: BlockModel | None
 
 
 #: `benchmarks.tiles` prints what is predicted of kernels beside what the tuner timed, by which
@@ -242,7 +273,9 @@ class Tuning:
 #: MobileNet v2 at batches of 1, 32 and 128. Of 8, 16, 32 and all dispatches at once (WebGPU), 16
 #: was the quickest for models of 30 to 74. `few_rows`: two layers of a decoder step in f16 took
 #: 149 us for 4 rows and 240 for 8, and on matrix tiles 399 and 245. `few`: three in int8 with 1 row
-#: were no faster with teams of 64, 512 invocations, or more weights under way.
+#: were no faster with teams of 64, 512 invocations, or more weights under way. `blocks`: the ten of
+#: MobileNet v1 and v2 and of a pose network that are joined took 9.4 to 11.7 us for 11.0 to 16.8
+#: (Vulkan in F16); of two with 25 taps one took 18.7 us for 15.1.
 H200 = Tuning(
     few_rows=8,
     least_depth=2,
@@ -320,10 +353,22 @@ H200 = Tuning(
         between_clocks=0.78,
         product_clocks=0.222,
     ),
+    blocks=BlockModel(
+        least_pixels=28 * 28,
+        most_pixels=1 << 15,
+        most_channels=192,
+        most_taps=9,
+        resident_bytes=220_000,
+        resident_threads=1536,
+        wave_clocks=2500.0,
+        chunk_latency=900.0,
+        read_latency=25.0,
+        read_clocks=0.2,
+    ),
 )
 
 #: How fast matrix tiles are elsewhere is not known.
-UNMEASURED = attrs.evolve(H200, splits_products=False, pairs=None)
+UNMEASURED = attrs.evolve(H200, splits_products=False, pairs=None, blocks=None)
 
 #: By `DeviceCaps.vendor`.
 TABLE: Mapping[str, Tuning] = {"nvidia": H200}
