@@ -320,4 +320,3 @@ class Device(Protocol):
     def close(self) -> None:
         """Close what was loaded on it and release the device; twice is harmless. Likewise not
         called from inside of a run on it."""
-        ...
