@@ -29,7 +29,7 @@ from tflgpu.ops.foreign import checked_op
 from tflgpu.ops.quantized import Integers
 from tflgpu.passes.base import Pass
 from tflgpu.passes.registry import builtin_passes
-from tflgpu.plugins.values import FieldRule, is_name, is_text, is_whole
+from tflgpu.plugins.field_rules import FieldRule, is_name, is_text, is_whole
 
 __all__ = ["FIELDS", "RULES", "OpDef", "Pass", "check", "checked_op", "names_of_passes"]
 
