@@ -14,9 +14,8 @@ from tflgpu.compat.entry import CompatEntry, Verdict
 from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.buffers import MemoryKind
 from tflgpu.contract.device import API_CHANGES, API_VERSION, BackendInfo, DeviceInfo, Probe
-from tflgpu.errors.blame import Refused, shown
+from tflgpu.errors.blame import FieldRule, Refused, check_fields, is_name, is_text, is_whole, shown
 from tflgpu.language.generator import ShaderGenerator
-from tflgpu.plugins.field_rules import FieldRule, check_fields, is_name, is_text, is_whole
 
 #: What the fields of a value have to be, by its type.
 _FIELDS: Mapping[type, Sequence[FieldRule]] = {
