@@ -25,7 +25,7 @@ from tflgpu.interpreter.delegate_methods import DelegateMethods
 from tflgpu.interpreter.details import ModelDetails
 from tflgpu.interpreter.gpu_delegate import GpuDelegate, provider_of
 from tflgpu.interpreter.invocation import Invocation, Lanes
-from tflgpu.interpreter.profile_method import ProfileMethod
+from tflgpu.interpreter.parts import ProfileMethod
 from tflgpu.interpreter.session_opener import SessionOpener, is_kept
 from tflgpu.interpreter.signatures import SignatureMethods
 from tflgpu.interpreter.subgraph import Subgraph

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tflgpu.errors.blame import Refused, shown
+from tflgpu.errors.blame import FieldRule, Refused, is_name, is_text, is_whole, shown
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import (
     Accuracy,
@@ -29,7 +29,6 @@ from tflgpu.ops.foreign import checked_op
 from tflgpu.ops.quantized import Integers
 from tflgpu.passes.base import Pass
 from tflgpu.passes.registry import builtin_passes
-from tflgpu.plugins.values import FieldRule, is_name, is_text, is_whole
 
 __all__ = ["FIELDS", "RULES", "OpDef", "Pass", "check", "checked_op", "names_of_passes"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,27 +14,8 @@ from tflgpu.compat.entry import CompatEntry, Verdict
 from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.buffers import MemoryKind
 from tflgpu.contract.device import API_CHANGES, API_VERSION, BackendInfo, DeviceInfo, Probe
-from tflgpu.errors.blame import Refused, shown
+from tflgpu.errors.blame import FieldRule, Refused, check_fields, is_name, is_text, is_whole, shown
 from tflgpu.language.generator import ShaderGenerator
-
-#: Fields, what they have to be in words, and whether a value is that.
-FieldRule = tuple[tuple[str, ...], str, Callable[[Any], bool]]
-
-
-def is_text(value: object) -> bool:
-    """Whether it is a text."""
-    return isinstance(value, str)
-
-
-def is_name(value: object) -> bool:
-    """Whether it is a text that is not empty."""
-    return isinstance(value, str) and bool(value)
-
-
-def is_whole(value: object) -> bool:
-    """Whether it is a whole number, which a truth value is not."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
 
 #: What the fields of a value have to be, by its type.
 _FIELDS: Mapping[type, Sequence[FieldRule]] = {
@@ -109,11 +89,7 @@ def _check(item: Any) -> None:
     what = f"{kind.__name__} {shown(getattr(item, 'name', getattr(item, 'op', '')))}"
     if isinstance(item, BackendInfo) and item.api_version != API_VERSION:
         raise Refused(_other_version(item))
-    for names, wanted, fits in fields[kind]:
-        for name in names:
-            value = attrgetter(name)(item)
-            if not fits(value):
-                raise Refused(f"{what}: {name} is {shown(value)}, not {wanted}")
+    check_fields(item, fields[kind], what)
     if fields is not _FIELDS:
         plugin_ops().check(item, what)
 
