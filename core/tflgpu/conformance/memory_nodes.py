@@ -314,9 +314,12 @@ HALVES: dict[str, Callable[[], ProgramCase]] = {
 
 _PLAIN = (literals, constants, precedence, shifted_literals, remainders, dot_products)
 _SHARED = (
-    Type(Scalar.F32, 3), Type(Scalar.I32), Type(Scalar.I32, 4), Type(Scalar.U32, 2),
+    Type(Scalar.F32, 3),
+    Type(Scalar.I32),
+    Type(Scalar.I32, 4),
+    Type(Scalar.U32, 2),
     *(Type(Scalar.F16, width) for width in (1, 2, 3, 4)),
-)  # fmt: skip
+)
 _OF_HALVES = (half_literals, half_values, half_bits, halves_of_bits)
 
 #: Kernels by name: what makes each, and the type that a device must have for it.

@@ -9,6 +9,7 @@ scaled anew, as it has where keys come block by block (`tflgpu.kernels.attention
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 
@@ -216,11 +217,7 @@ def _write(k: Builder, tensors: AttentionTensors, out: WriteView, tile: WholeTil
     k.barrier()
     for i, (pair, inside) in enumerate(pairs):
         word = packed(k, shares[2 * i : 2 * i + 2])
-        maybe(
-            k,
-            inside,
-            lambda pair=pair, word=word: k.store_shared(words, line + pair, word),  # type: ignore[misc]
-        )
+        maybe(k, inside, partial(k.store_shared, words, line + pair, word))
     k.barrier()
     # Sums
     column, split = k.let(subgroup % tile.width, "column"), k.let(subgroup // tile.width, "split")

@@ -67,8 +67,7 @@ Binding = Union[Value, Temp, Constant, NewState, AbsentCount]
 
 @attrs.frozen
 class Dispatch:
-    """One launch: a kernel, its number of workgroups, and a binding per buffer parameter. The rest
-    is as `tflgpu.compiler.plan.PlannedDispatch` has it."""
+    """A launch, as `tflgpu.compiler.plan.PlannedDispatch`, with a binding per buffer parameter."""
 
     kernel: Kernel
     groups: Size3
@@ -201,9 +200,7 @@ class Lowering:
         """
         sizes = tuple(workgroup)
         if len(sizes) != 3 or not all(isinstance(n, (int, np.integer)) and n > 0 for n in sizes):
-            raise KernelError(
-                f"kernel {name}: workgroup {workgroup}, which is not three positive whole numbers"
-            )
+            raise KernelError(f"kernel {name}: {workgroup} is not three positive whole numbers")
         k = Builder(name, workgroup)
         self.bindings[id(k)] = []
         return k

@@ -194,11 +194,8 @@ def strided_box(
 
 def _expand(attributes: StridedSliceAttrs, rank: int, count: int) -> list[int | str]:
     """What speaks of each dimension, in order: an entry's number, "all" or "new"."""
-    if attributes.new_axis_mask >> count:
-        mask = attributes.new_axis_mask
-        raise ModelError(
-            f"STRIDED_SLICE: new_axis_mask {mask:#b} speaks of more than {count} entries"
-        )
+    if (mask := attributes.new_axis_mask) >> count:
+        raise ModelError(f"STRIDED_SLICE: new_axis_mask {mask:#b} speaks of more than {count}")
     ellipsis_at = [i for i in range(count) if attributes.ellipsis_mask >> i & 1]
     new = {i for i in range(count) if attributes.new_axis_mask >> i & 1} - set(ellipsis_at)
     spoken = count - len(new) - len(ellipsis_at)
@@ -227,10 +224,8 @@ def _cut(
         if attributes.begin_mask >> entry & 1:
             start = 0 if step > 0 else dim - 1
         if not 0 <= start < dim:
-            raise ModelError(
-                f"STRIDED_SLICE: begin {entry} is {begin}, outside a dimension of {dim} that it "
-                "shrinks"
-            )
+            where = f"outside a dimension of {dim} that it shrinks"
+            raise ModelError(f"STRIDED_SLICE: begin {entry} is {begin}, {where}")
         return AxisSlice(start, 1, 1)
     start = first if attributes.begin_mask >> entry & 1 else min(max(start, lowest), highest)
     if attributes.end_mask >> entry & 1:
