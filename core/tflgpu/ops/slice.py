@@ -195,18 +195,17 @@ def strided_box(
 def _expand(attributes: StridedSliceAttrs, rank: int, count: int) -> list[int | str]:
     """What speaks of each dimension, in order: an entry's number, "all" or "new"."""
     if (mask := attributes.new_axis_mask) >> count:
-        raise ModelError(f"STRIDED_SLICE: new_axis_mask {mask:#b} speaks of more than {count}")
+        what = f"new_axis_mask {mask:#b} speaks of more than {count} entries"
+        raise ModelError(f"STRIDED_SLICE: {what}")
     ellipsis_at = [i for i in range(count) if attributes.ellipsis_mask >> i & 1]
-    new = {i for i in range(count) if attributes.new_axis_mask >> i & 1} - set(ellipsis_at)
+    new = {i for i in range(count) if mask >> i & 1} - set(ellipsis_at)
     spoken = count - len(new) - len(ellipsis_at)
     if spoken > rank:
         raise ModelError(f"STRIDED_SLICE: {spoken} entries for an operand of rank {rank}")
     entries: list[int | str] = []
     for i in range(count):
-        if i in ellipsis_at:
-            entries += ["all"] * (rank - spoken)
-        else:
-            entries.append("new" if i in new else i)
+        one = "new" if i in new else i
+        entries += ["all"] * (rank - spoken) if i in ellipsis_at else [one]
     # Without an ellipsis the dimensions after the last entry are taken whole.
     return entries if ellipsis_at else entries + ["all"] * (rank - spoken)
 
