@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from typing import Any, Protocol
 
 import attrs
@@ -85,24 +86,20 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         self.context = context
         self._handle = handle
         self._is_serial = vendor_of(handle) in _SERIAL
-        self._workers = Workers(handle, cache)
+        self._workers: Workers | None = None
 
-    def start_workers(self) -> None:
-        """Start the processes that compile, where a driver gains by that. They end by themselves
-        when nothing more comes."""
-        if self._is_serial:
-            self._workers.start()
+    def start_workers(self, programs: int = sys.maxsize) -> None:
+        """Start processes that compile, as many as so many programs are worth, where a driver
+        gains by that and none are there. They end by themselves when nothing more comes."""
+        if self._is_serial and not (self._workers is not None and self._workers.are_there):
+            self.end_workers()
+            self._workers = Workers(self._handle, programs, self._cache)
 
     def end_workers(self) -> None:
-        """End the processes that compile, for good."""
-        self._workers.kill()
-
-    def begin(self, kernel: Kernel, dialect: Dialect) -> None:
-        """Have a process compile a kernel that `get` will ask for, where a driver gains by that."""
-        if self._is_serial and not self._lock.locked():  # of a `get`, which would be waited for
-            source = self.code(kernel, dialect)
-            if source not in self._made and not self._cache.path(self._key(source)).exists():
-                self._workers.begin(source)
+        """End the processes that compile."""
+        if self._workers is not None:
+            self._workers.kill()
+            self._workers = None
 
     def _write(self, kernel: Kernel, dialect: Dialect) -> str:
         return dialect.source(kernel)
@@ -116,13 +113,14 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         return {source: Entry(program, name) for source, name in joined.entries.items()}
 
     def _compile(self, items: list[tuple[Kernel, str]]) -> None:
-        for _, source in items if self._is_serial else ():
-            self._workers.begin(source)
+        self.start_workers(len(items))
         super()._compile(items)
 
     def _from_source(self, kernel: Kernel, source: str) -> Entry:
-        with self._workers.binary(source) as binary:
-            if binary:
+        if self._workers is None or not self._workers.are_there:
+            return self._here(kernel, source)
+        with self._workers.one() as worker:
+            if worker is not None and (binary := worker.binary(source)):
                 with contextlib.suppress(*self.refusals), self._proof() as is_safe:
                     if is_safe:
                         made = self._from_binary(binary)

@@ -3,8 +3,6 @@ of its work.
 
 On an H200 (driver 580.159, 16 processors) a first start of ResNet-50 with nothing cached took 5.1 s
 behind the imports with eight processes, and 9.8 s with none (benchmarks/results/large_h200.md).
-There they began when all kernels were written; now each kernel's program is begun when there is
-the kernel.
 
 Contexts are made one after another: while eight processes started, the last probe of a device took
 1.1 s for 0.2. So they start behind the probes, while Python compiles the model's graph.
@@ -14,11 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,6 @@ from tflgpu_opencl import compile_worker
 MOST, PROGRAMS_EACH = 8, 3
 #: Seconds after which a process ends to which nothing comes.
 PATIENCE = 8.0
-THREAD_NAME = "tflgpu-opencl-worker"
 #: Bytes of the device's memory for each process: its context takes some hundred megabytes.
 _MEMORY_EACH = 4 << 30
 
@@ -55,14 +52,11 @@ class Worker:
         """A program's binary; empty where the driver refused it, or the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):
+        try:
             compile_worker.send(self._process.stdin, source.encode())
-            found = compile_worker.receive(self._process.stdout)
-            if found is not None:
-                return found
-        self.kill()
-        self.wait()
-        return b""
+            return compile_worker.receive(self._process.stdout) or b""
+        except (OSError, ValueError):
+            return b""
 
     @property
     def is_there(self) -> bool:
@@ -83,125 +77,59 @@ class Worker:
 
 
 class Workers:
-    """Processes that compile programs in the order in which these were begun, each with a thread
-    that hands it one at a time. A process ends where nothing comes to it; a program that none has
-    come to is compiled here."""
+    """Some processes, and a place to compile in this one, each for one program at a time. A process
+    ends by itself where nothing comes to it; programs are compiled here then."""
 
-    def __init__(self, handle: Any, cache: DiskCache) -> None:
-        """Of a device, with no process yet. While another process has some for the same ``cache``
-        this one gets none, since each takes memory of the device."""
-        self._handle, self._lock_file = handle, lock_of(cache)
-        self._changed = threading.Condition()
-        self._alone = contextlib.ExitStack()
+    def __init__(self, handle: Any, programs: int, cache: DiskCache) -> None:
+        """Start as many processes as so many programs are worth; none while another process has
+        some for this ``cache``, since each takes memory of the device."""
         self._every: list[Worker] = []
-        self._waiting: dict[str, None] = {}  # in order
-        self._running: set[str] = set()
-        self._found: dict[str, bytes] = {}
-        self._here = 0  # how many are compiled in this process that a process could compile
-        self._is_over = False
+        self._free: queue.LifoQueue[Worker | None] = queue.LifoQueue()
+        self._free.put(None)
+        arguments, count = _arguments(handle), _count(handle, programs)
+        if not (arguments and count):
+            return
+        alone = contextlib.ExitStack()
+        if not alone.enter_context(exclusive(lock_of(cache), 0.0)):
+            with contextlib.suppress(OSError):
+                while len(self._every) < count:
+                    self._every.append(Worker(arguments))
+        for worker in self._every:
+            self._free.put(worker)
+        every = self._every
+        threading.Thread(
+            target=_wait, args=(every, alone), name="tflgpu-opencl-workers", daemon=True
+        ).start()
 
-    def start(self, programs: int = sys.maxsize) -> None:
-        """Have as many processes as so many programs are worth."""
-        with self._changed:
-            while len(self._every) < _count(self._handle, programs) and self._may_start():
-                try:
-                    worker = Worker(self._arguments)
-                    serve = partial(self._serve, worker)
-                    threading.Thread(target=serve, name=THREAD_NAME, daemon=True).start()
-                except (OSError, RuntimeError):  # no process, or no thread; it ends unused
-                    break
-                self._every.append(worker)
-
-    def begin(self, source: str) -> None:
-        """Have a program compiled, by one more process where so many are waited for."""
-        with self._changed:
-            if source in self._waiting or source in self._running or source in self._found:
-                return
-            self._waiting[source] = None
-            self.start(len(self._waiting) + len(self._running))
-            self._changed.notify_all()
+    @property
+    def are_there(self) -> bool:
+        """Whether one of the processes has not ended."""
+        return any(worker.is_there for worker in self._every)
 
     @contextlib.contextmanager
-    def binary(self, source: str) -> Iterator[bytes]:
-        """A program's binary; empty where it is to be compiled here. While there are processes that
-        is one place more, for one program at a time that none has come to."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_elsewhere(source))
-            is_left = source in self._waiting
-            if is_left:
-                del self._waiting[source]
-                self._here += 1
-            found = self._found.pop(source, b"")
+    def one(self) -> Iterator[Worker | None]:
+        """One that is free; None for this process. Waits until there is one."""
+        found = self._free.get()
         try:
             yield found
         finally:
-            if is_left:
-                with self._changed:
-                    self._here -= 1
-                    self._changed.notify_all()
+            self._free.put(found)
 
     def kill(self) -> None:
-        """Have them end, for good. They are waited for by their threads."""
-        with self._changed:
-            self._is_over = True
-            for worker in self._every:
-                worker.kill()
-            self._changed.notify_all()
-
-    # Inside
-
-    @cached_property
-    def _arguments(self) -> list[str]:
-        return _arguments(self._handle)
-
-    def _is_elsewhere(self, source: str) -> bool:
-        """Whether a process compiles it, or is to come to it."""
-        is_next = source in self._waiting and self._here and self._every
-        return source in self._running or bool(is_next)
-
-    def _may_start(self) -> bool:
-        if self._is_over or not self._arguments:
-            return False
-        if not self._every:
-            self._alone.close()  # where a signal ended the start of the first
-            if self._alone.enter_context(exclusive(self._lock_file, 0.0)):
-                self._alone.close()
-                return False
-        return True
-
-    def _serve(self, worker: Worker) -> None:
-        source = ""
-        try:
-            while worker.is_there and (source := self._next()):
-                binary = worker.binary(source)
-                with self._changed:
-                    self._running.remove(source)
-                    self._found[source] = binary
-                    self._changed.notify_all()
-        finally:
+        """Have them end. They are waited for in a thread."""
+        for worker in self._every:
             worker.kill()
-            worker.wait()
-            with self._changed:
-                self._running.discard(source)
-                self._every.remove(worker)
-                if not self._every:
-                    self._alone.close()
-                self._changed.notify_all()
-
-    def _next(self) -> str:
-        """The program that has waited for longest, which runs now; "" at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_over, PATIENCE)
-            source = "" if self._is_over else next(iter(self._waiting), "")
-            if source:
-                del self._waiting[source]
-                self._running.add(source)
-            return source
 
 
 def lock_of(cache: DiskCache) -> Path:
     """What a process holds while it has workers. No other lock of the cache is in the same file."""
     return cache.path("workers").with_suffix(".lock")
+
+
+def _wait(every: Sequence[Worker], alone: contextlib.ExitStack) -> None:
+    with alone:
+        for worker in every:
+            worker.wait()
 
 
 def _count(handle: Any, programs: int) -> int:

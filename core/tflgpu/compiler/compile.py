@@ -218,7 +218,6 @@ def _request(
         _own_states(nodes),
         lambda node: _moves(node, target, rules),
         lambda node: target.ops[node.op].movement.keeps_values,
-        begin=target.begin,
     )
 
 

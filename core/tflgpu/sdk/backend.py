@@ -37,7 +37,6 @@ from tflgpu.contract.buffers import Buffer, Bytes
 from tflgpu.contract.device import (
     API_VERSION,
     BackendInfo,
-    CompilesAhead,
     CustomOps,
     Device,
     DeviceInfo,
@@ -77,7 +76,6 @@ __all__ = [
     "BufferPlanMemory",
     "Bytes",
     "CompileError",
-    "CompilesAhead",
     "ConstRef",
     "CountsMemory",
     "CustomOps",
