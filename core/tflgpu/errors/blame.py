@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeGuard
 
 #: Where all of tflgpu says what a user should know, by levels of `logging`.
 LOG = logging.getLogger("tflgpu")
@@ -94,7 +94,7 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """Whether it is a whole number, which a truth value is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 

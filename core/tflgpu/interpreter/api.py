@@ -25,7 +25,6 @@ from tflgpu.interpreter.delegate_methods import DelegateMethods
 from tflgpu.interpreter.details import ModelDetails
 from tflgpu.interpreter.gpu_delegate import GpuDelegate, provider_of
 from tflgpu.interpreter.invocation import Invocation, Lanes
-from tflgpu.interpreter.parts import ProfileMethod
 from tflgpu.interpreter.session_opener import SessionOpener, is_kept
 from tflgpu.interpreter.signatures import SignatureMethods
 from tflgpu.interpreter.subgraph import Subgraph
@@ -47,7 +46,6 @@ class Interpreter(
     SignatureMethods,
     DelegateMethods,
     BufferMethods,
-    ProfileMethod,
     ModelDetails,
 ):
     """Runs a `.tflite` model, on the best GPU there is where no delegate is named.

@@ -1,14 +1,17 @@
-"""`Interpreter.modify_graph_with_delegate`: a delegate for a model that is ready without it."""
+"""How an interpreter runs its model: a delegate for one that is ready without it, and where the
+time goes."""
 
 from __future__ import annotations
 
 from tflgpu.errors import StateError
 from tflgpu.interpreter.gpu_delegate import GpuDelegate, one_delegate
 from tflgpu.interpreter.parts import InterpreterParts
+from tflgpu.options.kinds import WholeNumber
+from tflgpu.runtime.profile import RunProfile
 
 
 class DelegateMethods(InterpreterParts):
-    """The part of `Interpreter` that changes its delegate."""
+    """The part of `Interpreter` that changes its delegate, and profiles."""
 
     def modify_graph_with_delegate(self, delegate: GpuDelegate) -> None:
         """Let a delegate have what it can take of the model, as if the interpreter had been made
@@ -53,3 +56,32 @@ class DelegateMethods(InterpreterParts):
     def _reopen(self) -> None:
         for subgraph in self._subgraphs.values():
             subgraph.reopen()
+
+    def profile(self, runs: int = 20) -> RunProfile:
+        """Run the model on what its inputs hold, and say where the time goes: 4 runs that do not
+        count, then ``runs`` without timers and as many with one around every dispatch, by turns.
+        State moves on by all of them, as by `invoke`. docs/profile.md says what is in a profile;
+        `tflgpu.tools` writes it as a table, JSON, HTML or a trace.
+
+        What the device can move and compute at most is measured at its first profile and kept.
+
+        Raises:
+            OptionError: ``runs`` is no whole number from 1 on.
+            StateError: as `invoke`; or the accuracy guard still compares each run with the CPU.
+            DeviceError: the device failed.
+        """
+        # Most programs never come here.
+        from tflgpu.runtime.profiling import flops_of, profile_runs
+
+        count = WholeNumber().read("runs", runs)
+        with self._busy:
+            self._main.check_views()
+            self._settle()
+            self._main.run()
+            session = self._main.session
+            assert session is not None
+            flops: dict[int, float] = {}
+            if not session.comes_by_run:
+                graph = self._opener.graph(self._main.index, self._main.resized)
+                flops = flops_of(graph, self._opener.ops)
+            return profile_runs(lambda: self._main.session, self._main.run, count, flops)

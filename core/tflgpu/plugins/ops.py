@@ -48,7 +48,7 @@ def _is_flag_or_function(value: object) -> bool:
 
 
 def _is_position(value: object) -> bool:
-    return is_whole(value) and value >= 0  # type: ignore[operator]
+    return is_whole(value) and value >= 0
 
 
 def _are_positions(value: object) -> bool:
