@@ -4,7 +4,6 @@ tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import attrs
@@ -18,8 +17,6 @@ from tflgpu.kernels.block_tiles import TILES, BlockTile
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.tuning import H200, TABLE, Tuning
-from tflgpu.options import DelegateOptions
-from tflgpu.plugins.registry import registry
 
 from tests.kernels.test_pairs import kernels, plan, run, with_tiles
 from tests.passes.harness import Maker, evaluate
@@ -77,20 +74,9 @@ def inputs(name: str) -> Array:
     return np.random.default_rng(5).uniform(-2, 2, CASES[name][0]).astype(np.float32)
 
 
-@pytest.fixture(scope="module", params=[("cpu_ref", 1), ("opencl", 0), ("vulkan", 0)])
-def device(
-    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
-) -> Iterator[Device]:
-    backend, index = request.param
-    require_backend(backend)
-    opened = registry().open_device(backend, index, DelegateOptions())
-    assert isinstance(opened, Device)
-    if backend != "cpu_ref" and not opened.caps.matrix_tiles:
-        name = opened.info.name
-        opened.close()
-        pytest.skip(f"{name} has no matrix tiles")
-    yield opened
-    opened.close()
+@pytest.fixture(scope="module")
+def device(tile_device: Device) -> Device:
+    return tile_device
 
 
 @pytest.fixture(autouse=True)

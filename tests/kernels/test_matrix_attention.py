@@ -3,7 +3,7 @@ of bounds, and on the devices that have them. Expected values are the reference'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,6 @@ from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.attention import Attention, AttentionSizes, PackedRows
 from tflgpu.ops.base import Operand
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.options import DelegateOptions
-from tflgpu.plugins.registry import registry
 
 OP = builtin_ops()["ATTENTION"]
 HALVES = (Precision.F16, Precision.F32_F16)
@@ -267,21 +265,6 @@ def test_many_workgroups_go_through_keys_by_blocks() -> None:
     [whole, *_] = tiles_on(GPU, made.sizes)
     assert not fills_once(whole, made.sizes, GPU)
     assert fills_once(whole, attrs.evolve(made.sizes, items=1), GPU)
-
-
-@pytest.fixture(scope="module", params=["opencl", "vulkan"])
-def matrix_device(
-    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
-) -> Iterator[Device]:
-    require_backend(request.param)
-    opened = registry().open_device(request.param, 0, DelegateOptions())
-    assert isinstance(opened, Device)
-    if not opened.caps.matrix_tiles:
-        name = opened.info.name
-        opened.close()
-        pytest.skip(f"{name} has no matrix tiles")
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize("precision", HALVES, ids=str)

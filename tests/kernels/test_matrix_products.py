@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -28,8 +28,6 @@ from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.base import Activation
 from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
-from tflgpu.options import DelegateOptions
-from tflgpu.plugins.registry import registry
 
 from tests.kernels.test_products import SHAPES, Shape
 from tests.passes.harness import Maker, evaluate
@@ -48,21 +46,6 @@ RESIDUAL_TILES = (
     MatrixTile(1, 2, 4, 1, 2, 8, 1, 1),
 )
 Build = Callable[[Lowering], None]
-
-
-@pytest.fixture(scope="module", params=["opencl", "vulkan"])
-def matrix_device(
-    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
-) -> Iterator[Device]:
-    require_backend(request.param)
-    opened = registry().open_device(request.param, 0, DelegateOptions())
-    assert isinstance(opened, Device)
-    if not opened.caps.matrix_tiles:
-        name = opened.info.name
-        opened.close()
-        pytest.skip(f"{name} has no matrix tiles")
-    yield opened
-    opened.close()
 
 
 @attrs.frozen

@@ -3,7 +3,6 @@ interpreter, which also refuses races and accesses out of bounds, and on devices
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -19,8 +18,6 @@ from tflgpu.kernels.pair_tiles import PairSize, PairTile, choose_pair_tile, is_f
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.choices import ChoicePoint, Choices
 from tflgpu.lowering.precision import Precision
-from tflgpu.options import DelegateOptions
-from tflgpu.plugins.registry import registry
 
 from tests.passes.harness import Maker, evaluate
 
@@ -86,20 +83,9 @@ def with_tiles(caps: DeviceCaps) -> DeviceCaps:
     return attrs.evolve(caps, **tiles, cache_bytes=1 << 30, compute_units=132)
 
 
-@pytest.fixture(scope="module", params=[("cpu_ref", 1), ("opencl", 0), ("vulkan", 0)])
-def device(
-    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
-) -> Iterator[Device]:
-    backend, index = request.param
-    require_backend(backend)
-    opened = registry().open_device(backend, index, DelegateOptions())
-    assert isinstance(opened, Device)
-    if backend != "cpu_ref" and not opened.caps.matrix_tiles:
-        name = opened.info.name
-        opened.close()
-        pytest.skip(f"{name} has no matrix tiles")
-    yield opened
-    opened.close()
+@pytest.fixture(scope="module")
+def device(tile_device: Device) -> Device:
+    return tile_device
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
