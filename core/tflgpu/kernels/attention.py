@@ -88,9 +88,14 @@ class _Kernel:
     of each query, and in ``out`` sums, where keys are divided among workgroups."""
 
     def __init__(
-        self, k: Builder, tensors: AttentionTensors, out: WriteView, found: WriteView | None,
-        shape: _Shape, teams: Teams,
-    ) -> None:  # fmt: skip
+        self,
+        k: Builder,
+        tensors: AttentionTensors,
+        out: WriteView,
+        found: WriteView | None,
+        shape: _Shape,
+        teams: Teams,
+    ) -> None:
         self.k, self.tensors, self.out, self.found = k, tensors, out, found
         self.sizes, self.shape, self.width = tensors.sizes, shape, out.slices
         self.team: Member = teams.member(k)
@@ -260,9 +265,13 @@ class _Row(QueryRow):
 
 
 def _write(
-    k: Builder, tensors: AttentionTensors, out: WriteView, found: WriteView | None, shape: _Shape,
+    k: Builder,
+    tensors: AttentionTensors,
+    out: WriteView,
+    found: WriteView | None,
+    shape: _Shape,
     teams: Teams,
-) -> None:  # fmt: skip
+) -> None:
     _Kernel(k, tensors, out, found, shape, teams).build()
 
 

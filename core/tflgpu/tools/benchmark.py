@@ -121,9 +121,14 @@ def benchmark(
         settings, notes = _feasible(path, settings, fixed=batch is not None)
         contestants = contestants_of(given, compare, settings, all=all)
         found = measure(
-            path, contestants, settings, starts=starts, energy=energy, strict=not all,
+            path,
+            contestants,
+            settings,
+            starts=starts,
+            energy=energy,
+            strict=not all,
             progress=progress,
-        )  # fmt: skip
+        )
         return attrs.evolve(found, model=named, notes=(*notes, *found.notes))
 
 
