@@ -8,8 +8,6 @@ Names that ai_edge_litert has in modules of their own (``TensorBuffer``, ``Optio
 here.
 """
 
-from __future__ import annotations
-
 from tflgpu.compiled_model.async_run import AsyncRun
 from tflgpu.compiled_model.environment import Environment, EnvironmentOptions
 from tflgpu.compiled_model.model import CompiledModel

@@ -1,7 +1,5 @@
 """`PartitionBy`: whether every operator that can goes to the device, or only where it is faster."""
 
-from __future__ import annotations
-
 import enum
 
 

@@ -5,8 +5,6 @@ Errors that stand in for one that `tf.lite.Interpreter` would raise also derive 
 built-in type (``ValueError`` or ``RuntimeError``), so scripts written for it keep working.
 """
 
-from __future__ import annotations
-
 
 class TflgpuError(Exception):
     """Base of every error raised on purpose by tflgpu."""

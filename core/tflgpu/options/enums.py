@@ -1,7 +1,5 @@
 """The choices that options offer, with the codes of TensorFlow Lite's headers."""
 
-from __future__ import annotations
-
 import enum
 
 

@@ -5,8 +5,6 @@ item says what it is: the number of a class, which the numbers of its fields' re
 of the kinds below. `flatten` writes them, `rebuild` reads them.
 """
 
-from __future__ import annotations
-
 #: The numbers of the items' records follow; of a mapping a key, its value, a key, ...
 TUPLE, LIST, SET, MAPPING = "tuple", "list", "set", "mapping"
 NUMBERS = "numbers"  # a tuple of numbers, which follow

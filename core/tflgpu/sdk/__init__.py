@@ -11,8 +11,6 @@ The first number of `VERSION` grows when a name goes or changes its meaning, the
 comes.
 """
 
-from __future__ import annotations
-
 from tflgpu.plugins.sources import SDK_VERSION as VERSION
 
 __all__ = ["VERSION"]

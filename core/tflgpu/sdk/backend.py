@@ -1,7 +1,5 @@
 """What devices import: the contract, and the bases that help to implement it."""
 
-from __future__ import annotations
-
 from tflgpu.backend_kit.account import Ledger
 from tflgpu.backend_kit.base_buffer import BaseBuffer
 from tflgpu.backend_kit.base_device import BaseDevice, releasing_on_error

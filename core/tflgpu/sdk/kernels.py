@@ -1,7 +1,5 @@
 """What kernel rules import."""
 
-from __future__ import annotations
-
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder

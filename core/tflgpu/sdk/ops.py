@@ -1,7 +1,5 @@
 """What the definition of an operator imports."""
 
-from __future__ import annotations
-
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec, Value

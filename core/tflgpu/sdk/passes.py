@@ -1,7 +1,5 @@
 """What graph passes import."""
 
-from __future__ import annotations
-
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.passes.base import Pass

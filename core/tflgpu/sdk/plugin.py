@@ -1,8 +1,6 @@
 """What a plugin's module of hooks imports: what it registers, and what it answers. No kernels are
 imported with it."""
 
-from __future__ import annotations
-
 from tflgpu.compat.entry import CompatEntry, Verdict
 from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.buffers import ForeignMemory, MemoryKind

@@ -1,7 +1,5 @@
 """What printers of kernels import."""
 
-from __future__ import annotations
-
 from tflgpu.errors import KernelError
 from tflgpu.language.c_family import CPrinter
 from tflgpu.language.caps import DeviceCaps
