@@ -37,16 +37,6 @@ class Option:
     effect: str
     origin: str
 
-    @property
-    def variable(self) -> str:
-        """The environment variable."""
-        return variable(self.name)
-
-    @property
-    def flag(self) -> str:
-        """On the command line."""
-        return "--" + self.name.replace("_", "-")
-
 
 def variable(name: str) -> str:
     """The environment variable of an option."""
