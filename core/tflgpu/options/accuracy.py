@@ -13,7 +13,7 @@ import numpy as np
 
 from tflgpu.errors import OptionError
 from tflgpu.errors.blame import shown
-from tflgpu.options.kinds import OptionKind, is_count, truth, whole
+from tflgpu.options.kinds import OptionKind, WholeNumber, is_count, truth, whole
 from tflgpu.values import frozen
 
 _OPTION = "accuracy_guard"
@@ -34,18 +34,8 @@ class OnFailure(enum.Enum):
     ERROR = "error"
 
 
-def _whole(value: object) -> int:
-    runs = whole(value)
-    if runs is None:
-        raise OptionError(f"{_OPTION}: runs is a whole number, not {shown(value)}")
-    return runs
-
-
 def _to_runs(value: object) -> int:
-    runs = _whole(value)
-    if runs < 1:
-        raise OptionError(f"{_OPTION}: runs is {shown(runs)}; the least is 1")
-    return runs
+    return WholeNumber().read(f"{_OPTION}: runs", value)
 
 
 def _to_tolerance(value: object) -> float:
@@ -127,8 +117,7 @@ def _read(value: object) -> AccuracyGuard | None:
         return _of_fields(value)
     if isinstance(value, str):
         return _of_text(value.strip())
-    runs = _whole(value)
-    return AccuracyGuard(runs=runs) if runs else None
+    return None if whole(value) == 0 else AccuracyGuard(runs=value)
 
 
 def _of_text(text: str) -> AccuracyGuard | None:
@@ -139,8 +128,7 @@ def _of_text(text: str) -> AccuracyGuard | None:
     if text.lower() == "overflow":
         return AccuracyGuard(only_overflow=True)
     if "=" not in text:
-        runs = _number("runs", text)
-        return _read(runs)
+        return _read(_number("runs", text))
     fields: dict[str, Any] = {}
     for pair in text.split(","):
         name, separator, given = (piece.strip() for piece in pair.partition("="))
