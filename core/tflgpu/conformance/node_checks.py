@@ -26,7 +26,7 @@ from tflgpu.conformance.node_table import (
     table_arrays,
     ulps,
 )
-from tflgpu.conformance.plans import io, plan
+from tflgpu.conformance.plans import elementwise, io, plan
 from tflgpu.conformance.programs import PROGRAMS, ProgramCase
 from tflgpu.conformance.special_table import (
     build_special,
@@ -39,8 +39,6 @@ from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Out
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.language.buffers import KernelBuffer
-from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.kernel import Kernel
@@ -169,7 +167,12 @@ def kernel_plan(kernel: Kernel, groups: Size3, arrays: Sequence[Array], alignmen
             inputs.append(one)
         if buffer.access != "read":
             if buffer.access == "read_write":
-                copy = _copy(buffer, array.size)
+                copy = elementwise(
+                    "copy",
+                    array.size,
+                    lambda k, i, src: k.load(src, i),
+                    scalar=buffer.scalar,
+                )
                 refs_of = (ref, OutputRef(len(outputs)))
                 count = -(-array.size // 32)
                 dispatches.append(PlannedDispatch(copy, (count, 1, 1), refs_of, "copy"))
@@ -178,16 +181,6 @@ def kernel_plan(kernel: Kernel, groups: Size3, arrays: Sequence[Array], alignmen
         refs.append(ref)
     dispatches.append(PlannedDispatch(kernel, groups, tuple(refs), kernel.name))
     return plan(dispatches, inputs, outputs, alignment=alignment)
-
-
-def _copy(buffer: KernelBuffer, count: int) -> Kernel:
-    k = Builder("copy", (32, 1, 1))
-    src = k.buffer("src", buffer.scalar, 1, "read")
-    dst = k.buffer("dst", buffer.scalar, 1, "write")
-    i = k.let(k.global_id(0))
-    with k.if_(i < count):
-        k.store(dst, i, k.load(src, i))
-    return k.build()
 
 
 def _table(scalar: Scalar, width: int, device: Device) -> None:

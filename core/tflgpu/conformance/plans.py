@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,43 +19,56 @@ from tflgpu.compiler.plan import (
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
 from tflgpu.language.kernel import Kernel
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 
 _GROUP = 32
 
 
+def elementwise(
+    name: str,
+    count: int,
+    result: Callable[..., Expr],
+    *,
+    sources: Sequence[str] = ("src",),
+    scalar: Scalar = Scalar.F32,
+    width: int = 1,
+) -> Kernel:
+    """``dst[i] = result(k, i, *sources)`` for ``count`` elements of ``width`` lanes."""
+    k = Builder(name, (_GROUP, 1, 1))
+    given = [k.buffer(source, scalar, width, "read") for source in sources]
+    dst = k.buffer("dst", scalar, width, "write")
+    i = k.let(k.global_id(0))
+    with k.if_(i < count):
+        k.store(dst, i, result(k, i, *given))
+    return k.build()
+
+
 def affine(count: int, a: float = 2.0, b: float = 1.0, *, name: str = "affine") -> Kernel:
     """``dst[i] = src[i] * a + b`` for ``count`` floats."""
-    k = Builder(name, (_GROUP, 1, 1))
-    src = k.buffer("src", Scalar.F32, 1, "read")
-    dst = k.buffer("dst", Scalar.F32, 1, "write")
-    i = k.global_id(0)
-    with k.if_(i < count):
-        k.store(dst, i, k.load(src, i) * a + b)
-    return k.build()
+    return elementwise(name, count, lambda k, i, src: k.load(src, i) * a + b)
 
 
 def add(count: int, scalar: Scalar = Scalar.F32) -> Kernel:
     """``dst[i] = x[i] + y[i]``."""
-    k = Builder("add", (_GROUP, 1, 1))
-    x = k.buffer("x", scalar, 1, "read")
-    y = k.buffer("y", scalar, 1, "read")
-    dst = k.buffer("dst", scalar, 1, "write")
-    i = k.global_id(0)
-    with k.if_(i < count):
-        k.store(dst, i, k.load(x, i) + k.load(y, i))
-    return k.build()
+    return elementwise(
+        "add",
+        count,
+        lambda k, i, x, y: k.load(x, i) + k.load(y, i),
+        sources=("x", "y"),
+        scalar=scalar,
+    )
 
 
 def halves(count: int, width: int = 1) -> Kernel:
     """``dst[i] = src[i] / 2`` for ``count`` vectors of 16-bit floats, computed in f32."""
-    k = Builder("halves", (_GROUP, 1, 1))
-    src = k.buffer("src", Scalar.F16, width, "read")
-    dst = k.buffer("dst", Scalar.F16, width, "write")
-    i = k.global_id(0)
-    with k.if_(i < count):
-        k.store(dst, i, k.load(src, i, Scalar.F32) * 0.5)
-    return k.build()
+    return elementwise(
+        "halves",
+        count,
+        lambda k, i, src: k.load(src, i, Scalar.F32) * 0.5,
+        scalar=Scalar.F16,
+        width=width,
+    )
 
 
 def stray(count: int, at: int) -> Kernel:
@@ -108,13 +121,8 @@ def chain_expected(x: Array, steps: int = 3) -> Array:
 
 def backwards(count: int, alignment: int, steps: int) -> Plan:
     """``steps`` times ``x + 1``, each step turning the order of the elements around."""
-    k = Builder("backwards", (_GROUP, 1, 1))
-    src = k.buffer("src", Scalar.F32, 1, "read")
-    dst = k.buffer("dst", Scalar.F32, 1, "write")
-    i = k.let(k.global_id(0))
-    with k.if_(i < count):
-        k.store(dst, i, k.load(src, count - 1 - i) + 1.0)
-    return _steps(k.build(), count, alignment, steps)
+    turned = elementwise("backwards", count, lambda k, i, src: k.load(src, count - 1 - i) + 1.0)
+    return _steps(turned, count, alignment, steps)
 
 
 def _steps(kernel: Kernel, count: int, alignment: int, steps: int) -> Plan:

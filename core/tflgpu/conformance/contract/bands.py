@@ -19,12 +19,20 @@ from tflgpu.conformance.contract.tools import (
     whole,
     works,
 )
-from tflgpu.conformance.plans import affine, chain, chain_expected, dispatch, io, plan, stray
+from tflgpu.conformance.plans import (
+    affine,
+    chain,
+    chain_expected,
+    dispatch,
+    elementwise,
+    io,
+    plan,
+    stray,
+)
 from tflgpu.conformance.target import Check
 from tflgpu.contract.device import Device
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import DType
-from tflgpu.language.builder import Builder
 from tflgpu.language.types import Scalar
 
 _COUNT = 33
@@ -87,17 +95,12 @@ def _stray(where: str, at: int, device: Device) -> None:
 
 def _not_written(device: Device) -> None:
     """Between bands, what no kernel wrote in this run is no number, and -1 among integers."""
-    k = Builder("copy", (32, 1, 1))
-    src = k.buffer("src", Scalar.I32, 1, "read")
-    dst = k.buffer("dst", Scalar.I32, 1, "write")
-    i = k.global_id(0)
-    with k.if_(i < 8):
-        k.store(dst, i, k.load(src, i))
+    copy = elementwise("copy", 8, lambda k, i, src: k.load(src, i), scalar=Scalar.I32)
     arena = ArenaRef(0, 32)
     made = plan(
         [
             dispatch(affine(8), 8, [arena, OutputRef(0)], "of the arena"),
-            dispatch(k.build(), 8, [arena, OutputRef(2)], "as it is"),
+            dispatch(copy, 8, [arena, OutputRef(2)], "as it is"),
             dispatch(affine(8), 8, [InputRef(0), arena], "too late"),
         ],
         [io("x", (8,))],
