@@ -47,8 +47,12 @@ def combine_operands_with(rule: Callable[[str, Operand, Operand], Expr]) -> None
     _combine = rule
 
 
-def _binary(op: str, a: Operand, b: Operand) -> Expr:
-    return _combine(op, a, b)
+def _operator(op: str) -> Callable[[Expr, Operand], Expr]:
+    return lambda self, other: _combine(op, self, other)
+
+
+def _reflected(op: str) -> Callable[[Expr, Operand], Expr]:
+    return lambda self, other: _combine(op, other, self)
 
 
 class Expr(Hints):
@@ -82,41 +86,25 @@ class Expr(Hints):
         """
         raise KernelError(f"expression {type(self).__name__} does not say what it gives")
 
-    def __add__(self, other: Operand) -> Expr:
-        return _binary("add", self, other)
-
-    def __radd__(self, other: Operand) -> Expr:
-        return _binary("add", other, self)
-
-    def __sub__(self, other: Operand) -> Expr:
-        return _binary("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Expr:
-        return _binary("sub", other, self)
-
-    def __mul__(self, other: Operand) -> Expr:
-        return _binary("mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Expr:
-        return _binary("mul", other, self)
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
+    __mod__, __rmod__ = _operator("rem"), _reflected("rem")
+    __lshift__, __rlshift__ = _operator("shl"), _reflected("shl")
+    __rshift__, __rrshift__ = _operator("shr"), _reflected("shr")
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
 
     def __truediv__(self, other: Operand) -> Expr:
-        return _binary("div", self._float(), other)
+        return _combine("div", self._float(), other)
 
     def __rtruediv__(self, other: Operand) -> Expr:
-        return _binary("div", other, self._float())
+        return _combine("div", other, self._float())
 
     def __floordiv__(self, other: Operand) -> Expr:
-        return _binary("div", self._whole(), other)
+        return _combine("div", self._whole(), other)
 
     def __rfloordiv__(self, other: Operand) -> Expr:
-        return _binary("div", other, self._whole())
-
-    def __mod__(self, other: Operand) -> Expr:
-        return _binary("rem", self, other)
-
-    def __rmod__(self, other: Operand) -> Expr:
-        return _binary("rem", other, self)
+        return _combine("div", other, self._whole())
 
     def _float(self) -> Expr:
         if not self.type.is_float:
@@ -129,47 +117,21 @@ class Expr(Hints):
         return self
 
     def __and__(self, other: Operand) -> Expr:
-        return _binary("land" if self.type.scalar is Scalar.BOOL else "and", self, other)
+        return _combine("land" if self.type.scalar is Scalar.BOOL else "and", self, other)
 
     def __or__(self, other: Operand) -> Expr:
-        return _binary("lor" if self.type.scalar is Scalar.BOOL else "or", self, other)
+        return _combine("lor" if self.type.scalar is Scalar.BOOL else "or", self, other)
 
-    def __xor__(self, other: Operand) -> Expr:
-        return _binary("xor", self, other)
-
+    __xor__ = _operator("xor")
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
-
-    def __lshift__(self, other: Operand) -> Expr:
-        return _binary("shl", self, other)
-
-    def __rlshift__(self, other: Operand) -> Expr:
-        return _binary("shl", other, self)
-
-    def __rshift__(self, other: Operand) -> Expr:
-        return _binary("shr", self, other)
-
-    def __rrshift__(self, other: Operand) -> Expr:
-        return _binary("shr", other, self)
-
-    def __lt__(self, other: Operand) -> Expr:
-        return _binary("lt", self, other)
-
-    def __le__(self, other: Operand) -> Expr:
-        return _binary("le", self, other)
-
-    def __gt__(self, other: Operand) -> Expr:
-        return _binary("gt", self, other)
-
-    def __ge__(self, other: Operand) -> Expr:
-        return _binary("ge", self, other)
 
     def eq(self, other: Operand) -> Expr:
         """Lane-wise equality: ``==``."""
-        return _binary("eq", self, other)
+        return _combine("eq", self, other)
 
     def ne(self, other: Operand) -> Expr:
         """Lane-wise inequality: ``!=``."""
-        return _binary("ne", self, other)
+        return _combine("ne", self, other)
 
     __eq__ = eq  # type: ignore[assignment]
     __ne__ = ne  # type: ignore[assignment]
