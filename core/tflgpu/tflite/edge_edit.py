@@ -76,10 +76,14 @@ class EdgeEdit:
 
     def spec(self) -> ModelSpec:
         """The model with all that was put there."""
-        operators = (*self._before, *self._whole.operators, *self._after)
-        whole = attrs.evolve(self._whole, tensors=self._tensors, operators=operators)
-        whole = attrs.evolve(whole, inputs=self._inputs, outputs=self._outputs)
-        return attrs.evolve(whole, signatures=self._signatures)
+        return attrs.evolve(
+            self._whole,
+            tensors=self._tensors,
+            operators=(*self._before, *self._whole.operators, *self._after),
+            inputs=self._inputs,
+            outputs=self._outputs,
+            signatures=self._signatures,
+        )
 
     def found(self, which: str | int, *, is_input: bool) -> int:
         """The tensor that is meant, which must have real numbers: f32, or quantized.

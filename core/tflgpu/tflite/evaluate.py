@@ -45,9 +45,7 @@ def evaluate(node: Node, definition: OpDef, where: str) -> bool:
     # References see stored numbers without their scales, so quantized tensors are left alone where
     # the contents matter.
     seen = node.outputs if definition.contents.shape_only else values
-    if operands is None or any(v.quant is not None for v in seen):
-        return False
-    if not is_known:
+    if operands is None or not is_known or any(v.quant is not None for v in seen):
         return False
     if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
         return False

@@ -155,9 +155,7 @@ class Table:
 
     def scalar(self, name: str) -> Any:
         """A number or a bool."""
-        return self._scalar(self._layout.fields[name])
-
-    def _scalar(self, field: Field) -> Any:
+        field = self._layout.fields[name]
         assert field.number is not None, f"{self._layout.name}.{field.name} is no scalar"
         position = self._at(field, field.number.itemsize)
         if position is None:
@@ -173,13 +171,10 @@ class Table:
 
     def text(self, name: str) -> str:
         """A string. Bytes that are not UTF-8 stay visible as backslash escapes."""
-        return self._text(self._layout.fields[name])
-
-    def _text(self, field: Field) -> str:
-        position = self._at(field, _OFFSET)
+        position = self._at(self._layout.fields[name], _OFFSET)
         if position is None:
             return ""
-        return self._text_at(position, f"{self.where}: {field.name}")
+        return self._text_at(position, f"{self.where}: {name}")
 
     def _text_at(self, position: int, where: str) -> str:
         start, count = self._file.vector(self._file.follow(position, where), 1, where)
@@ -198,14 +193,12 @@ class Table:
 
     def array(self, name: str) -> Array:
         """A vector of numbers, as a read-only view of the file."""
-        return self._array(self._layout.fields[name])
-
-    def _array(self, field: Field) -> Array:
+        field = self._layout.fields[name]
         assert field.number is not None, f"{self._layout.name}.{field.name} is no vector of numbers"
         position = self._at(field, _OFFSET)
         if position is None:
             return np.empty(0, field.number)
-        where = f"{self.where}: {field.name}"
+        where = f"{self.where}: {name}"
         start, count = self._file.vector(
             self._file.follow(position, where), field.number.itemsize, where
         )
@@ -213,11 +206,8 @@ class Table:
 
     def numbers(self, name: str) -> tuple[Any, ...]:
         """A vector of numbers, as Python values."""
-        return self._numbers(self._layout.fields[name])
-
-    def _numbers(self, field: Field) -> tuple[Any, ...]:
-        values = self._array(field)
-        self._file.spend(values.nbytes, f"{self.where}: {field.name}")
+        values = self.array(name)
+        self._file.spend(values.nbytes, f"{self.where}: {name}")
         if values.dtype.kind == "b":
             return tuple((values.view(np.uint8) != 0).tolist())
         return tuple(values.tolist())
@@ -290,9 +280,9 @@ class Table:
         values: dict[str, Any] = {}
         for field in self._layout.fields.values():
             if field.kind is Kind.SCALAR:
-                values[field.name] = self._scalar(field)
+                values[field.name] = self.scalar(field.name)
             elif field.kind is Kind.NUMBERS:
-                values[field.name] = self._numbers(field)
+                values[field.name] = self.numbers(field.name)
             elif field.kind is Kind.STRING:
-                values[field.name] = self._text(field)
+                values[field.name] = self.text(field.name)
         return values

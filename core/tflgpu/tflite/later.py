@@ -46,9 +46,7 @@ class Whole:
 class LaterModel(ModelFile):
     """A `ModelFile` that reads its parts when they are asked for."""
 
-    __slots__ = ("_signatures", "_subgraphs", "_whole")
-    _signatures: tuple[SignatureInfo, ...]
-    _subgraphs: tuple[SubgraphInfo, ...]
+    __slots__ = ("_whole",)
     _whole: Whole
 
     def __init__(
@@ -62,8 +60,8 @@ class LaterModel(ModelFile):
         given = {
             "content": data,
             "_whole": whole,
-            "_subgraphs": subgraphs,
-            "_signatures": signatures,
+            "subgraphs": subgraphs,
+            "signatures": signatures,
         }
         for name, value in given.items():
             object.__setattr__(self, name, value)  # these are frozen
@@ -96,16 +94,6 @@ class LaterModel(ModelFile):
     def metadata(self) -> Mapping[str, memoryview]:
         """The file's metadata, by name."""
         return self.whole.metadata
-
-    @property
-    def subgraphs(self) -> tuple[SubgraphInfo, ...]:
-        """The subgraphs, whose tensors are read one by one."""
-        return self._subgraphs
-
-    @property
-    def signatures(self) -> tuple[SignatureInfo, ...]:
-        """The signatures."""
-        return self._signatures
 
 
 class LaterSubgraph(SubgraphInfo):
