@@ -26,7 +26,7 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.tuning import tuning_of
-from tflgpu.lowering.view import ReadView
+from tflgpu.lowering.view import ReadView, fill_padding
 
 #: (size, stride) per dimension, outermost first.
 Dims = tuple[tuple[int, int], ...]
@@ -123,13 +123,9 @@ class Domain:
     def fill_padding(self, k: Builder, value: Expr, slice_: Expr, fill: int | None) -> Expr:
         """A vector of the operand with the lanes beyond the channels set to ``fill``, or (None)
         to its first lane."""
-        valid = self.channels - (self.slices - 1) * 4
-        if valid == 4:
+        if self.channels % 4 == 0:
             return value
-        value = k.let(value, "x")
-        other = value.lane(0) if fill is None else k.const(fill, value.type.with_width(1))
-        kept = k.vec([value.lane(i) if i < valid else other for i in range(4)])
-        return kept if self.slices == 1 else k.select(slice_.eq(self.slices - 1), kept, value)
+        return fill_padding(k, k.let(value, "x"), slice_, self.channels, fill)
 
 
 def _merged(dims: Sequence[tuple[int, int]]) -> Dims:

@@ -23,7 +23,7 @@ from tflgpu.language.tree import Const, Expr, KernelBuffer, Name, Operand
 from tflgpu.language.types import I32, Scalar, Size3
 from tflgpu.lowering.layout import Layout, LayoutKind, Shape
 from tflgpu.lowering.lowering import LINE, FusedNode, Lowering
-from tflgpu.lowering.view import ReadView, WriteView
+from tflgpu.lowering.view import ReadView, WriteView, fill_padding
 from tflgpu.lowering.weights import Weights
 
 _LANES = 4
@@ -86,14 +86,9 @@ class ComputedView(ReadView):
         else:
             at, row = self.k.let(outer * self.slices + slice_, "vector"), self.made[-1] // _LANES
             value, _ = self.compute_at(self._index(at // row), self._index(at % row), None)
-        valid = self.channels % _LANES
-        if not valid:
+        if self.channels % _LANES == 0:
             return value
-        zero = self.k.const(0, value.type.with_width(1))
-        last = self.k.vec([value.lane(i) if i < valid else zero for i in range(_LANES)])
-        if self.slices == 1:
-            return last
-        return self.k.select(slice_.eq(self.slices - 1), last, value)
+        return fill_padding(self.k, value, slice_, self.channels)
 
     def load_lane(self, outer: Operand, channel: Operand) -> Expr:
         """One channel."""

@@ -136,7 +136,7 @@ class WriteView(View):
             at = make.wrap(0, I32)
         if layout.is_vector:
             if layout.channels % 4:
-                value = self._zero_padding(k.let(value, "padded"), at, layout)
+                value = fill_padding(k, k.let(value, "padded"), at, layout.channels)
             k.store(self.buffer, _at(outer, layout.slices, at), self._as_stored(value))
             return
         value = k.let(value, "result")
@@ -179,15 +179,6 @@ class WriteView(View):
             return value
         return self.k.cast(value, self.buffer.value_type.scalar)
 
-    def _zero_padding(self, value: Expr, slice_: Expr, layout: Layout) -> Expr:
-        k = self.k
-        valid = layout.channels - (layout.slices - 1) * 4
-        zero = k.const(0, value.type.with_width(1))
-        kept = k.vec([value.lane(i) if i < valid else zero for i in range(4)])
-        if layout.slices == 1:
-            return kept
-        return k.select(slice_.eq(layout.slices - 1), kept, value)
-
 
 @attrs.frozen
 class StackedView(WriteView):
@@ -223,6 +214,16 @@ class StackedView(WriteView):
 def _at(row: Operand, size: int, column: Operand) -> Expr:
     """``row * size + column``."""
     return make.wrap(row, I32) * size + make.wrap(column, I32)
+
+
+def fill_padding(
+    k: Builder, value: Expr, slice_: Expr, channels: int, fill: int | None = 0
+) -> Expr:
+    """A vector with the lanes beyond the channels set to ``fill``, or (None) to its first lane."""
+    slices, valid = -(-channels // 4), (channels - 1) % 4 + 1
+    other = value.lane(0) if fill is None else k.const(fill, value.type.with_width(1))
+    kept = k.vec([value.lane(i) if i < valid else other for i in range(4)])
+    return kept if slices == 1 else k.select(slice_.eq(slices - 1), kept, value)
 
 
 def decompose(k: Builder, outer: Expr, dims: Sequence[int]) -> list[Expr]:
