@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.graph import Node, Shape, Value
@@ -33,18 +32,8 @@ from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.transpose import order_of
 from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
-from tflgpu.passes.fuse_normalization import Deviation, Reader, scales
+from tflgpu.passes.fuse_normalization import Layer, Reader, scales
 from tflgpu.passes.match import both_orders
-
-
-@attrs.frozen(eq=False)
-class _Layer:
-    """What is normalized by groups, times ``gamma``, plus ``beta``: numbers of each channel."""
-
-    deviation: Deviation
-    gamma: Value | None
-    beta: Value | None
-    nodes: tuple[Node, ...]
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
@@ -59,7 +48,7 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
     return True
 
 
-def _layers(rewriter: Rewriter, reader: Reader, last: Node) -> Iterator[_Layer]:
+def _layers(rewriter: Rewriter, reader: Reader, last: Node) -> Iterator[Layer]:
     for scaled, shift in both_orders(last):
         product, moved = reader.maker(scaled, "MUL"), rewriter.producer(shift, "RESHAPE")
         if product is None or moved is None:
@@ -77,7 +66,7 @@ def _layers(rewriter: Rewriter, reader: Reader, last: Node) -> Iterator[_Layer]:
                 if _is_of_channels(gamma, spread, x) and _is_of_channels(beta, moved, x):
                     chain = (apart, *found.nodes, *nodes, *more, spread, moved, product, last)
                     ours = [_of_channels(rewriter, *n) for n in ((gamma, spread), (beta, moved))]
-                    yield _Layer(found, ours[0], ours[1], chain)
+                    yield Layer(found, ours[0], ours[1], chain)
 
 
 def _less_mean(
@@ -119,7 +108,7 @@ def _of_channels(rewriter: Rewriter, value: Value | None, reshape: Node) -> Valu
     return rewriter.const(np.array(numbers.reshape(1, *reshape.outputs[0].shape[1:])), value.name)
 
 
-def _write(rewriter: Rewriter, context: PassContext, last: Node, layer: _Layer) -> None:
+def _write(rewriter: Rewriter, context: PassContext, last: Node, layer: Layer) -> None:
     found, (result,) = layer.deviation, last.outputs
 
     def inserted(op: str, attributes: object, inputs: list[Value], shape: Shape) -> Value:

@@ -45,7 +45,7 @@ class Deviation:
 
 
 @attrs.frozen(eq=False)
-class _Layer:
+class Layer:
     """A normalization that a chain of nodes computes: x normalized, times ``gamma``, plus
     ``beta``."""
 
@@ -83,14 +83,14 @@ def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:
 # Reading a chain backwards from its last node. Each step yields every way to read what is there.
 
 
-def _layers(reader: Reader, last: Node) -> Iterator[_Layer]:
+def _layers(reader: Reader, last: Node) -> Iterator[Layer]:
     for layer in _FORMS[last.op](reader, last):
         # Gamma and beta may be broadcast to x, not x to them.
         if layer.deviation.x.shape == last.outputs[0].shape:
             yield layer
 
 
-def _scaled_and_shifted(reader: Reader, last: Node) -> Iterator[_Layer]:
+def _scaled_and_shifted(reader: Reader, last: Node) -> Iterator[Layer]:
     for scaled, shift in both_orders(last):
         product, moved = reader.maker(scaled, "MUL"), reader.maker(shift, "SUB")
         centre = None if moved is None else reader.maker(moved.input(1), "MUL")
@@ -102,7 +102,7 @@ def _scaled_and_shifted(reader: Reader, last: Node) -> Iterator[_Layer]:
                 same = any(centre.inputs[0] is a and centre.inputs[1] is b for a, b in expected)
                 if found.x is x and same and not _is_infinite(gamma):
                     chain = (*found.nodes, *nodes, centre, moved, product, last)
-                    yield _Layer(found, gamma, moved.input(0), chain)
+                    yield Layer(found, gamma, moved.input(0), chain)
 
 
 def _is_infinite(gamma: Value | None) -> bool:
@@ -111,7 +111,7 @@ def _is_infinite(gamma: Value | None) -> bool:
     return gamma is not None and gamma.data is not None and not np.isfinite(gamma.data).all()
 
 
-def _centred(reader: Reader, last: Node) -> Iterator[_Layer]:
+def _centred(reader: Reader, last: Node) -> Iterator[Layer]:
     for centred, scale in both_orders(last):
         difference = reader.maker(centred, "SUB")
         if difference is None:
@@ -119,16 +119,16 @@ def _centred(reader: Reader, last: Node) -> Iterator[_Layer]:
         for found, gamma, nodes in scales(reader, scale):
             if difference.input(0) is found.x and difference.input(1) is found.mean:
                 chain = (*found.nodes, *nodes, difference, last)
-                yield _Layer(found, gamma, None, chain)
+                yield Layer(found, gamma, None, chain)
 
 
-def _divided(reader: Reader, last: Node) -> Iterator[_Layer]:
+def _divided(reader: Reader, last: Node) -> Iterator[Layer]:
     difference = reader.maker(last.input(0), "SUB")
     if difference is None:
         return
     for found in _deviations(reader, last.input(1), "SQRT"):
         if difference.input(0) is found.x and difference.input(1) is found.mean:
-            yield _Layer(found, None, None, (*found.nodes, difference, last))
+            yield Layer(found, None, None, (*found.nodes, difference, last))
 
 
 #: How the chain is read whose last node is of an op.
@@ -205,7 +205,7 @@ def axes_of(node: Node) -> tuple[int, ...] | None:
 
 
 def _write(
-    rewriter: Rewriter, last: Node, layer: _Layer, activation: Activation, final: str | None
+    rewriter: Rewriter, last: Node, layer: Layer, activation: Activation, final: str | None
 ) -> None:
     """``final`` is the op that computes the activation; None where there is none."""
     found, (result,) = layer.deviation, last.outputs
