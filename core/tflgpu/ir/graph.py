@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tflgpu.errors import GraphError
-from tflgpu.ir.brief import clipped
+from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
@@ -85,6 +85,11 @@ class Value:
     def at_rest(self) -> int:
         """The value of a state tensor before the first run."""
         return at_rest(self.dtype, self.quant)
+
+    @property
+    def named(self) -> str:
+        """How messages name it, with the number that the file has for it."""
+        return f"tensor {self.id} ({quoted(self.name)})"
 
     @property
     def elements(self) -> int:

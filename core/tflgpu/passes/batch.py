@@ -20,7 +20,7 @@ import numpy as np
 
 from tflgpu.errors import GraphError, ModelError
 from tflgpu.errors.blame import Failed, attempt
-from tflgpu.ir.brief import listed, quoted
+from tflgpu.ir.brief import listed
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
@@ -74,11 +74,11 @@ class BatchedGraph:
         """The inputs."""
         for value in self.graph.values.values():
             if value.is_variable:
-                return f"{_named(value)} is state, which each run leaves to the next"
+                return f"{value.named} is state, which each run leaves to the next"
         for value in self.graph.inputs:
             if value.shape[:1] != (1,):
                 return (
-                    f"input {_named(value)} has the shape {listed(value.shape)}, without a leading "
+                    f"input {value.named} has the shape {listed(value.shape)}, without a leading "
                     "dimension of 1"
                 )
             refused = self.widen(value)
@@ -110,10 +110,10 @@ class BatchedGraph:
         """The outputs."""
         for value in self.graph.outputs:
             if value.id not in self.of_each:
-                return f"output {_named(value)} does not depend on the inputs"
+                return f"output {value.named} does not depend on the inputs"
             if self._shapes[value.id][:1] != (1,):
                 return (
-                    f"output {_named(value)} has the shape {listed(self._shapes[value.id])}, "
+                    f"output {value.named} has the shape {listed(self._shapes[value.id])}, "
                     "without a leading dimension of 1"
                 )
         return None
@@ -121,12 +121,12 @@ class BatchedGraph:
     def widen(self, value: Value) -> str | None:
         """Let a value be of each item; or why it cannot."""
         if _by_rows(value):
-            return f"{_named(value)} has a scale for each row of axis 0, on which the items lie"
+            return f"{value.named} has a scale for each row of axis 0, on which the items lie"
         value.shape = self._wide(value)
         if value.shape_signature is not None and value.shape_signature[:1] == (1,):
             value.shape_signature = (self.count, *value.shape_signature[1:])
         try:
-            check_size(value.shape, value.dtype, _named(value))
+            check_size(value.shape, value.dtype, value.named)
         except ModelError as error:
             return str(error)
         self.of_each.add(value.id)
@@ -149,7 +149,7 @@ class BatchedGraph:
         for i, data in found.constants.items():
             old = node.input(i)
             if _by_rows(old):
-                return f"{_named(old)} has a scale for each row of axis 0, on which the items lie"
+                return f"{old.named} has a scale for each row of axis 0, on which the items lie"
             data.setflags(write=False)
             node.inputs[i] = self.graph.add_value(
                 data.shape, old.dtype, name=old.name, data=data, quant=old.quant
@@ -263,7 +263,3 @@ class BatchedGraph:
 
 def _by_rows(value: Value) -> bool:
     return value.quant is not None and value.quant.per_axis and value.quant.axis == 0
-
-
-def _named(value: Value) -> str:
-    return f"tensor {value.id} ({quoted(value.name)})"

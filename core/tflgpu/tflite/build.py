@@ -91,12 +91,12 @@ def build_subgraph(
     graph.outputs = [graph.values[i] for i in info.outputs]
     for value in graph.inputs:
         if value.is_const:
-            raise ModelError(f"{_name(value)} is an input of the model and has a constant")
+            raise ModelError(f"{value.named} is an input of the model and has a constant")
     for index in unknown:
         graph.values[index].shape_known = False
     resized = _resize_inputs(graph, shapes or {})
     for value in (*graph.inputs, *(v for v in graph.values.values() if v.is_variable)):
-        check_size(value.shape, value.dtype, _name(value))
+        check_size(value.shape, value.dtype, value.named)
     building = _Building(graph, info, ops, resized, foreign, bodies)
     for operator in info.operators:
         building.add(operator)
@@ -107,19 +107,15 @@ def build_subgraph(
         )
     for output in graph.outputs:
         if output.id not in building.ready:
-            raise ModelError(f"{_name(output)} is an output of the model, but nothing makes it")
+            raise ModelError(f"{output.named} is an output of the model, but nothing makes it")
         if output.id in building.spent:
             raise UnsupportedError(
-                f"{_name(output)} is a result that others read and is made twice: by operator "
+                f"{output.named} is a result that others read and is made twice: by operator "
                 f"{building.made_by[output.id]}, and by {building.spent[output.id]}, whose state "
                 "it is"
             )
     graph.prune()
     return graph
-
-
-def _name(value: Value) -> str:
-    return f"tensor {value.id} ({quoted(value.name)})"
 
 
 def _add_tensor(
@@ -157,7 +153,7 @@ def _resize_inputs(graph: Graph, shapes: Mapping[int, tuple[int, ...]]) -> bool:
                 f"tensor {index} is not an input and cannot be resized; inputs are {sorted(inputs)}"
             )
         if any(size < 0 for size in shape):
-            raise InputError(f"{_name(inputs[index])}: cannot be resized to {tuple(shape)}")
+            raise InputError(f"{inputs[index].named}: cannot be resized to {tuple(shape)}")
         resized |= inputs[index].shape != tuple(shape)
         inputs[index].shape = tuple(int(size) for size in shape)
     return resized
@@ -222,7 +218,7 @@ class _Building:
         late = next((v for v in inputs if v is not None and v.id in self.spent), None)
         if late is not None:
             unknown = UnknownOp(
-                f"{_name(late)} is read after {self.spent[late.id]}, whose state it is"
+                f"{late.named} is read after {self.spent[late.id]}, whose state it is"
             )
         if definition is not None and unknown is None:
             unknown = self._define(operator, node, definition, where)
@@ -254,7 +250,7 @@ class _Building:
             if by_blocks(value, tensors[value.id]):
                 found = real_numbers(tensors[value.id], tensors)
                 assert isinstance(found, Unsupported)
-                return f"{_name(value)}: {found.reason}"
+                return f"{value.named}: {found.reason}"
         return None
 
     def _define(
@@ -277,7 +273,7 @@ class _Building:
                 maker = self.made_by.get(placeholder.id)
                 made = "" if maker is None else f": operator {maker} makes it"
                 return UnknownOp(
-                    f"the shape of {_name(placeholder)} is not known before the model runs{made}",
+                    f"the shape of {placeholder.named} is not known before the model runs{made}",
                     dynamic=True,
                 )
             raise ModelError(f"{where}: {error}{operands_of(node)}") from error
@@ -358,7 +354,7 @@ class _Building:
                 if maker is None
                 else f"which operator {maker} makes only later"
             )
-            raise ModelError(f"{where} reads {_name(value)}, {why}")
+            raise ModelError(f"{where} reads {value.named}, {why}")
         return self.narrow.read(value)
 
     def _output(self, index: int, where: str) -> Value:
@@ -367,7 +363,7 @@ class _Building:
             # Written in every run before anything reads it: it carries nothing from run to run.
             value.is_variable = False
         elif index in self.ready:
-            raise ModelError(f"{where} writes {_name(value)}, which is {self._is(value)}")
+            raise ModelError(f"{where} writes {value.named}, which is {self._is(value)}")
         self.used.add(index)
         return value
 
@@ -386,7 +382,7 @@ class _Building:
         nothing where the operands' shapes are not ``known``."""
         if spec.dtype is not value.dtype:
             raise ModelError(
-                f"{where}: {_name(value)} is {value.dtype.value} in the file, but the operator "
+                f"{where}: {value.named} is {value.dtype.value} in the file, but the operator "
                 f"makes {spec.dtype.value}"
             )
         info = self.info.tensors[value.id]
@@ -395,10 +391,10 @@ class _Building:
             # Tools that give a model new input shapes often leave the others as they were. What
             # an operator makes follows from its operands alone, and LiteRT does not look here.
             self.stale.append(
-                f"{where}: {_name(value)} has shape {list(value.shape)} in the file, but the "
+                f"{where}: {value.named} has shape {list(value.shape)} in the file, but the "
                 f"operator makes {list(spec.shape)}"
             )
-        check_size(spec.shape, spec.dtype, f"{where}: {_name(value)}")
+        check_size(spec.shape, spec.dtype, f"{where}: {value.named}")
         value.shape = spec.shape
 
 
@@ -443,5 +439,5 @@ def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> st
         )
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.has_numpy:
-            return f"{_name(value)} is of type {value.dtype.value}, which is not supported"
+            return f"{value.named} is of type {value.dtype.value}, which is not supported"
     return None

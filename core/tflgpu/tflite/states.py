@@ -21,7 +21,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import quoted
 from tflgpu.ir.graph import Node, Value
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
@@ -57,7 +56,7 @@ def check_states(
         if not tensors[value.id].is_variable:
             raise ModelError(
                 f"{where}: operand {i} is its state and must be a variable (is_variable in the "
-                f"file), but is tensor {value.id} ({quoted(value.name)}), an ordinary one; "
+                f"file), but is {value.named}, an ordinary one; "
                 "LiteRT refuses it too"
             )
         begins.append(value.id)
@@ -66,7 +65,7 @@ def check_states(
     for i in sorted(variables - set(states)):
         value = node.input(i)
         return Unsupported(
-            f"operand {i}, tensor {value.id} ({quoted(value.name)}), is a variable (a state "
+            f"operand {i}, {value.named}, is a variable (a state "
             "tensor), which this operator does not keep; only as an operator's state can one be "
             "read"
         )
@@ -91,10 +90,7 @@ def kept_after_all(
     """
     if maker.name != _ONCE or definition is None or info.tensors[maker.inputs[0]].data is None:
         return False
-    where = (
-        f"tensor {value.id} ({quoted(value.name)}), a state, is made once, by operator "
-        f"{maker.index}"
-    )
+    where = f"{value.named}, a state, is made once, by operator {maker.index}"
     if sum(value.id in o.inputs for o in info.operators) > 1:
         return Unsupported(f"{where} ({maker.name}), and others read it too")
     (begin,) = definition.reference(made.attrs, [made.input(0).data])
