@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import attrs
+import numpy as np
 
 from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
@@ -61,3 +62,13 @@ Arrays = Sequence[Array | None]
 def known_operands(values: Iterable[Value | None]) -> list[Operand | None]:
     """What shape inference gets of a node's inputs."""
     return [None if v is None else Operand(v.spec, v.contents) for v in values]
+
+
+def constant_or_shape(value: Value | None) -> Array | None:
+    """What a reference gets of a node's input before the model runs: a constant, or where only the
+    shape counts (`Contents.shape_only`) one element that is broadcast, which takes no memory."""
+    if value is None:
+        return None
+    if value.is_const:
+        return value.data
+    return np.broadcast_to(np.zeros((), value.dtype.numpy), value.shape)

@@ -11,9 +11,10 @@ import numpy as np
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.budget import spend
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.base import OpDef
+from tflgpu.ops.operand import constant_or_shape
 from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 
@@ -55,22 +56,13 @@ def _evaluate(node: Node, definition: OpDef) -> list[Array] | None:
     try:
         spend("nbytes", sum(v.nbytes for v in node.outputs), node.label)
         with np.errstate(all="ignore"):
-            results = definition.reference(node.attrs, [_contents(v) for v in node.inputs])
+            results = definition.reference(node.attrs, [constant_or_shape(v) for v in node.inputs])
     except (TflgpuError, ArithmeticError, ValueError, TypeError, LookupError, MemoryError):
         return None  # what is wrong with it is said when it runs; what is too much runs, too
     for value, result in zip(node.outputs, results, strict=True):
         if result.shape != value.shape or DType.from_numpy(result.dtype) is not value.dtype:
             return None
     return [np.array(result) for result in results]
-
-
-def _contents(value: Value | None) -> Array | None:
-    if value is None:
-        return None
-    if value.is_const:
-        return value.data
-    # Only the shape counts (`Contents.shape_only`): broadcast from one element, so no memory.
-    return np.broadcast_to(np.zeros((), value.dtype.numpy), value.shape)
 
 
 PASS = Pass("fold_constants", per_node(_rewrite))

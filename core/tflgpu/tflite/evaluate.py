@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tflgpu.errors import ModelError, TflgpuError
 from tflgpu.ir.brief import few
-from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import wrong_results
+from tflgpu.ops.operand import constant_or_shape
 
 # Operators of constants are evaluated while building up to this many elements read and written:
 # enough for shape arithmetic and small tables. Larger ones are left to the pass that folds.
@@ -41,14 +39,16 @@ def evaluate(node: Node, definition: OpDef, where: str) -> bool:
             value.data = np.zeros(value.shape, value.dtype.numpy)
             value.data.setflags(write=False)
         return True
-    operands = _contents(node, definition)
+    shape_only = definition.contents.shape_only
     # References see stored numbers without their scales, so quantized tensors are left alone where
     # the contents matter.
-    seen = node.outputs if definition.contents.shape_only else values
-    if operands is None or not is_known or any(v.quant is not None for v in seen):
+    seen = node.outputs if shape_only else values
+    is_constant = shape_only or all(v is None or v.is_const for v in node.inputs)
+    if not (is_known and is_constant) or any(v.quant is not None for v in seen):
         return False
     if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
         return False
+    operands = [constant_or_shape(v) for v in node.inputs]
     try:
         with np.errstate(all="ignore"):
             results = definition.reference(node.attrs, operands)
@@ -64,16 +64,3 @@ def evaluate(node: Node, definition: OpDef, where: str) -> bool:
         value.data.setflags(write=False)
         value.computed = True
     return True
-
-
-def _contents(node: Node, definition: OpDef) -> Sequence[Array | None] | None:
-    """The operands' contents as far as the result depends on them; None where not all known."""
-    if definition.contents.shape_only:
-        # Broadcast from one element: takes no memory whatever the shape.
-        return [
-            None if v is None else np.broadcast_to(np.zeros((), v.dtype.numpy), v.shape)
-            for v in node.inputs
-        ]
-    if any(v is not None and not v.is_const for v in node.inputs):
-        return None
-    return [None if v is None else v.data for v in node.inputs]
