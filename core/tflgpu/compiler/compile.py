@@ -142,7 +142,12 @@ def _compiled(
                 taken.reports,
             )
             if target.memory_limit is not None:
-                for index, reason in over_limit(parts, target.memory_limit).items():
+                sizes = {
+                    index: (part.gain, part.plan.device_bytes)
+                    for index, part in enumerate(parts)
+                    if part.plan is not None
+                }
+                for index, reason in over_limit(sizes, target.memory_limit).items():
                     compiled = compiled.on_cpu(index, reason, ReasonCode.DEVICE_LIMIT)
             return compiled, taken, found_there
 

@@ -13,7 +13,7 @@ import attrs
 
 from tflgpu.compiler.compile import declined
 from tflgpu.compiler.gain import slower
-from tflgpu.compiler.memory_limit import too_much
+from tflgpu.compiler.memory_limit import over_limit
 from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.compiler.parts import Declined, all_declined
 from tflgpu.errors import StateError, TflgpuError
@@ -324,14 +324,8 @@ def _over_limits(subsets: Sequence[Subset], provider: Provider) -> dict[int, Uns
             )
             reasons.update(dict.fromkeys(subset.nodes, reason))
     if options.memory_limit is not None and not reasons:
-        left = options.memory_limit
-        for subset in sorted(kept, key=lambda s: -s.opened.gain):
-            if subset.opened.nbytes <= left:
-                left -= subset.opened.nbytes
-            else:
-                reason = Unsupported(
-                    too_much(subset.opened.nbytes, left, options.memory_limit),
-                    ReasonCode.DEVICE_LIMIT,
-                )
-                reasons.update(dict.fromkeys(subset.nodes, reason))
+        sizes = {i: (s.opened.gain, s.opened.nbytes) for i, s in enumerate(kept)}
+        for at, why in over_limit(sizes, options.memory_limit).items():
+            reason = Unsupported(why, ReasonCode.DEVICE_LIMIT)
+            reasons.update(dict.fromkeys(kept[at].nodes, reason))
     return reasons
