@@ -114,18 +114,6 @@ def _by_breadth(usages: Sequence[Usage]) -> list[int]:
     return list(order)
 
 
-class _Steps:
-    """The steps at which usages begin. Two of them exist together at one of these, or nowhere."""
-
-    def __init__(self, usages: Iterable[Usage]) -> None:
-        self._firsts = sorted({u.first for u in usages})
-
-    def of(self, usage: Usage) -> list[int]:
-        """Those at which a usage exists."""
-        start = bisect.bisect_left(self._firsts, usage.first)
-        return self._firsts[start : bisect.bisect_right(self._firsts, usage.last)]
-
-
 def _place(
     usages: Sequence[Usage], order: Iterable[int], alignment: int, limit: float, strategy: str
 ) -> Assignment:
@@ -135,13 +123,18 @@ def _place(
     # What was placed, by the steps at which it exists: a graph has thousands of tensors, of which
     # few exist together.
     placed: dict[int, list[int]] = {}
-    steps = _Steps(usages)
+    firsts = sorted({u.first for u in usages})
+
+    def steps_of(usage: Usage) -> list[int]:
+        start = bisect.bisect_left(firsts, usage.first)
+        return firsts[start : bisect.bisect_right(firsts, usage.last)]
+
     sizes: list[int] = []
     for i in order:
         usage = usages[i]
         size = _rounded(usage.nbytes, alignment)
         taken: list[list[tuple[int, int]]] = [[] for _ in sizes]
-        for j in {j for step in steps.of(usage) for j in placed.get(step, ())}:
+        for j in {j for step in steps_of(usage) for j in placed.get(step, ())}:
             arena, offset = places[j]
             taken[arena].append((offset, _rounded(usages[j].nbytes, alignment)))
         gaps: list[tuple[int, int, int]] = []
@@ -165,7 +158,7 @@ def _place(
         # One that only rounding takes over the limit needs none behind it.
         end = offset + (size if offset + size <= limit else usage.nbytes)
         sizes[arena] = max(sizes[arena], end)
-        for step in steps.of(usage):
+        for step in steps_of(usage):
             placed.setdefault(step, []).append(i)
     arenas, offsets = zip(*places, strict=True) if places else ((), ())
     return Assignment(arenas, offsets, tuple(sizes), strategy)
