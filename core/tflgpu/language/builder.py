@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from tflgpu.language import make
 from tflgpu.language.author import refused
@@ -50,6 +51,8 @@ from tflgpu.language.types import F32, I32, Scalar, Size3, Type
 from tflgpu.language.unique import unique
 from tflgpu.language.variables import Reads, Variable
 from tflgpu.language.walk import postorder, walk
+
+T = TypeVar("T")
 
 
 class Builder(MatrixBuilder, SubgroupBuilder):
@@ -302,7 +305,7 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         if self.reads.known:
             self.reads.check(postorder([cond]))
         self.reads.enter()
-        body = yield from self._block()
+        body = yield from self._block(None)
         self.reads.leave()
         self._blocks[-1].append(If(cond, body))
         self._last_if[-1] = len(self._blocks[-1]) - 1
@@ -314,7 +317,7 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         if at is None or at != len(self._blocks[-1]) - 1:
             raise refused(f"{self.name}: else_ without an if_ right before it")
         self.reads.enter(is_else=True)
-        body = yield from self._block()
+        body = yield from self._block(None)
         self.reads.leave()
         before = self._blocks[-1][at]
         assert isinstance(before, If)
@@ -339,12 +342,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
             self.reads.check(postorder([first, end]))
         self.reads.enter(is_loop=True)
         index = Name(I32, self._fresh(name))
-        self._blocks.append([])
-        self._last_if.append(None)
-        yield index
-        self._last_if.pop()
+        body = yield from self._block(index)
         self.reads.leave()
-        body = tuple(self._blocks.pop())
         self._blocks[-1].append(For(index, first, end, step, body, unroll))
 
     def break_(self) -> None:
@@ -405,10 +404,10 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         check(kernel)
         return kernel
 
-    def _block(self) -> Generator[None, None, tuple[Stmt, ...]]:
+    def _block(self, given: T) -> Generator[T, None, tuple[Stmt, ...]]:
         self._blocks.append([])
         self._last_if.append(None)
-        yield
+        yield given
         self._last_if.pop()
         return tuple(self._blocks.pop())
 
