@@ -186,14 +186,6 @@ def _wave(k: Writer, x: Expr, quarters: int) -> Expr:
     return k.select(endless, math.nan, found)
 
 
-def _sin(k: Writer, x: Expr) -> Expr:
-    return _wave(k, x, 0)
-
-
-def _cos(k: Writer, x: Expr) -> Expr:
-    return _wave(k, x, 1)
-
-
 def _atan2(k: Writer, y: Expr, x: Expr) -> Expr:
     """As C99's (annex F.9.1.4), also of zeros: the signs of both operands are read from their
     bits, as a device may take small numbers for zero and a zero's sign decides about pi."""
@@ -239,8 +231,8 @@ def _dot4_i8(k: Writer, a: Expr, b: Expr) -> Expr:
 DEFINED: dict[str, tuple[Callable[..., Expr], tuple[str, ...]]] = {
     "erf": (_erf, ("x",)),
     "tanh": (_tanh, ("x",)),
-    "sin": (_sin, ("x",)),
-    "cos": (_cos, ("x",)),
+    "sin": (lambda k, x: _wave(k, x, 0), ("x",)),
+    "cos": (lambda k, x: _wave(k, x, 1), ("x",)),
     "atan2": (_atan2, ("y", "x")),
     "pow": (_pow, ("x", "y")),
     "dot4_i8": (_dot4_i8, ("a", "b")),
