@@ -110,10 +110,7 @@ class KernelCache(ABC, Generic[W, C, T]):
             def wanted() -> Iterator[tuple[Kernel, C]]:
                 begun = set(self._made)
                 for kernel, way in new:
-                    known = self._written.setdefault(kernel, {})
-                    if way not in known:
-                        known[way] = self._write(kernel, way)
-                    code = codes[kernel, way] = known[way]
+                    code = codes[kernel, way] = self._known(kernel, way)
                     if code not in begun:
                         begun.add(code)
                         yield kernel, code
@@ -134,15 +131,18 @@ class KernelCache(ABC, Generic[W, C, T]):
             KernelError: the kernel needs what the device lacks.
         """
         with self._lock:
-            known = self._written.setdefault(kernel, {})
-            if way not in known:
-                known[way] = self._write(kernel, way)
-            return known[way]
+            return self._known(kernel, way)
 
     def use(self, kernel: Kernel, way: W, code: C) -> None:
         """Take ``code`` for that of a kernel, which is not printed then."""
         with self._lock:
             self._written.setdefault(kernel, {}).setdefault(way, code)
+
+    def _known(self, kernel: Kernel, way: W) -> C:
+        known = self._written.setdefault(kernel, {})
+        if way not in known:
+            known[way] = self._write(kernel, way)
+        return known[way]
 
     def clear(self) -> None:
         """Forget everything that was written and compiled."""
