@@ -234,12 +234,15 @@ class BaseDevice(Holder, ABC):
         return made
 
 
-class _Released(Protocol):
-    def release(self) -> None: ...
+class Released(Protocol):
+    """What is held until it is released."""
+
+    def release(self) -> None:
+        """Let go of it."""
 
 
 @contextmanager
-def releasing_on_error(held: _Released) -> Iterator[None]:
+def releasing_on_error(held: Released) -> Iterator[None]:
     """Release ``held`` where what is done inside does not come to its end."""
     try:
         yield

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 from tflgpu.backend_kit.base_buffer import BaseBuffer
+from tflgpu.backend_kit.base_device import Released
 from tflgpu.backend_kit.heaps import Heaps
 from tflgpu.backend_kit.pools import B, PooledRegion
 from tflgpu.contract.buffers import Bytes
-
-
-class _Owner(Protocol):
-    def release(self) -> None: ...
 
 
 class PooledBuffer(BaseBuffer, Generic[B]):
@@ -25,7 +22,7 @@ class PooledBuffer(BaseBuffer, Generic[B]):
         token: object,
         region: PooledRegion[B],
         heaps: Heaps[B],
-        owner: _Owner | None,
+        owner: Released | None,
         *,
         is_mapped: bool,
     ) -> None:
