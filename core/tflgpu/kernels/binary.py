@@ -22,7 +22,9 @@ from tflgpu.ops.stored_quotient import APART, StoredQuotient
 Pair = Callable[[Builder, Expr, Expr], Expr]
 
 
-def _pair(fn: Pair) -> ElementwiseExpr:
+def pair(fn: Pair) -> ElementwiseExpr:
+    """Of two operands, each of which is computed once."""
+
     def expr(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
         return fn(k, k.let(operands[0], "a"), k.let(operands[1], "b"))
 
@@ -264,13 +266,13 @@ RULES = (
     ElementwiseRule("SUB", _fused(lambda k, a, b: a - b), _accepts_fused),
     ElementwiseRule("MUL", _fused(lambda k, a, b: a * b), _accepts_fused),
     ElementwiseRule("DIV", _quotient, _accepts_fused),
-    ElementwiseRule("MAXIMUM", _pair(lambda k, a, b: k.max(a, b)), takes(NUMBERS)),
-    ElementwiseRule("MINIMUM", _pair(lambda k, a, b: k.min(a, b)), takes(NUMBERS)),
-    ElementwiseRule("SQUARED_DIFFERENCE", _pair(_squared_difference), takes(NUMBERS)),
-    ElementwiseRule("POW", _pair(lambda k, a, b: k.call("pow", a, b)), takes(FLOATS)),
-    ElementwiseRule("FLOOR_DIV", _pair(_floor_div), accepts_remainder),
-    ElementwiseRule("FLOOR_MOD", _pair(_floor_mod), accepts_remainder),
-    ElementwiseRule("ATAN2", _pair(lambda k, a, b: k.call("atan2", a, b)), takes(FLOATS)),
+    ElementwiseRule("MAXIMUM", pair(lambda k, a, b: k.max(a, b)), takes(NUMBERS)),
+    ElementwiseRule("MINIMUM", pair(lambda k, a, b: k.min(a, b)), takes(NUMBERS)),
+    ElementwiseRule("SQUARED_DIFFERENCE", pair(_squared_difference), takes(NUMBERS)),
+    ElementwiseRule("POW", pair(lambda k, a, b: k.call("pow", a, b)), takes(FLOATS)),
+    ElementwiseRule("FLOOR_DIV", pair(_floor_div), accepts_remainder),
+    ElementwiseRule("FLOOR_MOD", pair(_floor_mod), accepts_remainder),
+    ElementwiseRule("ATAN2", pair(lambda k, a, b: k.call("atan2", a, b)), takes(FLOATS)),
     ElementwiseRule("ADD_N", _add_n, _accepts_add_n),
     KernelRule("ADD_N", "in_turns", _add_n_in_turns, _accepts_add_n_in_turns),
 )
