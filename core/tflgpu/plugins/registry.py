@@ -218,13 +218,13 @@ class Registry(Holder):
                 if isinstance(found.error, (InputError, UnsupportedError)):
                     raise found.error
                 raise PluginError(f"plugin {plugin}: {kind.name}: {found}") from found.error
-            if found is None or isinstance(found, ForeignMemory):
-                if found is not None:
-                    return found
-                continue
-            raise PluginError(
-                f"plugin {plugin}: {kind.name}: {shown(found)} is neither a ForeignMemory nor None"
-            )
+            if isinstance(found, ForeignMemory):
+                return found
+            if found is not None:
+                raise PluginError(
+                    f"plugin {plugin}: {kind.name}: {shown(found)} is neither a ForeignMemory nor "
+                    "None"
+                )
         return None
 
     # Hooks that are called later
