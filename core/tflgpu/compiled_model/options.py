@@ -185,7 +185,10 @@ class Options:
                     f"{name} is tflgpu.compiled_model.{kind.__name__}, not {shown(value)}"
                 )
         self.hardware_accelerators = hardware_accelerators
-        self._cpu_options, self._gpu_options = cpu_options, gpu_options
+        self._cpu_options, self._gpu_options = (
+            cpu_options or CpuOptions(),
+            gpu_options or GpuOptions(),
+        )
 
     @classmethod
     def create(cls) -> Options:
@@ -195,15 +198,11 @@ class Options:
     @property
     def cpu_options(self) -> CpuOptions:
         """Options of the CPU side, to be changed in place."""
-        if self._cpu_options is None:
-            self._cpu_options = CpuOptions()
         return self._cpu_options
 
     @property
     def gpu_options(self) -> GpuOptions:
         """Options of the GPU, to be changed in place."""
-        if self._gpu_options is None:
-            self._gpu_options = GpuOptions()
         return self._gpu_options
 
     @property
