@@ -48,9 +48,9 @@ class _Cache:
             if self.settings.ring:
                 token = (token + size) % size
             token = k.let(token, "token")
-            inside = (token >= 0) & (token < self.tokens)
+            inside = [(token >= 0) & (token < self.tokens)]
             if count is not None:
-                inside = inside & (token < count)
+                inside.append(token < count)
             source = list(index)
             source[self.axis] = k.let(k.clamp(token, 0, self.tokens - 1), "from")
             if self.swap:

@@ -16,7 +16,7 @@ from tflgpu.ops.diagonal import diagonal_of
 def _diag(low: Lowering) -> None:
     def prepare(k: Builder) -> IndexMap:
         def where(index: Sequence[Expr]) -> ElementSource:
-            return ElementSource(index[:-1], index[-2].eq(index[-1]))
+            return ElementSource(index[:-1], [index[-2].eq(index[-1])])
 
         return where
 
@@ -34,7 +34,7 @@ def _set_diag(low: Lowering) -> None:
             # Rows below the last column have no element of the diagonal.
             source = [*index[:-2], k.min(row, min(shape[-2:]) - 1)]
             other = x.load_lane(position(index[:-1], shape[:-1]), column)
-            return ElementSource(source, row.eq(column), other)
+            return ElementSource(source, [row.eq(column)], other)
 
         return where
 

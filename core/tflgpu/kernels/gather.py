@@ -48,10 +48,7 @@ class _Indices:
 
     def source(self, index: Sequence[Expr], inside: Sequence[Expr | None]) -> ElementSource:
         """Where an element comes from: ``index``, if all of its parts are ``inside``."""
-        found: Expr | None = None
-        for part in inside:
-            found = part if found is None else found if part is None else found & part
-        return ElementSource(index, found, self.fill)
+        return ElementSource(index, [part for part in inside if part is not None], self.fill)
 
 
 def _along(low: Lowering, operand: int, indices_at: int, axis: int, batch: int) -> None:

@@ -8,7 +8,8 @@ asked once per vector, else once per lane.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import is_
+from functools import reduce
+from operator import and_, is_
 from typing import Union
 
 import attrs
@@ -34,14 +35,14 @@ class ElementSource:
     """Where an output element comes from.
 
     Attributes:
-        index: One index per dimension of the operand; must be inside it even where ``inside`` is
-            false.
-        inside: Whether the element comes from there at all; None = always.
+        index: One index per dimension of the operand; must be inside it even where ``inside`` does
+            not hold.
+        inside: Whether the element comes from there at all: where all of these hold.
         fill: What it is otherwise: a number, or a scalar of the operand's lane type.
     """
 
     index: Sequence[Expr]
-    inside: Expr | None = None
+    inside: Sequence[Expr] = ()
     fill: Operand = 0
 
 
@@ -113,7 +114,7 @@ def gather_vector(
         return found if isinstance(found, ElementSource) else ElementSource(found)
 
     def chosen(found: ElementSource, value: Expr) -> Expr:
-        return value if found.inside is None else k.select(found.inside, value, found.fill)
+        return k.select(reduce(and_, found.inside), value, found.fill) if found.inside else value
 
     def lane_at(channel: Expr) -> Expr:
         found = source(channel)

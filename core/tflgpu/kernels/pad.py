@@ -22,11 +22,10 @@ def _pad(low: Lowering) -> None:
 
         def where(index: Sequence[Expr]) -> ElementSource:
             own: list[Expr] = []
-            inside: Expr | None = None
+            inside: list[Expr] = []
             for x, dim, (before, after) in zip(index, dims, border, strict=True):
                 at = x - before
-                for cond in [at >= 0] * (before > 0) + [at < dim] * (after > 0):
-                    inside = cond if inside is None else inside & cond
+                inside += [at >= 0] * (before > 0) + [at < dim] * (after > 0)
                 at = k.max(at, 0) if before else at
                 own.append(k.min(at, dim - 1) if after else at)
             return ElementSource(own, inside, fill)

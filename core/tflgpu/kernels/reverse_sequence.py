@@ -30,7 +30,7 @@ def _reverse(low: Lowering) -> None:
 
         def where(index: Sequence[Expr]) -> ElementSource:
             length = k.let(lengths.load_lane(0, index[batch]), "length")
-            inside = None if known else length <= size
+            inside = [] if known else [length <= size]
             end = length if known else k.min(length, size)
             at = k.let(k.select(index[seq] < end, end - 1 - index[seq], index[seq]), "at")
             source = [*index[:seq], at, *index[seq + 1 :]]

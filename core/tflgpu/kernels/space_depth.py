@@ -73,13 +73,12 @@ def _space_to_batch(low: Lowering) -> None:
             n, *rows, c = index
             place = n // batch
             own: list[Expr] = []
-            inside: Expr | None = None
+            inside: list[Expr] = []
             sides = list(zip(rows, dims, blocks.sizes, blocks.edges, strict=True))
             for x, dim, size, (before, after) in reversed(sides):
                 at = k.let(x * size + place % size - before, "at")
                 place = place // size
-                for cond in [at >= 0] * (before > 0) + [at < dim] * (after > 0):
-                    inside = cond if inside is None else inside & cond
+                inside += [at >= 0] * (before > 0) + [at < dim] * (after > 0)
                 own.append(k.clamp(at, 0, dim - 1) if before or after else at)
             return ElementSource([n % batch, *own[::-1], c], inside)
 

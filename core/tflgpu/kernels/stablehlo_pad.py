@@ -24,7 +24,7 @@ def _spread(low: Lowering) -> None:
 
         def where(index: Sequence[Expr]) -> ElementSource:
             own: list[Expr] = []
-            inside: Expr | None = None
+            inside: list[Expr] = []
             each = zip(index, dims, wanted, spread.low, spread.steps, strict=True)
             for x, dim, size, before, step in each:
                 at = k.let(x - before, "at") if before else x
@@ -32,8 +32,7 @@ def _spread(low: Lowering) -> None:
                 conditions = [at >= 0] * (before > 0)
                 conditions += [at <= last] * (size - 1 - before > last)
                 conditions += [(at % step).eq(0)] * (step > 1)
-                for condition in conditions:
-                    inside = condition if inside is None else inside & condition
+                inside += conditions
                 own.append(k.clamp(at, 0, last) // step if conditions else at)
             return ElementSource(own, inside, fill)
 

@@ -25,16 +25,15 @@ def _update(low: Lowering) -> None:
 
         def where(index: Sequence[Expr]) -> ElementSource:
             source: list[Expr] = []
-            inside: Expr | None = None
+            inside: list[Expr] = []
             for at, begin, size, length in zip(index, first, shape, box, strict=True):
                 if length == size:
                     source.append(at)
                     continue
                 there = k.let(at - begin, "there")
-                found = (there >= 0) & (there < length)
-                inside = found if inside is None else inside & found
+                inside.append((there >= 0) & (there < length))
                 source.append(k.clamp(there, 0, length - 1))
-            if inside is None:
+            if not inside:
                 return ElementSource(source)
             return ElementSource(
                 source, inside, x.load_lane(position(index[:-1], shape[:-1]), index[-1])
