@@ -16,6 +16,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.view import ReadView
 from tflgpu.ops.stablehlo_gather import BroadcastInDim, StablehloGather
 
 
@@ -36,12 +37,7 @@ def _gather(low: Lowering) -> None:
                 room = dims[axis] - a.sizes[axis]
                 if not room:
                     continue
-                place: list[Expr] = list(batch)
-                if a.vector < len(rows.shape):
-                    place.insert(a.vector, k.i32(column))
-                given = (
-                    rows.load_flat(position(place, rows.shape)) if place else rows.load_lane(0, 0)
-                )
+                given = start_of(rows, batch, a.vector, column)
                 own[axis] = own[axis] + k.let(k.clamp(given, 0, room), "first")
             return own
 
@@ -52,6 +48,15 @@ def _gather(low: Lowering) -> None:
     whole = last in kept and a.sizes[last] == dims[last]
     shape = low.node.outputs[0].shape
     move(low, prepare, vector=whole and a.offset[-1:] == (len(shape) - 1,))
+
+
+def start_of(rows: ReadView, row: Sequence[Expr], vector: int, column: int) -> Expr:
+    """Where the box of a row begins, along the axis of one column of the indices, whose columns lie
+    along their axis ``vector``."""
+    place = list(row)
+    if vector < len(rows.shape):
+        place.insert(vector, rows.k.i32(column))
+    return rows.load_flat(position(place, rows.shape)) if place else rows.load_lane(0, 0)
 
 
 def _accepts_gather(node: Node, site: Site) -> str | None:

@@ -11,14 +11,13 @@ from operator import and_
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.collect import MOST_LOOKS
 from tflgpu.kernels.moves import channel_of, movable, position
-from tflgpu.kernels.stablehlo_gather import fits_32_bits
+from tflgpu.kernels.stablehlo_gather import fits_32_bits, start_of
 from tflgpu.kernels.stablehlo_window import MERGES, wide
-from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
-from tflgpu.lowering.view import ReadView, decompose
+from tflgpu.lowering.view import decompose
 from tflgpu.ops.stablehlo_scatter import StablehloScatter
 
 
@@ -84,7 +83,10 @@ def _scatter(low: Lowering) -> None:
         total = k.var(wide(k, x.load(outer, slice_)), "total")
         with k.loop(0, math.prod(rows), name="row") as number:
             row = decompose(k, number, rows) if rows else []
-            first = {axis: _key(k, indices, row, a, column) for column, axis in enumerate(a.places)}
+            first = {
+                axis: k.let(start_of(indices, row, a.vector, column), "first")
+                for column, axis in enumerate(a.places)
+            }
             if vector:
                 k.set(total, merged(total, [*lead, k.i32(0)], first, row))
             else:
@@ -96,15 +98,6 @@ def _scatter(low: Lowering) -> None:
                     )
                 k.set(total, k.vec(found))
         out.store(outer, slice_, total)
-
-
-def _key(k: Builder, view: ReadView, row: Sequence[Expr], a: StablehloScatter, column: int) -> Expr:
-    """Where the box of a row begins."""
-    place = list(row)
-    if a.vector < len(view.shape):
-        place.insert(a.vector, k.i32(column))
-    at = position(place, view.shape)
-    return k.let(view.load_flat(at) if place else view.load_lane(0, 0), "first")
 
 
 def _accepts(node: Node, site: Site) -> str | None:
