@@ -8,7 +8,7 @@ else it reads them from a table, because a device may round the f32 product diff
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -42,25 +42,33 @@ def _arithmetic(table: Array, size: int, at: Expr, k: Builder) -> Expr | None:
     return at * (size // math.gcd(size, count)) // (count // math.gcd(size, count))
 
 
-def _indices(low: Lowering, k: Builder, wanted: Sequence[tuple[Array, int, Expr]]) -> list[Expr]:
-    """For each (table of indices, pixels they count, position): the index at that position.
-
-    Tables that no formula stands for share one buffer.
-    """
-    found = [_arithmetic(table, size, at, k) for table, size, at in wanted]
-    stored = [w[0] for w, formula in zip(wanted, found, strict=True) if formula is None]
-    if not stored:
-        return [k.let(f, "pixel") for f in found if f is not None]
-    buffer = low.weights(k, np.concatenate(stored), "pixels", width=1, scalar=Scalar.I32)
+def _looked_up(
+    low: Lowering,
+    k: Builder,
+    wanted: Sequence[tuple[Array, Expr]],
+    names: tuple[str, str],
+    scalar: Scalar,
+) -> Iterator[Expr]:
+    """For each (table, position): what the table has there. The tables share one buffer; ``names``
+    are its own and that of what is read."""
+    tables = np.concatenate([table for table, _ in wanted])
+    buffer = low.weights(k, tables, names[0], width=1, scalar=scalar)
     start = 0
-    indices = []
-    for (table, _, at), formula in zip(wanted, found, strict=True):
-        if formula is not None:
-            indices.append(k.let(formula, "pixel"))
-            continue
-        indices.append(k.let(k.load(buffer, at + start), "pixel"))
+    for table, at in wanted:
+        yield k.let(k.load(buffer, at + start), names[1])
         start += len(table)
-    return indices
+
+
+def _indices(low: Lowering, k: Builder, wanted: Sequence[tuple[Array, int, Expr]]) -> list[Expr]:
+    """For each (table of indices, pixels they count, position): the index at that position."""
+    found = [_arithmetic(table, size, at, k) for table, size, at in wanted]
+    stored = [
+        (table, at)
+        for (table, _, at), formula in zip(wanted, found, strict=True)
+        if formula is None
+    ]
+    pixels = _looked_up(low, k, stored, ("pixels", "pixel"), Scalar.I32)
+    return [next(pixels) if formula is None else k.let(formula, "pixel") for formula in found]
 
 
 def _nearest(low: Lowering) -> None:
@@ -85,20 +93,10 @@ def _nearest(low: Lowering) -> None:
 
 def _weights(low: Lowering, k: Builder, wanted: Sequence[tuple[Array, Expr]]) -> list[Expr | None]:
     """For each (weights of upper neighbours, position): the weight there, f32; None where the
-    weights are all 0. They share one buffer."""
-    stored = [weights for weights, _ in wanted if weights.any()]
-    if not stored:
-        return [None] * len(wanted)
-    buffer = low.weights(k, np.concatenate(stored), "mix", width=1, scalar=Scalar.F32)
-    start = 0
-    found: list[Expr | None] = []
-    for weights, at in wanted:
-        if not weights.any():
-            found.append(None)
-            continue
-        found.append(k.let(k.load(buffer, at + start), "mix"))
-        start += len(weights)
-    return found
+    weights are all 0."""
+    stored = [(weights, at) for weights, at in wanted if weights.any()]
+    mixes = _looked_up(low, k, stored, ("mix", "mix"), Scalar.F32)
+    return [next(mixes) if weights.any() else None for weights, _ in wanted]
 
 
 def _bilinear(low: Lowering) -> None:
