@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.ir.dtypes import Array
 from tflgpu.kernels.quantized_sums import byte_storage, constants_only, finisher, seen_pixels
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
@@ -13,16 +12,9 @@ from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView
+from tflgpu.lowering.weights import whole_slices
 from tflgpu.ops.quantized_depthwise import OP
 from tflgpu.ops.quantized_products import window_of
-
-
-def _pack_filter(filters: Array) -> Array:
-    """[1, height, width, channels] -> [tap, channels], zero-padded to whole slices."""
-    _, height, width, channels = filters.shape
-    padded = np.zeros((height * width, -(-channels // 4) * 4), np.int8)
-    padded[:, :channels] = filters.reshape(height * width, channels)
-    return padded
 
 
 def _build(low: Lowering) -> None:
@@ -30,7 +22,7 @@ def _build(low: Lowering) -> None:
     window = window_of(node)
     k = low.kernel("quantized_depthwise_conv_2d")
     src = low.read(k, 0)
-    weights = low.weights(k, _pack_filter(node.const(1)), scalar=byte_storage(low))
+    weights = low.weights(k, whole_slices(node.const(1), np.int8), scalar=byte_storage(low))
     out = low.write(k)
     multiplier = out.channels // src.channels
     count = out.layout.outer * out.slices

@@ -34,6 +34,7 @@ from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import Site
 from tflgpu.lowering.view import ReadView
+from tflgpu.lowering.weights import whole_slices
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.integer_scales import I16
 from tflgpu.ops.quantized import Rounding
@@ -59,10 +60,7 @@ def pack_matrices(matrices: Sequence[Array], dtype: DTypeLike = np.float32) -> A
 
 def pack_vectors(vectors: Sequence[Array], dtype: DTypeLike = np.float32) -> Array:
     """[gates * slices * 4] of vectors [units]."""
-    (units,) = vectors[0].shape
-    found = np.zeros((len(vectors), slices_of(units) * 4), dtype)
-    found[:, :units] = vectors
-    return found.reshape(-1)
+    return whole_slices(np.stack(vectors), dtype).reshape(-1)
 
 
 def multiply(

@@ -20,6 +20,7 @@ from tflgpu.language.types import I32x4, Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.weights import whole_slices
 from tflgpu.ops.stored_sums import LARGEST, OP, VECTOR, StoredSums, SumRounding
 
 _LIMB, _MASK = 16, 0xFFFF
@@ -129,11 +130,8 @@ def _build(low: Lowering) -> None:
 
 def _packed(table: Array, rows: Array) -> Array:
     """[slice, row, lane], of the bias and of ``rows``, zero-padded."""
-    whole = np.concatenate([table[:3].astype(np.int64), rows])
-    count, channels = whole.shape
-    padded = np.zeros((count, -(-channels // 4) * 4), np.int32)
-    padded[:, :channels] = whole
-    return np.asarray(padded.reshape(count, -1, 4).transpose(1, 0, 2))
+    padded = whole_slices(np.concatenate([table[:3].astype(np.int64), rows]), np.int32)
+    return np.asarray(padded.reshape(len(padded), -1, 4).transpose(1, 0, 2))
 
 
 def _accepts(node: Node, site: Site) -> str | None:

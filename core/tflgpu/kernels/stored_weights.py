@@ -20,7 +20,7 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, KernelBuffer
 from tflgpu.language.types import U32, Scalar
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.weights import Weights
+from tflgpu.lowering.weights import Weights, whole_slices
 
 #: Outputs of a slice, lanes of a vector, and words of a load.
 _FOUR = range(4)
@@ -57,9 +57,7 @@ class StoredWeights:
             return cls(weights)
         if not found.block:
             return cls(found.weights, channel_scales=found.scales)
-        blocks, outputs = found.scales.shape
-        scales = np.zeros((blocks, -(-outputs // 4) * 4), np.float32)
-        scales[:, :outputs] = found.scales
+        scales = whole_slices(found.scales, np.float32)
         return cls(found.weights, scales, None, found.block, found.in_nibbles)
 
     def bind(self, low: Lowering, k: Builder, slices: int) -> WeightReader:

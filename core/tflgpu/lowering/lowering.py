@@ -30,7 +30,7 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.lowering.stored_types import weight_storage
 from tflgpu.lowering.view import Link, PairView, ReadView, StackedView, WriteView, load_broadcast
-from tflgpu.lowering.weights import Weights
+from tflgpu.lowering.weights import Weights, whole_slices
 
 C = TypeVar("C")
 
@@ -400,10 +400,8 @@ class Lowering:
         layout = Layout(contents.shape, LayoutKind.C4, storage)
         weights = Weights(contents)
         if layout.channels % 4:
-            padded = np.zeros((layout.outer, layout.slices * 4), storage.numpy)
             rows = weights.as_type(storage.numpy).reshape(layout.outer, layout.channels)
-            padded[:, : layout.channels] = rows
-            weights = Weights(padded)
+            weights = Weights(whole_slices(rows, storage.numpy))
         buffer = self.weights(k, weights, name, scalar=storage)
         return ReadView(k, buffer, layout, self.compute if is_float else Scalar.I32)
 

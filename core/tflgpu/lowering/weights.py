@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+from numpy.typing import DTypeLike
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.stored_reals import BlockScales, ConstantData, StoredReals
@@ -30,6 +31,14 @@ _ROWS = 64
 #: From so many numbers on, several threads write them.
 _MANY = 1 << 20
 _MOST_THREADS = 16
+
+
+def whole_slices(data: Array, dtype: DTypeLike) -> Array:
+    """Numbers of channels, along the last axis, padded with zeros to whole slices."""
+    *outer, channels = data.shape
+    padded = np.zeros((*outer, -(-channels // 4) * 4), dtype)
+    padded[..., :channels] = data
+    return padded
 
 
 def spoiled_by_f16(numbers: Array) -> Array:
