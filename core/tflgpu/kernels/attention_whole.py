@@ -9,7 +9,8 @@ scaled anew, as it has where keys come block by block (`tflgpu.kernels.attention
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
+from operator import add
 
 import attrs
 
@@ -239,11 +240,8 @@ def _write(k: Builder, tensors: AttentionTensors, out: WriteView, tile: WholeTil
             k.bitcast(k.load_shared(words, place + i * (TILE * sum_pitch)), Scalar.F32)
             for i in range(tile.splits)
         ]
-        result = parts[0]
-        for part in parts[1:]:
-            result = result + part
         with k.if_(row.valid if inside is None else row.valid & inside):
-            out.store(row.place, slice_, k.let(result, "result") / whole)
+            out.store(row.place, slice_, k.let(reduce(add, parts), "result") / whole)
 
 
 def build_whole(low: Lowering, tile: WholeTile) -> None:

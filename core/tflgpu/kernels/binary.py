@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add, or_
 from typing import Any
 
 from tflgpu.ir.graph import Node
@@ -13,7 +15,7 @@ from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering, Temp
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
 from tflgpu.ops.base import Activation
@@ -150,10 +152,7 @@ def _remainder(k: Builder, a: Expr, b: Expr) -> Expr:
     rest = k.var(once, "rest")
     large = k.let(ratio >= 2.0**22, "large")
     lanes = [large.lane(i) for i in range(large.type.width)] if large.type.width > 1 else [large]
-    some = lanes[0]
-    for lane in lanes[1:]:
-        some = some | lane
-    with k.if_(some):  # rarely: the quotient has more digits than a float
+    with k.if_(reduce(or_, lanes)):  # rarely: the quotient has more digits than a float
         k.set(rest, size)
         for scale in _SCALES:
             part = k.let(unit * 2.0 ** min(scale, 120), "part")
@@ -205,10 +204,7 @@ def remainder(k: Builder, a: Expr, b: Expr) -> Expr:
 def _add_n(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     kind = operands[0].type.scalar
     wide = [k.cast(x, Scalar.F32) if kind.is_float else x for x in operands]
-    total = wide[0]
-    for x in wide[1:]:
-        total = total + x
-    return k.cast(total, kind)
+    return k.cast(reduce(add, wide), kind)
 
 
 def accepts_remainder(node: Node, site: Site) -> str | None:
@@ -241,7 +237,6 @@ def _add_n_in_turns(low: Lowering) -> None:
     """As many operands a dispatch as it can bind; the sum goes on in an f32 temporary."""
     operands = list(range(len(low.node.inputs)))
     out_layout = low.layout(low.node.outputs[0])
-    count = out_layout.outer * out_layout.slices
     total: Temp | None = None
     while operands:
         room = low.caps.max_bindings - (1 if total is None else 2)
@@ -254,11 +249,9 @@ def _add_n_in_turns(low: Lowering) -> None:
             out = low.write_temp(k, total, "sum")
         else:
             out = low.write(k)
-        i = spread(low, k, count)
-        outer, slice_ = k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
-        terms = [k.cast(view.load(outer, slice_), Scalar.F32) for view in views]
-        out.store(outer, slice_, _add_n(k, None, terms))
-        launch(low, k, count)
+        with each_vector(low, k, out) as (outer, slice_):
+            terms = [k.cast(view.load(outer, slice_), Scalar.F32) for view in views]
+            out.store(outer, slice_, _add_n(k, None, terms))
 
 
 RULES = (
