@@ -166,9 +166,9 @@ def constant_weights(node: Node, site: Site) -> str | None:
     return floats_only(node, site)
 
 
-def floats_only(node: Node, site: Site) -> str | None:
-    """The reason for no where an operand is not a float."""
-    for value in (*node.inputs, *node.outputs):
+def floats_only(node: Node, site: Site, first: int = 0) -> str | None:
+    """The reason for no where an operand, from the ``first`` on, or a result is not a float."""
+    for value in (*node.inputs[first:], *node.outputs):
         if value is not None and not value.dtype.is_float:
             return f"tensor {value.name} is {value.dtype.value}; floats run on the GPU"
     return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial, reduce
+from operator import and_
 
 import attrs
 
-from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
+from tflgpu.kernels.conv import floats_only
 from tflgpu.kernels.operands import read_bias
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
@@ -17,7 +19,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.conv3d import ROLES, Volume, volume_of
 
@@ -52,10 +54,8 @@ class _Voxel:
         return self.k.let(found, "voxel")
 
     def _inside(self, index: Sequence[Expr], sizes: Sequence[int]) -> Expr:
-        first, *rest = [(i >= 0) & (i < size) for i, size in zip(index, sizes, strict=True)]
-        for more in rest:
-            first = first & more
-        return self.k.let(first, "inside")
+        inside = ((i >= 0) & (i < size) for i, size in zip(index, sizes, strict=True))
+        return self.k.let(reduce(and_, inside), "inside")
 
     def gather(self) -> None:
         """Add the products of every tap with the voxel that it sees, zeros outside among them."""
@@ -123,14 +123,8 @@ def _build(low: Lowering) -> None:
         out.store(outer, slice_, activate(k, low.attrs.activation, k.let(sums, "total")))
 
 
-def _accepts_turned(node: Node, site: Site) -> str | None:
-    for value in (*node.inputs[1:], *node.outputs):
-        if value is not None and not value.dtype.is_float:
-            return f"tensor {value.name} is {value.dtype.value}; floats run on the GPU"
-    return None
-
-
 RULES = (
     KernelRule("CONV_3D", "voxels", _build, takes(FLOATS)),
-    KernelRule("CONV_3D_TRANSPOSE", "voxels", _build, _accepts_turned),
+    # The first operand is the size of the result.
+    KernelRule("CONV_3D_TRANSPOSE", "voxels", _build, partial(floats_only, first=1)),
 )
