@@ -23,6 +23,7 @@ from tflgpu.kernels.gemm import (
 )
 from tflgpu.kernels.grouped import build_grouped
 from tflgpu.kernels.products import Family, ProductSize
+from tflgpu.kernels.window_places import window_corner
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import Scalar
@@ -75,13 +76,7 @@ def gather_window(
 
         if pointwise:
             return load_same
-        x = k.let(row % window.out_w, "x")
-        rest = k.let(row // window.out_w, "rest")
-        y = k.let(rest % window.out_h, "y")
-        batch = k.let(rest // window.out_h, "batch")
-        y0 = k.let(y * window.stride_h - window.pad_top, "y0")
-        x0 = k.let(x * window.stride_w - window.pad_left, "x0")
-        image = k.let(batch * (height * width), "image")
+        y0, x0, image = window_corner(k, window, shape, row)
 
         def load(base: Expr, at: Operand) -> tuple[Expr, Expr]:
             if slices % step == 0:  # a stage is of one tap

@@ -12,12 +12,13 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import pack_bias
+from tflgpu.kernels.window_places import seen_pixels
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.view import ReadView
-from tflgpu.ops.windows import Window, conv_window
+from tflgpu.ops.windows import conv_window
 
 _WORKGROUP = (8, 8, 1)
 _ROWS = 4  # pixels of an invocation, which share what it reads of the filter
@@ -79,14 +80,14 @@ def build_grouped(low: Lowering, name: str) -> None:
     groups = _Groups(k, src, column, inner, channels // (src.channels // inner), channels)
     firsts = [groups.first(lane) for lane in range(4)]
     sums = [k.var(k.f32(0.0, 4), "acc") for _ in range(_ROWS)]
-    pixel = [_Pixel(k, window, src.shape, row) for row in rows]
+    views = [seen_pixels(k, src.shape, window, row) for row in rows]
 
     def weight(tap: Expr, channel: Expr) -> Expr:
         at = (tap * inner + channel) * out.slices + column
         return k.let(k.load(weights, at, Scalar.F32), "w")
 
     with k.loop(0, taps, name="tap") as tap:
-        places = [p.tap(tap) for p in pixel]
+        places = [seen(tap // window.kernel_w, tap % window.kernel_w) for seen in views]
         if groups.in_slices:
             slice0 = k.let(firsts[0] // 4, "slice0")
             with k.loop(0, inner // 4, name="s") as s:
@@ -110,25 +111,3 @@ def build_grouped(low: Lowering, name: str) -> None:
             value = activate(k, low.attrs.activation, k.let(total + offset, "total"))
             out.store(k.let(row0 + i, "at"), column, value)
     low.dispatch(k, (out.slices, -(-pixels // _ROWS), 1))
-
-
-class _Pixel:
-    """An output pixel's place on the input image."""
-
-    def __init__(self, k: Builder, window: Window, image: tuple[int, ...], row: Expr) -> None:
-        self._k, self._window = k, window
-        _, self._height, self._width, _ = image
-        x, rest = k.let(row % window.out_w, "x"), k.let(row // window.out_w, "rest")
-        y = k.let(rest % window.out_h, "y")
-        self._y0 = k.let(y * window.stride_h - window.pad_top, "y0")
-        self._x0 = k.let(x * window.stride_w - window.pad_left, "x0")
-        self._base = k.let(rest // window.out_h * (self._height * self._width), "image")
-
-    def tap(self, tap: Expr) -> tuple[Expr, Expr]:
-        """Where a tap reads (clamped to the image), and whether it lies in the image."""
-        k, window, height, width = self._k, self._window, self._height, self._width
-        y = k.let(self._y0 + tap // window.kernel_w * window.dilation_h, "iy")
-        x = k.let(self._x0 + tap % window.kernel_w * window.dilation_w, "ix")
-        inside = k.let((y >= 0) & (y < height) & (x >= 0) & (x < width), "inside")
-        at = self._base + k.clamp(y, 0, height - 1) * width + k.clamp(x, 0, width - 1)
-        return k.let(at, "at"), inside

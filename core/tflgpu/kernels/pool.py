@@ -14,6 +14,7 @@ import attrs
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.team import Teams
+from tflgpu.kernels.window_places import window_corner
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32x4, Scalar
@@ -87,12 +88,7 @@ class _Place:
     def __init__(self, k: Builder, window: Window, image: tuple[int, ...], pixel: Expr) -> None:
         self.k, self.window = k, window
         _, self.height, self.width, _ = image
-        x = k.let(pixel % window.out_w, "x")
-        rest = k.let(pixel // window.out_w, "rest")
-        y = k.let(rest % window.out_h, "y")
-        self.base = k.let(rest // window.out_h * (self.height * self.width), "image")
-        self.y0 = k.let(y * window.stride_h - window.pad_top, "y0")
-        self.x0 = k.let(x * window.stride_w - window.pad_left, "x0")
+        self.y0, self.x0, self.base = window_corner(k, window, image, pixel)
         self.top, self.bottom = self._clip(self.y0, window.kernel_h, self.height)
         self.left, self.right = self._clip(self.x0, window.kernel_w, self.width)
 

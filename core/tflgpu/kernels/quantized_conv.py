@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernels.quantized_sums import byte_storage, constants_only, finisher, seen_pixels
+from tflgpu.kernels.quantized_sums import byte_storage, constants_only, finisher
+from tflgpu.kernels.window_places import seen_pixels
 from tflgpu.language.types import F32x4, I32x4, Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule

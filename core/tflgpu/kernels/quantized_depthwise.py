@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.kernels.quantized_sums import byte_storage, constants_only, finisher, seen_pixels
+from tflgpu.kernels.quantized_sums import byte_storage, constants_only, finisher
+from tflgpu.kernels.window_places import seen_pixels
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4

@@ -1,4 +1,4 @@
-"""Shared by kernels of sums of stored i8 numbers: reading a tap, and finishing a sum."""
+"""Shared by kernels of sums of stored i8 numbers: what they take, and finishing a sum."""
 
 from __future__ import annotations
 
@@ -16,32 +16,9 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import Site
 from tflgpu.ops.quantized_products import QuantizedSums
-from tflgpu.ops.windows import Window
 
 #: What there is for each slice of output channels: bias, value, left, right.
 _ROWS = 4
-
-#: Row and column of a tap -> row-major position of the pixel that it sees, and whether there is
-#: one; the position is in bounds in any case.
-Seen = Callable[[Expr, Expr], tuple[Expr, Expr]]
-
-
-def seen_pixels(k: Builder, image: tuple[int, ...], window: Window, row: Expr) -> Seen:
-    """The pixels of an NHWC ``image`` that the taps read from the result's pixel ``row``."""
-    _, height, width, _ = image
-    x = k.let(row % window.out_w * window.stride_w - window.pad_left, "x0")
-    rest = k.let(row // window.out_w, "rest")
-    y = k.let(rest % window.out_h * window.stride_h - window.pad_top, "y0")
-    first = k.let(rest // window.out_h * height, "image")
-
-    def seen(ty: Expr, tx: Expr) -> tuple[Expr, Expr]:
-        iy = k.let(y + ty * window.dilation_h, "iy")
-        ix = k.let(x + tx * window.dilation_w, "ix")
-        inside = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width)
-        at = (first + k.clamp(iy, 0, height - 1)) * width + k.clamp(ix, 0, width - 1)
-        return k.let(at, "at"), k.let(inside, "inside")
-
-    return seen
 
 
 def finisher(low: Lowering, k: Builder, column: Expr) -> Callable[[Expr], Expr]:
