@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tflgpu.ir.graph import Node
@@ -22,7 +23,9 @@ from tflgpu.ops.stored_quotient import APART, StoredQuotient
 Pair = Callable[[Builder, Expr, Expr], Expr]
 
 
-def _pair(fn: Pair) -> ElementwiseExpr:
+def pair(fn: Pair) -> ElementwiseExpr:
+    """The expression of an op of two operands."""
+
     def expr(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
         return fn(k, k.let(operands[0], "a"), k.let(operands[1], "b"))
 
@@ -178,12 +181,8 @@ def _taken_off(k: Builder, value: Expr, part: Expr) -> tuple[Expr, Expr]:
     return count, k.let(k.fma(-count_now, part, value), "left")
 
 
-def _floor_div(k: Builder, a: Expr, b: Expr) -> Expr:
-    return k.cast(_floor_parts(k, a, b)[0], a.type.scalar)
-
-
-def _floor_mod(k: Builder, a: Expr, b: Expr) -> Expr:
-    return k.cast(_floor_parts(k, a, b)[1], a.type.scalar)
+def _floored(which: int, k: Builder, a: Expr, b: Expr) -> Expr:
+    return k.cast(_floor_parts(k, a, b)[which], a.type.scalar)
 
 
 def _squared_difference(k: Builder, a: Expr, b: Expr) -> Expr:
@@ -264,13 +263,13 @@ RULES = (
     ElementwiseRule("SUB", _fused(lambda k, a, b: a - b), _accepts_fused),
     ElementwiseRule("MUL", _fused(lambda k, a, b: a * b), _accepts_fused),
     ElementwiseRule("DIV", _quotient, _accepts_fused),
-    ElementwiseRule("MAXIMUM", _pair(lambda k, a, b: k.max(a, b)), takes(NUMBERS)),
-    ElementwiseRule("MINIMUM", _pair(lambda k, a, b: k.min(a, b)), takes(NUMBERS)),
-    ElementwiseRule("SQUARED_DIFFERENCE", _pair(_squared_difference), takes(NUMBERS)),
-    ElementwiseRule("POW", _pair(lambda k, a, b: k.call("pow", a, b)), takes(FLOATS)),
-    ElementwiseRule("FLOOR_DIV", _pair(_floor_div), accepts_remainder),
-    ElementwiseRule("FLOOR_MOD", _pair(_floor_mod), accepts_remainder),
-    ElementwiseRule("ATAN2", _pair(lambda k, a, b: k.call("atan2", a, b)), takes(FLOATS)),
+    ElementwiseRule("MAXIMUM", pair(lambda k, a, b: k.max(a, b)), takes(NUMBERS)),
+    ElementwiseRule("MINIMUM", pair(lambda k, a, b: k.min(a, b)), takes(NUMBERS)),
+    ElementwiseRule("SQUARED_DIFFERENCE", pair(_squared_difference), takes(NUMBERS)),
+    ElementwiseRule("POW", pair(lambda k, a, b: k.call("pow", a, b)), takes(FLOATS)),
+    ElementwiseRule("FLOOR_DIV", pair(partial(_floored, 0)), accepts_remainder),
+    ElementwiseRule("FLOOR_MOD", pair(partial(_floored, 1)), accepts_remainder),
+    ElementwiseRule("ATAN2", pair(lambda k, a, b: k.call("atan2", a, b)), takes(FLOATS)),
     ElementwiseRule("ADD_N", _add_n, _accepts_add_n),
     KernelRule("ADD_N", "in_turns", _add_n_in_turns, _accepts_add_n_in_turns),
 )

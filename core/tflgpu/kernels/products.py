@@ -205,9 +205,10 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
 
 
 def _blocked(low: Lowering, problem: Problem, name: str) -> None:
-    sizes = (problem.slices, problem.depth)
     tile = _for_all_sizes(
-        low, problem.pixels, lambda rows, choose: choose_tile(rows, *sizes, low.caps, choose)
+        low,
+        problem.pixels,
+        lambda n, choose: choose_tile(n, problem.slices, problem.depth, low.caps, choose),
     )
     build_gemm(low, problem, tile, name)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.kernels.accept import ANY, BOOLS, FLOATS, NUMBERS, takes
-from tflgpu.kernels.binary import accepts_remainder, remainder
+from tflgpu.kernels.binary import accepts_remainder, pair, remainder
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.rule import ElementwiseRule
@@ -15,34 +15,10 @@ from tflgpu.lowering.rule import ElementwiseRule
 _I32 = frozenset({DType.I32})
 
 
-def _add(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return operands[0] + operands[1]
-
-
-def _multiply(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return operands[0] * operands[1]
-
-
-def _maximum(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return k.max(k.let(operands[0], "a"), k.let(operands[1], "b"))
-
-
-def _minimum(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return k.min(k.let(operands[0], "a"), k.let(operands[1], "b"))
-
-
-def _and(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return operands[0] & operands[1]  # booleans are 0 or 1
-
-
 def _shift(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     x, count = operands[0], k.let(operands[1], "count")
     inside = count.eq(count & 31)  # APIs leave other counts open
     return k.select(inside, x << (count & 31), k.const(0, x.type))
-
-
-def _remainder(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return remainder(k, k.let(operands[0], "a"), k.let(operands[1], "b"))
 
 
 def _clamp(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
@@ -57,13 +33,16 @@ def _cbrt(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
 
 
 RULES = (
-    ElementwiseRule("STABLEHLO_ADD", _add, takes(NUMBERS, results=NUMBERS)),
-    ElementwiseRule("STABLEHLO_MULTIPLY", _multiply, takes(NUMBERS, results=NUMBERS)),
-    ElementwiseRule("STABLEHLO_MAXIMUM", _maximum, takes(ANY)),
-    ElementwiseRule("STABLEHLO_MINIMUM", _minimum, takes(ANY)),
-    ElementwiseRule("STABLEHLO_AND", _and, takes(_I32 | BOOLS)),
+    ElementwiseRule("STABLEHLO_ADD", pair(lambda k, a, b: a + b), takes(NUMBERS, results=NUMBERS)),
+    ElementwiseRule(
+        "STABLEHLO_MULTIPLY", pair(lambda k, a, b: a * b), takes(NUMBERS, results=NUMBERS)
+    ),
+    ElementwiseRule("STABLEHLO_MAXIMUM", pair(lambda k, a, b: k.max(a, b)), takes(ANY)),
+    ElementwiseRule("STABLEHLO_MINIMUM", pair(lambda k, a, b: k.min(a, b)), takes(ANY)),
+    # Booleans are 0 or 1.
+    ElementwiseRule("STABLEHLO_AND", pair(lambda k, a, b: a & b), takes(_I32 | BOOLS)),
     ElementwiseRule("STABLEHLO_SHIFT_LEFT", _shift, takes(_I32, results=_I32)),
-    ElementwiseRule("STABLEHLO_REMAINDER", _remainder, accepts_remainder),
+    ElementwiseRule("STABLEHLO_REMAINDER", pair(remainder), accepts_remainder),
     ElementwiseRule("STABLEHLO_CLAMP", _clamp, takes(NUMBERS)),
     ElementwiseRule("STABLEHLO_CBRT", _cbrt, takes(FLOATS)),
 )
