@@ -4,6 +4,7 @@ they leave out is not a number here, between guard bands, and must not be seen."
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -11,15 +12,18 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.compiler import compile_graph
-from tflgpu.compiler.plan import ConstRef, Plan
+from tflgpu.compiler.plan import ConstRef, Plan, PlannedDispatch
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.bucket import Bucket, bucket_of, corner
 from tflgpu.passes.registry import default_passes
 from tflgpu.runtime import opening
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
 from tflgpu_cpu_ref import device as cpu_ref
 from tflgpu_cpu_ref.device import CpuRefDevice
 
@@ -76,11 +80,11 @@ def test_an_encoder_computes_the_rows_that_there_are(
     monkeypatch.setattr(cpu_ref, "CAPS", attrs.evolve(cpu_ref.CAPS, max_bindings=64))
     with tflgpu.GpuDelegate(**GUARDED, shape_buckets=(96,)) as on:
         mine, theirs = opened(encoder(), on), opened(encoder(), None)
-        for size in (96, 33, 95, 32, 2, 64):
+        for size in (96, 33, 1, 95, 32, 2, 64, 96):
             inputs = text(size)
             same(at(mine, inputs), at(theirs, inputs))
         mine.close()
-    (plan,) = plans
+    plan, _ = plans  # that of the bucket, and that of the size in the file
     shares = {label: share for label, share in left(plan, 64).items() if share < 1}
     # The layers (queries, keys and values too), attention, and norms.
     assert len(shares) >= 6
@@ -100,7 +104,7 @@ def test_kernels_on_matrix_tiles_do_so_too(
         tflgpu.GpuDelegate(**options) as exact,
     ):
         mine, theirs = opened(model, on), opened(model, exact)
-        for size in (33, 160, 32, 90):
+        for size in (33, 160, 1, 32, 90):
             inputs = text(size)
             for got, wanted in zip(at(mine, inputs), at(theirs, inputs), strict=True):
                 bound = 2e-2 if precision == "f16" else 1e-3  # tensors between kernels are f16
@@ -113,6 +117,51 @@ def test_kernels_on_matrix_tiles_do_so_too(
     shares = [share for label, share in left(plan, 128).items() if "FULLY_CONNECTED" in label]
     assert len(shares) >= 4
     assert max(shares) < 0.5
+
+
+def graph_at(size: int, width: int) -> Graph:
+    """An encoder's at one size."""
+    model = read_model(encoder(width=width, heads=width // 64))
+    shapes = dict.fromkeys(model.subgraphs[0].inputs, (1, size))
+    return build_graph(model, 0, builtin_ops(), shapes)
+
+
+def launches(graph: Graph, precision: str) -> dict[str, PlannedDispatch]:
+    """Those of a graph's plan on matrix tiles, by what they say of themselves."""
+    target = Target.plain(MATRICES, Precision(precision), alignment=256)
+    compiled = compile_graph(graph, attrs.evolve(target, passes=default_passes()))
+    plan = compiled.parts[0].plan
+    assert plan is not None
+    return {launch.label: launch for launch in plan.dispatches}
+
+
+def groups(found: Mapping[str, PlannedDispatch], label: str, absent: int = 0) -> tuple[int, ...]:
+    (launch,) = (each for name, each in found.items() if name.startswith(label))
+    return launch.fitted(absent).groups
+
+
+@pytest.mark.parametrize(
+    ("precision", "width", "label"),
+    [("f32", 384, "#26"), ("f32_f16", 384, "#26"), ("f16", 768, "#11")],
+)
+def test_kernels_are_cut_for_half_of_the_rows_too(precision: str, width: int, label: str) -> None:
+    """Layers and attention launch what a plan for little more than half would, where that is as
+    good for all rows, and not what a plan for all rows would."""
+    whole, half = graph_at(512, width), graph_at(257, width)
+    bucket = bucket_of(whole, half, builtin_ops())
+    assert isinstance(bucket, Bucket)
+    found = launches(bucket.graph, precision)
+    fitted = groups(found, label, absent=255)
+    assert fitted == groups(launches(half, precision), label)
+    assert fitted < groups(found, label) != groups(launches(whole, precision), label)
+
+
+def test_masks_are_computed_where_extremes_are_read() -> None:
+    bucket = bucket_of(graph_at(512, 768), graph_at(200, 768), builtin_ops())
+    assert isinstance(bucket, Bucket)
+    found = launches(bucket.graph, "f16")
+    assert "#45 SELECT_V2 + #47 REDUCE_MAX" in found
+    assert not [label for label in found if label.endswith(" SELECT_V2") and "+" not in label]
 
 
 def by_kernels(
@@ -141,7 +190,7 @@ def test_graphs_by_chance() -> None:
     """Each at two sizes, of which the bucket is more than a workgroup."""
     device, run, early, tables = CpuRefDevice(1), 0, 0, 0
     for seed in range(120):
-        for size in (130, 5):
+        for size in (130, 5, 1):
             narrow = made(seed, size)
             bucket = bucket_of(made(seed, 200), narrow, builtin_ops())
             if not isinstance(bucket, Bucket):

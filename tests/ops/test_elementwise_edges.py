@@ -17,7 +17,7 @@ from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ir.quant import Quantization
-from tflgpu.kernels.binary import _floor_div, _floor_mod
+from tflgpu.kernels.binary import _floored
 from tflgpu.language import evaluate
 from tflgpu.language.builder import Builder
 from tflgpu.language.interpreter import interpret
@@ -317,8 +317,8 @@ def test_floored(kind: str, exact: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     one, two = (k.buffer(n, Scalar.F32, 4, "read") for n in ("one", "two"))
     outs = [k.buffer(n, Scalar.F32, 4, "write") for n in ("quotient", "rest")]
     i = k.let(k.global_id(0))
-    for out, rule in zip(outs, (_floor_div, _floor_mod), strict=True):
-        k.store(out, i, rule(k, k.let(k.load(one, i)), k.let(k.load(two, i))))
+    for which, out in enumerate(outs):
+        k.store(out, i, _floored(which, k, k.let(k.load(one, i)), k.let(k.load(two, i))))
     arrays = [a, b, np.zeros_like(a), np.zeros_like(a)]
     interpret(k.build(), (_ROWS // 256, 1, 1), arrays)
     np.testing.assert_array_equal(arrays[3], np.mod(a, b))

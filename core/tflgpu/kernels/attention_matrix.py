@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
+
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.attention import LOWEST, accepts_any
 from tflgpu.kernels.attention_rows import AttentionRows, AttentionTensors, QueryRow, sizes_of
@@ -353,7 +355,9 @@ def _build(low: Lowering) -> None:
     sizes = sizes_of(low.node)
     stored = [low.layout(low.node.input(i)).storage for i in range(3)]
     parts = Parts.of(low.precision, stored)
-    best = choose_attention_tile(sizes, parts, low.caps, turned=low.attrs.tokens_last)
+    # Where positions may not count, by half of them, as `tflgpu.kernels.products` has it.
+    asked = sizes if low.absent is None else attrs.evolve(sizes, queries=sizes.queries // 2 + 1)
+    best = choose_attention_tile(asked, parts, low.caps, turned=low.attrs.tokens_last)
     assert best is not None
     blocks = attention_tiles(best, sizes, parts, low.caps)
     whole = whole_tiles(low, sizes)

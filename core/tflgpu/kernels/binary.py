@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import add, or_
 from typing import Any
 
@@ -179,12 +179,8 @@ def _taken_off(k: Builder, value: Expr, part: Expr) -> tuple[Expr, Expr]:
     return count, k.let(k.fma(-count_now, part, value), "left")
 
 
-def _floor_div(k: Builder, a: Expr, b: Expr) -> Expr:
-    return k.cast(_floor_parts(k, a, b)[0], a.type.scalar)
-
-
-def _floor_mod(k: Builder, a: Expr, b: Expr) -> Expr:
-    return k.cast(_floor_parts(k, a, b)[1], a.type.scalar)
+def _floored(which: int, k: Builder, a: Expr, b: Expr) -> Expr:
+    return k.cast(_floor_parts(k, a, b)[which], a.type.scalar)
 
 
 def _squared_difference(k: Builder, a: Expr, b: Expr) -> Expr:
@@ -263,8 +259,8 @@ RULES = (
     ElementwiseRule("MINIMUM", pair(lambda k, a, b: k.min(a, b)), takes(NUMBERS)),
     ElementwiseRule("SQUARED_DIFFERENCE", pair(_squared_difference), takes(NUMBERS)),
     ElementwiseRule("POW", pair(lambda k, a, b: k.call("pow", a, b)), takes(FLOATS)),
-    ElementwiseRule("FLOOR_DIV", pair(_floor_div), accepts_remainder),
-    ElementwiseRule("FLOOR_MOD", pair(_floor_mod), accepts_remainder),
+    ElementwiseRule("FLOOR_DIV", pair(partial(_floored, 0)), accepts_remainder),
+    ElementwiseRule("FLOOR_MOD", pair(partial(_floored, 1)), accepts_remainder),
     ElementwiseRule("ATAN2", pair(lambda k, a, b: k.call("atan2", a, b)), takes(FLOATS)),
     ElementwiseRule("ADD_N", _add_n, _accepts_add_n),
     KernelRule("ADD_N", "in_turns", _add_n_in_turns, _accepts_add_n_in_turns),

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from tflgpu.ir.dtypes import DType
 from tflgpu.kernels.accept import takes
-from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr
+from tflgpu.kernels.binary import pair
 from tflgpu.lowering.rule import ElementwiseRule
 
 _I32 = frozenset({DType.I32})
 
 
-def _xor(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return operands[0] ^ operands[1]
-
-
-def _shift(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    # APIs leave counts undefined that are negative or not below the number's bits.
-    return operands[0] >> k.clamp(operands[1], 0, 31)
-
-
 RULES = (
-    ElementwiseRule("BITWISE_XOR", _xor, takes(_I32, results=_I32)),
-    ElementwiseRule("RIGHT_SHIFT", _shift, takes(_I32, results=_I32)),
+    ElementwiseRule("BITWISE_XOR", pair(lambda k, a, b: a ^ b), takes(_I32, results=_I32)),
+    # APIs leave counts undefined that are negative or not below the number's bits.
+    ElementwiseRule(
+        "RIGHT_SHIFT", pair(lambda k, a, b: a >> k.clamp(b, 0, 31)), takes(_I32, results=_I32)
+    ),
 )

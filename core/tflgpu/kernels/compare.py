@@ -47,10 +47,6 @@ def _select(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     return k.select(cond.ne(0), x, y)
 
 
-def _zeros(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return k.const(0, operands[0].type)
-
-
 def _accepts_select(node: Node, site: Site) -> str | None:
     if chooses_rows(node):
         return "SELECT: the condition chooses whole rows, which is not NumPy broadcasting"
@@ -86,5 +82,5 @@ RULES = (
     ElementwiseRule("SELECT", _select, _accepts_select),
     KernelRule("SELECT", "select_rows", _select_rows, _accepts_rows),
     ElementwiseRule("SELECT_V2", _select, takes(ANY)),
-    ElementwiseRule("ZEROS_LIKE", _zeros, takes(ANY)),
+    ElementwiseRule("ZEROS_LIKE", lambda k, attributes, x: k.const(0, x[0].type), takes(ANY)),
 )

@@ -120,7 +120,7 @@ class Domain:
         row = k.let(base + _offset(k, step // self.slices, self.reduced), "row")
         return row, k.let(step % self.slices, "s") if self.slices > 1 else k.i32(0)
 
-    def fill_padding(self, k: Builder, value: Expr, slice_: Expr, fill: int | None) -> Expr:
+    def fill_padding(self, k: Builder, value: Expr, slice_: Expr, fill: float | None) -> Expr:
         """A vector of the operand with the lanes beyond the channels set to ``fill``, or (None)
         to its first lane."""
         if self.channels % 4 == 0:

@@ -14,9 +14,9 @@ better served by says so in its ``accepts``, and the next in rank takes the rest
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -30,6 +30,7 @@ from tflgpu.kernels.matrix_tiles import TileWork, choose_matrix_tile
 from tflgpu.kernels.matrix_window import WindowTile, build_matrix_window, windows_for
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.language.types import Scalar
+from tflgpu.lowering.choices import Choose
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.row_change import rows_of
@@ -41,6 +42,8 @@ from tflgpu.lowering.weights import Weights
 #: Outputs that share a load of the input, at least: those of a workgroup that stages what it reads,
 #: and those of an invocation.
 _STAGED, _LOADED = 32, 8
+#: A way to cut a product.
+C = TypeVar("C")
 #: Writes the kernel of one product, under a name.
 BuildProduct = Callable[[Lowering, Problem, str], None]
 
@@ -183,12 +186,16 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
         _blocked(low, problem, name.replace("_matrix", "_gemm"))
         return
     parts = (operands.inputs, len(operands.weights))
-    sizes = (problem.pixels, problem.slices, problem.depth)
     others: dict[Any, TileWork] = {**windows_for(low, problem, operands)}
     others.update(shallow_for(low, problem, operands))
     loads = loads_of(low, problem)
     whole = rows_of(low).change.length > 0
-    way = choose_matrix_tile(*sizes, *parts, low.caps, low.choose, loads, others, whole=whole)
+
+    def pick(rows: int, choose: Choose) -> Any:
+        sizes = (rows, problem.slices, problem.depth)
+        return choose_matrix_tile(*sizes, *parts, low.caps, choose, loads, others, whole=whole)
+
+    way = _for_all_sizes(low, problem.pixels, pick)
     if isinstance(way, WindowTile):
         build_matrix_window(low, problem, way, name.replace("_matrix", "_window"))
     elif isinstance(way, ShallowTile):
@@ -198,8 +205,32 @@ def _matrix(low: Lowering, problem: Problem, name: str) -> None:
 
 
 def _blocked(low: Lowering, problem: Problem, name: str) -> None:
-    tile = choose_tile(problem.pixels, problem.slices, problem.depth, low.caps, low.choose)
+    tile = _for_all_sizes(
+        low,
+        problem.pixels,
+        lambda n, choose: choose_tile(n, problem.slices, problem.depth, low.caps, choose),
+    )
     build_gemm(low, problem, tile, name)
+
+
+def _for_all_sizes(low: Lowering, rows: int, pick: Callable[[int, Choose], C]) -> C:
+    """How a product is cut. Where positions may not count, by what takes the least time in
+    comparison with the best at all rows and at half of them: a workgroup that is right for all is
+    often as good with half the rows, and for a smaller size then better."""
+    if low.absent is None or low.absent.axis_of(low.node.outputs[0]) is None:
+        return pick(rows, low.choose)
+    half: dict[Any, float] = {}
+
+    def note(kind: str, sizes: Any, candidates: Sequence[Any], cost: Callable[[Any], float]) -> Any:
+        half.update((each, cost(each)) for each in candidates)
+        return candidates[0]
+
+    def both(kind: str, sizes: Any, candidates: Sequence[Any], cost: Callable[[Any], float]) -> Any:
+        best, least = min(map(cost, candidates)), min(half.values())
+        return low.choose(kind, sizes, candidates, lambda c: max(cost(c) / best, half[c] / least))
+
+    pick(rows // 2 + 1, note)
+    return pick(rows, both)
 
 
 def _direct(low: Lowering, problem: Problem, name: str) -> None:

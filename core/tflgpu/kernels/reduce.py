@@ -6,6 +6,7 @@ parts of them into a temporary, and a second dispatch reduces that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import attrs
@@ -27,19 +28,19 @@ from tflgpu.ops.reduce import reduced_axes
 
 @attrs.frozen
 class Reduction:
-    """How elements are merged. ``identity`` None: merging an element twice changes nothing, so
-    that any element may stand in for a missing one."""
+    """How elements are merged; merging ``identity``, or the whole number next to it, changes
+    nothing."""
 
     merge: Callable[[Builder, Expr, Expr], Expr]
-    identity: int | None
+    identity: float
     mean: bool = False
 
 
 SUM = Reduction(lambda k, a, b: a + b, 0)
 MEAN = Reduction(lambda k, a, b: a + b, 0, mean=True)
 PRODUCT = Reduction(lambda k, a, b: a * b, 1)
-MAXIMUM = Reduction(lambda k, a, b: k.max(a, b), None)
-MINIMUM = Reduction(lambda k, a, b: k.min(a, b), None)
+MAXIMUM = Reduction(lambda k, a, b: k.max(a, b), -math.inf)
+MINIMUM = Reduction(lambda k, a, b: k.min(a, b), math.inf)
 
 
 @attrs.frozen
@@ -83,6 +84,8 @@ class _Stage:
     def _total(self, at: Share, view: ReadView, item: Expr) -> Variable:
         """This invocation's steps of an item, merged."""
         k, identity = at.k, self.reduction.identity
+        if self.compute is Scalar.I32:
+            identity = int(min(max(identity, -(2**31)), 2**31 - 1))
         steps = ItemSteps(at, self.domain, view, self.compute, item)
 
         def filled(value: Expr, slice_: Expr) -> Expr:
@@ -90,11 +93,7 @@ class _Stage:
                 return value  # the lanes beyond the channels are zero
             return self.domain.fill_padding(k, value, slice_, identity)
 
-        if identity is None:
-            slice_, value = steps.any()
-            total = k.var(filled(value, slice_), "total")
-        else:
-            total = k.var(k.const(identity, type_of(self.compute, 4)), "total")
+        total = k.var(k.const(identity, type_of(self.compute, 4)), "total")
         steps.each(
             lambda row, slice_, value: k.set(
                 total, self.reduction.merge(k, total, filled(value, slice_))

@@ -15,18 +15,6 @@ from tflgpu.lowering.rule import ElementwiseRule
 _I32 = frozenset({DType.I32})
 
 
-def _add(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return operands[0] + operands[1]
-
-
-def _multiply(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return operands[0] * operands[1]
-
-
-def _and(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return operands[0] & operands[1]  # booleans are 0 or 1
-
-
 def _shift(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     x, count = operands[0], k.let(operands[1], "count")
     inside = count.eq(count & 31)  # APIs leave other counts open
@@ -45,11 +33,14 @@ def _cbrt(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
 
 
 RULES = (
-    ElementwiseRule("STABLEHLO_ADD", _add, takes(NUMBERS, results=NUMBERS)),
-    ElementwiseRule("STABLEHLO_MULTIPLY", _multiply, takes(NUMBERS, results=NUMBERS)),
+    ElementwiseRule("STABLEHLO_ADD", pair(lambda k, a, b: a + b), takes(NUMBERS, results=NUMBERS)),
+    ElementwiseRule(
+        "STABLEHLO_MULTIPLY", pair(lambda k, a, b: a * b), takes(NUMBERS, results=NUMBERS)
+    ),
     ElementwiseRule("STABLEHLO_MAXIMUM", pair(lambda k, a, b: k.max(a, b)), takes(ANY)),
     ElementwiseRule("STABLEHLO_MINIMUM", pair(lambda k, a, b: k.min(a, b)), takes(ANY)),
-    ElementwiseRule("STABLEHLO_AND", _and, takes(_I32 | BOOLS)),
+    # Booleans are 0 or 1.
+    ElementwiseRule("STABLEHLO_AND", pair(lambda k, a, b: a & b), takes(_I32 | BOOLS)),
     ElementwiseRule("STABLEHLO_SHIFT_LEFT", _shift, takes(_I32, results=_I32)),
     ElementwiseRule("STABLEHLO_REMAINDER", pair(remainder), accepts_remainder),
     ElementwiseRule("STABLEHLO_CLAMP", _clamp, takes(NUMBERS)),

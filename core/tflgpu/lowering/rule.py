@@ -88,7 +88,7 @@ class RowReduction:
     """
 
     merge: Callable[[Builder, Expr, Expr], Expr]
-    identity: int | None
+    identity: float | None
     scale: float | None = None
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 
 import attrs
+import numpy as np
 
 from tflgpu.contract.device import Fitting
 from tflgpu.contract.offers import offers
@@ -68,10 +70,12 @@ class BucketSession(Session):
                         for v, a in made
                     ],
                 )
-        self._count_copies()
         for value in self._graph_inputs:
             array = self._arrays[value.id]
             array[...] = contents.get(value.id, 0)
+        for _, array, source in chain.from_iterable(self._own_moves):
+            np.copyto(array, source, casting="unsafe")
+        self._replaced(unchanged=contents)  # a run copies no masks
         self._shown = {
             i: array[tuple(map(slice, shapes[i]))] if i in shapes else array
             for i, array in self._arrays.items()

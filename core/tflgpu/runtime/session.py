@@ -312,14 +312,15 @@ class Session(Stateful, Holder):
             self._places = Places(self._graph_inputs, self._graph_outputs, self.parts)
         return self._places
 
-    def _replaced(self) -> None:
-        """What a run copies, after something was put elsewhere."""
+    def _replaced(self, unchanged: Collection[int] = ()) -> None:
+        """What a run copies, after something was put elsewhere; not inputs that are as they were
+        in the run before, by value id."""
         places = self._places
         self._moves = [
             [
                 (to, source)
                 for i, to, source in moves
-                if places is None or part.inputs[i].id not in places.buffers
+                if part.inputs[i].id not in (unchanged if places is None else places.buffers)
             ]
             for part, moves in zip(self.parts, self._own_moves, strict=True)
         ]
