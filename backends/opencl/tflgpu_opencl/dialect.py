@@ -15,9 +15,8 @@ from typing import ClassVar
 import attrs
 from tflgpu.language import tree
 from tflgpu.language.c_family import NAMES, CPrinter
-from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps, Features
 from tflgpu.language.code import TERNARY, UNARY, Code
-from tflgpu.language.needs import Features
 from tflgpu.language.numbers import extreme_of
 from tflgpu.language.types import Scalar, Type
 

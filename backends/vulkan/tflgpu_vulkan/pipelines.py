@@ -10,13 +10,12 @@ import attrs
 from tflgpu.backend_kit.kernel_cache import OwnedKernels
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.errors import CompileError, DeviceError
-from tflgpu.language.check import check
 from tflgpu.language.kernel import Kernel
 
 from tflgpu_vulkan.api import NULL, array, create, ffi, lib, make, result_name, vk
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.pipeline_cache import PipelineCache
-from tflgpu_vulkan.spirv.module import ENTRY_POINT, module_of, text_of
+from tflgpu_vulkan.spirv.target import ENTRY_POINT
 
 
 @attrs.frozen(eq=False)
@@ -60,9 +59,24 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
                 lib.vkDestroyDescriptorSetLayout(handle, layout.set_layout, NULL)
             self._cache.close()
 
+    def text(self, kernel: Kernel) -> str:
+        """The SPIR-V assembly of a kernel.
+
+        Raises:
+            KernelError: the kernel needs what the device lacks.
+        """
+        from tflgpu_vulkan.spirv.module import text_of  # as in `_write`
+
+        return text_of(kernel, self._context.details.target)
+
     # Inside
 
     def _write(self, kernel: Kernel, way: int) -> bytes:
+        # Most starts print nothing: what they use was kept.
+        from tflgpu.language.check import check
+
+        from tflgpu_vulkan.spirv.module import module_of
+
         # A name that is never defined would only be a KeyError in the printer.
         check(kernel)
         return module_of(kernel, self._context.details.target, guard=way)
@@ -108,10 +122,9 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
 
     def _accept(self, result: int, kernel: Kernel) -> None:
         if result < 0:
-            text = text_of(kernel, self._context.details.target)
             raise CompileError(
                 f"the Vulkan driver refused kernel {kernel.name}: {result_name(result)}\n"
-                f"--- source\n{text}"
+                f"--- source\n{self.text(kernel)}"
             )
 
     def _layout(self, bindings: int) -> Layout:
