@@ -14,6 +14,7 @@ from tflgpu.cache.disk_cache import DiskCache
 
 from tests.running import raising
 from tests.small_models import small_model
+from tests.vulkan.test_vulkan_pipelines import two_bodies
 
 PROBE = "tflgpu.backend_kit.subgroup_probe.probe_shuffle"
 
@@ -86,3 +87,46 @@ def test_a_kept_start_prints_nothing(tmp_path: Path) -> None:
         loaded.append({n for n in done.stdout.split() if n.startswith(PRINTING)})
     assert loaded[0]
     assert not loaded[1]
+
+
+def test_threads_find_every_type_made(
+    open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cffi ends the process where two threads are the first to ask for a type. (A printer's device
+    is another one, so that this one's threads are the first to make pipelines.)"""
+    from tflgpu_vulkan import api, pipelines
+
+    plan = two_bodies()
+    kernels = {d.kernel for d in plan.dispatches}
+    printer = open_device()
+    codes = [(kernel, printer.code_of(kernel)) for kernel in kernels]
+    used: set[str] = set()
+
+    class Seen:
+        """Notes the names that are asked for."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(self._inner, name)
+            if name not in {"new", "typeof"}:
+                used.add(name)
+                return found
+
+            def noted(kind: Any, *rest: Any) -> Any:
+                used.update([kind] if isinstance(kind, str) else [])
+                return found(kind, *rest)
+
+            return noted
+
+    for module in (api, pipelines):
+        monkeypatch.setattr(module, "ffi", Seen(api.ffi))
+        monkeypatch.setattr(module, "lib", Seen(pipelines.lib))
+    monkeypatch.setattr(PROBE, lambda device, widest: 0)
+    device = open_device()
+    at_first = set(used)
+    used.clear()
+    device._kernels.get((k, 0) for k in kernels if device.use_code(k, dict(codes)[k]) is None)
+    assert "VkComputePipelineCreateInfo*" in used
+    assert used - at_first <= {"memmove"}

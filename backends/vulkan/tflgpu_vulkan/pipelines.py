@@ -17,6 +17,25 @@ from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.pipeline_cache import PipelineCache
 from tflgpu_vulkan.spirv.target import ENTRY_POINT
 
+#: What threads that make pipelines use of cffi, which makes a type when it is first asked for.
+#: Where two threads are the first to do so, it has been seen to end the process by an assertion.
+_STRUCTS = (
+    "VkShaderModuleCreateInfo",
+    "VkPipelineShaderStageCreateInfo",
+    "VkComputePipelineCreateInfo",
+    "VkDescriptorSetLayoutBinding",
+    "VkDescriptorSetLayoutCreateInfo",
+    "VkPipelineLayoutCreateInfo",
+)
+_TYPES = (
+    *("uint32_t[]", "char[]", "VkShaderModule*", "VkPipeline*", "VkDescriptorSetLayoutBinding[]"),
+    *("VkDescriptorSetLayout[]", "VkDescriptorSetLayout*", "VkPipelineLayout*"),
+)
+_FUNCTIONS = (
+    *("vkCreateShaderModule", "vkDestroyShaderModule", "vkCreateComputePipelines"),
+    *("vkCreateDescriptorSetLayout", "vkDestroyDescriptorSetLayout", "vkCreatePipelineLayout"),
+)
+
 
 @attrs.frozen(eq=False)
 class Pipeline:
@@ -46,6 +65,12 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
         self._layouts: dict[int, Layout] = {}
         self._making = threading.Lock()
         self._cache = PipelineCache(context, disk)
+        for kind in _STRUCTS:
+            make(kind)
+        for kind in _TYPES:
+            ffi.typeof(kind)
+        for name in _FUNCTIONS:
+            getattr(lib, name)
 
     def close(self) -> None:
         """Destroy everything; nothing may be running."""
