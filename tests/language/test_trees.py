@@ -55,7 +55,8 @@ from tflgpu.language.tree import (
     Vec,
 )
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, F32x4, Scalar, Type
-from tflgpu_opencl.dialect import OpenCLDialect, _OpenCLPrinter
+from tflgpu_opencl.dialect import OpenCLDialect
+from tflgpu_opencl.printer import _OpenCLPrinter
 from tflgpu_vulkan.spirv.module import module_of
 from tflgpu_vulkan.spirv.statements import Statements
 from tflgpu_vulkan.spirv.target import Target

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,17 +10,9 @@ import pytest
 from tflgpu.cache.disk_cache import DiskCache
 
 from tests.running import raising
-from tests.small_models import small_model
 from tests.vulkan.test_vulkan_pipelines import two_bodies
 
 PROBE = "tflgpu.backend_kit.subgroup_probe.probe_shuffle"
-
-#: By the first words of their names: what makes, checks, prints or interprets kernels.
-PRINTING = (
-    *("tflgpu.language.tree", "tflgpu.language.builder", "tflgpu.language.check"),
-    *("tflgpu.language.interpreter", "tflgpu_vulkan.spirv.module", "tflgpu.kernels."),
-    *("tflgpu.passes.", "tflgpu.compiler.lower"),
-)
 
 
 def test_what_the_probe_finds_is_kept(
@@ -62,31 +51,6 @@ def test_another_driver_is_asked_again(
     monkeypatch.setattr(VulkanDevice, "_fingerprint", lambda device: "a later driver")
     with pytest.raises(AssertionError, match="asked"):
         open_device(cache=cache)
-
-
-@pytest.mark.needs("vulkan")
-def test_a_kept_start_prints_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "relu.tflite"
-    path.write_bytes(small_model({"x": [1, 4], "y": [1, 4]}, "y = RELU(x)"))
-    code = (
-        "import sys, numpy as np, tflgpu\n"
-        f"d = tflgpu.GpuDelegate(backend='vulkan', serialization_dir={str(tmp_path)!r}, "
-        "model_token='relu', partitioning='all')\n"
-        f"i = tflgpu.Interpreter({str(path)!r}, experimental_delegates=[d])\n"
-        "i.allocate_tensors(); i.invoke()\n"
-        "print(*sys.modules, sep='\\n')\n"
-    )
-    environment = {**os.environ, "TFLGPU_CACHE_DIR": str(tmp_path / "cache")}
-    loaded: list[set[str]] = []
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        loaded.append({n for n in done.stdout.split() if n.startswith(PRINTING)})
-    assert loaded[0]
-    assert not loaded[1]
 
 
 def test_threads_find_every_type_made(
