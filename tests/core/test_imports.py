@@ -7,8 +7,14 @@ have modules of their own.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from tests.small_models import small_model
 
 #: Modules of tflgpu: it was 218, and is 188, with room for a file that becomes two. Where it is not
 #: enough, what a start does not use is to be imported where it is used, before this is raised.
@@ -25,6 +31,18 @@ UNUSED = (
     *("tflgpu.tflite.build", "tflgpu.runtime.reference", "pyopencl", "wgpu", "cffi",
     "ai_edge_litert"),
 )  # fmt: skip
+
+#: By the first words of their names: what makes, checks, prints or interprets kernels.
+PRINTING = (
+    *("tflgpu.language.tree", "tflgpu.language.builder", "tflgpu.language.check"),
+    *(
+        "tflgpu.language.interpreter",
+        "tflgpu_vulkan.spirv.module",
+        "tflgpu_opencl.printer",
+        "tflgpu.kernels.",
+    ),
+    *("tflgpu.passes.", "tflgpu.compiler.lower"),
+)
 
 
 def printed(code: str) -> str:
@@ -57,3 +75,28 @@ def test_operators_build_trees_before_any_builder_was_made() -> None:
         "print(type(made).__name__)\n"
     )
     assert printed(code).strip() in {"Binary", "Const"}
+
+
+@pytest.mark.parametrize("backend", ["opencl", "vulkan"])
+def test_a_kept_start_prints_nothing(backend: str, tmp_path: Path) -> None:
+    path = tmp_path / "relu.tflite"
+    path.write_bytes(small_model({"x": [1, 4], "y": [1, 4]}, "y = RELU(x)"))
+    code = (
+        "import sys, numpy as np, tflgpu\n"
+        f"d = tflgpu.GpuDelegate(backend={backend!r}, serialization_dir={str(tmp_path)!r}, "
+        "model_token='relu', partitioning='all')\n"
+        f"i = tflgpu.Interpreter({str(path)!r}, experimental_delegates=[d])\n"
+        "i.allocate_tensors(); i.invoke()\n"
+        "print(*sys.modules, sep='\\n')\n"
+    )
+    environment = {**os.environ, "TFLGPU_CACHE_DIR": str(tmp_path / "cache")}
+    loaded: list[set[str]] = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        loaded.append({n for n in done.stdout.split() if n.startswith(PRINTING)})
+    assert loaded[0]
+    assert not loaded[1]

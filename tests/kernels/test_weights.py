@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tflgpu.compiler.equal_constants import key_of
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.quant import Quantization
-from tflgpu.ir.stored_reals import ConstantData, StoredReals, stored_reals
+from tflgpu.ir.stored_reals import BlockScales, ConstantData, StoredReals, stored_reals
 from tflgpu.kernels.gemm import pack_weights
 from tflgpu.lowering.weights import F16_MAX, Weights, spoiled_by_f16
 
@@ -181,3 +182,21 @@ def test_taps_of_whole_slices_lie_as_in_the_file() -> None:
     want = np.zeros((4, 6, 8), np.float16)
     want[..., :6] = numbers.reshape(4, 6, 8)[..., :6]
     np.testing.assert_array_equal(rows, want.reshape(-1))
+
+
+@pytest.mark.quick
+def test_equal_bytes_on_other_scales_are_other_weights() -> None:
+    whole = np.arange(64, dtype=np.int8).reshape(4, 16)
+    scales = [
+        None,
+        Quantization((0.5,), (0,)),
+        Quantization((0.5,), (1,)),
+        Quantization((0.25,), (0,)),
+        Quantization((0.5,) * 4, (0,) * 4),
+        Quantization((0.5, 0.5, 0.5, 0.25), (0,) * 4),
+        BlockScales(np.full((4, 2), 0.5, np.float32), 8),
+        BlockScales(np.full((4, 2), 0.25, np.float32), 8),
+    ]
+    keys = [key_of(Weights(StoredReals(whole, scale))) for scale in scales]
+    assert len(set(keys)) == len(scales)
+    assert keys == [key_of(Weights(StoredReals(whole.copy(), scale))) for scale in scales]

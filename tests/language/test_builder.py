@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from tflgpu.errors import KernelError
 from tflgpu.language.builder import Builder
-from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps, Features
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.make import binary, call, cast, select, splat, wrap
-from tflgpu.language.needs import Features, check_needs, needs_of
+from tflgpu.language.needs import check_needs, needs_of
 from tflgpu.language.tree import Binary, Cast, Const, Expr, Lane, Name, Splat
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, F32x4, I32x4, Scalar, Type
 from tflgpu_opencl.dialect import OpenCLDialect

@@ -17,12 +17,13 @@ from tflgpu.language import expressions, matrix, subgroup, tree
 from tflgpu.language.buffers import KernelBuffer, SharedArray
 from tflgpu.language.builder import Builder
 from tflgpu.language.c_family import CPrinter
+from tflgpu.language.caps import Features
 from tflgpu.language.constants import constant_values
 from tflgpu.language.expressions import Expr
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.invocations import Invocations
 from tflgpu.language.kernel import Kernel
-from tflgpu.language.needs import Features, needs_of
+from tflgpu.language.needs import needs_of
 from tflgpu.language.node_writer import method_name
 from tflgpu.language.rounding import is_rounded, rounded_names
 from tflgpu.language.same import same, sketch
@@ -54,7 +55,8 @@ from tflgpu.language.tree import (
     Vec,
 )
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, F32x4, Scalar, Type
-from tflgpu_opencl.dialect import OpenCLDialect, _OpenCLPrinter
+from tflgpu_opencl.dialect import OpenCLDialect
+from tflgpu_opencl.printer import _OpenCLPrinter
 from tflgpu_vulkan.spirv.module import module_of
 from tflgpu_vulkan.spirv.statements import Statements
 from tflgpu_vulkan.spirv.target import Target

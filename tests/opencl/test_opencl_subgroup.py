@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.errors import KernelError
 from tflgpu.language.builder import Builder
 from tflgpu.language.kernel import Kernel
@@ -63,7 +65,9 @@ def test_an_opened_device_exchanges_what_it_says(device: Any) -> None:
             device.source(exchange(max(1, size)))
 
 
-def test_the_device_has_what_the_probe_finds(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_has_what_the_probe_finds(
+    device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from tflgpu_opencl import device as module
 
     asked = []
@@ -75,15 +79,20 @@ def test_the_device_has_what_the_probe_finds(device: Any, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(module.devices, "widest_shuffle", lambda handle: 16)
     monkeypatch.setattr("tflgpu.backend_kit.subgroup_probe.probe_shuffle", probe)
-    opened = module.OpenCLDevice(device.info.index)
+    opened, again = (
+        module.OpenCLDevice(device.info.index, cache=DiskCache(tmp_path / "found"))
+        for _ in range(2)
+    )
     try:
-        assert asked == [16]
+        assert asked == [16]  # once
+        assert again.caps == opened.caps
         assert opened.caps.subgroup_shuffle == 4
         assert "subgroup_xor_float4" in opened.source(exchange(3))
         with pytest.raises(KernelError, match="a shuffle among 8 neighbours"):
             opened.source(exchange(4))
     finally:
         opened.close()
+        again.close()
 
 
 def test_a_driver_that_refuses_the_probe_s_kernels(

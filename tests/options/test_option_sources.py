@@ -14,9 +14,9 @@ import pytest
 import tflgpu
 from tflgpu import DelegateOptions, OptionError, Precision
 from tflgpu.compiler.partition_by import PartitionBy
-from tflgpu.options import OPTIONS, OTHER_NAMES, environment
+from tflgpu.options import OPTIONS, OTHER_NAMES, sources
 from tflgpu.options.definition import variable
-from tflgpu.options.environment import OTHER_VARIABLES
+from tflgpu.options.sources import OTHER_VARIABLES
 from tflgpu.plugins.sources import SDK_RANGE
 from typer.testing import CliRunner
 
@@ -47,7 +47,7 @@ TOGETHER = {"inference_priority3", "serialization_dir", "model_token", "enable_s
 @pytest.fixture(autouse=True)
 def warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has warned of nothing."""
-    monkeypatch.setattr(environment, "_warned", set())
+    monkeypatch.setattr(sources, "_warned", set())
 
 
 def toml(folder: Path, text: str) -> Path:

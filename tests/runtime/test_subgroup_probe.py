@@ -12,7 +12,7 @@ from tflgpu.backend_kit.subgroup_probe import probe_shuffle
 from tflgpu.compiler.plan import Plan
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.language.subgroup import LARGEST
+from tflgpu.language.types import LARGEST_GROUP
 from tflgpu_cpu_ref.device import CAPS, CpuRefDevice
 
 from tests.running import raising
@@ -60,7 +60,7 @@ def width(n: int) -> Callable[[int, Array, bool], Array]:
 
 @pytest.mark.parametrize("widest", [2, 4, 8, 16, 32, 64, 128])
 def test_a_device_that_is_right_gets_what_its_driver_allows(widest: int) -> None:
-    assert probe_shuffle(CpuRefDevice(), widest) == min(widest, LARGEST)
+    assert probe_shuffle(CpuRefDevice(), widest) == min(widest, LARGEST_GROUP)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 16, 32])

@@ -48,8 +48,16 @@ def test_choices_of_two_processes_come_together() -> None:
     assert set(kept_on().known) == {"a problem", "another"}
 
 
+_NO_NAME = {"name": 1, "predicted": "usual one", "timed": 6, "before": 2.0, "after": 1.0}
+_NO_TIME = {"name": "fast one", "predicted": "usual one", "timed": 6, "before": "long", "after": 1}
+
+
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"choices": {"a": {"name": 1}}}', '{"choices": {"a": [1]}}']
+    "content",
+    [
+        *("", "{", "[]", '{"choices": {"a": {"name": "one"}}}', '{"choices": {"a": [1]}}'),
+        *(json.dumps({"choices": {"a": row}}) for row in (_NO_NAME, _NO_TIME)),
+    ],
 )
 def test_a_file_without_choices_is_dropped(
     content: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from tflgpu.errors import CompileError, DeviceError, KernelError
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.check import check
 from tflgpu.language.kernel import Kernel
-from tflgpu.language.subgroup import LARGEST
+from tflgpu.language.types import LARGEST_GROUP
 from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_cpu_ref.dump import dump
@@ -31,7 +31,7 @@ CAPS = DeviceCaps(
     max_workgroup=256,
     shared_bytes=48 * 1024,
     max_buffer_bytes=1 << 31,
-    subgroup_shuffle=LARGEST,
+    subgroup_shuffle=LARGEST_GROUP,
 )
 
 

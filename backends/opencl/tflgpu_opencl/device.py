@@ -61,8 +61,8 @@ class OpenCLDevice(KernelDevice[Memory]):
         with device_errors(f"opening {self.info.name}"):
             self._context: Any = cl.Context([self._handle])
             self.alignment = devices.alignment_of(self._handle)
-            disk = cache or DiskCache(cache_folder("opencl", cache_root))
-            self._kernels = Compiler(self._context, self._handle, disk, keep=keep_binaries)
+            self._disk = cache or DiskCache(cache_folder("opencl", cache_root))
+            self._kernels = Compiler(self._context, self._handle, self._disk, keep=keep_binaries)
             self.caps = devices.caps_of(
                 self._handle, f16_arithmetic=devices.lists_f16(self._handle)
             )
@@ -90,6 +90,9 @@ class OpenCLDevice(KernelDevice[Memory]):
 
     # Inside
 
+    def _fingerprint(self) -> str:
+        return devices.fingerprint(self._handle)
+
     def _assume(self, **caps: Any) -> None:
         super()._assume(**caps)
         self._dialect = OpenCLDialect.of(self.caps)
@@ -98,15 +101,24 @@ class OpenCLDevice(KernelDevice[Memory]):
         """NVIDIA's driver does not list cl_khr_fp16 and computes with `half` all the same, and its
         compiler alone knows PTX. Other drivers are believed: some of their compilers crash rather
         than refuse."""
-        # Not at the top: these make kernels and interpret them, and no other driver is asked.
-        from tflgpu.backend_kit.kernel_probe import computes_in_half, runs_matrix_tiles
+
+        def half() -> bool:
+            # Not at the top: these make kernels and interpret them, and no other driver is asked.
+            from tflgpu.backend_kit.kernel_probe import computes_in_half
+
+            self._assume(f16_arithmetic=True)
+            return computes_in_half(self)
+
+        def tiles() -> bool:
+            from tflgpu.backend_kit.kernel_probe import runs_matrix_tiles
+
+            self._assume(matrix_tiles=True)
+            return runs_matrix_tiles(self)
 
         if not self.caps.f16_arithmetic:
-            self._assume(f16_arithmetic=True)
-            self._assume(f16_arithmetic=computes_in_half(self))
+            self._assume(f16_arithmetic=bool(self._find("half", half)))
         if self.caps.f16_arithmetic:
-            self._assume(matrix_tiles=True)
-            self._assume(matrix_tiles=runs_matrix_tiles(self))
+            self._assume(matrix_tiles=bool(self._find("matrix tiles", tiles)))
 
     def _memory(self, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None) -> Memory:
         return Memory(

@@ -14,7 +14,7 @@ from tflgpu.contract.uuids import UUID_BYTES, uuid_text
 from tflgpu.errors import DeviceError
 from tflgpu.errors.blame import attempt
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.subgroup import LARGEST
+from tflgpu.language.types import LARGEST_GROUP
 
 from tflgpu_opencl.native import native
 
@@ -199,7 +199,7 @@ def widest_shuffle(handle: Any) -> int:
     listed = "cl_khr_subgroup_shuffle" in str(handle.extensions).split()
     if vendor_of(handle) != "nvidia" and not listed:
         return 0
-    return min(LARGEST, _subgroup(handle) or _LEAST_SUBGROUP)
+    return min(LARGEST_GROUP, _subgroup(handle) or _LEAST_SUBGROUP)
 
 
 def _optional(handle: Any, name: str, default: Any) -> Any:

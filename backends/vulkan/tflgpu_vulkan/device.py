@@ -23,7 +23,6 @@ from tflgpu_vulkan.external import HostBlock
 from tflgpu_vulkan.heaps import VulkanHeaps
 from tflgpu_vulkan.pipelines import Pipelines
 from tflgpu_vulkan.recording import VulkanRecording
-from tflgpu_vulkan.spirv.module import text_of
 
 
 class VulkanDevice(KernelDevice[PooledMemory[Block]]):
@@ -57,8 +56,8 @@ class VulkanDevice(KernelDevice[PooledMemory[Block]]):
         self.info, self.caps, self.alignment = self._context.info, details.caps, details.alignment
         self.in_place = share_memory and details.shares_memory
         self._heaps = VulkanHeaps(self._context)
-        disk = cache or DiskCache(cache_folder("vulkan", cache_root))
-        self._kernels = Pipelines(self._context, disk)
+        self._disk = cache or DiskCache(cache_folder("vulkan", cache_root))
+        self._kernels = Pipelines(self._context, self._disk)
         self._probe_shuffle(details.target.subgroup_shuffle)
 
     @property
@@ -72,7 +71,7 @@ class VulkanDevice(KernelDevice[PooledMemory[Block]]):
         Raises:
             KernelError: the kernel needs what the device lacks.
         """
-        return text_of(kernel, self._context.details.target)
+        return self._kernels.text(kernel)
 
     def code_of(self, kernel: Kernel) -> bytes:
         """The SPIR-V of a kernel, for files of compiled models."""
@@ -83,6 +82,9 @@ class VulkanDevice(KernelDevice[PooledMemory[Block]]):
         self._kernels.use(kernel, 0, code)
 
     # Inside
+
+    def _fingerprint(self) -> str:
+        return self._context.details.fingerprint
 
     def _memory(
         self, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import attrs
 from tflgpu.backend_kit.listing import VENDORS
 from tflgpu.language.caps import DeviceCaps, guess_cache_bytes
-from tflgpu.language.matrix import SUBGROUP
-from tflgpu.language.subgroup import LARGEST
+from tflgpu.language.types import LARGEST_GROUP, SUBGROUP
 
 from tflgpu_vulkan.api import NULL, ffi, lib, listed, make, text, vk
 from tflgpu_vulkan.instance import Instance, version_word
@@ -51,7 +50,7 @@ _LEAST_SUBGROUPS = {"intel": 8}
 
 class _Feature(NamedTuple):
     """What a driver has to turn on for kernels with the feature ``name`` of
-    `tflgpu.language.needs.Features`: a member of a struct, of an extension or of Vulkan 1.1."""
+    `tflgpu.language.caps.Features`: a member of a struct, of an extension or of Vulkan 1.1."""
 
     name: str
     struct: str
@@ -297,7 +296,7 @@ def _widest_shuffle(query: Query, vendor: int) -> int:
     control = query.properties("VkPhysicalDeviceSubgroupSizeControlProperties", _SUBGROUP_SIZE)
     if control is not None:
         width = int(control.minSubgroupSize)
-    return min(LARGEST, width, _LEAST_SUBGROUPS.get(VENDORS.get(vendor, ""), width))
+    return min(LARGEST_GROUP, width, _LEAST_SUBGROUPS.get(VENDORS.get(vendor, ""), width))
 
 
 def _compute_units(query: Query, vendor: str) -> int:

@@ -10,13 +10,31 @@ import attrs
 from tflgpu.backend_kit.kernel_cache import OwnedKernels
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.errors import CompileError, DeviceError
-from tflgpu.language.check import check
 from tflgpu.language.kernel import Kernel
 
 from tflgpu_vulkan.api import NULL, array, create, ffi, lib, make, result_name, vk
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.pipeline_cache import PipelineCache
-from tflgpu_vulkan.spirv.module import ENTRY_POINT, module_of, text_of
+from tflgpu_vulkan.spirv.target import ENTRY_POINT
+
+#: What threads that make pipelines use of cffi, which makes a type when it is first asked for.
+#: Where two threads are the first to do so, it has been seen to end the process by an assertion.
+_STRUCTS = (
+    "VkShaderModuleCreateInfo",
+    "VkPipelineShaderStageCreateInfo",
+    "VkComputePipelineCreateInfo",
+    "VkDescriptorSetLayoutBinding",
+    "VkDescriptorSetLayoutCreateInfo",
+    "VkPipelineLayoutCreateInfo",
+)
+_TYPES = (
+    *("uint32_t[]", "char[]", "VkShaderModule*", "VkPipeline*", "VkDescriptorSetLayoutBinding[]"),
+    *("VkDescriptorSetLayout[]", "VkDescriptorSetLayout*", "VkPipelineLayout*"),
+)
+_FUNCTIONS = (
+    *("vkCreateShaderModule", "vkDestroyShaderModule", "vkCreateComputePipelines"),
+    *("vkCreateDescriptorSetLayout", "vkDestroyDescriptorSetLayout", "vkCreatePipelineLayout"),
+)
 
 
 @attrs.frozen(eq=False)
@@ -47,6 +65,12 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
         self._layouts: dict[int, Layout] = {}
         self._making = threading.Lock()
         self._cache = PipelineCache(context, disk)
+        for kind in _STRUCTS:
+            make(kind)
+        for kind in _TYPES:
+            ffi.typeof(kind)
+        for name in _FUNCTIONS:
+            getattr(lib, name)
 
     def close(self) -> None:
         """Destroy everything; nothing may be running."""
@@ -60,9 +84,24 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
                 lib.vkDestroyDescriptorSetLayout(handle, layout.set_layout, NULL)
             self._cache.close()
 
+    def text(self, kernel: Kernel) -> str:
+        """The SPIR-V assembly of a kernel.
+
+        Raises:
+            KernelError: the kernel needs what the device lacks.
+        """
+        from tflgpu_vulkan.spirv.module import text_of  # as in `_write`
+
+        return text_of(kernel, self._context.details.target)
+
     # Inside
 
     def _write(self, kernel: Kernel, way: int) -> bytes:
+        # Most starts print nothing: what they use was kept.
+        from tflgpu.language.check import check
+
+        from tflgpu_vulkan.spirv.module import module_of
+
         # A name that is never defined would only be a KeyError in the printer.
         check(kernel)
         return module_of(kernel, self._context.details.target, guard=way)
@@ -108,10 +147,9 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
 
     def _accept(self, result: int, kernel: Kernel) -> None:
         if result < 0:
-            text = text_of(kernel, self._context.details.target)
             raise CompileError(
                 f"the Vulkan driver refused kernel {kernel.name}: {result_name(result)}\n"
-                f"--- source\n{text}"
+                f"--- source\n{self.text(kernel)}"
             )
 
     def _layout(self, bindings: int) -> Layout:

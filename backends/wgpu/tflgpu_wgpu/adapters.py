@@ -15,7 +15,7 @@ from tflgpu.backend_kit.listing import VENDORS, Listing, vendor_named
 from tflgpu.backend_kit.parallel import aside
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.language.caps import DeviceCaps, guess_cache_bytes
-from tflgpu.language.subgroup import LARGEST
+from tflgpu.language.types import LARGEST_GROUP
 
 from tflgpu_wgpu.identity import uuids_of
 
@@ -163,10 +163,10 @@ def widest_shuffle(info: Mapping[str, Any], features: set[str]) -> int:
     if "subgroup" not in features:
         return 0
     if _vendor(info) in _STEADY:
-        return LARGEST
+        return LARGEST_GROUP
     # wgpu-py 0.32 has a name of its own for what WebGPU calls subgroupMinSize.
     least = info.get("subgroup_min_size", info.get("stackgroup_min_size", 0))
-    return min(LARGEST, int(least))
+    return min(LARGEST_GROUP, int(least))
 
 
 def _info(info: Mapping[str, Any]) -> DeviceInfo:

@@ -13,9 +13,8 @@ from typing import ClassVar
 
 import attrs
 import numpy as np
-from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps, Features
 from tflgpu.language.code import AND, ATOM, SHIFT, UNARY, Code, shortest
-from tflgpu.language.needs import Features
 from tflgpu.language.tree import (
     Barrier,
     Binary,

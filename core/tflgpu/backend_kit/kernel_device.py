@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
@@ -11,6 +12,7 @@ from tflgpu.backend_kit.account import Ledger
 from tflgpu.backend_kit.base_device import BaseDevice, releasing_on_error
 from tflgpu.backend_kit.kernel_cache import KernelCache
 from tflgpu.backend_kit.shared_weights import SharedWeights
+from tflgpu.cache.disk_cache import DiskCache, cache_key
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.memory_use import MemoryUse
 
@@ -36,14 +38,19 @@ class PlanMemory(Protocol):
 
 M = TypeVar("M", bound=PlanMemory)
 
+#: What files are called that say what a device was found to do.
+_FOUND = ".found"
+
 
 class KernelDevice(BaseDevice, Generic[M]):
-    """A `BaseDevice`. A subclass sets ``_kernels``, and has `_memory` and `_record` in the place of
-    `_load`, besides what `BaseDevice` asks for."""
+    """A `BaseDevice`. A subclass sets ``_kernels``, and ``_disk`` where something is kept; and has
+    `_memory`, `_record` and `_fingerprint` in the place of `_load`, besides what `BaseDevice` asks
+    for."""
 
     # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
     needs = (768 << 20, 384 << 20)
     _kernels: KernelCache[Any, Any, Any]
+    _disk: DiskCache | None = None
 
     # For subclasses to write
 
@@ -59,6 +66,11 @@ class KernelDevice(BaseDevice, Generic[M]):
     def _record(self, plan: Plan, memory: M) -> Any:
         """Compile, bind and record a plan in memory that was allocated; where it fails, that is
         freed, and nothing else is left."""
+
+    def _fingerprint(self) -> str:
+        """Everything that compiled kernels depend on, besides their code, where there is a
+        ``_disk``."""
+        return ""
 
     # What users of a device have
 
@@ -82,12 +94,28 @@ class KernelDevice(BaseDevice, Generic[M]):
         """Have other capabilities from now on: print for these."""
         self.caps = attrs.evolve(self.caps, **caps)
 
+    def _find(self, question: str, ask: Callable[[], int]) -> int:
+        """A number that only running kernels tells, which ``ask`` does. Where it is above 0 it is
+        kept for as long as the driver stays; 0 may be for lack of memory."""
+        key = cache_key("found 1", self._fingerprint(), question)
+        disk = None if self._disk is None else self._disk.beside(_FOUND)
+        kept = None if disk is None else disk.load(key)
+        if kept is not None:
+            return int(kept)
+        found = ask()
+        if disk is not None and found:
+            disk.store(key, b"%d" % found)
+        return found
+
     def _probe_shuffle(self, widest: int) -> None:
         """Find among how many neighbours the device really shuffles; at most among ``widest``."""
-        self._assume(subgroup_shuffle=widest if widest >= 2 else 0)
-        if widest >= 2:
-            # Not at the top: it makes kernels, and a device without needs none to be opened.
+
+        def ask() -> int:
+            # Not at the top: it makes kernels, and most devices that are opened need none.
             from tflgpu.backend_kit.subgroup_probe import probe_shuffle
 
-            self._assume(subgroup_shuffle=probe_shuffle(self, widest))
+            self._assume(subgroup_shuffle=widest)
+            return probe_shuffle(self, widest)
+
+        self._assume(subgroup_shuffle=self._find(f"shuffle {widest}", ask) if widest >= 2 else 0)
         self._kernels.compiled = 0  # what was tried is no plan's

@@ -3,12 +3,12 @@ and compares the result with the interpreter's."""
 
 from __future__ import annotations
 
-from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tflgpu.backend_kit.subgroup_probe import results_of
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
@@ -16,8 +16,8 @@ from tflgpu.errors.blame import LOG
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
 from tflgpu.language.interpreter import interpret
-from tflgpu.language.matrix import SUBGROUP, MatrixRole
-from tflgpu.language.types import TILE, F16x4, Scalar, U32x4
+from tflgpu.language.matrix import MatrixRole
+from tflgpu.language.types import SUBGROUP, TILE, F16x4, Scalar, U32x4
 
 if TYPE_CHECKING:
     from tflgpu.language.buffers import KernelBuffer
@@ -57,20 +57,6 @@ def _runs_right(device: Device, kernel: Kernel, operands: Array, count: int) -> 
     except TflgpuError as error:
         LOG.info("tflgpu: %s: %s failed: %s", device.info.name, kernel.name, str(error))
         return False
-
-
-def results_of(device: Device, plan: Plan, operands: Array) -> list[Array]:
-    """What a plan of one input makes of ``operands``: its outputs, which held -1 before.
-
-    Raises:
-        TflgpuError: the device refused it.
-    """
-    with closing(device.load(plan)) as recording:
-        recording.inputs[0][...] = operands
-        for results in recording.outputs:
-            results[...] = -1
-        recording.run()
-        return [np.array(results) for results in recording.outputs]
 
 
 def _io(buffer: KernelBuffer, count: int) -> PlannedIO:

@@ -8,20 +8,19 @@ of one axis and in one of two.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tflgpu.backend_kit.kernel_probe import results_of
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
 from tflgpu.errors.blame import LOG
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
-from tflgpu.language.subgroup import LARGEST
-from tflgpu.language.types import Scalar, Size3
+from tflgpu.language.types import LARGEST_GROUP, Scalar, Size3
 
 if TYPE_CHECKING:
     from tflgpu.language.kernel import Kernel
@@ -43,7 +42,7 @@ def probe_shuffle(device: Device, widest: int) -> int:
         The largest power of two up to ``widest`` for which, and for all below it, every result
         was right; 0 where none was, or where the device refused the kernels.
     """
-    widest = min(widest, LARGEST)
+    widest = min(widest, LARGEST_GROUP)
     if widest < 2 or device.caps.max_workgroup < _COUNT:
         return 0
     widest = 1 << (widest.bit_length() - 1)
@@ -63,6 +62,20 @@ def probe_shuffle(device: Device, widest: int) -> int:
             widest,
         )
     return found
+
+
+def results_of(device: Device, plan: Plan, operands: Array) -> list[Array]:
+    """What a plan of one input makes of ``operands``: its outputs, which held -1 before.
+
+    Raises:
+        TflgpuError: the device refused it.
+    """
+    with closing(device.load(plan)) as recording:
+        recording.inputs[0][...] = operands
+        for results in recording.outputs:
+            results[...] = -1
+        recording.run()
+        return [np.array(results) for results in recording.outputs]
 
 
 def _largest(device: Device, widest: int) -> int:

@@ -68,6 +68,10 @@ class DiskCache:
         self._suffix = suffix
         self._is_swept = False
 
+    def beside(self, suffix: str) -> DiskCache:
+        """A cache in the same folder, of files with another suffix."""
+        return DiskCache(self._folder, suffix)
+
     def path(self, key: str) -> Path:
         """Where the bytes of a key are kept."""
         return self._folder / f"{key}{self._suffix}"

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tflgpu.compiler.constants import ConstantItem
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.lowering.weights import Weights
 
@@ -40,8 +41,7 @@ def key_of(numbers: ConstantItem) -> Key:
         _, sample, _ = key_of(_stored(numbers))
         reals = numbers.contents
         scale = reals.quantization if isinstance(reals, StoredReals) else None
-        scales = flat(scale.scales).data if isinstance(scale, BlockScales) else repr(scale).encode()
-        how = (reals.shape, hashlib.sha256(scales).digest(), numbers.taps, numbers.dtype.str)
+        how = (reals.shape, _scales(scale), numbers.taps, numbers.dtype.str)
         return numbers.nbytes, hashlib.sha256(sample + repr(how).encode()).digest(), False
     data = flat(numbers)
     if data.nbytes <= _SMALL:
@@ -50,6 +50,17 @@ def key_of(numbers: ConstantItem) -> Key:
     starts = (last * i // (_PIECES - 1) for i in range(_PIECES))
     digest = hashlib.sha256(b"".join([whole[start : start + _PIECE] for start in starts]))
     return data.nbytes, digest.digest(), False
+
+
+def _scales(quantization: Quantization | BlockScales | None) -> bytes:
+    """A digest of what makes real numbers of stored ones."""
+    if quantization is None:
+        return b""
+    if isinstance(quantization, BlockScales):
+        return hashlib.sha256(flat(quantization.scales).data).digest()
+    # As a text, thousands of scales take longer to write than their weights take to be read.
+    numbers = (quantization.scale, quantization.zero_point, (quantization.axis,))
+    return hashlib.sha256(b"".join(np.array(each).tobytes() for each in numbers)).digest()
 
 
 def equal(one: Bytes, other: Bytes) -> bool:

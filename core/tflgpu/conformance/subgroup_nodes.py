@@ -11,8 +11,7 @@ from tflgpu.conformance.memory_nodes import move_data
 from tflgpu.conformance.programs import ProgramCase
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.builder import Builder
-from tflgpu.language.subgroup import LARGEST
-from tflgpu.language.types import Scalar, Size3
+from tflgpu.language.types import LARGEST_GROUP, Scalar, Size3
 
 _SCALARS = (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)
 _REDUCTIONS = ("add", "min", "max")
@@ -39,7 +38,7 @@ def subgroup_programs() -> Iterator[tuple[str, InSubgroups, Scalar]]:
 
 def _shuffles(scalar: Scalar, width: int, size: int, shape: Size3) -> ProgramCase:
     """A value's exchange by every mask below ``size``."""
-    masks = range(1, min(size, LARGEST))
+    masks = range(1, min(size, LARGEST_GROUP))
     count = int(np.prod(shape))
     k = Builder("shuffles", shape)
     src, dst = (k.buffer(n, scalar, 1, a) for n, a in (("src", "read"), ("dst", "write")))

@@ -6,7 +6,7 @@ read once: when they are written in the order of a kernel. So they are expanded 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Union
+from typing import Any, Union
 
 import attrs
 import numpy as np
@@ -99,6 +99,18 @@ class StoredReals:
             scale, zero = quantization.scale[start:stop], quantization.zero_point[start:stop]
             quantization = attrs.evolve(quantization, scale=scale, zero_point=zero)
         return StoredReals(self.numbers[start:stop], quantization, self.in_nibbles).whole()
+
+    def table(self, dtype: np.dtype[Any]) -> Array | None:
+        """What each of the 256 bytes stands for, as ``dtype``; None unless each number is a byte
+        and all have one scale. It is looked into for less than the arithmetic takes, above all
+        where numbers become f16."""
+        scale, kind = self.quantization, self.numbers.dtype
+        is_plain = isinstance(scale, Quantization) and not scale.per_axis and not self.in_nibbles
+        if not is_plain or kind.itemsize != 1:
+            return None
+        every = StoredReals(np.arange(256, dtype=np.uint8).view(kind), scale)
+        with np.errstate(over="ignore"):
+            return every.whole().astype(dtype)
 
     def largest(self) -> float | None:
         """The largest magnitude; None where some are not finite, and where only all of them

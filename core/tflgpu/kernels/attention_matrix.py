@@ -31,9 +31,9 @@ from tflgpu.kernels.domain import horizontal
 from tflgpu.kernels.matrix_stage import LOW_SCALE, halves
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
-from tflgpu.language.matrix import SUBGROUP, Matrix, MatrixRole
+from tflgpu.language.matrix import Matrix, MatrixRole
 from tflgpu.language.tree import Expr, Operand, SharedArray
-from tflgpu.language.types import TILE, F16x4, F32x4, Scalar
+from tflgpu.language.types import SUBGROUP, TILE, F16x4, F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision

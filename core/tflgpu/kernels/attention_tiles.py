@@ -8,8 +8,7 @@ import attrs
 
 from tflgpu.kernels.matrix_tiles import PAD
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.matrix import SUBGROUP
-from tflgpu.language.types import TILE, Scalar
+from tflgpu.language.types import SUBGROUP, TILE, Scalar
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.attention import AttentionSizes
 

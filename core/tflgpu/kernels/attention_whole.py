@@ -21,9 +21,9 @@ from tflgpu.kernels.matrix_stage import packed
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.matrix import SUBGROUP, MatrixRole
+from tflgpu.language.matrix import MatrixRole
 from tflgpu.language.tree import Expr, SharedArray
-from tflgpu.language.types import TILE, Scalar, U32x4
+from tflgpu.language.types import SUBGROUP, TILE, Scalar, U32x4
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision

@@ -10,8 +10,7 @@ import attrs
 from tflgpu.kernels.depthwise import columns_of
 from tflgpu.kernels.image_blocks import blocks_of
 from tflgpu.kernels.matrix_tiles import PAD
-from tflgpu.language.matrix import SUBGROUP
-from tflgpu.language.types import TILE
+from tflgpu.language.types import SUBGROUP, TILE
 from tflgpu.lowering.tuning import BlockModel
 from tflgpu.ops.windows import Window
 

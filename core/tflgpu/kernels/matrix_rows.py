@@ -18,9 +18,8 @@ from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.staged_row import moments_of
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
-from tflgpu.language.matrix import SUBGROUP
 from tflgpu.language.tree import Expr
-from tflgpu.language.types import F32x4, Scalar
+from tflgpu.language.types import SUBGROUP, F32x4, Scalar
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.row_change import RowChange
 from tflgpu.lowering.rule import Site

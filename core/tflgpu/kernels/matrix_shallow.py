@@ -25,9 +25,9 @@ from tflgpu.kernels.matrix_tiles import Pitches, TileWork
 from tflgpu.kernels.sharing import Result, each_item, items, maybe, store_results
 from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
-from tflgpu.language.matrix import SUBGROUP, MatrixRole
+from tflgpu.language.matrix import MatrixRole
 from tflgpu.language.tree import Expr, KernelBuffer
-from tflgpu.language.types import TILE, F16x4, Scalar, U32x4
+from tflgpu.language.types import SUBGROUP, TILE, F16x4, Scalar, U32x4
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights

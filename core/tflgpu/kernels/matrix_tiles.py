@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import attrs
 
 from tflgpu.language.caps import DeviceCaps
-from tflgpu.language.matrix import SUBGROUP
-from tflgpu.language.types import TILE
+from tflgpu.language.types import SUBGROUP, TILE
 from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import MatrixModel, tuning_of
 

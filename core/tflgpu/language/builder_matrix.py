@@ -6,7 +6,6 @@ from tflgpu.language import make
 from tflgpu.language.author import refused
 from tflgpu.language.builder_base import BuilderBase
 from tflgpu.language.matrix import (
-    SUBGROUP,
     Matrix,
     MatrixAdd,
     MatrixFill,
@@ -18,7 +17,7 @@ from tflgpu.language.matrix import (
     problem_of,
 )
 from tflgpu.language.tree import Builtin, Expr, Operand, SharedArray
-from tflgpu.language.types import I32
+from tflgpu.language.types import I32, SUBGROUP
 
 
 class MatrixBuilder(BuilderBase):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from tflgpu.language import make
 from tflgpu.language.author import refused
 from tflgpu.language.builder_base import BuilderBase
-from tflgpu.language.subgroup import LARGEST, SubgroupShuffleXor, problem_of
+from tflgpu.language.subgroup import SubgroupShuffleXor, problem_of
 from tflgpu.language.tree import Expr, Name
+from tflgpu.language.types import LARGEST_GROUP
 
 _MERGES = ("add", "min", "max")
 
@@ -45,10 +46,10 @@ class SubgroupBuilder(BuilderBase):
         """
         if op not in _MERGES:
             raise refused(f"{self.name}: a reduction by {op!r}, not {', '.join(_MERGES)}")
-        if not 1 <= size <= LARGEST or size & (size - 1):
+        if not 1 <= size <= LARGEST_GROUP or size & (size - 1):
             raise refused(
                 f"{self.name}: a reduction over {size} neighbours, not a power of two up to "
-                f"{LARGEST}"
+                f"{LARGEST_GROUP}"
             )
         total = self.let(x, name)
         while size > 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from tflgpu.language.caps import Features
 from tflgpu.language.code import ADD, ATOM, MUL, TERNARY, UNARY, Code, shortest
 from tflgpu.language.matrix import (
     MatrixAdd,
@@ -20,7 +21,6 @@ from tflgpu.language.matrix import (
     MatrixStmt,
     lanes_of,
 )
-from tflgpu.language.needs import Features
 from tflgpu.language.overflow import made_of_data
 from tflgpu.language.printer import Printer
 from tflgpu.language.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, SharedArray, Unary

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @attrs.frozen  # every start compares or shows some
@@ -58,6 +63,30 @@ class DeviceCaps:
     def most_members(self) -> int:
         """Most invocations along the first axis of a workgroup, however heavy its kernel is."""
         return min(self.heavy_workgroup, self.max_workgroup, self.max_workgroup_size[0])
+
+
+@attrs.frozen(kw_only=True)
+class Features:
+    """What kernels may use of a device; what is printed may depend on it.
+
+    Attributes:
+        f16_storage: 16-bit elements in buffers.
+        f16_arithmetic: 16-bit floats as values. Without it they are loaded, stored and moved about.
+        int8_storage: Integers of less than 32 bits in buffers.
+        matrix_tiles: Matrix statements (`tflgpu.language.matrix`).
+        subgroup_shuffle: The largest group of neighbours that shuffle values, 0 where none do.
+    """
+
+    f16_storage: bool = True
+    f16_arithmetic: bool = False
+    int8_storage: bool = True
+    matrix_tiles: bool = False
+    subgroup_shuffle: int = 0
+
+    @classmethod
+    def of(cls, caps: DeviceCaps) -> Self:
+        """Those of a device, as far as its capabilities tell."""
+        return cls(**{field.name: getattr(caps, field.name) for field in attrs.fields(Features)})
 
 
 def guess_cache_bytes(*, is_gpu: bool, is_discrete: bool) -> int:

@@ -18,7 +18,6 @@ from tflgpu.errors import KernelError
 from tflgpu.language.budget import MAX_NESTING, nesting
 from tflgpu.language.matrix import (
     MATRIX_STATEMENTS,
-    SUBGROUP,
     MatrixLoad,
     MatrixRole,
     MatrixStmt,
@@ -44,7 +43,7 @@ from tflgpu.language.tree import (
     Stmt,
     Var,
 )
-from tflgpu.language.types import BOOL, I32, Scalar
+from tflgpu.language.types import BOOL, I32, SUBGROUP, Scalar
 from tflgpu.language.walk import postorder, statements, walk
 from tflgpu.values import define
 

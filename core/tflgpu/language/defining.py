@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
+from tflgpu.language.caps import Features
 from tflgpu.language.code import UNARY, Code
 from tflgpu.language.constants import constant_values
 from tflgpu.language.definitions import DEFINED, Definition, definition
 from tflgpu.language.exact import EXACT, exact
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.guards import GUARDS, ORDERED, guard
-from tflgpu.language.needs import Features
 from tflgpu.language.numbers import extreme_of, foregone, never_nan
 from tflgpu.language.printer import Printer
 from tflgpu.language.rounding import is_rounded, rounded_names

@@ -13,16 +13,9 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.frame import Frame, Index, spread
-from tflgpu.language.matrix import (
-    SUBGROUP,
-    MatrixAdd,
-    MatrixFill,
-    MatrixLoad,
-    MatrixMultiply,
-    MatrixStmt,
-)
+from tflgpu.language.matrix import MatrixAdd, MatrixFill, MatrixLoad, MatrixMultiply, MatrixStmt
 from tflgpu.language.memory import SharedMemory
-from tflgpu.language.types import TILE
+from tflgpu.language.types import SUBGROUP, TILE
 
 _SHARE = TILE * TILE // SUBGROUP
 

@@ -27,9 +27,6 @@ from tflgpu.language.types import ROW_ALIGNMENT, TILE, Scalar, Type
 from tflgpu.language.walk import statements
 from tflgpu.values import frozen
 
-#: Invocations that hold a tile.
-SUBGROUP = 32
-
 
 class MatrixRole(enum.Enum):
     """What a tile is in a product."""

@@ -6,11 +6,8 @@ make words of their APIs of it: extensions, capabilities, functions to define.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import attrs
-
 from tflgpu.errors import KernelError
+from tflgpu.language.caps import Features
 from tflgpu.language.matrix import has_matrices
 from tflgpu.language.subgroup import lacking, largest_group
 from tflgpu.language.tree import Binary, Call, Cast, Expr, Kernel, KernelBuffer
@@ -18,38 +15,9 @@ from tflgpu.language.types import Scalar
 from tflgpu.language.walk import children, expressions, statements, walk
 from tflgpu.values import frozen
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from tflgpu.language.caps import DeviceCaps
-
 #: What gives an f16 that is none of its operands, nor one with another sign.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 _EXACT = frozenset({"isnan", "sign"})
-
-
-@frozen(kw_only=True)
-class Features:
-    """What kernels may use of a device; what is printed may depend on it.
-
-    Attributes:
-        f16_storage: 16-bit elements in buffers.
-        f16_arithmetic: 16-bit floats as values. Without it they are loaded, stored and moved about.
-        int8_storage: Integers of less than 32 bits in buffers.
-        matrix_tiles: Matrix statements (`tflgpu.language.matrix`).
-        subgroup_shuffle: The largest group of neighbours that shuffle values, 0 where none do.
-    """
-
-    f16_storage: bool = True
-    f16_arithmetic: bool = False
-    int8_storage: bool = True
-    matrix_tiles: bool = False
-    subgroup_shuffle: int = 0
-
-    @classmethod
-    def of(cls, caps: DeviceCaps) -> Self:
-        """Those of a device, as far as its capabilities tell."""
-        return cls(**{field.name: getattr(caps, field.name) for field in attrs.fields(Features)})
 
 
 @frozen

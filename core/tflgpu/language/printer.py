@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from tflgpu.language.caps import Features
 from tflgpu.language.code import (
     ADD,
     ATOM,
@@ -21,7 +22,7 @@ from tflgpu.language.code import (
     infix,
 )
 from tflgpu.language.matrix import MATRIX_STATEMENTS, MatrixStmt
-from tflgpu.language.needs import Features, needs_of
+from tflgpu.language.needs import needs_of
 from tflgpu.language.node_writer import NodeWriter
 from tflgpu.language.subgroup import SubgroupShuffleXor
 from tflgpu.language.tree import (

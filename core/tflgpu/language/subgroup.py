@@ -18,15 +18,12 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.tree import Expr, Kernel, Stmt
-from tflgpu.language.types import Scalar, Type
+from tflgpu.language.types import LARGEST_GROUP, Scalar, Type
 from tflgpu.language.walk import statements
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.language.invocations import Invocations
-
-#: The largest group that the language has: most devices have subgroups as wide, or wider.
-LARGEST = 32
 
 _SCALARS = (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)
 
@@ -95,8 +92,8 @@ def problem_of(value: Expr, mask: int) -> str | None:
     """What is wrong with a shuffle taken by itself."""
     if value.type.scalar not in _SCALARS:
         return f"a shuffle of {value.type}: f32, i32, u32 and f16 can be shuffled"
-    if not isinstance(mask, int) or not 1 <= mask < LARGEST:
-        return f"a shuffle by the mask {mask!r}: it is a whole number from 1 to {LARGEST - 1}"
+    if not isinstance(mask, int) or not 1 <= mask < LARGEST_GROUP:
+        return f"a shuffle by the mask {mask!r}: it is a whole number from 1 to {LARGEST_GROUP - 1}"
     return None
 
 

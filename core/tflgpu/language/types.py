@@ -17,6 +17,10 @@ Size3 = tuple[int, int, int]
 #: Rows and columns of a matrix tile, and the bytes that each row in memory begins at a multiple of.
 TILE = 16
 ROW_ALIGNMENT = 16
+#: Invocations that hold a matrix tile together.
+SUBGROUP = 32
+#: The largest group that shuffles values: most devices have subgroups as wide, or wider.
+LARGEST_GROUP = 32
 
 
 class Scalar(enum.Enum):

@@ -206,18 +206,23 @@ class Weights:
         stored = self._stored(kind)
         if by_output and not padded and stored is not None and stored.dtype == kind:
             return stored.reshape(-1).view(dtype)
+        table = self.contents.table(kind) if isinstance(self.contents, StoredReals) else None
         shape = (columns, row) if by_output else (taps, inner, columns)
         packed = (np.zeros if padded else np.empty)(shape, kind)
 
         def write(start: int) -> None:
             stop = min(start + _ROWS, outputs)
             with np.errstate(over="ignore"):
-                rows = self._rows(start, stop, kind).reshape(stop - start, taps, inputs)
+                rows = self._rows(start, stop, kind, table).reshape(stop - start, taps, inputs)
                 if by_output:
                     for tap in range(taps):
-                        packed[start:stop, tap * inner :][:, :inputs] = rows[:, tap]
-                else:
+                        numbers = rows[:, tap] if table is None else table[rows[:, tap]]
+                        packed[start:stop, tap * inner :][:, :inputs] = numbers
+                elif table is None:
                     packed[:, :inputs, start:stop] = rows.transpose(1, 2, 0)
+                else:  # bytes are moved, which are a quarter of the numbers
+                    turned = np.ascontiguousarray(rows.transpose(1, 2, 0))
+                    packed[:, :inputs, start:stop] = table.take(turned, mode="clip")
 
         starts = range(0, outputs, _ROWS)
         threads = min(len(starts), os.cpu_count() or 1, _MOST_THREADS)
@@ -251,7 +256,11 @@ class Weights:
             return stored
         return stored.numbers if stored.is_f16 and dtype == np.float16 else None
 
-    def _rows(self, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
+    def _rows(self, start: int, stop: int, dtype: np.dtype[Any], table: Array | None) -> Array:
+        """Numbers of some outputs, or the bytes by which a ``table`` has them."""
+        if table is not None:
+            assert isinstance(self.contents, StoredReals)
+            return self.contents.numbers.view(np.uint8)[start:stop]
         found = self._stored(dtype)
         if found is not None:
             return found[start:stop]

@@ -16,12 +16,12 @@ from tflgpu.options.enums import (
     OpResolverType,
     WaitType,
 )
-from tflgpu.options.environment import OPTIONS_FILE
 from tflgpu.options.keywords import OptionKeywords
 from tflgpu.options.kinds import EnumMember, truth
 from tflgpu.options.names import device_from_text
 from tflgpu.options.option_list import OPTIONS
 from tflgpu.options.other_names import OTHER_NAMES
+from tflgpu.options.sources import OPTIONS_FILE
 
 
 def precision_of(option: str, value: object) -> Precision:

@@ -14,15 +14,22 @@ import attrs
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.errors import OptionError
 from tflgpu.lowering.precision import Precision
-from tflgpu.options import priorities, sources
+from tflgpu.options import sources
 from tflgpu.options.checks import check_options
 from tflgpu.options.definition import variable
 from tflgpu.options.enums import ExperimentalFlags, ForceBackend, InferencePriority
-from tflgpu.options.environment import environment_options
 from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.options.option_list import OPTIONS, OptionList
 from tflgpu.options.other_names import canonical, flags_of, forced
 from tflgpu.values import frozen
+
+_P = InferencePriority
+#: What follows a first priority where nothing else is said: TFLite's rules (`api.cc`).
+_COMPLETIONS = {
+    _P.MIN_LATENCY: (_P.MIN_MEMORY_USAGE, _P.MAX_PRECISION),
+    _P.MIN_MEMORY_USAGE: (_P.MAX_PRECISION, _P.MIN_LATENCY),
+    _P.MAX_PRECISION: (_P.MIN_LATENCY, _P.MIN_MEMORY_USAGE),
+}
 
 
 @frozen(kw_only=True, init=False)
@@ -92,7 +99,7 @@ class DelegateOptions(OptionList):
         Raises:
             OptionError: as `DelegateOptions`; names the variables.
         """
-        values = environment_options(environ)
+        values = sources.environment_options(environ)
         try:
             return cls(**values)
         except OptionError as error:
@@ -161,18 +168,31 @@ class DelegateOptions(OptionList):
             OptionError: the first is AUTO, the second is AUTO but the third is not, or one is
                 given twice.
         """
-        return priorities.completed(
-            self.inference_priority1, self.inference_priority2, self.inference_priority3
-        )
+        first, second = self.inference_priority1, self.inference_priority2
+        third = self.inference_priority3
+        if first is _P.AUTO:
+            raise OptionError("inference_priority1 must not be AUTO; give what matters most")
+        if second is _P.AUTO:
+            if third is not _P.AUTO:
+                raise OptionError("inference_priority3 is set but inference_priority2 is AUTO")
+            second, third = _COMPLETIONS[first]
+        given = [first, second] + ([] if third is _P.AUTO else [third])
+        if len(set(given)) != len(given):
+            raise OptionError("inference priorities repeat: " + ", ".join(p.name for p in given))
+        if third is _P.AUTO:
+            (third,) = set(_COMPLETIONS) - {first, second}
+        return first, second, third
 
     @property
     def wanted_precision(self) -> Precision:
-        """The precision asked for; a device may have to fall back to one with more bits."""
+        """The precision asked for, or that TFLite's OpenCL API would take: by the place of
+        MAX_PRECISION. A device may have to fall back to one with more bits."""
         if self.precision is not None:
             return self.precision
         if self.is_precision_loss_allowed is not None:
             return Precision.F16 if self.is_precision_loss_allowed else Precision.F32
-        return priorities.precision_for(self.priorities)
+        position = self.priorities.index(_P.MAX_PRECISION)
+        return (Precision.F32, Precision.F32_F16, Precision.F16)[position]
 
     @property
     def wanted_numerics(self) -> Numerics:
@@ -184,7 +204,8 @@ class DelegateOptions(OptionList):
     @property
     def saves_memory(self) -> bool:
         """Whether memory matters more than latency."""
-        return priorities.memory_first(self.priorities)
+        order = self.priorities
+        return order.index(_P.MIN_MEMORY_USAGE) < order.index(_P.MIN_LATENCY)
 
     @property
     def cache_root(self) -> str | None:

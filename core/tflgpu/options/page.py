@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tflgpu.options.definition import Option
-from tflgpu.options.environment import OTHER_VARIABLES
 from tflgpu.options.option_list import OPTIONS
 from tflgpu.options.other_names import OTHER_NAMES, REFUSED
+from tflgpu.options.sources import OTHER_VARIABLES
 
 _BEGIN, _END = "<!-- tables: python -m tflgpu.options.page docs/options.md -->", "<!-- end -->"
 _AGREE = (

@@ -2,12 +2,12 @@
 
 from tflgpu.errors import KernelError
 from tflgpu.language.c_family import CPrinter
-from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.caps import DeviceCaps, Features
 from tflgpu.language.check import check
 from tflgpu.language.defining import DefiningPrinter
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.language.interpreter import interpret
-from tflgpu.language.needs import Features, Needs, check_needs, needs_of
+from tflgpu.language.needs import Needs, check_needs, needs_of
 from tflgpu.language.printer import Printer
 from tflgpu.language.tree import Expr, Kernel, KernelBuffer, Stmt
 from tflgpu.language.types import BOOL, F16, F32, I32, U32, Scalar, Size3, Type

@@ -15,9 +15,7 @@ from tflgpu_vulkan.spirv.grammar import (
 )
 from tflgpu_vulkan.spirv.listing import listing
 from tflgpu_vulkan.spirv.statements import Statements
-from tflgpu_vulkan.spirv.target import Target
-
-ENTRY_POINT = "main"
+from tflgpu_vulkan.spirv.target import ENTRY_POINT, Target
 
 
 def module_of(kernel: Kernel, target: Target, *, guard: int = 0) -> bytes:

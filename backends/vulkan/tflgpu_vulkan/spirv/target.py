@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import attrs
-from tflgpu.language.needs import Features
+from tflgpu.language.caps import Features
+
+#: What the function of every module is called.
+ENTRY_POINT = "main"
 
 
 @attrs.frozen(kw_only=True)
