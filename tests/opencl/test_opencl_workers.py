@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -109,32 +110,101 @@ def test_the_kernel_that_is_refused_is_named(serial: Callable[..., Any]) -> None
     assert "undeclared_thing" in str(caught.value)
 
 
-def test_without_them_this_process_compiles(
-    serial: Callable[..., Any], binaries: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    """What was logged of processes since it was last asked."""
+
+    def said() -> str:
+        found = "\n".join(r.getMessage() for r in caplog.records if "process" in r.getMessage())
+        caplog.clear()
+        return found
+
+    return said
+
+
+def test_without_them_this_process_compiles_and_says_so(
+    serial: Callable[..., Any], binaries: list[bytes], monkeypatch: pytest.MonkeyPatch,
+    told: Callable[[], str],
+) -> None:  # fmt: skip
     device = serial()
+    check(device, several(3))
+    assert not told()
+    device = serial()
+    binaries.clear()
     right = workers._arguments(device._kernels._handle)
     monkeypatch.setattr(
-        workers, "_arguments", lambda handle: [*right[:4], "another driver", right[5]]
+        workers, "_arguments", lambda handle: [*right[:4], "another driver", *right[5:]]
     )
-    check(device, several(5))
+    check(device, several(8))
     assert set(binaries) == {b""}  # the device is another one for them
+    said = told()
+    assert said.endswith("0 is another one")
+    assert said.count("process that compiles") == 1
 
     def refused(*arguments: Any, **named: Any) -> Any:
         raise PermissionError("no processes here")
 
     monkeypatch.setattr(workers.subprocess, "Popen", refused)
-    check(serial(), several(6))
+    check(serial(), several(12))
+    assert told().endswith("cannot be started: no processes here")
+
+
+def test_a_binary_that_the_driver_does_not_take(
+    serial: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, told: Callable[[], str]
+) -> None:
+    monkeypatch.setattr(Worker, "binary", lambda self, source: b"no binary")
+    check(serial(), several(5))
+    assert told().count("its binary of affine is refused") == 1
 
 
 def test_a_worker_that_was_killed(serial: Callable[..., Any]) -> None:
     worker = Worker(workers._arguments(serial()._kernels._handle))
     assert worker.binary("nonsense") == b""
+    assert worker.fault.startswith("clBuildProgram: ")
     assert worker.binary("__kernel void k(__global int* a) { a[0] = 1; }")
     worker.kill()
     worker.wait()
     assert not worker.is_there
     assert worker.binary("__kernel void k(__global int* a) { a[0] = 2; }") == b""
+
+
+def test_a_worker_that_ends_by_itself_says_so_and_does_not_come_again(
+    serial: Callable[..., Any],
+) -> None:
+    kernels = serial()._kernels
+    kernels.start_workers()
+    pool = kernels._workers
+    for _ in range(3):
+        with pool.one() as found:
+            assert not found.fault
+            found._process.kill()
+            assert found.binary("__kernel void k(__global int* a) { a[0] = 1; }") == b""
+            assert found.fault == f"exit code {found._process.returncode}"
+    with pool.one() as found:
+        assert found is None
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system does not stop processes")
+def test_a_worker_that_does_not_answer_is_not_waited_for(
+    serial: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(workers._arguments(serial()._kernels._handle))
+    worker._process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(workers, "LONGEST", 0.05)
+    assert worker.binary("__kernel void k(__global int* a) { a[0] = 1; }") == b""
+    assert worker.fault == "no answer within 0.1 s"
+    worker.wait()
+
+
+def test_what_takes_too_long_is_ended() -> None:
+    ended = threading.Event()
+    with compile_worker._within(0.0, ended.set):
+        assert ended.wait(60)
+    ended.clear()
+    with compile_worker._within(3600.0, ended.set):
+        pass
+    assert not any(isinstance(t, threading.Timer) and t.interval == 3600.0 and t.is_alive()
+                   and not t.finished.is_set() for t in threading.enumerate())  # fmt: skip
 
 
 def test_a_worker_without_work_ends(

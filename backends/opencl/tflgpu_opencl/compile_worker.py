@@ -3,24 +3,30 @@
 It is started by the path of this file, without site-packages, and imports the standard library
 alone: it is ready when the driver has made a context, not later. Its arguments are a library that
 has OpenCL's functions, the positions of a platform and of its device, the device's name and driver
-version, and the seconds after which it ends where nothing comes. It ends with its input, too.
+version, the seconds after which it ends where nothing comes, and those that it may take to start
+or for a program. It ends with its input, too.
 
 Messages are as long as their first four bytes say (little endian): the text of a program comes in
-by stdin, its binary goes out by stdout, empty where there is none.
+by stdin; its binary goes out by stdout behind `MADE`, or why there is none behind `REFUSED`, and
+behind `ENDS` why the process ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
 import threading
-from typing import IO, Any
+from collections.abc import Callable, Iterator
+from typing import IO, Any, NoReturn
 
 _ALL_DEVICES = 0xFFFFFFFF
 _NAME, _DRIVER = 0x102B, 0x102D  # CL_DEVICE_NAME, CL_DRIVER_VERSION
 _BINARY_SIZES, _BINARIES = 0x1165, 0x1166
 _TEXT_BYTES = 1024
+#: What a message to stdout begins with.
+MADE, REFUSED, ENDS = b"+", b"-", b"!"
 
 
 class OpenCLError(Exception):
@@ -108,28 +114,49 @@ class Compiler:
         return ctypes.c_void_p(made)
 
 
-def main(library: str, platform: str, device: str, name: str, driver: str, patience: str) -> None:
-    """Compile what comes until nothing more does."""
+def main(library: str, platform: str, device: str, name: str, driver: str, *limits: str) -> int:
+    """Compile what comes until nothing more does; the exit code."""
     # What the driver prints must not get between the messages.
     stdin, stdout = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    compiler = Compiler(library, int(platform), int(device))
-    if (compiler.text(_NAME), compiler.text(_DRIVER)) != (name, driver):
-        raise OpenCLError(f"device {device} of platform {platform} is another one")
+    patience, longest = map(float, limits)
+
+    def ends(why: str) -> NoReturn:
+        send(stdout, ENDS + why.encode())
+        os._exit(1)
+
+    late = f"it took more than {longest:g} s to"
+    try:
+        with _within(longest, ends, f"{late} start"):
+            compiler = Compiler(library, int(platform), int(device))
+            if (compiler.text(_NAME), compiler.text(_DRIVER)) != (name, driver):
+                ends(f"device {device} of platform {platform} is another one")
+    except (OpenCLError, OSError, AttributeError, IndexError) as error:
+        ends(str(error))
     while True:
-        idle = threading.Timer(float(patience), os._exit, (0,))
-        idle.start()
-        source = receive(stdin)
-        idle.cancel()
+        with _within(patience, os._exit, 0):
+            source = receive(stdin)
         if source is None:
-            return
+            return 0
         try:
-            found = compiler.binary(source)
-        except OpenCLError:
-            found = b""  # the other process compiles it as well, and has the driver's log
-        send(stdout, found)
+            with _within(longest, ends, f"{late} compile a program"):
+                answer = MADE + compiler.binary(source)
+        except OpenCLError as error:  # the other process compiles it as well, and has the log
+            answer = REFUSED + str(error).encode()
+        send(stdout, answer)
+
+
+@contextlib.contextmanager
+def _within(seconds: float, late: Callable[..., object], *arguments: object) -> Iterator[None]:
+    """Call ``late``, which ends the process, where what is inside takes longer."""
+    limit = threading.Timer(seconds, late, arguments)
+    limit.start()
+    try:
+        yield
+    finally:
+        limit.cancel()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
-    os._exit(0)  # the driver has nothing to write, and takes its time to end
+    # At once: the driver has nothing to write, and takes its time to end.
+    os._exit(main(*sys.argv[1:]))

@@ -92,6 +92,8 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         """Start processes that compile, as many as so many programs are worth, where a driver
         gains by that and none are there. They end by themselves when nothing more comes."""
         if self._is_serial and not (self._workers is not None and self._workers.are_there):
+            if self._workers is not None:
+                self._workers.report()
             self.end_workers()
             self._workers = Workers(self._handle, programs, self._cache)
 
@@ -115,17 +117,22 @@ class Compiler(JoinedKernels[Dialect, Entry]):
     def _compile(self, items: list[tuple[Kernel, str]]) -> None:
         self.start_workers(len(items))
         super()._compile(items)
+        if self._workers is not None:
+            self._workers.report()
 
     def _from_source(self, kernel: Kernel, source: str) -> Entry:
         if self._workers is None or not self._workers.are_there:
             return self._here(kernel, source)
         with self._workers.one() as worker:
             if worker is not None and (binary := worker.binary(source)):
-                with contextlib.suppress(*self.refusals), self._proof() as is_safe:
-                    if is_safe:
-                        made = self._from_binary(binary)
-                        self.count()
-                        return made
+                try:
+                    with self._proof() as is_safe:
+                        if is_safe:
+                            made = self._from_binary(binary)
+                            self.count()
+                            return made
+                except self.refusals as error:
+                    self._workers.report(f"its binary of {kernel.name} is refused: {error}")
             return self._here(kernel, source)
 
     def _proof(self) -> contextlib.AbstractContextManager[bool]:

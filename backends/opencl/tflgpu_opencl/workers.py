@@ -23,6 +23,7 @@ from typing import Any
 import pyopencl as cl
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.cache.file_lock import exclusive
+from tflgpu.errors.blame import LOG
 
 from tflgpu_opencl import compile_worker
 
@@ -30,6 +31,8 @@ from tflgpu_opencl import compile_worker
 MOST, PROGRAMS_EACH = 8, 3
 #: Seconds after which a process ends to which nothing comes.
 PATIENCE = 8.0
+#: Seconds that one may take to start, or for a program.
+LONGEST = 60.0
 #: Bytes of the device's memory for each process: its context takes some hundred megabytes.
 _MEMORY_EACH = 4 << 30
 
@@ -47,33 +50,67 @@ class Worker:
         self._process = subprocess.Popen(  # noqa: S603  (this Python, with a program of our own)
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
+        self._reading = threading.Lock()
+        self._is_closed = False
+        self._said = ""
 
     def binary(self, source: str) -> bytes:
-        """A program's binary; empty where the driver refused it, or the process has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        """A program's binary; empty where `fault` tells why."""
+        # The process ends by itself where something takes so long, unless it does not run at all.
+        limit = threading.Timer(2 * LONGEST, self._give_up)
+        limit.daemon = True
+        limit.start()
         try:
-            compile_worker.send(self._process.stdin, source.encode())
-            return compile_worker.receive(self._process.stdout) or b""
-        except (OSError, ValueError):
-            return b""
+            with contextlib.suppress(OSError, ValueError):
+                assert self._process.stdin is not None
+                compile_worker.send(self._process.stdin, source.encode())
+            kind, content = self._answer()
+            if kind not in (compile_worker.MADE, compile_worker.REFUSED):
+                self._process.wait()  # its output has ended
+        finally:
+            limit.cancel()
+        return content if kind == compile_worker.MADE else b""
 
     @property
     def is_there(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None
 
+    @property
+    def fault(self) -> str:
+        """Why it gave no binary, or ended; "" where it was closed, or had nothing to do."""
+        code = self._process.poll()
+        if code and not (self._is_closed or self._said):
+            self._answer()  # it may have ended before it was asked for anything
+            self._said = self._said or f"exit code {code}"
+        return self._said
+
     def kill(self) -> None:
         """Have it end; `wait` follows."""
+        self._is_closed = True
         self._process.kill()
 
     def wait(self) -> None:
         """Wait for its end. A driver takes some tenths of a second to let go of its context."""
         self._process.wait()
+        self._answer()  # what it said at its end, if that was not read
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 assert pipe is not None
                 pipe.close()
+
+    def _answer(self) -> tuple[bytes, bytes]:
+        answer = None
+        with self._reading, contextlib.suppress(OSError, ValueError):
+            assert self._process.stdout is not None
+            answer = compile_worker.receive(self._process.stdout)
+            if answer and answer[:1] != compile_worker.MADE:
+                self._said = answer[1:].decode(errors="replace")
+        return (answer[:1], answer[1:]) if answer else (b"", b"")
+
+    def _give_up(self) -> None:
+        self._said = f"no answer within {2 * LONGEST:g} s"
+        self._process.kill()
 
 
 class Workers:
@@ -84,6 +121,7 @@ class Workers:
         """Start as many processes as so many programs are worth; none while another process has
         some for this ``cache``, since each takes memory of the device."""
         self._every: list[Worker] = []
+        self._fault, self._is_told = "", False
         self._free: queue.LifoQueue[Worker | None] = queue.LifoQueue()
         self._free.put(None)
         arguments, count = _arguments(handle), _count(handle, programs)
@@ -91,9 +129,11 @@ class Workers:
             return
         alone = contextlib.ExitStack()
         if not alone.enter_context(exclusive(lock_of(cache), 0.0)):
-            with contextlib.suppress(OSError):
+            try:
                 while len(self._every) < count:
                     self._every.append(Worker(arguments))
+            except OSError as error:
+                self._fault = f"it cannot be started: {error}"
         for worker in self._every:
             self._free.put(worker)
         every = self._every
@@ -106,14 +146,23 @@ class Workers:
         """Whether one of the processes has not ended."""
         return any(worker.is_there for worker in self._every)
 
+    def report(self, fault: str = "") -> None:
+        """Say, once, where one of them did not give what it was started for."""
+        faults = (fault, self._fault, *(worker.fault for worker in self._every))
+        if not self._is_told and (fault := next(filter(None, faults), "")):
+            self._is_told = True
+            LOG.warning("a process that compiles OpenCL programs beside this one fails: %s", fault)
+
     @contextlib.contextmanager
     def one(self) -> Iterator[Worker | None]:
-        """One that is free; None for this process. Waits until there is one."""
+        """One that is free; None for this process. Waits until there is one. A process that has
+        ended does not come again."""
         found = self._free.get()
         try:
             yield found
         finally:
-            self._free.put(found)
+            if found is None or found.is_there:
+                self._free.put(found)
 
     def kill(self) -> None:
         """Have them end. They are waited for in a thread."""
@@ -152,5 +201,5 @@ def _arguments(handle: Any) -> list[str]:
         if platform == handle.platform:
             place = platform.get_devices().index(handle)
             name, driver = handle.name.strip(), handle.driver_version.strip()
-            return [cl._cl.__file__, str(at), str(place), name, driver, str(PATIENCE)]
+            return [cl._cl.__file__, str(at), str(place), name, driver, str(PATIENCE), str(LONGEST)]
     return []
