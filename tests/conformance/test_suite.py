@@ -47,9 +47,10 @@ EVERYTHING = bool(os.environ.get("TFLGPU_TEST_EVERYTHING"))
 #: others of one each, and about half of the ops inside a partition of one. The interpreter is asked
 #: all four of an op's first sample, and the first and another of each of the others, by turns (all,
 #: with TFLGPU_TEST_EVERYTHING=1): a kernel has its ways for a precision and a place whatever the
-#: sizes are. Packed layouts show there, and conversions where tensors are stored in 16 bits.
+#: sizes are. Packed layouts show there, and conversions where tensors are stored in 16 bits. LiteRT
+#: stores no 16-bit floats and lets nothing lie elsewhere: it would skip the rest.
 EVERYWHERE = ("f32/edge", "f32/internal", "f16/internal", "f32_f16/internal")
-ASKED = {"cpu_ref:0": ("f32/edge",), "cpu_ref:1": EVERYWHERE}
+ASKED = {"cpu_ref:0": ("f32/edge",), "cpu_ref:1": EVERYWHERE, "litert:0": ("f32/edge",)}
 BY_TURNS = {"opencl": "f32_f16/internal", "vulkan": "f16/internal", "wgpu": "f16/internal"}
 #: PoCL takes longest to compile, so that its turn comes less often. At None's nobody is asked.
 TURNS = (
