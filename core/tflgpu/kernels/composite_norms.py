@@ -15,7 +15,7 @@ import attrs
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.domain import Domain, Shape2, team_shape
+from tflgpu.kernels.domain import Domain, team_shape
 from tflgpu.kernels.normalize import Moments
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
@@ -29,6 +29,8 @@ from tflgpu.ops.composite_norms import GROUP, LAYER, RMS
 
 #: (sums, number of elements, epsilon) -> element -> the same normalized.
 _Normal = Callable[[Moments, int, float], Callable[[Expr], Expr]]
+#: Those that a group is of, in the shape in which it is a row of channels.
+_GROUP_AXES = (1, 3)
 
 
 def _of_square(sums: Moments, count: int, epsilon: float) -> Callable[[Expr], Expr]:
@@ -51,8 +53,10 @@ def _grouped(shape: Shape, groups: int) -> Shape:
     return (shape[0], math.prod(shape[1:-1]), groups, shape[-1] // groups)
 
 
-def _write(low: Lowering, shape: Shape, domain: Domain, plan: Shape2, normal: _Normal) -> None:
-    """The kernel, of an operand that is taken for one of ``shape``."""
+def _write(low: Lowering, shape: Shape, axes: tuple[int, ...], normal: _Normal) -> None:
+    """The kernel, of an operand that is taken for one of ``shape``, over some of its axes."""
+    domain = Domain.of(shape, axes)
+    plan = team_shape(low.caps, domain.items, domain.steps, lanes_first=True)
     k = low.kernel(low.node.op.lower(), plan.workgroup)
     source = low.read(k, 0)
     layout = Layout(shape, source.layout.kind, source.layout.storage)
@@ -84,18 +88,13 @@ def _optional(low: Lowering, k: Builder, index: int) -> ReadView | None:
 def _rows(normal: _Normal) -> Callable[[Lowering], None]:
     def build(low: Lowering) -> None:
         shape = low.node.input(0).shape
-        domain = Domain.of(shape, (len(shape) - 1,))
-        plan = team_shape(low.caps, domain.items, domain.steps, lanes_first=True)
-        _write(low, shape, domain, plan, normal)
+        _write(low, shape, (len(shape) - 1,), normal)
 
     return build
 
 
 def _build_groups(low: Lowering) -> None:
-    shape = _grouped(low.node.input(0).shape, low.attrs.groups)
-    domain = Domain.of(shape, (1, 3))
-    plan = team_shape(low.caps, domain.items, domain.steps, lanes_first=True)
-    _write(low, shape, domain, plan, _of_gap)
+    _write(low, _grouped(low.node.input(0).shape, low.attrs.groups), _GROUP_AXES, _of_gap)
 
 
 _floats = takes(FLOATS)
@@ -105,7 +104,7 @@ def _accepts_groups(node: Node, site: Site) -> str | None:
     shape = _grouped(node.input(0).shape, node.attrs.groups)
     if shape[-1] % 4:
         return f"{GROUP}: groups of {shape[-1]} channels; its kernel takes multiples of 4"
-    domain = Domain.of(shape, (1, 3))
+    domain = Domain.of(shape, _GROUP_AXES)
     plan = team_shape(site.caps, domain.items, domain.steps, lanes_first=True, cut=domain.slices)
     if plan.parts > 1:
         return (

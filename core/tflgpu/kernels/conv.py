@@ -207,13 +207,9 @@ def _accepts_runtime(node: Node, site: Site) -> str | None:
     return floats_only(node, site)
 
 
-def _build_grouped(low: Lowering) -> None:
-    build_grouped(low, f"{low.node.op.lower()}_grouped")
-
-
 FAMILY = Family("CONV_2D", constant_weights, product_size, _problems)
 RULES = (
     *FAMILY.rules(),
-    KernelRule("CONV_2D", "grouped", _build_grouped, constant_weights, rank=-4),
+    KernelRule("CONV_2D", "grouped", build_grouped, constant_weights, rank=-4),
     KernelRule("CONV_2D", "runtime_filter", build_runtime_filter, _accepts_runtime, rank=-10),
 )

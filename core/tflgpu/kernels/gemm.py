@@ -285,21 +285,18 @@ class _Stage:
         for (item, _), reg, gather in zip(self._a_items, self._a_regs, self._gathers, strict=True):
             k.set(reg, gather(k.let(q0 + item % tile.depth, "q")))
         limit = self.problem.depth * 4
+        is_ragged = self.problem.depth % (tile.depth * tile.split) != 0
         for (item, _), reg in zip(self._b_items, self._b_regs, strict=True):
             row = k.let(q0 * 4 + item // tile.slices, "wrow")
             column = k.let(k.group_id(0) * tile.slices + item % tile.slices, "wcol")
             # Columns past the end are never stored, and rows past the end meet zeros of the other
             # operand: any finite weight will do for both.
-            safe = k.min(row, limit - 1) if self._ragged_depth else row
+            safe = k.min(row, limit - 1) if is_ragged else row
             column = k.min(column, self.problem.slices - 1)
             weight = self.weights.row(k, safe, column, Scalar.F32)
             if self._masked:
                 weight = k.select(row < limit, weight, k.f32(0.0, 4))
             k.set(reg, weight)
-
-    @property
-    def _ragged_depth(self) -> bool:
-        return self.problem.depth % (self.tile.depth * self.tile.split) != 0
 
     def commit(self) -> None:
         """Put what was fetched into shared memory."""

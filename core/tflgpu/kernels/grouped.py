@@ -60,14 +60,14 @@ class _Groups:
         return self.k.vec([self.src.load_lane(at, first + i) for first in firsts])
 
 
-def build_grouped(low: Lowering, name: str) -> None:
+def build_grouped(low: Lowering) -> None:
     """Write the kernel of a convolution with a constant filter in groups and dispatch it."""
     node = low.node
     ohwi, bias_value = node.const(1), node.optional_input(2)
     window, channels, inner = conv_window(node), ohwi.shape[0], ohwi.shape[3]
     pixels = node.input(0).shape[0] * window.out_h * window.out_w
     taps = window.kernel_h * window.kernel_w
-    k = low.kernel(name, _WORKGROUP)
+    k = low.kernel(f"{node.op.lower()}_grouped", _WORKGROUP)
     # Products are summed in f32.
     src = attrs.evolve(low.read(k, 0), compute=Scalar.F32)
     weights = low.weights(k, pack_grouped(ohwi))
