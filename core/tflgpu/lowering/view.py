@@ -217,7 +217,7 @@ def _at(row: Operand, size: int, column: Operand) -> Expr:
 
 
 def fill_padding(
-    k: Builder, value: Expr, slice_: Expr, channels: int, fill: int | None = 0
+    k: Builder, value: Expr, slice_: Expr, channels: int, fill: float | None = 0
 ) -> Expr:
     """A vector with the lanes beyond the channels set to ``fill``, or (None) to its first lane."""
     slices, valid = -(-channels // 4), (channels - 1) % 4 + 1
