@@ -15,6 +15,7 @@ from tflgpu.backend_kit.shared_weights import SharedWeights
 from tflgpu.cache.disk_cache import DiskCache, cache_key
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.memory_use import MemoryUse
+from tflgpu.language.kernel import LANGUAGE_VERSION
 
 
 class PlanMemory(Protocol):
@@ -38,8 +39,9 @@ class PlanMemory(Protocol):
 
 M = TypeVar("M", bound=PlanMemory)
 
-#: What files are called that say what a device was found to do.
-_FOUND = ".found"
+#: What files are called that say what a device was found to do, and the number of how it was asked:
+#: raise it where kernels of a probe are printed otherwise.
+_FOUND, _ASKED = ".found", 1
 
 
 class KernelDevice(BaseDevice, Generic[M]):
@@ -97,7 +99,8 @@ class KernelDevice(BaseDevice, Generic[M]):
     def _find(self, question: str, ask: Callable[[], int]) -> int:
         """A number that only running kernels tells, which ``ask`` does. Where it is above 0 it is
         kept for as long as the driver stays; 0 may be for lack of memory."""
-        key = cache_key("found 1", self._fingerprint(), question)
+        asked = f"found {_ASKED}, language {LANGUAGE_VERSION}"
+        key = cache_key(asked, self._fingerprint(), question)
         disk = None if self._disk is None else self._disk.beside(_FOUND)
         kept = None if disk is None else disk.load(key)
         if kept is not None:
