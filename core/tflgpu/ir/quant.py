@@ -42,9 +42,10 @@ class Quantization:
                 f"quantization needs as many zero points as scales and at least one, "
                 f"not {len(self.zero_point)} for {len(self.scale)}"
             )
-        for scale in self.scale:
-            if not math.isfinite(scale) or scale < 0:
-                raise GraphError(f"quantization scale {scale} is not a finite number >= 0")
+        # There may be thousands, and each start makes them.
+        if min(self.scale) < 0 or not all(map(math.isfinite, self.scale)):
+            wrong = next(s for s in self.scale if not math.isfinite(s) or s < 0)
+            raise GraphError(f"quantization scale {wrong} is not a finite number >= 0")
         if self.axis < 0:
             raise GraphError(f"quantization axis {self.axis} is negative")
 

@@ -3,6 +3,7 @@ the type that they are stored in there, in one pass over what the file has."""
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -100,7 +101,7 @@ class Weights:
     @property
     def size(self) -> int:
         """How many there are in the buffer."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def whole_numbers(self) -> WholeNumbers | None:
@@ -239,7 +240,7 @@ class Weights:
         """Outputs, taps and inputs."""
         outputs, *inner = self.contents.shape
         taps = self.taps or 1
-        return outputs, taps, int(np.prod(inner, dtype=np.int64)) // taps
+        return outputs, taps, math.prod(inner) // taps
 
     def _largest(self) -> float | None:
         """The largest magnitude, where what is stored tells it and all of them are finite."""
