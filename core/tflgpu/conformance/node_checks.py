@@ -215,7 +215,7 @@ def _special(scalar: Scalar, width: int, device: Device) -> None:
     cases = special_cases(scalar, halves=halves)
     kernel, groups = build_special(cases, scalar, width)
     found = run_kernel(device, kernel, groups, special_arrays(cases, scalar))
-    wrong = wrong_results(cases, scalar, found)
+    wrong = wrong_results(cases, found)
     if wrong:
         raise AssertionError("; ".join(f"{name} gives {text}" for name, text in wrong.items()))
 

@@ -348,9 +348,7 @@ def special_arrays(cases: Sequence[Special], scalar: Scalar) -> list[Array]:
     return operands + [np.zeros(size, s.numpy) for s in _results(cases)]
 
 
-def wrong_results(
-    cases: Sequence[Special], scalar: Scalar, arrays: Sequence[Array]
-) -> dict[str, str]:
+def wrong_results(cases: Sequence[Special], arrays: Sequence[Array]) -> dict[str, str]:
     """The cases that gave something else, by name, with the first row that did."""
     own = [a.astype(np.float64) for a in arrays[:3]]
     # A device may lose a zero's sign.

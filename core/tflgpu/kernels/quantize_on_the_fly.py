@@ -40,7 +40,7 @@ def _build(low: Lowering) -> None:
         low.dispatch_groups(k, teams.groups)
         return
     ends = _ends_of_parts(low, domain, teams)
-    _round(low, domain, _ends(low, domain, teams, ends))
+    _round(low, domain, _ends(low, teams, ends))
 
 
 def _range(at: Share, domain: Domain, view: ReadView) -> tuple[ItemSteps, Variable, Variable]:
@@ -152,9 +152,7 @@ def _ends_of_parts(low: Lowering, domain: Domain, teams: Shape2) -> tuple[Temp, 
     return temps[0], temps[1]
 
 
-def _ends(
-    low: Lowering, domain: Domain, teams: Shape2, parts: tuple[Temp, Temp]
-) -> tuple[Temp, Temp]:
+def _ends(low: Lowering, teams: Shape2, parts: tuple[Temp, Temp]) -> tuple[Temp, Temp]:
     """The ends of the range of each item, [items, 4] each."""
     temps = tuple(low.temp((teams.items, 4), Scalar.F32) for _ in range(2))
     k = low.kernel("ranges")
