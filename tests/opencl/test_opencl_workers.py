@@ -112,6 +112,26 @@ def test_they_compute_what_is_compiled_here(
     assert fresh.compiled == before
 
 
+def test_a_binary_is_loaded_once(
+    serial: Callable[..., Any], binaries: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, original = [], program.Compiler._from_binary
+
+    def from_binary(self: program.Compiler, binary: bytes) -> program.Entry:
+        loaded.append(binary)
+        return original(self, binary)
+
+    monkeypatch.setattr(program.Compiler, "_from_binary", from_binary)
+    check(serial(), several(5))
+    assert any(binaries)
+    assert len(loaded) == 5
+    before = (fresh := serial()).compiled
+    check(fresh, several(5))
+    assert sorted(loaded[5:]) == sorted(loaded[:5])
+    assert fresh.compiled == before
+    assert not fresh._kernels._loaded
+
+
 def test_the_kernel_that_is_refused_is_named(serial: Callable[..., Any]) -> None:
     class Partly:
         def source(self, kernel: Kernel) -> str:
@@ -214,6 +234,16 @@ def test_a_worker_that_does_not_answer_is_not_waited_for(
     assert worker.binary("__kernel void k(__global int* a) { a[0] = 1; }") == b""
     assert worker.why == worker.fault == "no answer within 0.1 s"
     worker.wait()
+
+
+def test_a_program_that_a_process_keeps_is_not_waited_for(
+    serial: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = serial()._kernels._workers
+    pool._running.add("a program")  # and its thread never comes back
+    monkeypatch.setattr(workers, "LONGEST", 0.01)
+    with pool.binary("a program") as found:
+        assert found == (b"", "no program within 0.04 s")
 
 
 def test_what_takes_too_long_is_ended() -> None:

@@ -86,6 +86,7 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         self._handle = handle
         self._is_serial = vendor_of(handle) in _SERIAL
         self._workers = Workers(handle, cache)
+        self._loaded: dict[str, bytes] = {}  # binaries that processes made, by their text
 
     def start_workers(self) -> None:
         """Start the processes that compile, where a driver gains by that. They end by themselves
@@ -128,6 +129,7 @@ class Compiler(JoinedKernels[Dialect, Entry]):
                     with self._proof() as is_safe:
                         if is_safe:
                             made = self._from_binary(binary)
+                            self._loaded[source] = binary
                             self.count()
                             return made
                 except self.refusals as error:
@@ -135,6 +137,13 @@ class Compiler(JoinedKernels[Dialect, Entry]):
             made = self._here(kernel, source)
             self._workers.report(why)
             return made
+
+    def _prove(self, source: str, made: Entry) -> None:
+        binary = self._loaded.pop(source, None)
+        if binary is None:
+            super()._prove(source, made)
+        elif self._keeps:  # it was loaded just now, which would take as long again
+            self._store(source, self._describe(made), binary)
 
     def _proof(self) -> contextlib.AbstractContextManager[bool]:
         if self._cache.is_unsafe(self._maker):

@@ -62,6 +62,7 @@ class Worker:
     def binary(self, source: str) -> bytes:
         """A program's binary; empty where `why` tells why."""
         # The process ends by itself where something takes so long, unless it does not run at all.
+        self.why = ""
         limit = threading.Timer(2 * LONGEST, self._give_up)
         limit.daemon = True
         limit.start()
