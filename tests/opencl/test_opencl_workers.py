@@ -246,6 +246,26 @@ def test_a_program_that_a_process_keeps_is_not_waited_for(
         assert found == (b"", "no program within 0.04 s")
 
 
+def test_programs_wait_for_processes_that_have_started(
+    serial: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = serial()._kernels._workers
+    monkeypatch.setattr(workers, "LONGEST", 0.01)
+    sources = ["one", "another", "a third"]
+    pool._waiting.update(dict.fromkeys(sources))
+    pool._every.append(SimpleNamespace(kill=lambda: None))
+    late = (b"", "no program within 0.04 s")
+    with pool.binary("one") as found:
+        assert found == (b"", "")  # no process has made anything yet
+        with pool.binary("another") as other:
+            assert other == late  # one at a time
+    pool._are_ready = True
+    with pool.binary("a third") as found:
+        assert found == late
+    assert not pool._waiting
+    pool._every.clear()
+
+
 def test_what_takes_too_long_is_ended() -> None:
     ended = threading.Event()
     with compile_worker._within(0.0, ended.set):

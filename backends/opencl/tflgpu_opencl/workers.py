@@ -138,7 +138,7 @@ class Workers:
         self._running: set[str] = set()
         self._found: dict[str, tuple[bytes, str]] = {}
         self._here = 0  # how many are compiled in this process that a process could compile
-        self._is_over = self._is_told = False
+        self._are_ready = self._is_over = self._is_told = False
         self._fault = ""
 
     def start(self, programs: int = sys.maxsize) -> None:
@@ -173,8 +173,8 @@ class Workers:
     @contextlib.contextmanager
     def binary(self, source: str) -> Iterator[tuple[bytes, str]]:
         """A program's binary; empty where it is to be compiled here, and why, if a process failed.
-        While there are processes that is one place more, for one program at a time that none has
-        come to."""
+        While processes start that is one place more, for one program at a time that none has come
+        to. Later it is none: the driver's lock would keep binaries from being loaded."""
         with self._changed:
             in_time = self._changed.wait_for(lambda: not self._is_elsewhere(source), 4 * LONGEST)
             late = "" if in_time else f"no program within {4 * LONGEST:g} s"
@@ -207,8 +207,8 @@ class Workers:
 
     def _is_elsewhere(self, source: str) -> bool:
         """Whether a process compiles it, or is to come to it."""
-        is_next = source in self._waiting and self._here and self._every
-        return source in self._running or bool(is_next)
+        is_next = source in self._waiting and (self._here or self._are_ready)
+        return source in self._running or bool(is_next and self._every)
 
     def _may_start(self) -> bool:
         if self._is_over or not self._arguments:
@@ -228,6 +228,7 @@ class Workers:
                 with self._changed:
                     self._running.remove(source)
                     self._found[source] = found
+                    self._are_ready |= bool(found[0])
                     self._changed.notify_all()
         finally:
             self._fault = self._fault or worker.fault
@@ -237,6 +238,7 @@ class Workers:
                 self._running.discard(source)
                 self._every.remove(worker)
                 if not self._every:
+                    self._are_ready = False
                     self._alone.close()
                 self._changed.notify_all()
 
