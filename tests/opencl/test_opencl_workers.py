@@ -332,6 +332,19 @@ def test_kernels_are_compiled_before_there_is_a_plan(
     assert len(binaries) == 4
 
 
+def test_what_no_plan_has_does_not_pile_up(
+    serial: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "KEPT", 2)
+    device, made = serial(), several(5)
+    for each in made.dispatches:
+        device.begin(each.kernel)
+    pool = device._kernels._workers
+    until(lambda: not (pool._waiting or pool._running))
+    assert len(pool._found) == 2
+    check(device, made)
+
+
 def test_what_is_wrong_with_a_kernel_is_for_load_to_say(serial: Callable[..., Any]) -> None:
     class Wrong:
         def source(self, kernel: Kernel) -> str:

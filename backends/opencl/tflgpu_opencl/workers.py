@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pyopencl as cl
+from tflgpu.backend_kit.kernel_cache import KEPT
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.cache.file_lock import exclusive
 from tflgpu.errors.blame import LOG
@@ -228,6 +229,8 @@ class Workers:
                 with self._changed:
                     self._running.remove(source)
                     self._found[source] = found
+                    if len(self._found) > KEPT:  # of kernels that no plan has come to have
+                        del self._found[next(iter(self._found))]
                     self._are_ready |= bool(found[0])
                     self._changed.notify_all()
         finally:
