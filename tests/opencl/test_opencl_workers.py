@@ -222,6 +222,7 @@ def test_a_worker_that_ends_by_itself_says_so(
     assert not pool._every
     check(device, several(2))
     assert told().endswith(f"exit code {worker._process.returncode}")
+    assert not pool._every  # others would end as well
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system does not stop processes")

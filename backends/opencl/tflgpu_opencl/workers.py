@@ -212,7 +212,7 @@ class Workers:
         return source in self._running or bool(is_next and self._every)
 
     def _may_start(self) -> bool:
-        if self._is_over or not self._arguments:
+        if self._is_over or self._fault or not self._arguments:
             return False
         if not self._every:
             self._alone.close()  # where a signal ended the start of the first
