@@ -1,10 +1,10 @@
 """Processes that compile programs at the same time, for drivers whose compiler has a lock on most
 of its work.
 
-On an H200 (driver 580.159, 16 processors) a first start of ResNet-50 with nothing cached took 5.1 s
-behind the imports with eight processes, and 9.8 s with none (benchmarks/results/large_h200.md).
-There they began when all kernels were written; now each kernel's program is begun when there is
-the kernel.
+On an H200 (driver 580.159, 16 processors) a first start of ResNet-50 with nothing cached took 9.8 s
+with none. With eight, loading its plan waited 1.2 and 1.4 s for programs where they were begun when
+all kernels were written, and 0.1 and 0.6 s where each is begun when there is its kernel
+(benchmarks/results/large_h200.md).
 
 Contexts are made one after another: while eight processes started, the last probe of a device took
 1.1 s for 0.2. So they start behind the probes, while Python compiles the model's graph.
