@@ -88,6 +88,16 @@ class OpenCLDevice(KernelDevice[Memory]):
         """Use OpenCL C text from a file instead of printing the kernel."""
         self._kernels.use(kernel, self._dialect, code.decode())
 
+    def begin(self, kernel: Kernel) -> None:
+        """Begin to compile a kernel, where processes of their own compile.
+
+        Raises:
+            StateError: the device is closed.
+            KernelError: the kernel needs what the device lacks; so `load` says.
+        """
+        self._check_open()
+        self._kernels.begin(kernel, self._dialect)
+
     # Inside
 
     def _fingerprint(self) -> str:

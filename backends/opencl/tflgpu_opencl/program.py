@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from typing import Any, Protocol
 
 import attrs
@@ -86,22 +85,25 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         self.context = context
         self._handle = handle
         self._is_serial = vendor_of(handle) in _SERIAL
-        self._workers: Workers | None = None
+        self._workers = Workers(handle, cache)
+        self._loaded: dict[str, bytes] = {}  # binaries that processes made, by their text
 
-    def start_workers(self, programs: int = sys.maxsize) -> None:
-        """Start processes that compile, as many as so many programs are worth, where a driver
-        gains by that and none are there. They end by themselves when nothing more comes."""
-        if self._is_serial and not (self._workers is not None and self._workers.are_there):
-            if self._workers is not None:
-                self._workers.report()
-            self.end_workers()
-            self._workers = Workers(self._handle, programs, self._cache)
+    def start_workers(self) -> None:
+        """Start the processes that compile, where a driver gains by that. They end by themselves
+        when nothing more comes."""
+        if self._is_serial:
+            self._workers.start()
 
     def end_workers(self) -> None:
-        """End the processes that compile."""
-        if self._workers is not None:
-            self._workers.kill()
-            self._workers = None
+        """End the processes that compile, for good."""
+        self._workers.kill()
+
+    def begin(self, kernel: Kernel, dialect: Dialect) -> None:
+        """Have a process compile a kernel that `get` will ask for, where a driver gains by that."""
+        if self._is_serial and not self._lock.locked():  # of a `get`, which would be waited for
+            source = self.code(kernel, dialect)
+            if source not in self._made and not self._cache.path(self._key(source)).exists():
+                self._workers.begin(source)
 
     def _write(self, kernel: Kernel, dialect: Dialect) -> str:
         return dialect.source(kernel)
@@ -115,25 +117,33 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         return {source: Entry(program, name) for source, name in joined.entries.items()}
 
     def _compile(self, items: list[tuple[Kernel, str]]) -> None:
-        self.start_workers(len(items))
+        for _, source in items if self._is_serial else ():
+            self._workers.begin(source)
         super()._compile(items)
-        if self._workers is not None:
-            self._workers.report()
+        self._workers.report()
 
     def _from_source(self, kernel: Kernel, source: str) -> Entry:
-        if self._workers is None or not self._workers.are_there:
-            return self._here(kernel, source)
-        with self._workers.one() as worker:
-            if worker is not None and (binary := worker.binary(source)):
+        with self._workers.binary(source) as (binary, why):
+            if binary:
                 try:
                     with self._proof() as is_safe:
                         if is_safe:
                             made = self._from_binary(binary)
+                            self._loaded[source] = binary
                             self.count()
                             return made
                 except self.refusals as error:
                     self._workers.report(f"its binary of {kernel.name} is refused: {error}")
-            return self._here(kernel, source)
+            made = self._here(kernel, source)
+            self._workers.report(why)
+            return made
+
+    def _prove(self, source: str, made: Entry) -> None:
+        binary = self._loaded.pop(source, None)
+        if binary is None:
+            super()._prove(source, made)
+        elif self._keeps:  # it was loaded just now, which would take as long again
+            self._store(source, self._describe(made), binary)
 
     def _proof(self) -> contextlib.AbstractContextManager[bool]:
         if self._cache.is_unsafe(self._maker):

@@ -130,13 +130,13 @@ class KeptKernels(KernelCache[W, str, P]):
         """Keep what was made of a text, if its binary gives the same."""
         if not self._keeps or self._cache.is_unsafe(self._maker):
             return
-        try:
-            with self._cache.reading([self._maker], "proof") as is_safe:
-                if not is_safe:
-                    return
+        # Suppressed: a driver without binaries, or that cannot read its own.
+        reading = self._cache.reading([self._maker], "proof")
+        with contextlib.suppress(*self.refusals), reading as is_safe:
+            if is_safe:
                 binary, about = self._binary_of(made), self._describe(made)
-                if not binary or self._describe(self._from_binary(binary)) != about:
-                    return
-        except self.refusals:
-            return  # a driver without binaries, or that cannot read its own
+                if binary and self._describe(self._from_binary(binary)) == about:
+                    self._store(source, about, binary)
+
+    def _store(self, source: str, about: bytes, binary: bytes) -> None:
         self._cache.store(self._key(source), len(about).to_bytes(4, "little") + about + binary)

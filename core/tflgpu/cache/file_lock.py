@@ -78,7 +78,7 @@ def _acquire(handle: int, limit: float) -> bool:
             _lock(handle)
         except (BlockingIOError, PermissionError):
             waited = True
-            time.sleep(_NAP)
+            time.sleep(min(_NAP, limit))
         except OSError:  # no locks on this file system
             break
         else:

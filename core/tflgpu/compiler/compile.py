@@ -223,6 +223,7 @@ def _request(
         _own_states(nodes),
         lambda node: _moves(node, target, rules),
         lambda node: target.ops[node.op].movement.keeps_values,
+        begin=target.begin,
     )
 
 

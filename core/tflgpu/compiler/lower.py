@@ -38,6 +38,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.language.budget import MAX_KERNEL, cost
+from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.absent import AbsentInPart
 from tflgpu.lowering.bodies import KernelBodies
@@ -65,7 +66,7 @@ class LoweringInput:
     node: inputs of the plan behind ``inputs``, and with their new contents outputs behind
     ``outputs``. ``moves`` is what a node does that only moves elements (`Movement.moves`),
     ``keeps_values`` as `Movement.keeps_values`. ``absent`` are positions that may not count; an
-    input of the partition says how many.
+    input of the partition says how many. ``begin`` is `Target.begin`.
     """
 
     nodes: Sequence[Node]
@@ -83,6 +84,7 @@ class LoweringInput:
     moves: Callable[[Node], Moves | None] = lambda node: None
     keeps_values: Callable[[Node], bool] = lambda node: False
     absent: AbsentPositions | None = None
+    begin: Callable[[Kernel], object] = lambda kernel: None
 
     def at(self, node: Node) -> Site:
         """Where a node runs: ``site``, in the node's own precision if it has one."""
@@ -129,11 +131,11 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
             # Too much for one kernel; each of the nodes may have one of its own all the same.
             waiting += reversed(group.apart(part.rules))
             continue
-        if made is None and (group.inlined or group.stacked):
-            waiting += reversed(group.apart(part.rules))
-            continue
         if made is None:
-            waiting += reversed(group.cut(lambda node: part.rules[id(node)]))
+            if group.inlined or group.stacked:
+                waiting += reversed(group.apart(part.rules))
+            else:
+                waiting += reversed(group.cut(lambda node: part.rules[id(node)]))
             continue
         nodes = group.nodes
         if behind is not None and low.made_behind:
@@ -142,6 +144,8 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
             made[-1] = attrs.evolve(made[-1], label=f"{made[-1].label} + {behind.label}")
         placed += [_Placed(d, index, merged_origins(*nodes)) for d in made]
         index += 1
+        for each in made if absent is None else ():  # those for fewer positions are others
+            part.begin(each.kernel)
     if absent is not None:
         kept = frozenset(v.id for v in part.outputs)
         skip = SkipAbsent(absent, storage.layout, part.site.caps, kept)
@@ -198,12 +202,11 @@ def _groups(part: LoweringInput, storage: _Storage, bodies: KernelBodies) -> lis
 
 def _normalizations(groups: Sequence[Group]) -> dict[int, Group]:
     """The groups that normalize the rows of a tensor, and do nothing else, by the id of it."""
-    found = {}
-    for group in groups:
-        change = change_of(group)
-        if change is not None and change.centred and not group.inlined:
-            found[group.head.input(0).id] = group
-    return found
+    return {
+        group.head.input(0).id: group
+        for group in groups
+        if (change := change_of(group)) is not None and change.centred and not group.inlined
+    }
 
 
 def _lowering(group: Group, site: Site, storage: _Storage, bodies: KernelBodies) -> Lowering:
@@ -252,15 +255,10 @@ class _Storage:
         self._site = part.site
         self._edge = {v.id for v in (*part.inputs, *part.outputs, *part.states)}
         self._precisions = {v.id: part.at(n).precision for n in part.nodes for v in n.outputs}
-        self._root: dict[int, Value] = {}
-        self._members: dict[int, list[Value]] = {}
-        self._values: dict[int, Value] = {}
+        made = (v for node in part.nodes for v in node.outputs)
+        self._root = {v.id: v for v in (*part.inputs, *part.states, *made)}
+        self._members = {key: [value] for key, value in self._root.items()}
         self.aliased: set[int] = set()
-        for value in (*part.inputs, *part.states):
-            self._add(value)
-        for node in part.nodes:
-            for value in node.outputs:
-                self._add(value)
         for node in part.nodes:
             if id(node) in part.views and self._try_alias(node):
                 self.aliased.add(id(node))
@@ -287,10 +285,6 @@ class _Storage:
     def members(self, value: Value) -> list[Value]:
         """All values that share a buffer with this one, itself included."""
         return self._members[self.root(value).id]
-
-    def _add(self, value: Value) -> None:
-        self._root[value.id] = value
-        self._members[value.id] = [value]
 
     def _is_edge(self, members: Sequence[Value]) -> bool:
         return any(m.id in self._edge for m in members)

@@ -16,6 +16,7 @@ from tflgpu.compiler.stored_numbers import integer_node
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.registry import KernelRegistry, without_rules
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Rule, Site
@@ -35,7 +36,8 @@ def no_objection(node: Node) -> Unsupported | None:
 
 @attrs.frozen(eq=False, slots=False)
 class Target:
-    """All that decides what becomes of a graph. Nothing in it is a live device.
+    """All that decides what becomes of a graph. Nothing in it is a live device, but for functions
+    of one.
 
     Attributes:
         ops: Op definitions by name, those of plugins among them.
@@ -62,6 +64,8 @@ class Target:
             that makes their operand, and those that a rule for groups takes.
         spares_broken_rules: A plugin's rule that fails gives way to others; otherwise that is an
             error.
+        begin: Told of each kernel that a plan will have, as soon as there is the kernel; some are
+            joined to others afterwards.
     """
 
     ops: Mapping[str, OpDef]
@@ -84,6 +88,7 @@ class Target:
     saves_memory: bool = False
     fuse: bool = True
     spares_broken_rules: bool = False
+    begin: Callable[[Kernel], object] = lambda kernel: None
 
     @classmethod
     def plain(

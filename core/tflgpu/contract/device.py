@@ -337,3 +337,11 @@ class Device(Protocol):
     def close(self) -> None:
         """Close what was loaded on it and release the device; twice is harmless. Likewise not
         called from inside of a run on it."""
+
+
+class CompilesAhead(Protocol):
+    """Optional for a `Device`: to compile kernels while others of their plan are being written."""
+
+    def begin(self, kernel: Kernel) -> None:
+        """Begin to compile a kernel and return at once. A plan with it will probably be loaded; the
+        same kernel may come again. What is wrong with it is for `Device.load` to raise."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 
 from tflgpu.compiler.target import Target
-from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.contract.device import CompilesAhead, Device, NodeDevice
+from tflgpu.contract.offers import offers
 from tflgpu.devices.device_options import node_choice, precision_on
+from tflgpu.errors.blame import attempt
 from tflgpu.ir.graph import Node
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.reason import Unsupported
@@ -57,6 +60,8 @@ def target_on(
             spares_broken_rules=spares_broken_rules,
         )
     whole = target_of(backend, caps, device.alignment, known, options)
+    if offers(device, CompilesAhead):
+        whole = attrs.evolve(whole, begin=partial(attempt, device.begin))
     return attrs.evolve(whole, spares_broken_rules=spares_broken_rules).without(broken_rules)
 
 

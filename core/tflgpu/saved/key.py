@@ -125,10 +125,9 @@ def _digest(value: Any, classes: Classes) -> str:
 
 def _texts(name: str, value: Any, classes: Classes) -> list[tuple[str, str]]:
     """A field of a target as one fact, or as several."""
-    if name == "objection":  # a function of the device and of plugins: `key_of`
-        return []
-    # What they decided is in the file; they differ wherever they are measured.
-    if name in ("times", "site.choices"):
+    # Functions of the device and of plugins (`key_of`); and what differs wherever it is measured,
+    # and has decided what is in the file.
+    if name in ("objection", "begin", "times", "site.choices"):
         return []
     if name == "ops":
         return [(name, _listed(op_text(op) for op in value.values()))]

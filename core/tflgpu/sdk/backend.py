@@ -35,6 +35,7 @@ from tflgpu.contract.buffers import Buffer, Bytes
 from tflgpu.contract.device import (
     API_VERSION,
     BackendInfo,
+    CompilesAhead,
     CustomOps,
     Device,
     DeviceInfo,
@@ -74,6 +75,7 @@ __all__ = [
     "BufferPlanMemory",
     "Bytes",
     "CompileError",
+    "CompilesAhead",
     "ConstRef",
     "CountsMemory",
     "CustomOps",
