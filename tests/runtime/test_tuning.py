@@ -21,9 +21,8 @@ from tflgpu.kernels import tiles
 from tflgpu.lowering.choices import name_of
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime import tuning
-from tflgpu.runtime.tuning import Tuning, WholeRun
 from tflgpu.saved import kept_choices
-from tflgpu.saved.kept_choices import KeptChoice, table_name
+from tflgpu.saved.kept_choices import KeptChoice, Tuning, WholeRun, table_name
 from typer.testing import CliRunner
 
 from benchmarks.tiles import Problem, problems_of

@@ -16,7 +16,8 @@ from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.models import Backend, Device, Numerics, Precision, delegate_of
 from tflgpu.errors import OptionError
 from tflgpu.options import CPU
-from tflgpu.runtime.tuning import Progress, Tuning
+from tflgpu.runtime.tuning import Progress
+from tflgpu.saved.kept_choices import Tuning
 
 Models = Annotated[list[Path], typer.Argument(help=".tflite files.", show_default=False)]
 

@@ -23,11 +23,11 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions, OpResolverType, truth
 from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.runtime.provider import Provider, cpu_only, device_provider
+from tflgpu.saved.kept_choices import Tuning
 from tflgpu.saved.location import SavedLocation
 
 if TYPE_CHECKING:
     from tflgpu.hosts.litert import LiteRtHost
-    from tflgpu.runtime.tuning import Tuning
 
 #: Switches the default delegate off where it says so: "0", "no", "off", "false".
 VARIABLE = "TFLGPU_DEFAULT_DELEGATE"

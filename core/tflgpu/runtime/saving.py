@@ -17,8 +17,9 @@ from tflgpu.runtime.compile_or_load import tuned_first
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.opening import insisted
 from tflgpu.runtime.provider import Provider
-from tflgpu.runtime.tuning import EFFORTS, Progress, Tuning, tune
+from tflgpu.runtime.tuning import EFFORTS, Progress, tune
 from tflgpu.saved import location
+from tflgpu.saved.kept_choices import Tuning
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 

@@ -41,8 +41,7 @@ from tflgpu.ir.graph import Graph
 from tflgpu.lowering.choices import ChoicePoint
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.opened_device import OpenedDevice
-from tflgpu.saved.kept_choices import KeptChoice
-from tflgpu.values import frozen
+from tflgpu.saved.kept_choices import KeptChoice, TimedCandidate, Tuning, WholeRun
 
 T = TypeVar("T")
 #: A candidate has to be so much faster, or it may be by chance; a whole run has to be no more than
@@ -60,74 +59,6 @@ Progress = Callable[[int, int], object]
 #: How many candidates of a problem are timed, the best by the prediction, and how many of them
 #: before what was found is kept.
 EFFORTS: Mapping[str, tuple[int, int]] = {"fast": (6, 6), "exhaustive": (sys.maxsize, 16)}
-
-
-@frozen
-class TimedCandidate:
-    """A way to write the kernels of a problem that was timed.
-
-    Attributes:
-        name: As in a `KeptChoice`.
-        cost: Predicted, in any unit.
-        seconds: Of all kernels of the problem.
-    """
-
-    name: str
-    cost: float
-    seconds: float
-
-
-@frozen
-class WholeRun:
-    """Runs of a model before and after some kernels were exchanged.
-
-    Attributes:
-        before, after: Median seconds.
-        refusal: Why the model stays as it was; "" where it does not.
-    """
-
-    before: float
-    after: float
-    refusal: str
-
-
-@frozen
-class Tuning:
-    """What became of a model by tuning.
-
-    Attributes:
-        backend, device: Where it was timed.
-        effort: "fast" or "exhaustive".
-        problems: How many problems with several candidates the model has.
-        found: Of those that were timed now, by key; the rest were measured before.
-        changed: Of these, the ones that have other kernels from now on.
-        run: Runs of the model's parts on the device, as it was and with what was found; None where
-            nothing faster was found. If these are refused, nothing of it is kept.
-        seconds: How long it took.
-        times: Of the problems that were timed now, by key, the candidates, as they were timed.
-    """
-
-    backend: str
-    device: str
-    effort: str
-    problems: int
-    found: Mapping[str, KeptChoice]
-    changed: Mapping[str, KeptChoice]
-    run: WholeRun | None
-    seconds: float
-    times: Mapping[str, Sequence[TimedCandidate]]
-
-    def __str__(self) -> str:
-        timed, changed = len(self.found), len(self.changed)
-        said = (
-            f"{self.problems} problems on {self.backend} ({self.device}): {timed} timed, "
-            f"{self.problems - timed} known before; {changed} have faster kernels"
-        )
-        if self.run is not None:
-            said += f"; a run takes {self.run.after * 1e3:.3f} ms, "
-            said += f"before {self.run.before * 1e3:.3f} ms"
-            said += f": {self.run.refusal}, so nothing is kept" if self.run.refusal else ""
-        return f"{said} ({self.seconds:.1f} s)"
 
 
 def tune(

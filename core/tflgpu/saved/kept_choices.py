@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,74 @@ class KeptChoice:
     timed: int
     before: float
     after: float
+
+
+@frozen
+class TimedCandidate:
+    """A way to write the kernels of a problem that was timed.
+
+    Attributes:
+        name: As in a `KeptChoice`.
+        cost: Predicted, in any unit.
+        seconds: Of all kernels of the problem.
+    """
+
+    name: str
+    cost: float
+    seconds: float
+
+
+@frozen
+class WholeRun:
+    """Runs of a model before and after some kernels were exchanged.
+
+    Attributes:
+        before, after: Median seconds.
+        refusal: Why the model stays as it was; "" where it does not.
+    """
+
+    before: float
+    after: float
+    refusal: str
+
+
+@frozen
+class Tuning:
+    """What became of a model by tuning.
+
+    Attributes:
+        backend, device: Where it was timed.
+        effort: "fast" or "exhaustive".
+        problems: How many problems with several candidates the model has.
+        found: Of those that were timed now, by key; the rest were measured before.
+        changed: Of these, the ones that have other kernels from now on.
+        run: Runs of the model's parts on the device, as it was and with what was found; None where
+            nothing faster was found. If these are refused, nothing of it is kept.
+        seconds: How long it took.
+        times: Of the problems that were timed now, by key, the candidates, as they were timed.
+    """
+
+    backend: str
+    device: str
+    effort: str
+    problems: int
+    found: Mapping[str, KeptChoice]
+    changed: Mapping[str, KeptChoice]
+    run: WholeRun | None
+    seconds: float
+    times: Mapping[str, Sequence[TimedCandidate]]
+
+    def __str__(self) -> str:
+        timed, changed = len(self.found), len(self.changed)
+        said = (
+            f"{self.problems} problems on {self.backend} ({self.device}): {timed} timed, "
+            f"{self.problems - timed} known before; {changed} have faster kernels"
+        )
+        if self.run is not None:
+            said += f"; a run takes {self.run.after * 1e3:.3f} ms, "
+            said += f"before {self.run.before * 1e3:.3f} ms"
+            said += f": {self.run.refusal}, so nothing is kept" if self.run.refusal else ""
+        return f"{said} ({self.seconds:.1f} s)"
 
 
 class KeptChoices:
