@@ -1,9 +1,9 @@
-"""The result of partitioning: parts of a graph, and the reasons of operators that stay on the
-CPU."""
+"""The result of partitioning: parts of a graph, and the reasons of operators that stay on the CPU,
+for want of memory too."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -15,6 +15,8 @@ from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.compiler.plan import Plan
+
+_LESS_MEMORY = "; inference_priority1=MIN_MEMORY_USAGE takes less"
 
 
 @frozen(eq=False)
@@ -95,3 +97,19 @@ def states_of(nodes: Sequence[Node]) -> tuple[Value, ...]:
     """The variables that nodes read and change, each once, in the order of the nodes."""
     found = {id(v): v for n in nodes for v in n.inputs if v is not None and v.is_variable}
     return tuple(found.values())
+
+
+def over_limit(parts: Mapping[int, tuple[float, int]], limit: int) -> dict[int, str]:
+    """Why parts stay on the CPU, by their numbers. ``parts`` has the gain of each and its bytes:
+    those of the largest gain are taken as long as they fit beside each other in ``limit`` bytes."""
+    left, reasons = limit, dict[int, str]()
+    for number, (_, nbytes) in sorted(parts.items(), key=lambda part: (-part[1][0], part[0])):
+        if nbytes <= left:
+            left -= nbytes
+        else:
+            beside = "" if left == limit else f", of which other parts leave {left}"
+            reasons[number] = (
+                f"its part of the graph takes {nbytes} bytes on the device, and memory_limit is "
+                f"{limit}{beside}{_LESS_MEMORY}"
+            )
+    return reasons

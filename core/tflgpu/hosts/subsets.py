@@ -13,9 +13,8 @@ import attrs
 
 from tflgpu.compiler.compile import declined
 from tflgpu.compiler.gain import slower
-from tflgpu.compiler.memory_limit import over_limit
 from tflgpu.compiler.partition_by import PartitionBy
-from tflgpu.compiler.parts import Declined, all_declined
+from tflgpu.compiler.parts import Declined, all_declined, over_limit
 from tflgpu.errors import StateError, TflgpuError
 from tflgpu.errors.blame import LOG
 from tflgpu.hosts.callbacks import Nodes, Preview
