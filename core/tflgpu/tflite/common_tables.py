@@ -1,8 +1,8 @@
 """Tables of a model's tensors, as data of the schema.
 
-`tflgpu.tflite.schema` knows all tables by asking the `tflite` package, hundreds of modules which
-take longer to import than a kept model takes to start. Looking up what its inputs and outputs are
-takes only these. A test holds them against the package.
+`tflgpu.tflite.schema` knows all tables by asking the `tflite` package, where a table that has
+others imports hundreds of modules, which takes longer than a kept model takes to start. Looking up
+what its inputs and outputs are takes only these. A test holds them against the package.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a flatbuffer's tables have: fields with slots, kinds and defaults.
 
-Those of TFLite are in `tflgpu.tflite.schema`, which takes a package of hundreds of modules to know.
+Those of TFLite are in `tflgpu.tflite.schema`, which asks the modules of another package.
 """
 
 from __future__ import annotations

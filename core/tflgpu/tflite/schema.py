@@ -8,10 +8,11 @@ what is answered when the field is absent. Nothing here has to be edited when an
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 import types
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,17 @@ from tflgpu.tflite.layouts import Default, Field, Kind, TableLayout
 
 
 @functools.cache
-def _package() -> Any:
-    """The `tflite` package. Hundreds of modules: imported when something is asked of it."""
-    return importlib.import_module("tflite")
+def _defined(name: str) -> Any:
+    """What the `tflite` package defines by that name; None where it does not. Only the module of
+    the name is imported: the package itself would import hundreds of them."""
+    package = find_spec("tflite")
+    assert package is not None, "tflgpu needs the package tflite"
+    found = PathFinder.find_spec(f"tflite.{name}", package.submodule_search_locations)
+    if found is None or found.loader is None:
+        return None
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return getattr(module, name)
 
 
 class _Probe:
@@ -101,7 +110,7 @@ def layout(table: str) -> TableLayout:
         return COMMON[table]
     if table in _BY_HAND:
         return TableLayout(table, {f.name: f for f in _BY_HAND[table]})
-    cls = getattr(_package(), table, None)
+    cls = _defined(table)
     if cls is None or not hasattr(cls, "Init"):
         raise KeyError(f"the TFLite schema has no table {table}")
     fields = {f.name: f for f in (*_ADDED.get(table, ()), *reflect(cls))}
@@ -155,7 +164,7 @@ _YOUNGER = {
 
 
 def _union(name: str) -> Mapping[int, str]:
-    return LaterMapping(lambda: {**_YOUNGER.get(name, {}), **_names(getattr(_package(), name))})
+    return LaterMapping(lambda: {**_YOUNGER.get(name, {}), **_names(_defined(name))})
 
 
 BUILTINS: Mapping[int, str] = _union("BuiltinOperator")
