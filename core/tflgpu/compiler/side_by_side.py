@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from operator import is_
 from typing import Any
 
 import attrs
@@ -70,9 +71,10 @@ def _joined(a: PlannedDispatch, b: PlannedDispatch, caps: DeviceCaps) -> Planned
         if any(room.type != each.type for room in rooms):
             return None
     begin = a.groups[axis]
+    widened = any(arrays[each] != each for each in one.shared)
     body = If(
         make.binary("lt", Builtin("group_id", axis), begin),
-        _moved(one, arrays, axis, 0),
+        _moved(one, arrays, axis, 0) if widened else one.body,
         _moved(other, {**arrays, **buffers}, axis, begin),
     )
     both, shared = (*one.buffers, *buffers.values()), tuple(dict.fromkeys(arrays.values()))
@@ -109,10 +111,9 @@ def _moved(kernel: Kernel, memory: Mapping[Any, Any], axis: int, begin: int) -> 
         return statement(value) if isinstance(value, Stmt) else made.get(id(value), value)
 
     def node(value: Any) -> Any:
-        before = {each: getattr(value, each) for each in type(value).__match_args__}
-        after = {each: changed(part) for each, part in before.items()}
-        same = all(after[each] is part for each, part in before.items())
-        return value if same else attrs.evolve(value, **after)
+        before = [getattr(value, each) for each in type(value).__match_args__]
+        after = list(map(changed, before))
+        return value if all(map(is_, after, before)) else type(value)(*after)
 
     def statement(stmt: Stmt) -> Any:
         for each in walk(stmt).order:
