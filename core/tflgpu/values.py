@@ -1,4 +1,4 @@
-"""`attrs.frozen` and `attrs.define` for the modules that a start imports.
+"""`attrs.frozen` and `attrs.define` for the modules that a start imports, and what goes with them.
 
 attrs writes the methods of a class as text and has Python compile it when the class is made, which
 was half of what importing tflgpu takes. Most classes are never compared or shown in a process. So
@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from attrs import Factory, evolve, field
 
-__all__ = ["define", "frozen"]
+__all__ = ["Factory", "define", "evolve", "field", "frozen"]
 
 #: Options of attrs that decide about these methods in other ways than ``eq`` does: its own
 #: business.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from tflgpu.compiler.plan import ConstRef, PlannedDispatch
+from tflgpu.values import frozen
 
 #: Some bytes: of which memory, first, and one past the last.
 Range = tuple[int, int, int]
 
 
-@attrs.frozen
+@frozen
 class Access:
     """What a dispatch reads and writes."""
 

@@ -10,7 +10,6 @@ from enum import Enum
 from functools import partial
 from typing import Generic
 
-import attrs
 import numpy as np
 
 from tflgpu.backend_kit.base_device import releasing_on_error
@@ -18,6 +17,7 @@ from tflgpu.backend_kit.pools import B, MemoryPool, PooledRegion
 from tflgpu.backend_kit.split_copy import split_copy
 from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.memory_use import Use
+from tflgpu.values import frozen
 
 #: Bytes of host memory that a copy takes at most, whatever it copies.
 PIECE = 64 << 20
@@ -37,7 +37,7 @@ class HeapKind(Enum):
     REACHED = "host-writable device"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class PieceCopy(Generic[B]):
     """``nbytes`` at ``start`` in the host's piece, and at ``at`` in a region."""
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, Generic, Protocol
 
-import attrs
-
 from tflgpu.backend_kit.hazards import Access, access_of, barriers
 from tflgpu.backend_kit.heaps import PieceCopy
 from tflgpu.backend_kit.pooled_memory import PooledMemory
 from tflgpu.backend_kit.pools import B, PooledRegion
 from tflgpu.compiler.plan import PlannedDispatch
+from tflgpu.values import frozen
 
 
 class Between(Enum):
@@ -30,7 +29,7 @@ class Between(Enum):
     DISPATCHES_AND_HOST = auto()
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Launch(Generic[B]):
     """A dispatch with everything bound.
 
@@ -75,7 +74,7 @@ class RunCommands(Protocol):
         """
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Script(Generic[B]):
     """Records the commands of one plan in its memory. It does not hold the recording, so that this
     may hold what was made here.

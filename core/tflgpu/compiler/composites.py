@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import attrs
-
 from tflgpu.compiler.report_values import CompositeReport
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.trial import Trial
@@ -25,12 +23,13 @@ from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
 from tflgpu.ops.base import Composed, Fields, OpDef, Operand, Reading, known_operands
 from tflgpu.ops.flexible import read_map
+from tflgpu.values import frozen
 
 #: Composites that are to run as operators, by the tensors that they give, with reasons.
 Kept = Mapping[tuple[int, ...], str]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class CompositeNodes:
     """The composites of a graph: a report of each, and the results of those that one node computes
     now."""
@@ -88,7 +87,7 @@ def _composites(graph: Graph) -> dict[Composite, list[Node]]:
     return dict(sorted(found.items(), key=lambda item: depths[item[0]]))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Place:
     """A composite in the graph: its operands, its results, and the nodes between."""
 

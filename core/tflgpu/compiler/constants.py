@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Union, overload
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.weights import Weights
+from tflgpu.values import frozen
 
 #: One of them: its numbers in the order and type of its buffer, or what makes them.
 ConstantItem = Union[Array, Weights]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Constants(Sequence[Array]):
     """Flat arrays, uploaded once. Each is made when it is asked for, where it is large.
 

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import attrs
-
 from tflgpu.compiler.machines import Cost, Machine, TimeModel
 from tflgpu.compiler.times import edges_of, readers_of, told
 from tflgpu.ir.graph import Graph, Node
+from tflgpu.values import define, frozen
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Run:
     nodes: list[Node]
     delegated: bool
     seconds: float
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Clock:
     """Tells how long nodes take that run together."""
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import attrs
-
 from tflgpu.compiler.fuse import Group, buffers_of
 from tflgpu.compiler.neighbours import Neighbours
 from tflgpu.ir.graph import Node
@@ -20,9 +18,10 @@ from tflgpu.language.budget import MAX_CHAIN
 from tflgpu.lowering.lowering import FusedNode
 from tflgpu.lowering.place import place_of
 from tflgpu.ops.moves import Moves
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class JoinMoves:
     """The rule (`tflgpu.compiler.neighbours`).
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import attrs
-
 from tflgpu.compiler.fuse import Group
 from tflgpu.compiler.neighbours import Neighbours
 from tflgpu.ir.dtypes import DType
@@ -27,6 +25,7 @@ from tflgpu.language.walk import expressions
 from tflgpu.lowering.inlined import Inlined, InlinedProduct
 from tflgpu.lowering.lowering import Dispatch, InlinedTensor
 from tflgpu.lowering.row_change import InlinedRows
+from tflgpu.values import frozen
 
 #: Most additions of vectors that a launch less may cost: the smaller GPUs make as many in the time
 #: that it takes.
@@ -38,7 +37,7 @@ _MAX_COPIES = 256
 _TYPES = (DType.F32, DType.F16, DType.I32, DType.BOOL)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Measured:
     """A group's kernels as they are alone.
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-import attrs
-
 from tflgpu.compiler.memory import Assignment, Usage, assign
 from tflgpu.compiler.plan import ArenaRef
+from tflgpu.values import frozen
 
 #: A level less may cost so much more memory: of a share of all and so many bytes.
 _SHARE, _FEW_BYTES = 8, 4096
 
 
-@attrs.frozen
+@frozen
 class Touched:
     """The tensors that a dispatch reads, and those that it writes, by keys."""
 
@@ -27,7 +26,7 @@ class Touched:
     writes: Sequence[object]
 
 
-@attrs.frozen
+@frozen
 class Schedule:
     """The dispatches by level, where their tensors lie, and the sizes of the arenas."""
 

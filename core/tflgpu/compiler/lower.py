@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import attrs
-
 from tflgpu.compiler.build import build_checked
 from tflgpu.compiler.constants import ConstantItem, Constants
 from tflgpu.compiler.fuse import Group
@@ -55,9 +53,10 @@ from tflgpu.lowering.lowering import (
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Site
 from tflgpu.lowering.stored_types import storage_of
 from tflgpu.ops.moves import Moves
+from tflgpu.values import evolve, frozen
 
 
-@attrs.frozen
+@frozen
 class LoweringInput:
     """A partition: nodes in topological order between its inputs and outputs.
 
@@ -91,7 +90,7 @@ class LoweringInput:
         return self.site if self.site_of is None else self.site_of(node)
 
 
-@attrs.frozen
+@frozen
 class _Placed:
     """A dispatch whose bindings are still tensors."""
 
@@ -141,7 +140,7 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
         if behind is not None and low.made_behind:
             waiting.remove(behind)
             nodes += behind.nodes
-            made[-1] = attrs.evolve(made[-1], label=f"{made[-1].label} + {behind.label}")
+            made[-1] = evolve(made[-1], label=f"{made[-1].label} + {behind.label}")
         placed += [_Placed(d, index, merged_origins(*nodes)) for d in made]
         index += 1
         for each in made if absent is None else ():  # those for fewer positions are others
@@ -150,7 +149,7 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
         kept = frozenset(v.id for v in part.outputs)
         skip = SkipAbsent(absent, storage.layout, part.site.caps, kept)
         made = skip.apply([item.dispatch for item in placed])
-        placed = [attrs.evolve(i, dispatch=d) for i, d in zip(placed, made, strict=True)]
+        placed = [evolve(i, dispatch=d) for i, d in zip(placed, made, strict=True)]
     return _assemble(part, storage, placed, alignment)
 
 
@@ -241,7 +240,7 @@ def _dispatches(group: Group, site: Site, low: Lowering) -> list[Dispatch] | Non
     # buffers.
     owner = group.rule.owner
     label = f"{group.label} ({group.rule} of plugin {owner})" if owner else group.label
-    return [attrs.evolve(d, label=label) for d in low.dispatches]
+    return [evolve(d, label=label) for d in low.dispatches]
 
 
 class _Storage:

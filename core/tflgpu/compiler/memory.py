@@ -13,13 +13,13 @@ import math
 from collections.abc import Iterable, Sequence
 from random import Random
 
-import attrs
+from tflgpu.values import frozen
 
 #: Tensors that a search places, in all orders that it tries: about a second.
 _BUDGET = 40_000
 
 
-@attrs.frozen
+@frozen
 class Usage:
     """A tensor that must exist from step ``first`` to step ``last``, both included."""
 
@@ -32,7 +32,7 @@ class Usage:
         return self.first <= other.last and other.first <= self.last
 
 
-@attrs.frozen
+@frozen
 class Assignment:
     """Where each of the usages given lies (its arena, and its offset there), and the arenas' sizes,
     in bytes."""

@@ -11,8 +11,6 @@ import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
 
-import attrs
-
 from tflgpu.compiler.gain import given_up
 from tflgpu.compiler.machines import ROUND_FIGURES, Cost, TimeModel
 from tflgpu.compiler.parts import Declined, Part, states_of
@@ -20,12 +18,13 @@ from tflgpu.compiler.times import costs_of
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
+from tflgpu.values import frozen
 
 #: None where a device can run a node, else the reason why not.
 Supported = Callable[[Node], Unsupported | None]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Timing:
     """Estimated seconds of nodes that run together."""
 
@@ -38,7 +37,7 @@ class _Timing:
         return side.launch + side.edge * sum(v.nbytes for v in edge) + own
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Partitioning:
     """All nodes of a graph in parts, in an order in which these can run."""
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
 
 from tflgpu.errors import GraphError
+from tflgpu.values import frozen
 
 
 @frozen

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.graph import Node
@@ -33,6 +32,7 @@ from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.attention import NAME, AttentionSizes
+from tflgpu.values import frozen
 
 LOWEST = float(np.finfo(np.float32).min)
 _LANES = 64
@@ -42,7 +42,7 @@ _DEEPEST = 1024  # numbers of a value that invocations hold sums of
 _F32X4 = F32.with_width(4)
 
 
-@attrs.frozen
+@frozen
 class _Shape:
     """How the work is divided.
 

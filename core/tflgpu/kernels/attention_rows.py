@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import attrs
-
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.unary import tanh
 from tflgpu.language.builder import Builder
@@ -15,6 +13,7 @@ from tflgpu.lowering.absent import AbsentCount
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.attention import Attention, AttentionSizes
+from tflgpu.values import frozen
 
 _RESULT = 3
 
@@ -24,7 +23,7 @@ def sizes_of(node: Node) -> AttentionSizes:
     return AttentionSizes.of(node.attrs, *(node.input(i).shape for i in range(3)))
 
 
-@attrs.frozen
+@frozen
 class AttentionTensors:
     """What a kernel reads, which takes no statements.
 

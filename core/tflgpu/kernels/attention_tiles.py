@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from tflgpu.kernels.matrix_tiles import PAD
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import SUBGROUP, TILE, Scalar
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.attention import AttentionSizes
+from tflgpu.values import evolve, frozen
 
 _SUBGROUPS = 8  # of a workgroup
 _MOST_KEYS = 8  # tiles of keys of a block
 
 
-@attrs.frozen
+@frozen
 class Parts:
     """f16 values, 1 or 2, that operands are made of."""
 
@@ -34,7 +33,7 @@ class Parts:
         return cls(query, keys, values, 2)
 
 
-@attrs.frozen
+@frozen
 class AttentionTile:
     """How the work is cut.
 
@@ -162,6 +161,6 @@ def attention_tiles(
     """The ways to cut the work that a device can have, ``best`` as the first."""
     tiles = -(-sizes.keys // TILE)
     blocks = dict.fromkeys(-(-tiles // -(-tiles // most)) for most in range(_MOST_KEYS, 0, -1))
-    found = [attrs.evolve(best, rows=n, keys=keys) for n in {best.rows: 0, 1: 0} for keys in blocks]
+    found = [evolve(best, rows=n, keys=keys) for n in {best.rows: 0, 1: 0} for keys in blocks]
     fitting = (tile for tile in found if tile.shared_bytes(parts) <= caps.shared_bytes)
     return [best, *(tile for tile in fitting if tile != best)]

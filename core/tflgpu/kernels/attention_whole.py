@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import partial, reduce
 from operator import add
 
-import attrs
-
 from tflgpu.kernels.attention import LOWEST
 from tflgpu.kernels.attention_rows import AttentionRows, AttentionTensors, QueryRow, sizes_of
 from tflgpu.kernels.domain import horizontal
@@ -30,12 +28,13 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.attention import AttentionSizes
+from tflgpu.values import frozen
 
 #: Subgroups of a workgroup.
 _SUBGROUPS = (8, 4)
 
 
-@attrs.frozen
+@frozen
 class WholeTile:
     """How the work is cut.
 
@@ -116,7 +115,7 @@ def fills_once(tile: WholeTile, sizes: AttentionSizes, caps: DeviceCaps) -> bool
     return groups <= resident * caps.compute_units
 
 
-@attrs.frozen
+@frozen
 class _Move:
     """What a workgroup moves from a tensor to shared memory: of each pair of vectors that an
     invocation has, where it goes, its row, whether there is one, and it."""

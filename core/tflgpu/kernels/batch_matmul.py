@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import attrs
-
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.builder import Builder
@@ -23,6 +21,7 @@ from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView, broadcast_outer
+from tflgpu.values import frozen
 
 #: Shared-memory kernel: a workgroup of 8x8 makes 32 rows x 8 slices, 16 products at a time.
 _SIDE, _BLOCKS = 8, 4
@@ -31,7 +30,7 @@ _ROWS = _SIDE * 4
 _PITCH = _BLOCKS + 1
 
 
-@attrs.frozen
+@frozen
 class _Sizes:
     rows: int
     depth: int

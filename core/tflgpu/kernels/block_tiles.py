@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import math
 
-import attrs
-
 from tflgpu.kernels.depthwise import columns_of
 from tflgpu.kernels.image_blocks import blocks_of
 from tflgpu.kernels.matrix_tiles import PAD
 from tflgpu.language.types import SUBGROUP, TILE
 from tflgpu.lowering.tuning import BlockModel
 from tflgpu.ops.windows import Window
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class BlockTile:
     """How the work is cut.
 
@@ -43,7 +42,7 @@ TILES = (
 )
 
 
-@attrs.frozen
+@frozen
 class BlockCut:
     """A tile with what follows from it for a block of layers.
 

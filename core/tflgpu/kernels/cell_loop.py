@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
@@ -50,11 +49,12 @@ from tflgpu.ops.cell_operands import (
     CellWeights,
 )
 from tflgpu.ops.recurrent import sizes_of
+from tflgpu.values import frozen
 
 _EPSILON = 1e-8
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class NodeCell:
     """The constants of one direction of a node.
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import DType
@@ -30,6 +29,7 @@ from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
+from tflgpu.values import frozen
 
 #: Rows times vectors of four elements of a result that kernels go over.
 MOST_LOOKS = 1 << 26
@@ -37,7 +37,7 @@ MOST_LOOKS = 1 << 26
 Merge = Callable[[Builder, Expr, Expr], Expr]
 
 
-@attrs.frozen
+@frozen
 class Rows:
     """The rows of a node.
 

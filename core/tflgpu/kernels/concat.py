@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import attrs
-
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.moves import channel_of, movable, position
@@ -24,12 +22,13 @@ from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.axes import elements, normal_axis
 from tflgpu.ops.base import Activation
 from tflgpu.ops.concat import ConcatAttrs, PackAttrs
+from tflgpu.values import frozen
 
 #: Four channels can come from four operands, and the result needs a binding too.
 _FEWEST_BINDINGS = 5
 
 
-@attrs.frozen
+@frozen
 class _Part:
     """Operand ``operand`` covers [start, stop) of the axis."""
 
@@ -38,7 +37,7 @@ class _Part:
     stop: int
 
 
-@attrs.frozen
+@frozen
 class _Stretch:
     """What one dispatch writes: [start, stop) of the axis, counted in slices where the axis is
     the channels, and the parts that this needs."""
@@ -48,7 +47,7 @@ class _Stretch:
     parts: tuple[_Part, ...]
 
 
-@attrs.frozen
+@frozen
 class _Join:
     """How the op at hand reads an operand.
 

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from operator import and_
 
-import attrs
-
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import floats_only
@@ -22,9 +20,10 @@ from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.conv3d import ROLES, Volume, volume_of
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class _Voxel:
     """An invocation's place in the result, and its sums."""
 

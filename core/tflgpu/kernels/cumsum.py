@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
-
 from tflgpu.kernels.accept import NUMBERS, takes
 from tflgpu.kernels.domain import Domain
 from tflgpu.language.builder import Builder
@@ -14,6 +12,7 @@ from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.axes import integers, normal_axis
+from tflgpu.values import frozen
 
 
 def _build(low: Lowering) -> None:
@@ -39,7 +38,7 @@ def _build(low: Lowering) -> None:
     low.dispatch(k, (domain.items, 1, 1))
 
 
-@attrs.frozen
+@frozen
 class _Line:
     """One invocation's line of elements."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 
-import attrs
 import numpy as np
 
 from tflgpu.kernels.accept import FLOATS, takes
@@ -26,6 +25,7 @@ from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Window, conv_window
+from tflgpu.values import frozen
 
 # Windows of more taps are walked by loops in the kernel.
 _MAX_UNROLLED = 49
@@ -158,7 +158,7 @@ class WindowSums:
         return value if inside is None else k.select(inside, value, k.f32(0.0, 4))
 
 
-@attrs.frozen
+@frozen
 class _Plan:
     """All that the kernel depends on, besides its buffers."""
 

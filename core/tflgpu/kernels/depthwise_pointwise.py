@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import attrs
-
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import FAMILY, constant_weights, conv_problem
@@ -40,6 +38,7 @@ from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Window, conv_window
+from tflgpu.values import evolve, frozen
 
 #: Larger windows take many reads for each vector that is computed again.
 _MOST_TAPS = 25
@@ -96,7 +95,7 @@ def _size(first: Node, node: Node, precision: Precision, caps: DeviceCaps) -> Pa
     )
 
 
-@attrs.frozen
+@frozen
 class _Depthwise:
     """All of the depthwise convolution that the kernel depends on, besides its buffers."""
 
@@ -111,7 +110,7 @@ class _Depthwise:
         return rows * -(-self.window.out_w // RUN) * RUN
 
 
-@attrs.frozen
+@frozen
 class _Buffers:
     """What is bound to the kernel."""
 
@@ -137,8 +136,8 @@ def build_pair(low: Lowering) -> None:
     assert tile is not None  # as when they were matched
 
     k = low.kernel("depthwise_pointwise", (tile.threads, 1, 1))
-    src = attrs.evolve(low.read_value(k, first.input(0), "src"), compute=Scalar.F32)
-    taps = attrs.evolve(low.read_value(k, first.input(1), "taps"), compute=Scalar.F32)
+    src = evolve(low.read_value(k, first.input(0), "src"), compute=Scalar.F32)
+    taps = evolve(low.read_value(k, first.input(1), "taps"), compute=Scalar.F32)
     offsets = first.optional_input(2)
     data = None if offsets is None or offsets.data is None else offsets.data.reshape(-1)
     bias_before = low.weights(k, pack_bias(data, channels), "bias_before", scalar=Scalar.F32)

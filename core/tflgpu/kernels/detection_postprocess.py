@@ -9,7 +9,6 @@ could change which boxes and classes are chosen.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.graph import Node
@@ -33,6 +32,7 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.detection_postprocess import OP, DetectionPostprocess
+from tflgpu.values import frozen
 
 _WORKGROUP = 64
 _MEMBERS = 16  # that look for the best class of four boxes
@@ -41,7 +41,7 @@ _CORNERS, _LABELS, _VALUES, _COUNT = range(4)
 _EXACT_IN_F16 = 2048  # whole numbers up to it
 
 
-@attrs.frozen
+@frozen
 class _Scores:
     """The scores of the classes that count: those of a background may lie before them."""
 

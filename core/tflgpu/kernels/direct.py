@@ -7,21 +7,20 @@ kernels of GPUs share such sums out.
 
 from __future__ import annotations
 
-import attrs
-
 from tflgpu.kernels.gemm import BoundProduct, Problem, bind
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.view import ReadView, WriteView
+from tflgpu.values import frozen
 
 _WORKGROUP = (8, 8, 1)
 #: Slices of a long sum, slices of results that are few, slices of a part.
 _LONG, _FEW, _PART = 64, 64, 8
 
 
-@attrs.frozen
+@frozen
 class OutputBlock:
     """Pixels and channel slices of one invocation."""
 

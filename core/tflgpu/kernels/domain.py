@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import attrs
-
 from tflgpu.kernels.team import Member, Teams
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
@@ -27,6 +25,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, fill_padding
+from tflgpu.values import frozen
 
 #: (size, stride) per dimension, outermost first.
 Dims = tuple[tuple[int, int], ...]
@@ -37,7 +36,7 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-@attrs.frozen
+@frozen
 class Domain:
     """Index arithmetic of one reduction.
 
@@ -162,7 +161,7 @@ def _offset(k: Builder, index: Expr, dims: Dims) -> Expr:
     return total
 
 
-@attrs.frozen
+@frozen
 class Shape2:
     """The workgroup of a team, and how an item's steps are split among workgroups.
 
@@ -236,7 +235,7 @@ def team_shape(
     return Shape2(teams, items, steps, parts, chunk)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Share(Member):
     """This invocation's place in a team, and its share of the item; made by `share_of`."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import attrs
-
 from tflgpu.kernels.accept import NUMBERS, takes
 from tflgpu.kernels.domain import Domain, ItemSteps, Share, share_of, team_shape
 from tflgpu.language.builder import Builder
@@ -17,11 +15,12 @@ from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.axes import integers, normal_axis
+from tflgpu.values import frozen
 
 Found = Sequence[Expr]  # values and their positions
 
 
-@attrs.frozen
+@frozen
 class _Search:
     """The search of one node."""
 

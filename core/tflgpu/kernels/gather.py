@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import attrs
-
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.moves import NOWHERE, ElementSource, IndexMap, movable, move, position
@@ -21,9 +19,10 @@ from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.gather import GatherAttrs, gather_axes
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class _Indices:
     """The indices of a node, and what its kernel makes of one that is outside."""
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
@@ -32,6 +31,7 @@ from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
 from tflgpu.ops.windows import Window
+from tflgpu.values import evolve, field, frozen
 
 
 def pack_weights(ohwi: ConstantData) -> Weights:
@@ -60,7 +60,7 @@ def gather_by_slice(gather: Gather, k: Builder, src: ReadView, row: Expr) -> Cal
     """A function that loads input slice ``q`` for an output pixel as f32, or zero where it lies in
     the padding or ``q`` is past the end."""
     # Products are summed in f32: what is stored as f32, as at a part's edges, is not rounded first.
-    loads = gather(k, attrs.evolve(src, compute=Scalar.F32), row, 1)
+    loads = gather(k, evolve(src, compute=Scalar.F32), row, 1)
 
     def load(q: Expr) -> Expr:
         value, inside = loads(q, 0)
@@ -76,7 +76,7 @@ def mirrored(k: Builder, at: Expr, size: int, turn: int) -> Expr:
     return k.let(k.select(at >= size, 2 * (size - 1) + turn - at, at), "at")
 
 
-@attrs.frozen
+@frozen
 class MatrixProduct:
     """All of a product that its kernel depends on, besides its buffers."""
 
@@ -102,15 +102,15 @@ class MatrixProduct:
         return lambda total: self.finish(k, total * scale + offset)
 
 
-@attrs.frozen
+@frozen
 class Problem:
     """A product: sizes, operands and what happens to a finished slice (activation)."""
 
     pixels: int
     channels: int
     depth: int  # q slices
-    weights: Weights = attrs.field(eq=False)  # pack_weights
-    bias: Array = attrs.field(eq=False)  # pack_bias
+    weights: Weights = field(eq=False)  # pack_weights
+    bias: Array = field(eq=False)  # pack_bias
     loads: Gather
     finish: Finish
     first: int = 0  # slice of the output that its results start at
@@ -136,10 +136,10 @@ class Problem:
         if not others:
             return self
         contents = stacked([p.weights.contents for p in (self, *others)])
-        weights = attrs.evolve(self.weights, contents=contents)
+        weights = evolve(self.weights, contents=contents)
         bias = np.concatenate([self.bias, *(p.bias for p in others)])
         channels = self.channels + sum(p.channels for p in others)
-        return attrs.evolve(self, channels=channels, weights=weights, bias=bias)
+        return evolve(self, channels=channels, weights=weights, bias=bias)
 
     @property
     def ends_finite(self) -> bool:
@@ -148,7 +148,7 @@ class Problem:
         return self.weights.ends_within_f16
 
 
-@attrs.frozen
+@frozen
 class BoundProduct:
     """A product in a kernel: with the buffers of its constants.
 
@@ -178,7 +178,7 @@ def bind_bias(
     bias, scales = problem.bias, stored.channel_scales
     if scales is not None:
         bias = np.concatenate([bias, pack_bias(scales, problem.channels)])
-    product = attrs.evolve(problem.product, has_scales=scales is not None)
+    product = evolve(problem.product, has_scales=scales is not None)
     return product, low.weights(k, bias, "bias", scalar=Scalar.F32)
 
 
@@ -186,7 +186,7 @@ def with_column_sums(problem: Problem, dtype: np.dtype[Any]) -> Problem:
     """A product whose bias has behind it the sums of the weights of each output, as a type has
     them."""
     sums = pack_bias(problem.weights.sums(dtype), problem.channels)
-    return attrs.evolve(problem, bias=np.concatenate([problem.bias, sums]))
+    return evolve(problem, bias=np.concatenate([problem.bias, sums]))
 
 
 def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:

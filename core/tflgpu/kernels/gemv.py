@@ -16,8 +16,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import attrs
-
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, with_column_sums
 from tflgpu.kernels.staged_row import (
@@ -43,6 +41,7 @@ from tflgpu.lowering.rule import Site
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import WriteView
 from tflgpu.lowering.weights import Weights
+from tflgpu.values import evolve, frozen
 
 #: So many products of two bytes, and of a byte and 255 steps, stay below 2^31.
 _MOST_WHOLE = 1 << 16
@@ -52,7 +51,7 @@ _FEW_ROWS = 2
 _Begun = tuple[Expr, tuple[list[Expr], ...]]
 
 
-@attrs.frozen
+@frozen
 class RowCut:
     """Output slices of a workgroup, invocations of each, and units that one loads before it needs
     the first."""
@@ -70,7 +69,7 @@ class RowCut:
         return [RowCut(columns, lanes, n) for columns, lanes in sides for n in unrolls]
 
 
-@attrs.frozen
+@frozen
 class RowPlan:
     """How a kernel divides a product.
 
@@ -109,7 +108,7 @@ class RowPlan:
         teams = Teams.of(caps, cut.columns, cut.lanes, lanes_first=True)
         whole_group = Teams.of(caps, 1, cut.columns * cut.lanes, lanes_first=True)
         if whole_group.near > cut.lanes:
-            whole_group = attrs.evolve(whole_group, near=1)
+            whole_group = evolve(whole_group, near=1)
         groups = -(-form.slices // cut.columns)
         shares = [n for n in range(1, rows) if rows % n == 0 and groups * n >= caps.compute_units]
         each = rows // min(shares, default=rows)
@@ -150,7 +149,7 @@ def _form_of(node: Node, site: Site) -> RowForm:
     return RowForm.of(stored, -(-length // 4), -(-outputs // 4))
 
 
-@attrs.frozen
+@frozen
 class RowProduct:
     """One of the products of a kernel: with its weights, its bias, and what is done at its end."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
@@ -32,6 +31,7 @@ from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.lowering.weights import Weights
 from tflgpu.ops.windows import Window
+from tflgpu.values import evolve, frozen
 
 #: Vectors of a group.
 _GROUP = 4
@@ -39,7 +39,7 @@ _GROUP = 4
 _WIDTH = 2 * TILE
 
 
-@attrs.frozen
+@frozen
 class ShallowTile(Pitches):
     """How the work is cut: a subgroup makes some rows of 32 pixels.
 
@@ -69,7 +69,7 @@ class ShallowTile(Pitches):
         return self.rows * SUBGROUP
 
 
-@attrs.frozen
+@frozen
 class _Cut:
     """A tile with what follows from it for a window over so many slices of an input."""
 
@@ -164,7 +164,7 @@ def build_matrix_shallow(low: Lowering, problem: Problem, tile: ShallowTile, nam
     """Write the kernel and dispatch it."""
     k, window = low.kernel(name, (tile.threads, 1, 1)), problem.window
     assert window is not None
-    src = attrs.evolve(low.read_value(k, low.node.input(0), "src0"), compute=Scalar.F32)
+    src = evolve(low.read_value(k, low.node.input(0), "src0"), compute=Scalar.F32)
     cut = _Cut(tile, window, src.slices)
     weights = low.weight_pairs(k, Weights(_packed(low.node.const(1), cut)))
     product, bias = bind_bias(low, k, problem, StoredWeights(problem.weights))

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Union
 
-import attrs
-
 from tflgpu.kernels.gemm import MatrixProduct
 from tflgpu.kernels.matrix_rows import RowMoments, unpacked
 from tflgpu.kernels.matrix_tiles import MatrixTile
@@ -23,6 +21,7 @@ from tflgpu.language.types import BOOL, F16x4, Scalar, Type, U32x4
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.row_change import RowChange
 from tflgpu.lowering.view import PairView, ReadView
+from tflgpu.values import frozen
 
 #: What ``low`` is scaled by: f16 has 11 bits.
 LOW_SCALE = 2.0**11
@@ -42,7 +41,7 @@ def halves(k: Builder, x: Expr) -> tuple[Expr, Expr]:
     return k.cast(high, Scalar.F16), k.cast((x - high) * LOW_SCALE, Scalar.F16)
 
 
-@attrs.frozen
+@frozen
 class PairReader:
     """Weights of two output slices at once, as the bits of their f16."""
 
@@ -56,7 +55,7 @@ class PairReader:
         return [k.load(self.buffer, row * (self.slices // 2) + (column >> 1))]
 
 
-@attrs.frozen
+@frozen
 class VectorReader:
     """Weights of two output slices, each by itself."""
 
@@ -86,7 +85,7 @@ class TeamMember:
         self.id = k.let(self.x % tile.team_threads, "lid")  # within its team
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Registers:
     """What an invocation loads of a stage: by item, in two vectors or one pair.
 

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
-import attrs
-
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import SUBGROUP, TILE
 from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import MatrixModel, tuning_of
+from tflgpu.values import evolve, frozen
 
 #: f16 vectors between rows: with an odd number of 16-byte units in a row, eight rows of one
 #: column are in different banks.
@@ -46,7 +45,7 @@ class Pitches:
         return self.slices + 1
 
 
-@attrs.frozen
+@frozen
 class TeamTile:
     """How the work is cut. A team is the subgroups that make a whole block of the output.
 
@@ -85,7 +84,7 @@ class TeamTile:
         return self.team_threads * self.split
 
 
-@attrs.frozen
+@frozen
 class MatrixTile(TeamTile, Pitches):
     """That of a product.
 
@@ -147,7 +146,7 @@ TILES = (
 )
 
 
-@attrs.frozen
+@frozen
 class TileWork:
     """What a kernel on matrix tiles does, by which its time is predicted.
 
@@ -206,7 +205,7 @@ def _tiles_for(
     found = _fitting(inputs, weights, caps.shared_bytes, caps.most_members)
     # Only where workgroups are few is a sum worth dividing among them.
     few = [
-        attrs.evolve(tile, parts=parts)
+        evolve(tile, parts=parts)
         for tile in found
         if not whole and -(-pixels // tile.pixels) * -(-slices // tile.slices) < caps.compute_units
         for parts in PARTS

@@ -8,8 +8,6 @@ they lie, and are read where they lie for every tap. `matrix_gemm` stages them f
 
 from __future__ import annotations
 
-import attrs
-
 from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
 from tflgpu.kernels.image_blocks import ImageBlock, blocks_of
 from tflgpu.kernels.matrix_gemm import Operands
@@ -23,9 +21,10 @@ from tflgpu.language.types import SUBGROUP, TILE, Scalar, U32x4
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import PairView, WriteView
 from tflgpu.ops.windows import Window
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class WindowTile(Pitches):
     """How the work is cut.
 

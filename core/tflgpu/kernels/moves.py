@@ -12,8 +12,6 @@ from functools import reduce
 from operator import and_, is_
 from typing import Union
 
-import attrs
-
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder
@@ -23,6 +21,7 @@ from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import Accepts, Site
 from tflgpu.lowering.view import ReadView, decompose
+from tflgpu.values import frozen
 
 #: Element types that kernels move: floats as the precision stores them, the others as i32.
 MOVABLE = (DType.F32, DType.F16, DType.I32, DType.BOOL)
@@ -30,7 +29,7 @@ MOVABLE = (DType.F32, DType.F16, DType.I32, DType.BOOL)
 NOWHERE = {DType.I32: -(2**31), DType.BOOL: 0}
 
 
-@attrs.frozen
+@frozen
 class ElementSource:
     """Where an output element comes from.
 

@@ -10,9 +10,10 @@ from tflgpu.kernels.matrix_tiles import PAD, Pitches, TeamTile
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import PairModel, tuning_of
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class PairTile(TeamTile, Pitches):
     """That of a pair. Pixels are positions: rows of the image are padded to whole runs.
 
@@ -107,7 +108,7 @@ TILES = (
 )
 
 
-@attrs.frozen
+@frozen
 class PairSize:
     """The sizes of a pair.
 

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import attrs
-
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.kernels.gemm import Problem, build_gemm
@@ -38,6 +36,7 @@ from tflgpu.lowering.rule import Accepts, KernelRule, Site, TakesRows, takes_no_
 from tflgpu.lowering.stored_types import storage_of
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.weights import Weights
+from tflgpu.values import evolve, frozen
 
 #: Outputs that share a load of the input, at least: those of a workgroup that stages what it reads,
 #: and those of an invocation.
@@ -48,7 +47,7 @@ C = TypeVar("C")
 BuildProduct = Callable[[Lowering, Problem, str], None]
 
 
-@attrs.frozen
+@frozen
 class ProductSize:
     """The sizes of a node's product, by which its kernel is chosen.
 
@@ -65,7 +64,7 @@ class ProductSize:
     separable: bool = False
 
 
-@attrs.frozen
+@frozen
 class Family:
     """An op whose nodes are products.
 
@@ -109,13 +108,13 @@ class Family:
     def rules(self) -> tuple[KernelRule, ...]:
         """All of them, best first."""
         return (
-            attrs.evolve(
+            evolve(
                 self.rule("few_rows", "gemv", build_gemv, self.few_rows, 0),
                 takes_rows=self.takes_rows,
                 beside=self.beside,
                 stacks=self._stacks_few,
             ),
-            attrs.evolve(
+            evolve(
                 self.rule("matrix", "matrix", _matrix, self._deep_on_matrices, -1),
                 takes_rows=self.normalizes_rows,
             ),

@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-import attrs
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -38,6 +37,7 @@ from tflgpu.lowering.weights import whole_slices
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.integer_scales import I16
 from tflgpu.ops.quantized import Rounding
+from tflgpu.values import frozen
 
 _VECTOR = 16  # bytes of a slice in shared memory
 #: What a slice of stored sums has: what is added first, then a multiplier's value, left and right.
@@ -88,7 +88,7 @@ def multiply(
                 k.add_to(total, k.splat(value.lane(lane), 4) * weight)
 
 
-@attrs.frozen
+@frozen
 class InputProduct:
     """Operand ``index`` of the node, [..., inputs], times a matrix [units, inputs] for each
     gate."""
@@ -97,7 +97,7 @@ class InputProduct:
     matrices: Sequence[Array]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Factors:
     """How sums of stored numbers become those of the next step: a number to add, for each gate
     [units], and a multiplier for each."""
@@ -199,7 +199,7 @@ class Sections:
         return low.weights(k, np.concatenate(self._parts), name, scalar=scalar)
 
 
-@attrs.frozen
+@frozen
 class Steps:
     """How a batch of sequences lies: which row of [rows, ...] is step ``time`` of a sequence."""
 
@@ -223,7 +223,7 @@ def members(caps: DeviceCaps, work: int) -> int:
     return count
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Team:
     """A workgroup that goes through one sequence."""
 

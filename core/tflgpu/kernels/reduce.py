@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import attrs
-
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import BOOLS, FLOATS, NUMBERS, takes
@@ -24,9 +22,10 @@ from tflgpu.lowering.rule import KernelRule, RowReduction
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.axes import integers
 from tflgpu.ops.reduce import reduced_axes
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Reduction:
     """How elements are merged; merging ``identity``, or the whole number next to it, changes
     nothing."""
@@ -43,7 +42,7 @@ MAXIMUM = Reduction(lambda k, a, b: k.max(a, b), -math.inf)
 MINIMUM = Reduction(lambda k, a, b: k.min(a, b), math.inf)
 
 
-@attrs.frozen
+@frozen
 class _Stage:
     """One dispatch: every item's steps become one vector.
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Union
 
-import attrs
-
 from tflgpu.ir.graph import Node, Value
 from tflgpu.kernels.domain import Domain, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
@@ -23,9 +21,10 @@ from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.rule import RowReduction
 from tflgpu.lowering.view import ReadView, load_broadcast
+from tflgpu.values import frozen
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class RowStep:
     """A node, and the expression of each of its elements or the reduction of each row."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 
-import attrs
-
 from tflgpu.kernels.domain import horizontal
 from tflgpu.kernels.quantize_on_the_fly import RoundingOver
 from tflgpu.kernels.team import Member, Teams
@@ -15,12 +13,13 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32, U32, F32x4, Scalar
 from tflgpu.lowering.row_change import RowChange, RowSource
 from tflgpu.lowering.view import ReadView
+from tflgpu.values import frozen
 
 #: A small whole number plus this has its lowest bits as an i32 has them.
 _WHOLE = 1.5 * 2**23
 
 
-@attrs.frozen
+@frozen
 class RowShape:
     """How a workgroup holds a row.
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
@@ -21,6 +20,7 @@ from tflgpu.language.tree import Expr, KernelBuffer
 from tflgpu.language.types import U32, Scalar
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.weights import Weights, whole_slices
+from tflgpu.values import evolve, frozen
 
 #: Outputs of a slice, lanes of a vector, and words of a load.
 _FOUR = range(4)
@@ -30,7 +30,7 @@ _ONES = 0x01010101
 _HIGH = 0xF0F0F0F0
 
 
-@attrs.frozen
+@frozen
 class StoredWeights:
     """Weights and what turns them into real numbers.
 
@@ -79,7 +79,7 @@ class StoredWeights:
         return self.channel_scales is not None or self.scales is not None
 
 
-@attrs.frozen
+@frozen
 class WeightReader:
     """How a kernel reads weights."""
 
@@ -124,7 +124,7 @@ class WeightReader:
         return k.let(k.load(self.scales, block * self.slices + column, Scalar.F32), "scale")
 
 
-@attrs.frozen
+@frozen
 class RowForm:
     """How weights lie in their buffer.
 
@@ -161,12 +161,12 @@ class RowForm:
     def bind(self, low: Lowering, k: Builder, stored: StoredWeights) -> RowWeights:
         """The buffers of a kernel."""
         row = self.units * self.unit * 4
-        weights = attrs.evolve(stored.weights, row=row // 2 if self.bits == 4 else row)
+        weights = evolve(stored.weights, row=row // 2 if self.bits == 4 else row)
         numbers = low.weights(k, weights, scalar=Scalar.U32 if self.bits else None)
         return RowWeights(self, numbers, stored.bind_scales(low, k))
 
 
-@attrs.frozen
+@frozen
 class RowWeights:
     """How a kernel reads them: real numbers in vectors of four, or words in such; and the scales of
     blocks, where there are some."""

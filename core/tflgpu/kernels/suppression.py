@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.kernels.team import Merge, Teams
@@ -24,6 +23,7 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32, Scalar
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.view import ReadView
+from tflgpu.values import frozen
 
 #: What `ordered` makes of a NaN, and what stands for "no candidate": below every number.
 NOTHING = -(2**31)
@@ -58,7 +58,7 @@ def better_of(k: Builder) -> Merge:
     return better
 
 
-@attrs.frozen
+@frozen
 class BoxLists:
     """The lists over the same boxes from which boxes are chosen.
 
@@ -166,7 +166,7 @@ def merge(low: Lowering, chosen: Temp, lists: int, most: int) -> Temp:
     return merged
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Box:
     """Corners and area."""
 

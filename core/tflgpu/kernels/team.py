@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import attrs
-
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, SharedArray
 from tflgpu.language.types import Size3, Type
 from tflgpu.language.variables import Variable
+from tflgpu.values import frozen
 
 #: Values of one member and those of another -> the merged values. The order of the two must not
 #: matter.
@@ -26,7 +25,7 @@ def _added(a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
 ADD: Merge = _added
 
 
-@attrs.frozen
+@frozen
 class Teams:
     """A workgroup of teams.
 
@@ -79,7 +78,7 @@ class Teams:
         return Member(k, self, *self.place(k))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Member:
     """This invocation's place in a team."""
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import math
 
-import attrs
-
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import BlockedModel, tuning_of
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Tile:
     """How the work is cut.
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from tflgpu.values import frozen
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-@attrs.frozen  # every start compares or shows some
+@frozen  # every start compares or shows some
 class DeviceCaps:
     """Limits and features. Sizes are bytes; a backend fills in what its API reports.
 
@@ -65,7 +67,7 @@ class DeviceCaps:
         return min(self.heavy_workgroup, self.max_workgroup, self.max_workgroup_size[0])
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Features:
     """What kernels may use of a device; what is printed may depend on it.
 

@@ -18,12 +18,11 @@ import math
 from collections.abc import Callable
 from functools import cache
 
-import attrs
-
 from tflgpu.language.builder import Builder
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.tree import Expr, Kernel, Let, Name, Operand
 from tflgpu.language.types import Scalar, Type, type_of
+from tflgpu.values import frozen
 
 # erf(x) / x in x^2, |x| <= 1; 1.2e-9 relative
 _ERF_SMALL = (
@@ -78,7 +77,7 @@ _SIGN = 0x80000000
 _INFINITY_TWICE = 0xFF000000  # the bits of infinity without the sign, one place to the left
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Definition:
     """A function as lets.
 

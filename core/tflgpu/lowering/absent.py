@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import attrs
-
 from tflgpu.ir.absent import AbsentPositions
 from tflgpu.ir.graph import Value
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class AbsentInPart:
     """The positions that may not count, in a part.
 
@@ -42,7 +41,7 @@ class AbsentInPart:
         return self.positions.axis_of(value.shape, known)
 
 
-@attrs.frozen
+@frozen
 class AbsentCount:
     """How many positions do not count, as a kernel reads it.
 

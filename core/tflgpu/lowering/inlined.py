@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
-
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language import make
@@ -25,11 +23,12 @@ from tflgpu.lowering.layout import Layout, LayoutKind, Shape
 from tflgpu.lowering.lowering import LINE, FusedNode, Lowering
 from tflgpu.lowering.view import ReadView, WriteView, fill_padding
 from tflgpu.lowering.weights import Weights
+from tflgpu.values import field, frozen
 
 _LANES = 4
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Inlined:
     """A result of a node, after what joined its store, that readers compute.
 
@@ -66,7 +65,7 @@ class Inlined:
 _Compute = Callable[[Expr, Expr, Expr | None], tuple[Expr, bool]]
 
 
-@attrs.frozen
+@frozen
 class ComputedView(ReadView):
     """An operand without a buffer.
 
@@ -75,8 +74,8 @@ class ComputedView(ReadView):
             same order, with rows as long or of whole vectors.
     """
 
-    made: Shape = attrs.field()
-    compute_at: _Compute = attrs.field()
+    made: Shape = field()
+    compute_at: _Compute = field()
 
     def load(self, outer: Operand, slice_: Operand) -> Expr:
         """Four channels: see `ReadView.load`; what made them may have filled the padding."""
@@ -123,7 +122,7 @@ class ComputedView(ReadView):
         return found if isinstance(found, (Const, Name)) else self.k.let(found, "at")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class InlinedProduct:
     """A product's result, after what joined its store, that the chain in the store of another
     product reads, whose kernel makes both."""
@@ -142,7 +141,7 @@ class InlinedProduct:
         return MadeBeside(k, nowhere, layout, compute, number)
 
 
-@attrs.frozen
+@frozen
 class MadeBeside(ReadView):
     """The vector that the kernel has made where its store is now, by the number of its product."""
 
@@ -192,11 +191,11 @@ class Beside(Within):
         return WriteView(k, nowhere, layout, compute, self._links(k))
 
 
-@attrs.frozen
+@frozen
 class _Result(WriteView):
     """Where the kernel of an inlined node stores."""
 
-    into: Callable[[Expr], None] = attrs.field(kw_only=True)
+    into: Callable[[Expr], None] = field(kw_only=True)
 
     def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
         _, _, value = self.linked(outer, slice_, value)

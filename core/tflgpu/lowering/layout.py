@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import enum
 
-import attrs
-
 from tflgpu.language.types import Scalar
+from tflgpu.values import frozen
 
 Shape = tuple[int, ...]
 
@@ -27,7 +26,7 @@ class LayoutKind(enum.Enum):
     LINEAR = "linear"
 
 
-@attrs.frozen
+@frozen
 class Layout:
     """Shape, kind and storage type of one tensor on a device."""
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, Union
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import KernelError
@@ -31,6 +30,7 @@ from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.lowering.stored_types import weight_storage
 from tflgpu.lowering.view import Link, PairView, ReadView, StackedView, WriteView, load_broadcast
 from tflgpu.lowering.weights import Weights, whole_slices
+from tflgpu.values import evolve, field, frozen
 
 C = TypeVar("C")
 
@@ -38,7 +38,7 @@ C = TypeVar("C")
 LINE: Size3 = (64, 1, 1)
 
 
-@attrs.frozen
+@frozen
 class Temp:
     """A tensor between the dispatches of one node."""
 
@@ -46,14 +46,14 @@ class Temp:
     layout: Layout
 
 
-@attrs.frozen
+@frozen
 class Constant:
     """Flat contents of a weights buffer, in the type the kernel reads; or what makes them."""
 
-    data: Array | Weights = attrs.field(eq=False)
+    data: Array | Weights = field(eq=False)
 
 
-@attrs.frozen
+@frozen
 class NewState:
     """The contents of a variable after the run. What it held before is the variable itself, so that
     a kernel may read the one in any order while it writes the other."""
@@ -65,7 +65,7 @@ class NewState:
 Binding = Union[Value, Temp, Constant, NewState, AbsentCount]
 
 
-@attrs.frozen
+@frozen
 class Dispatch:
     """A launch, as `tflgpu.compiler.plan.PlannedDispatch`, with a binding per buffer parameter."""
 
@@ -82,7 +82,7 @@ class Dispatch:
 ElementwiseExpr = Callable[[Builder, Any, Sequence[Expr]], Expr]
 
 
-@attrs.frozen
+@frozen
 class FusedNode:
     """A node that runs inside the store of the kernel that makes one operand: an elementwise one,
     or one that only moves what it reads, to ``place``."""
@@ -304,7 +304,7 @@ class Lowering:
         if weights.size % width:
             raise KernelError(f"{self.node.label}: {weights.size} weights in vectors of {width}")
         buffer = k.buffer(name, scalar, width, "read")
-        stored = attrs.evolve(weights, dtype=scalar.numpy)
+        stored = evolve(weights, dtype=scalar.numpy)
         # What is large, and as a file has it, is written when it is uploaded.
         later = isinstance(data, Weights) and data.is_from_file
         self.bindings[id(k)].append(Constant(stored if later else stored.array()))
@@ -314,7 +314,7 @@ class Lowering:
         """A constant buffer of f16 vectors from ``data``, of which two are read at once, as the
         bits of u32x4."""
         buffer = k.buffer(name, Scalar.U32, 4, "read")
-        stored = attrs.evolve(data, dtype=Scalar.F16.numpy)
+        stored = evolve(data, dtype=Scalar.F16.numpy)
         self.bindings[id(k)].append(Constant(stored if data.is_from_file else stored.array()))
         return buffer
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import math
 
-import attrs
-
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.layout import Shape
 from tflgpu.ops.moves import Moves, merged, strides_of
+from tflgpu.values import frozen
 
 _LANES = 4
 
 
-@attrs.frozen
+@frozen
 class VectorPlace:
     """From a position in one tensor to that in another.
 

@@ -10,17 +10,16 @@ staged, and normalizes the products of the row (`tflgpu.kernels.matrix_rows`).
 
 from __future__ import annotations
 
-import attrs
-
 from tflgpu.errors import KernelError
 from tflgpu.ir.graph import Value
 from tflgpu.language.builder import Builder
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.quantized import Rounding
+from tflgpu.values import evolve, frozen
 
 
-@attrs.frozen
+@frozen
 class RowChange:
     """What is made of a row; with all of its defaults nothing.
 
@@ -42,7 +41,7 @@ class RowChange:
     centred: bool = False
 
 
-@attrs.frozen
+@frozen
 class RowSource:
     """Rows as a kernel makes them: of a tensor, by a change, whose ``gamma`` is this one."""
 
@@ -51,7 +50,7 @@ class RowSource:
     gamma: ReadView | None
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class InlinedRows:
     """A tensor whose rows are made by the kernels that read it, so that it has no buffer."""
 
@@ -60,7 +59,7 @@ class InlinedRows:
 
     def then(self, change: RowChange) -> InlinedRows:
         """What another change makes of these rows: they may be rounded."""
-        both = attrs.evolve(self.change, length=change.length, rounding=change.rounding)
+        both = evolve(self.change, length=change.length, rounding=change.rounding)
         return InlinedRows(self.source, change if change.rounding is None else both)
 
     def view(self, reader: Lowering, k: Builder, value: Value) -> ReadView:
@@ -71,7 +70,7 @@ class InlinedRows:
         """Its operands in a kernel."""
         view, gamma = low.read_value(k, self.source, "src0"), self.change.gamma
         numbers = None if gamma is None else low.read_value(k, gamma, "gamma")
-        return RowSource(view, attrs.evolve(self.change, gamma=None), numbers)
+        return RowSource(view, evolve(self.change, gamma=None), numbers)
 
 
 def rows_of(low: Lowering) -> InlinedRows:

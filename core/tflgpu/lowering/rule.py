@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Union
 
-import attrs
-
 from tflgpu.errors.blame import Failed, shown
 from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node, Value
@@ -24,6 +22,7 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import PluginFault, Unsupported
 from tflgpu.lowering.row_change import RowChange
 from tflgpu.lowering.storage import IntegerStorage
+from tflgpu.values import Factory, evolve, field, frozen
 
 # What a rule and its callers may say no with is also found here.
 __all__ = [
@@ -44,10 +43,10 @@ __all__ = [
 def _within_budget(caps: DeviceCaps) -> DeviceCaps:
     if caps.max_bindings <= MAX_BUFFERS:
         return caps
-    return attrs.evolve(caps, max_bindings=MAX_BUFFERS)
+    return evolve(caps, max_bindings=MAX_BUFFERS)
 
 
-@attrs.frozen
+@frozen
 class Site:
     """Where a node would run: what `KernelRule.accepts` may look at besides the node.
 
@@ -56,10 +55,10 @@ class Site:
     measured.
     """
 
-    caps: DeviceCaps = attrs.field(converter=_within_budget)
+    caps: DeviceCaps = field(converter=_within_budget)
     precision: Precision
     integers: IntegerStorage = IntegerStorage.WORDS
-    choices: Choices = attrs.field(default=PREDICTED, eq=False)
+    choices: Choices = field(default=PREDICTED, eq=False)
 
     def joins(self, kind: str, nodes: Sequence[Node], *, predicted: bool) -> bool:
         """Whether nodes that one kernel could make are made by one: what was measured to be faster,
@@ -76,7 +75,7 @@ class Site:
         return way == "joined"
 
 
-@attrs.frozen
+@frozen
 class RowReduction:
     """A node that makes one number of each row of operand 0, merged of all in the row.
 
@@ -109,7 +108,7 @@ def _always(node: Node, site: Site) -> str | None:
     return None
 
 
-@attrs.frozen
+@frozen
 class KernelRule:
     """A generator of kernels for an op.
 
@@ -154,20 +153,20 @@ class KernelRule:
     fuses: bool = True
     keeps_state: bool = False
     pointwise: bool = False
-    reads_once: bool = attrs.Factory(lambda self: self.pointwise, takes_self=True)
+    reads_once: bool = Factory(lambda self: self.pointwise, takes_self=True)
     reads: Callable[[Node, int], int] = lambda node, operand: 0
     rows: Callable[[Node], RowReduction | None] = lambda node: None
     row_change: Callable[[Node], RowChange | None] = lambda node: None
     takes_rows: TakesRows = takes_no_rows
     beside: Callable[[Node, Node, Site], bool] = lambda node, other, site: False
     stacks: Callable[[Node, Node, Site, bool], bool] = lambda node, other, site, rows: False
-    owner: str = attrs.field(default="", eq=False)
+    owner: str = field(default="", eq=False)
 
     def __str__(self) -> str:
         return f"rule {self.name} for {self.op}"
 
 
-@attrs.frozen
+@frozen
 class ElementwiseRule:
     """An op that is one expression per element: has its own kernel, or joins another's store.
     ``owner`` is as in `KernelRule`."""
@@ -175,7 +174,7 @@ class ElementwiseRule:
     op: str
     expr: ElementwiseExpr
     accepts: Accepts = _always
-    owner: str = attrs.field(default="", eq=False)
+    owner: str = field(default="", eq=False)
 
     def __str__(self) -> str:
         return f"elementwise rule for {self.op}"
@@ -186,7 +185,7 @@ class ElementwiseRule:
 Maker = Callable[[Value], Union[Node, None]]
 
 
-@attrs.frozen
+@frozen
 class GroupRule:
     """A generator of kernels for several nodes, which are matched after partitioning.
 
@@ -208,7 +207,7 @@ class GroupRule:
     build: Callable[[Lowering], None]
     rank: int = 0
     fuses: bool = True
-    owner: str = attrs.field(default="", eq=False)
+    owner: str = field(default="", eq=False)
 
     def __str__(self) -> str:
         return f"group rule {self.name} for {self.op}"

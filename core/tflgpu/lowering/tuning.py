@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
-
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.values import evolve, frozen
 
 
-@attrs.frozen
+@frozen
 class BlockedModel:
     """A machine model of blocked products through shared memory (`tflgpu.kernels.tiles`).
 
@@ -44,7 +43,7 @@ class BlockedModel:
     wave_clocks: float
 
 
-@attrs.frozen
+@frozen
 class MatrixModel:
     """A machine model of products on matrix tiles (`tflgpu.kernels.matrix_tiles`).
 
@@ -89,7 +88,7 @@ class MatrixModel:
     summed_clocks: float
 
 
-@attrs.frozen
+@frozen
 class FewRowsModel:
     """How products of few rows are divided (`tflgpu.kernels.gemv`).
 
@@ -106,7 +105,7 @@ class FewRowsModel:
     nbytes: int
 
 
-@attrs.frozen
+@frozen
 class PairModel:
     """A machine model of a depthwise convolution with the 1x1 convolution behind it
     (`tflgpu.kernels.pair_tiles`), in clocks.
@@ -141,7 +140,7 @@ class PairModel:
     product_clocks: float
 
 
-@attrs.frozen
+@frozen
 class BlockModel:
     """Where two convolutions with a depthwise one between them are one kernel
     (`tflgpu.kernels.inverted_residual`), and a rough model that orders its tiles, in clocks.
@@ -170,7 +169,7 @@ class BlockModel:
     read_clocks: float
 
 
-@attrs.frozen
+@frozen
 class ReductionModel:
     """How reductions are cut (`tflgpu.kernels.domain`), whose items have a number of steps each.
 
@@ -202,7 +201,7 @@ class ReductionModel:
     least_steps: int
 
 
-@attrs.frozen
+@frozen
 class Tuning:
     """Measured constants of one kind of device.
 
@@ -368,7 +367,7 @@ H200 = Tuning(
 )
 
 #: How fast matrix tiles are elsewhere is not known.
-UNMEASURED = attrs.evolve(H200, splits_products=False, pairs=None, blocks=None)
+UNMEASURED = evolve(H200, splits_products=False, pairs=None, blocks=None)
 
 #: By `DeviceCaps.vendor`.
 TABLE: Mapping[str, Tuning] = {"nvidia": H200}

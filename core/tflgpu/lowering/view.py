@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Union
 
-import attrs
-
 from tflgpu.language import make
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Const, Expr, KernelBuffer, Operand
 from tflgpu.language.types import I32, Scalar, Type, type_of
 from tflgpu.lowering.layout import Layout, Shape
 from tflgpu.lowering.place import VectorPlace
+from tflgpu.values import field, frozen
 
 #: (builder, values so far, outer index, slice index) -> value, one fused elementwise step; or where
 #: the value is stored, which is all that follows a step knows of.
 Link = Union[Callable[[Builder, Sequence[Expr], Expr, Expr], Expr], VectorPlace]
 
 
-@attrs.frozen
+@frozen
 class View:
     """A tensor in a kernel's buffer; its values are ``compute`` lanes."""
 
@@ -54,7 +53,7 @@ class View:
         return self.layout.outer * self.layout.slices
 
 
-@attrs.frozen
+@frozen
 class ReadView(View):
     """An operand; lanes beyond the channels read as zero."""
 
@@ -103,7 +102,7 @@ class ReadView(View):
         return self.load_lane(index // layout.channels, index % layout.channels)
 
 
-@attrs.frozen
+@frozen
 class PairView(ReadView):
     """An operand that lies as f16 vectors, of which two neighbours are read at once, as the bits of
     u32x4; its rows have an even number of them."""
@@ -114,7 +113,7 @@ class PairView(ReadView):
         return self.k.load(self.buffer, _at(outer, self.layout.slices // 2, half))
 
 
-@attrs.frozen
+@frozen
 class WriteView(View):
     """A result. Takes ``compute`` (or f32) lanes, applies the fused chain, keeps padding zero.
 
@@ -180,7 +179,7 @@ class WriteView(View):
         return self.k.cast(value, self.buffer.value_type.scalar)
 
 
-@attrs.frozen
+@frozen
 class StackedView(WriteView):
     """Results of which each has the slices behind those of the one before; with chains of their
     own.
@@ -189,7 +188,7 @@ class StackedView(WriteView):
         views: They.
     """
 
-    views: tuple[WriteView, ...] = attrs.field(kw_only=True)
+    views: tuple[WriteView, ...] = field(kw_only=True)
 
     def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
         """Write to the result that has the slice."""

@@ -8,12 +8,12 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import attrs
 import numpy as np
 from numpy.typing import DTypeLike
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.stored_reals import BlockScales, ConstantData, StoredReals
+from tflgpu.values import frozen
 
 #: The least number that rounds to an infinity in f16, half a step beyond the largest.
 INFINITE_F16 = 65520.0
@@ -52,7 +52,7 @@ def spoiled_by_f16(numbers: Array) -> Array:
     return found
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class WholeNumbers:
     """Weights of a product, of which each is a whole number times a scale.
 
@@ -71,7 +71,7 @@ class WholeNumbers:
     in_nibbles: bool = False
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Weights:
     """Numbers of a constant buffer.
 

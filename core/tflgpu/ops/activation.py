@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -39,6 +38,7 @@ from tflgpu.ops.elementwise import (
 )
 from tflgpu.ops.stored_functions import by_steps, clamped, leaky
 from tflgpu.ops.stored_pair import prelu
+from tflgpu.values import frozen
 
 _TYPES = FLOATS | QUANTIZED
 
@@ -93,7 +93,7 @@ def _clamp(op: str, low: float, high: float) -> Callable[..., list[Array]]:
     return reference_of(op, lambda attributes, x: _clip(x, low, high))
 
 
-@attrs.frozen
+@frozen
 class LeakyRelu:
     """The slope of negative values."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
+from tflgpu.values import frozen
 
 
 def is_plain(node: Node) -> bool:
@@ -27,7 +27,7 @@ def scalar_of(value: Value | None) -> float | None:
     return float(flat[0]) if bool((flat == flat[0]).all()) else None
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Affine:
     """``scale * x + shift``, a number of each a channel (last axis), in f64.
 

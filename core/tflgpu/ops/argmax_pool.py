@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -33,6 +32,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.items import each_row
 from tflgpu.ops.windows import out_and_pad
+from tflgpu.values import frozen
 
 PLACE_BIAS = 0.1
 
@@ -44,7 +44,7 @@ _OPTIONS = struct.Struct("<6i")
 _PADDINGS = {1: Padding.SAME, 2: Padding.VALID}  # TfLitePadding in the C API; 0 is "unknown"
 
 
-@attrs.frozen
+@frozen
 class ArgmaxPoolAttrs:
     """Windows as of a pooling op, each pair as (height, width).
 

@@ -21,7 +21,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -49,6 +48,7 @@ from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
 from tflgpu.ops.facets import Batched, Items, Work
 from tflgpu.ops.items import rows_of
+from tflgpu.values import evolve, frozen
 
 NAME = "ATTENTION"
 
@@ -57,7 +57,7 @@ _FILLS = (-10000.0, float(np.finfo(np.float32).min), -math.inf)
 _CAPS = ("logit_cap", "softcap")
 
 
-@attrs.frozen
+@frozen
 class PackedRows:
     """An operand whose rows of channels lie in a larger tensor, as queries, keys and values do that
     one layer made.
@@ -86,7 +86,7 @@ class PackedRows:
         return taken
 
 
-@attrs.frozen
+@frozen
 class Attention:
     """How the operands lie, and what is done to the scores.
 
@@ -114,7 +114,7 @@ class Attention:
         return tuple(shape if rows is None else rows.shape for shape, rows in pairs)
 
 
-@attrs.frozen
+@frozen
 class AttentionSizes:
     """The sizes of a node's operands, by the names of the module's table."""
 
@@ -272,13 +272,13 @@ def _readings(
     for one in scales if scale is None else (fields.number("scale"),):
         plain = Attention(one, max(cap, 0.0), transposed, transposed)
         if len(which) == 3:
-            found += [plain, attrs.evolve(plain, causal=True)]
+            found += [plain, evolve(plain, causal=True)]
         elif given[3].dtype is DType.BOOL:
-            found += [attrs.evolve(plain, fill=fill) for fill in _FILLS]
+            found += [evolve(plain, fill=fill) for fill in _FILLS]
         else:
             found.append(plain)
     if transposed:
-        found += [attrs.evolve(reading, tokens_last=False) for reading in found]
+        found += [evolve(reading, tokens_last=False) for reading in found]
     return [Reading(reading, which) for reading in found]
 
 
@@ -336,7 +336,7 @@ def _sample(
     if packed:  # as one layer makes all three
         steps = (t * 3 * n, 1, 3 * n) if attributes.heads_first else (t * 3 * n, 3 * n, 1)
         q, k, v = (PackedRows(shape, at * n, steps) for at, shape in enumerate(shapes))
-        attributes = attrs.evolve(attributes, rows=(q, k, v))
+        attributes = evolve(attributes, rows=(q, k, v))
         shapes = ((b, t, 3, n, h),) * 3
     args = [Arg(shape) for shape in shapes]
     if mask is not None:
@@ -388,7 +388,7 @@ def _batch(node: Node, items: Items) -> Batched | str:
     if mask is not None and 3 not in items.operands:
         if len(mask.shape) == 4 and mask.shape[0] != 1:
             return "operand 3 is the same for all items, and has several"
-        items = attrs.evolve(items, operands=items.operands | {3})
+        items = evolve(items, operands=items.operands | {3})
     refused = rows_of(node, items, (0, 1, 2, 3), 1)
     return Batched(node.attrs) if refused is None else refused
 

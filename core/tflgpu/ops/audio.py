@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -34,12 +33,13 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Work
 from tflgpu.ops.flexible import read_map, write_map
+from tflgpu.values import frozen
 
 SPECTROGRAM, MFCC = "AudioSpectrogram", "Mfcc"
 _FLOOR = 1e-12  # of the sums, so that there is a logarithm
 
 
-@attrs.frozen
+@frozen
 class Spectrogram:
     """The custom options, by their names there; ``squared`` is magnitude_squared."""
 
@@ -67,7 +67,7 @@ class Spectrogram:
         return np.asarray(0.5 - 0.5 * np.cos(turn * np.arange(self.window_size)))
 
 
-@attrs.frozen
+@frozen
 class Mfcc:
     """The custom options, by their names there."""
 

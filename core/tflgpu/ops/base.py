@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
-
 from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
@@ -31,6 +29,7 @@ from tflgpu.ops.operand import Arrays, Operand, Operands, known_operands
 from tflgpu.ops.positions import Rule
 from tflgpu.ops.quantized import Quantized
 from tflgpu.ops.samples import Accuracy, Arg, Draw, Sample
+from tflgpu.values import Factory, field, frozen
 
 __all__ = [
     "Accuracy", "Activation", "Arg", "Arithmetic", "Arrays", "Composed", "Contents", "Draw",
@@ -43,7 +42,7 @@ Infer = Callable[[Any, Operands], list[TensorSpec]]
 Reference = Callable[[Any, Arrays], list[Array]]
 
 
-@attrs.frozen
+@frozen
 class OpDef:
     """One op, completely. What it can leave unsaid stands in groups, one question each.
 
@@ -90,7 +89,7 @@ class OpDef:
     accuracy: Accuracy = Accuracy.ROUNDED
     is_custom: bool = False
     elementwise: bool | Callable[[Node], bool] = False
-    batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
+    batch: Callable[[Node, Items], Batched | str] | None = Factory(
         lambda self: elementwise if self.elementwise else None, takes_self=True
     )
     positions: Rule | None = None
@@ -101,7 +100,7 @@ class OpDef:
     arithmetic: Arithmetic = Arithmetic()
     quantized: Quantized = Quantized()
     state: Variables | None = None
-    owner: str = attrs.field(default="", eq=False)
+    owner: str = field(default="", eq=False)
 
     def must_know(self, attributes: Any, operands: Operands) -> tuple[int, ...]:
         """Positions of the constants whose contents shape inference needs, so that they must be
@@ -146,7 +145,7 @@ class OpDef:
         return said if isinstance(said, bool) else dtype in said
 
 
-@attrs.frozen
+@frozen
 class NoAttrs:
     """The attributes of an op that has none."""
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -29,6 +28,7 @@ from tflgpu.ops.fixed_functions import divide, logistic, look_up, product, tanh
 from tflgpu.ops.fixed_point import Multiplier, times
 from tflgpu.ops.integer_scales import I16, Scales, clamped
 from tflgpu.ops.products import PRODUCT_TYPES, floats, needed, take
+from tflgpu.values import frozen
 
 _NAMES = ("input", "previous output", "weights", "biases", "previous cell state")
 INPUT, HIDDEN, WEIGHTS, BIASES, CELLS = range(5)
@@ -37,7 +37,7 @@ _BITS = 4
 _MIDDLE = 128
 
 
-@attrs.frozen
+@frozen
 class BasicScales:
     """The weight that stands for 0, and what brings sums to a gate's scale."""
 
@@ -45,7 +45,7 @@ class BasicScales:
     multiplier: Multiplier
 
 
-@attrs.frozen
+@frozen
 class BasicLstm:
     """The basic kernel on real numbers, or on ``stored`` ones."""
 

@@ -6,7 +6,6 @@ broadcast as in NumPy.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -36,11 +35,12 @@ from tflgpu.ops.products import floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
 from tflgpu.ops.stored_total import of_product
+from tflgpu.values import frozen
 
 _OP = "BATCH_MATMUL"
 
 
-@attrs.frozen
+@frozen
 class BatchMatMul:
     """Which operands hold their matrices transposed; ``rounding`` is that of float rows on the
     left where the right matrices are 8-bit numbers."""

@@ -7,7 +7,6 @@ here from when the file was read, so that nothing is left to do.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -30,9 +29,10 @@ from tflgpu.ops.base import (
     no_attrs,
 )
 from tflgpu.ops.facets import NarrowTypes, always, copies_first
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class BitcastAttrs:
     """The type of the result, which stands at its tensor; None: the operand's."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -25,12 +24,13 @@ from tflgpu.ops.base import (
     Sample,
 )
 from tflgpu.ops.elementwise import infer_unary
+from tflgpu.values import frozen
 
 _NAME = "BUCKETIZE"
 _NUMBERS = frozenset({DType.F32, DType.F64, DType.I32, DType.I64})
 
 
-@attrs.frozen
+@frozen
 class Bucketize:
     """Rising numbers."""
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -39,6 +38,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
+from tflgpu.values import frozen
 
 NAME = "CACHE_UPDATE"
 
@@ -46,7 +46,7 @@ NAME = "CACHE_UPDATE"
 START, COUNT = 0, 3
 
 
-@attrs.frozen
+@frozen
 class CacheUpdate:
     """The axis of the tokens, 2 or 3, in caches and in what is new; whether the caches are rings,
     and whether of a ring's new tokens only some count."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
@@ -44,11 +43,12 @@ from tflgpu.ops.integer_scales import I8, I16, clamped
 from tflgpu.ops.quantize_on_the_fly import rounded
 from tflgpu.ops.quantized import Rounding
 from tflgpu.ops.stored_cell import GateNorm, GateProduct, StoredCell
+from tflgpu.values import frozen
 
 _NORM_EPSILON = 1e-8
 
 
-@attrs.frozen
+@frozen
 class Cell:
     """Options of a cell on real numbers; a clip of 0 clips nothing.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -43,6 +42,7 @@ from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.fixed_point import Multiplier, times
 from tflgpu.ops.items import as_they_are, elementwise
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.values import frozen
 
 _BOOL = frozenset({DType.BOOL})
 _SCALED = frozenset({DType.I8, DType.U8, DType.I16})
@@ -59,7 +59,7 @@ _PLAIN = frozenset({DType.I16})
 PARTS = 8
 
 
-@attrs.frozen
+@frozen
 class InParts:
     """The attributes of a comparison of quantized tensors. TFLite's kernels compare whole numbers
     of 256ths of 1, so that what is closer is equal; but which of two numbers of 16 bits is larger

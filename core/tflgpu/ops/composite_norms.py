@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -44,6 +43,7 @@ from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import rows_of
+from tflgpu.values import frozen
 
 RMS, LAYER, GROUP = "RMS_NORMALIZATION", "LAYER_NORMALIZATION", "GROUP_NORMALIZATION"
 
@@ -51,7 +51,7 @@ RMS, LAYER, GROUP = "RMS_NORMALIZATION", "LAYER_NORMALIZATION", "GROUP_NORMALIZA
 _EPSILONS = ("epsilon", "eps")
 
 
-@attrs.frozen
+@frozen
 class NormAttrs:
     """``epsilon`` is added to the mean square or the variance; ``groups`` of the channels are
     normalized apart, where it is GROUP_NORMALIZATION."""

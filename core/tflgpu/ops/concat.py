@@ -6,7 +6,6 @@ refuses a fused activation; GPU delegates apply it, and so does this definition.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -33,11 +32,12 @@ from tflgpu.ops.facets import Batched, Items, copies_only
 from tflgpu.ops.items import as_they_are, lifted
 from tflgpu.ops.positions import Along, Positions, axes_from, without
 from tflgpu.ops.reshape import as_reshape
+from tflgpu.values import evolve, frozen
 
 _ANY_NUMBER = 1 << 30
 
 
-@attrs.frozen
+@frozen
 class ConcatAttrs:
     """The axis, negative = from the back, and what is applied to the result."""
 
@@ -80,7 +80,7 @@ def _reference_concat(attributes: ConcatAttrs, arrays: Arrays) -> list[Array]:
     return [apply_activation(attributes.activation, joined)]
 
 
-@attrs.frozen
+@frozen
 class PackAttrs:
     """Where the new dimension goes (negative = from the back, of the result), and how many
     operands the options promise."""
@@ -113,7 +113,7 @@ def _concat_samples() -> list[Sample]:
 
     def activated(id: str, fused: Activation, axis: int, *shapes: tuple[int, ...]) -> Sample:
         plain = sample(id, axis, *shapes)
-        return attrs.evolve(plain, fields={"axis": axis, "fused_activation_function": fused.value})
+        return evolve(plain, fields={"axis": axis, "fused_activation_function": fused.value})
 
     return [
         sample("channels_odd", 3, (2, 3, 5, 3), (2, 3, 5, 6)),
@@ -166,7 +166,7 @@ def _batch_concat(node: Node, items: Items) -> Batched | str:
 
 def _side_by_side(node: Node, items: Items) -> Batched | str:
     """Along axis 0, on which the items lie."""
-    wanted = attrs.evolve(node.attrs, axis=1)
+    wanted = evolve(node.attrs, axis=1)
     return lifted(node, items, range(len(node.inputs)), wanted)
 
 

@@ -13,7 +13,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -39,6 +38,7 @@ from tflgpu.ops.items import each_row, first_size, rows_of
 from tflgpu.ops.positions import of_items
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import out_and_pad
+from tflgpu.values import frozen
 
 Size3 = tuple[int, int, int]
 _PLAIN, _TURNED = "CONV_3D", "CONV_3D_TRANSPOSE"
@@ -46,7 +46,7 @@ _PLAIN, _TURNED = "CONV_3D", "CONV_3D_TRANSPOSE"
 _MAX_REACH = 2**31 - 1
 
 
-@attrs.frozen
+@frozen
 class Conv3D:
     """Options, by the schema's names."""
 
@@ -70,7 +70,7 @@ class Conv3D:
         return self.dilation_d_factor, self.dilation_h_factor, self.dilation_w_factor
 
 
-@attrs.frozen
+@frozen
 class Volume:
     """A window in a volume: voxel p of the small side and tap i meet at voxel
     ``p * stride - pad + i * dilation`` of the large one, in each of three directions."""

@@ -10,7 +10,6 @@ where there is none).
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -37,25 +36,26 @@ from tflgpu.ops.facets import NarrowTypes, copies_first
 from tflgpu.ops.fixed_point import Multiplier, times
 from tflgpu.ops.quantized import is_divisor
 from tflgpu.ops.stored_functions import by_steps, rescaled
+from tflgpu.values import frozen
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16, DType.I32})
 
 
-@attrs.frozen
+@frozen
 class CastAttrs:
     """The result's type."""
 
     output: DType
 
 
-@attrs.frozen
+@frozen
 class Dequantize:
     """How whole numbers stand for real ones; None for an f16 operand."""
 
     quantization: Quantization | None
 
 
-@attrs.frozen
+@frozen
 class Quantize:
     """The result's type and quantization; ``source`` is the operand's where it is quantized."""
 

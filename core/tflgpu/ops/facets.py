@@ -10,11 +10,11 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
+from tflgpu.values import field, frozen
 
 #: From a number per input channel to numbers that broadcast against a filter.
 Spread = Callable[[Array], Array]
@@ -34,7 +34,7 @@ def always(reason: str) -> Callable[[Node], str]:
     return lambda node: reason.format(op=node.op)
 
 
-@attrs.frozen
+@frozen
 class Pads:
     """Rows and columns of zeros around an image."""
 
@@ -57,7 +57,7 @@ def no_zeros(node: Node) -> Pads:
     return Pads()
 
 
-@attrs.frozen
+@frozen
 class Filter:
     """Which operand is what, of an op whose results are sums of data times a filter.
 
@@ -88,7 +88,7 @@ class Filter:
     pads: str = ""
 
 
-@attrs.frozen
+@frozen
 class Reordered:
     """What a node has to become to do the same on an operand in another order of dimensions.
 
@@ -98,10 +98,10 @@ class Reordered:
     """
 
     attributes: Any
-    constants: Mapping[int, Array] = attrs.Factory(dict)
+    constants: Mapping[int, Array] = field(factory=dict)
 
 
-@attrs.frozen
+@frozen
 class Items:
     """A batch of which a node is to compute several items, as it computes one.
 
@@ -126,7 +126,7 @@ class Items:
         return np.concatenate([array] * self.count, axis=0)
 
 
-@attrs.frozen
+@frozen
 class Batched:
     """What a node has to become to compute several items, so that its results have them one after
     another along axis 0.
@@ -146,15 +146,15 @@ class Batched:
     """
 
     attributes: Any
-    constants: Mapping[int, Array] = attrs.Factory(dict)
+    constants: Mapping[int, Array] = field(factory=dict)
     op: str = ""
     operands: tuple[int, ...] | None = None
-    shapes: Mapping[int, tuple[int, ...]] = attrs.Factory(dict)
-    columns: Mapping[int, Array] = attrs.Factory(dict)
+    shapes: Mapping[int, tuple[int, ...]] = field(factory=dict)
+    columns: Mapping[int, Array] = field(factory=dict)
     mixed: bool = False
 
 
-@attrs.frozen
+@frozen
 class Work:
     """Floating-point operations (a multiply-add is two) and bytes read and written."""
 

@@ -6,10 +6,9 @@ import enum
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import attrs
-
 from tflgpu.errors import ModelError
 from tflgpu.errors.blame import shown
+from tflgpu.values import frozen
 
 _E = TypeVar("_E", bound=enum.Enum)
 
@@ -32,7 +31,7 @@ class Padding(enum.Enum):
     VALID = 1
 
 
-@attrs.frozen
+@frozen
 class Fields:
     """The values of an operator's options, by the schema's snake_case names.
 

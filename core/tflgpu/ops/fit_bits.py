@@ -7,7 +7,6 @@ as TFLite's CAST and QUANTIZE do (cast.cc, quantize.cc), or wrap around, as pack
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -25,11 +24,12 @@ from tflgpu.ops.base import (
     graph_attributes,
 )
 from tflgpu.ops.elementwise import BYTES, check_dtype
+from tflgpu.values import frozen
 
 OP = "FIT_BITS"
 
 
-@attrs.frozen
+@frozen
 class FitBits:
     """How many bits there are, whether the highest is a sign, and whether only the lowest ones of a
     number are kept instead of the nearest number."""

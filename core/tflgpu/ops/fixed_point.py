@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -22,6 +21,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import Activation
+from tflgpu.values import frozen
 
 #: Most bits that a number is shifted to the right; factors that want more are 0.
 MOST_RIGHT = 31
@@ -34,7 +34,7 @@ _CLAMPS: dict[Activation, tuple[float | None, float | None]] = {
 }
 
 
-@attrs.frozen
+@frozen
 class Multiplier:
     """``value * 2 ** (shift - 31)``; ``value`` is 0, or from 2**30 to below 2**31."""
 

@@ -6,7 +6,6 @@ known only while the model runs (`tflgpu.flow`). Neither looks at a scale.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -30,6 +29,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.facets import always
+from tflgpu.values import frozen
 
 _CONDITIONS = frozenset(
     {DType.BOOL, DType.F32, DType.I8, DType.U8, DType.I32, DType.U32, DType.I64}
@@ -50,7 +50,7 @@ def _reference_where(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [np.argwhere(present(arrays[0])).astype(np.int64)]
 
 
-@attrs.frozen
+@frozen
 class Unique:
     """The type of the positions: i32 or i64."""
 

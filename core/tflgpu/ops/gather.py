@@ -5,7 +5,6 @@ GATHER: TFLite versions 1-8; GATHER_ND: 1-6; EMBEDDING_LOOKUP: 1-5.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError
@@ -32,6 +31,7 @@ from tflgpu.ops.elementwise import check_unscaled
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row, lifted
 from tflgpu.ops.positions import Along, Axes, Positions, axes_from
+from tflgpu.values import evolve, field, frozen
 
 
 def _indices(op: str, operand: Operand, what: str) -> None:
@@ -54,7 +54,7 @@ def _check_const(op: str, indices: Operand, size: int) -> None:
         raise ModelError(f"{error} (constant indices)") from None
 
 
-@attrs.frozen
+@frozen
 class GatherAttrs:
     """``axis`` of the operand (negative = from the back) that the indices speak of, after
     ``batch_dims`` leading dimensions that operand and indices share (negative = from the back
@@ -120,7 +120,7 @@ def _infer_gather_nd(attributes: NoAttrs, operands: Operands) -> list[TensorSpec
         )
     for column in range(indices.shape[-1]):
         if indices.data is not None:
-            one = attrs.evolve(indices, data=indices.data[..., column])
+            one = evolve(indices, data=indices.data[..., column])
             _check_const("GATHER_ND", one, x.shape[column])
     return [TensorSpec((*indices.shape[:-1], *x.shape[indices.shape[-1] :]), x.dtype)]
 
@@ -133,12 +133,12 @@ def _reference_gather_nd(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [np.array(x[columns], x.dtype)]
 
 
-@attrs.frozen
+@frozen
 class Lookup:
     """``floats``: a table of 8-bit numbers gives the real ones that they stand for. Of a table of
     floats it says nothing, so that it makes no difference between attributes."""
 
-    floats: bool = attrs.field(default=False, eq=False)
+    floats: bool = field(default=False, eq=False)
 
 
 def _parse_lookup(fields: Fields) -> Lookup:
@@ -250,7 +250,7 @@ def _batch_gather(node: Node, items: Items) -> Batched | str:
     axis, batch = gather_axes(node.attrs, len(x.shape), len(indices.shape))
     by_item = items.operands == {0, 1} and not batch
     if by_item or (items.operands == {0} and axis == 0):
-        wanted = attrs.evolve(node.attrs, axis=axis + 1, batch_dims=1 if by_item else 0)
+        wanted = evolve(node.attrs, axis=axis + 1, batch_dims=1 if by_item else 0)
         return lifted(node, items, tuple(items.operands), wanted)
     if items.operands == {1} and axis:
         return "operand 0, which is the same for all items, is not looked up along axis 0"

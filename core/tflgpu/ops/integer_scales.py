@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import Fields
+from tflgpu.values import frozen
 
 #: The least and the largest number of 8 and of 16 bits.
 I8, I16 = (-(1 << 7), (1 << 7) - 1), (-(1 << 15), (1 << 15) - 1)
@@ -25,7 +25,7 @@ class TensorScale(NamedTuple):
     zero: int
 
 
-@attrs.frozen
+@frozen
 class Scales:
     """Types and scales of a node's tensors. Asking for a scale that the file does not give raises
     `UnsupportedError`."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -34,12 +33,13 @@ from tflgpu.ops.base import (
     Sample,
 )
 from tflgpu.ops.flexible import read_map, write_map
+from tflgpu.values import frozen
 
 MATRIX, TRANSFORM = "Landmarks2TransformMatrix", "TransformLandmarks"
 _FAR = 100000.0  # where version 1 begins to look for the ends of a subset
 
 
-@attrs.frozen
+@frozen
 class Crop:
     """Options of version 2.
 
@@ -58,7 +58,7 @@ class Crop:
     scale: tuple[float, float]
 
 
-@attrs.frozen
+@frozen
 class RelativeCrop:
     """Options of version 1; sizes are (height, width), and ``most`` is landmarks_range."""
 
@@ -71,7 +71,7 @@ class RelativeCrop:
     multiplier: float
 
 
-@attrs.frozen
+@frozen
 class Landmarks:
     """How landmarks lie: numbers of each, 0 where the tensor's last dimension says it, and by how
     much the matrix's shifts are multiplied."""

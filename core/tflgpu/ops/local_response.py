@@ -6,7 +6,6 @@ TFLite version 1, f32, rank 4: y[c] = x[c] / (bias + alpha * sum of x[j]^2)^beta
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -15,11 +14,12 @@ from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import Accuracy, Arg, Arrays, Fields, OpDef, Operands, Sample
 from tflgpu.ops.items import each_row
 from tflgpu.ops.positions import of_items
+from tflgpu.values import frozen
 
 _NAME = "LOCAL_RESPONSE_NORMALIZATION"
 
 
-@attrs.frozen
+@frozen
 class LocalResponse:
     """Channels on each side, and the three constants of the formula."""
 

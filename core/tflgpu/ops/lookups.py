@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError, UnsupportedError
@@ -30,13 +29,14 @@ from tflgpu.ops.base import (
     Operands,
     Sample,
 )
+from tflgpu.values import frozen
 
 _SPARSE, _BY_KEY = "EMBEDDING_LOOKUP_SPARSE", "HASHTABLE_LOOKUP"
 #: The schema's CombinerType: what a sum of weighted rows is divided by.
 _SUM, _MEAN, _SQRTN = range(3)
 
 
-@attrs.frozen
+@frozen
 class Combiner:
     """``kind``: 0 for a sum; 1 to divide it by the sum of its weights; 2 by the root of the sum of
     their squares."""

@@ -10,7 +10,6 @@ The hash is Farmhash's 64-bit fingerprint (Google, 2014), taken as a signed numb
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError
@@ -27,6 +26,7 @@ from tflgpu.ops.base import (
     Operands,
     Sample,
 )
+from tflgpu.values import frozen
 
 _OP = "LSH_PROJECTION"
 #: The schema's LSHProjectionType.
@@ -35,7 +35,7 @@ _U64 = np.uint64
 _K0, _K1, _K2 = _U64(0xC3A5C85C97CB3127), _U64(0xB492B66FBE98F273), _U64(0x9AE16A3B2F90404F)
 
 
-@attrs.frozen
+@frozen
 class Projection:
     """``type`` 2, dense: each bit is a number of its own; 1, sparse: the bits of a row of hashes
     are one number, to which row i adds i * 2**bits."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from tflgpu.ir.graph import Node, Shape
+from tflgpu.values import frozen
 
 
 def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
@@ -21,7 +20,7 @@ def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-@attrs.frozen
+@frozen
 class Moves:
     """The result's elements in row-major order are the operand's at ``offset + sum(i * stride)``,
     where the index i runs over ``sizes`` in row-major order.

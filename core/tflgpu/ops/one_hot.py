@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -32,9 +31,10 @@ from tflgpu.ops.base import (
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row, lifted, rows_of
 from tflgpu.ops.positions import Along, Positions
+from tflgpu.values import evolve, frozen
 
 
-@attrs.frozen
+@frozen
 class OneHotAttrs:
     """Where the new dimension goes; -1 = last."""
 
@@ -66,7 +66,7 @@ def _reference_one_hot(attributes: OneHotAttrs, arrays: Arrays) -> list[Array]:
     return [np.where(np.moveaxis(hot, -1, attributes.axis), on, off).astype(on.dtype)]
 
 
-@attrs.frozen
+@frozen
 class TopK:
     """The type of the positions, which only the file's tensor says: i32, or i16 from version 3
     on."""
@@ -153,7 +153,7 @@ def _topk_samples() -> list[Sample]:
 def _batch_one_hot(node: Node, items: Items) -> Batched | str:
     refused = rows_of(node, items, (0,))
     if refused is None and node.attrs.axis % len(node.outputs[0].shape) == 0:
-        return lifted(node, items, (0,), attrs.evolve(node.attrs, axis=1))
+        return lifted(node, items, (0,), evolve(node.attrs, axis=1))
     return refused or Batched(node.attrs)
 
 

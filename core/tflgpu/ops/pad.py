@@ -10,7 +10,6 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -37,6 +36,7 @@ from tflgpu.ops.base import (
 from tflgpu.ops.facets import Batched, Items, copies_first
 from tflgpu.ops.items import lifted, rows_of
 from tflgpu.ops.positions import Along, Positions
+from tflgpu.values import frozen
 
 Borders = tuple[tuple[int, int], ...]
 
@@ -53,7 +53,7 @@ class MirrorMode(enum.Enum):
     SYMMETRIC = 1
 
 
-@attrs.frozen
+@frozen
 class MirrorPadAttrs:
     """How the border continues the tensor."""
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
@@ -51,12 +50,13 @@ from tflgpu.ops.windows import (
     tap_view,
     trimmed,
 )
+from tflgpu.values import evolve, frozen
 
 #: Of windows whose averages are those of stored numbers.
 _MOST_TAPS = {DType.I8: (1 << 16) - 1, DType.U8: (1 << 16) - 1, DType.I16: 64}
 
 
-@attrs.frozen
+@frozen
 class StoredAverage:
     """How the operand and the result are stored, so that a real number is ``scale`` times a stored
     one less ``zero_point``; results are clamped to ``low`` and ``high``, which are stored
@@ -68,7 +68,7 @@ class StoredAverage:
     high: int
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class PoolAttrs(WindowAttrs):
     """A pooling window; ``stored`` says that averages are those of stored numbers. No file has
     it."""
@@ -273,7 +273,7 @@ def _as_stored(node: Node) -> PoolAttrs | None:
         return None
     stored = StoredAverage(out.quant.scale[0], out.quant.zero_point[0], *limits)
     window: PoolAttrs = node.attrs
-    return attrs.evolve(window, activation=Activation.NONE, stored=stored)
+    return evolve(window, activation=Activation.NONE, stored=stored)
 
 
 OPS = (

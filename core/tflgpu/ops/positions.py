@@ -13,14 +13,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Union
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Shape, Value
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Along:
     """What an op does along an axis of an operand.
 
@@ -41,7 +41,7 @@ class Along:
 Axes = Sequence[Union[Along, None]]
 
 
-@attrs.frozen
+@frozen
 class Positions:
     """What an op does along all axes.
 

@@ -7,7 +7,6 @@ an integer kernel would do them.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
@@ -17,13 +16,14 @@ from tflgpu.ops.axes import present
 from tflgpu.ops.base import Activation, Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import infer_unary
 from tflgpu.ops.fixed_point import clamp_limits
+from tflgpu.values import frozen
 
 OP = "QUANTIZE_AND_DEQUANTIZE"
 #: Types in which real numbers stand for stored ones.
 REALS = frozenset({DType.F32, DType.F16})
 
 
-@attrs.frozen
+@frozen
 class QuantizeAndDequantize:
     """The numbers that can be stored: ``scale`` times every whole number from ``low`` to ``high``.
 

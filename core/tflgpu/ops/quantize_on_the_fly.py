@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -50,6 +49,7 @@ from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import rows_of
 from tflgpu.ops.quantize_and_dequantize import REALS
 from tflgpu.ops.quantized import Rounding
+from tflgpu.values import frozen
 
 OP = "QUANTIZE_ON_THE_FLY"
 #: Steps to either side of 0, symmetric.
@@ -58,7 +58,7 @@ SIDE = 127
 LOW, HIGH = -128, 127
 
 
-@attrs.frozen
+@frozen
 class QuantizeOnTheFly:
     """``axes``, counted from the front, are those of a row: what has one range."""
 

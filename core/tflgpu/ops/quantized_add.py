@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Union
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
@@ -34,13 +33,14 @@ from tflgpu.ops.base import (
 from tflgpu.ops.elementwise import BYTES, infer_broadcast
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits, scaled, times
 from tflgpu.ops.quantized import Integers
+from tflgpu.values import frozen
 
 OP = "QUANTIZED_ADD"
 #: Bits behind the point of the sum.
 POINT = 20
 
 
-@attrs.frozen
+@frozen
 class Term:
     """An operand or the result: the number that stands for 0, and what brings it to the sum's
     scale, or the sum to its own."""
@@ -49,7 +49,7 @@ class Term:
     multiplier: Multiplier
 
 
-@attrs.frozen
+@frozen
 class QuantizedAdd:
     """The arithmetic; results are clamped to ``low`` and ``high``."""
 

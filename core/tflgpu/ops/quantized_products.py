@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Union
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -49,13 +48,14 @@ from tflgpu.ops.fixed_point import (
 from tflgpu.ops.products import check_bias, needed, take
 from tflgpu.ops.quantized import Integers
 from tflgpu.ops.windows import Window, WindowAttrs, pad_image, place, tap_view, trimmed
+from tflgpu.values import frozen
 
 _BYTES = frozenset({DType.I8})
 _STEPS = 255  # most that a stored number can differ from the one that stands for 0
 RELUS = (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1)
 
 
-@attrs.frozen
+@frozen
 class QuantizedSums:
     """The arithmetic; results are clamped to ``low`` and ``high``.
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -31,6 +30,7 @@ from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_point import Multiplier, times
 from tflgpu.ops.int16_tables import lines
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
+from tflgpu.values import frozen
 
 OP = "QUANTIZED_SOFTMAX"
 #: Entries of a table.
@@ -43,7 +43,7 @@ _LOW, _HIGH = -(1 << 15), (1 << 15) - 1
 _ONE = Quantization((2 / 65535,), (0,))
 
 
-@attrs.frozen
+@frozen
 class QuantizedSoftmax:
     """What the operand's numbers are."""
 

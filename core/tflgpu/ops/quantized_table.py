@@ -13,7 +13,6 @@ number for each that can be stored: 256 or 65536.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -23,13 +22,14 @@ from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Arg, Arrays, Draw, OpDef, Operands, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
+from tflgpu.values import frozen
 
 OP = "QUANTIZED_TABLE"
 #: Numbers of 8 and of 16 bits.
 SIZES = (1 << 8, 1 << 16)
 
 
-@attrs.frozen
+@frozen
 class QuantizedTable:
     """``operand`` says what the operand's numbers are; a result is ``result`` times an entry."""
 

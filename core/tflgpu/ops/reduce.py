@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -41,12 +40,13 @@ from tflgpu.ops.items import lifted, next_axes, rows_of
 from tflgpu.ops.positions import Along, Positions, axes_from, highest, lowest
 from tflgpu.ops.stored_product import of_product
 from tflgpu.ops.stored_total import of_mean, of_nothing, of_sum
+from tflgpu.values import evolve, frozen
 
 _NUMBERS = FLOATS | WHOLE | QUANTIZED
 _BOOL = frozenset({DType.BOOL})
 
 
-@attrs.frozen
+@frozen
 class Reduce:
     """Whether reduced dimensions stay as 1."""
 
@@ -121,7 +121,7 @@ def _reference_reduce(
     return reference
 
 
-@attrs.frozen
+@frozen
 class CumSum:
     """``exclusive``: an element is not part of its own sum; ``reverse``: sums from the end."""
 
@@ -152,7 +152,7 @@ def _reference_cumsum(attributes: CumSum, arrays: Arrays) -> list[Array]:
     return [np.ascontiguousarray(np.flip(sums, axis) if attributes.reverse else sums, x.dtype)]
 
 
-@attrs.frozen
+@frozen
 class ArgExtreme:
     """The type of the positions: i32 or i64."""
 
@@ -236,7 +236,7 @@ def _number_samples() -> list[Sample]:
     ints = _reduce_samples(DType.I32, -9, 9, long=False)
     return [
         *_reduce_samples(),
-        *(attrs.evolve(s, id=f"i32_{s.id}") for s in ints if s.id in ("spatial", "channels_drop")),
+        *(evolve(s, id=f"i32_{s.id}") for s in ints if s.id in ("spatial", "channels_drop")),
     ]
 
 

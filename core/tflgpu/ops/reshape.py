@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -40,9 +39,10 @@ from tflgpu.ops.base import (
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import rows_of
 from tflgpu.ops.positions import reshaped
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class ReshapeAttrs:
     """``new_shape`` of the options; what counts is operand 1 where there is one."""
 
@@ -95,7 +95,7 @@ def _reference_reshape(attributes: ReshapeAttrs, arrays: Arrays) -> list[Array]:
     return [x.reshape(_reshape(attributes, x.shape, new)).copy()]
 
 
-@attrs.frozen
+@frozen
 class SqueezeAttrs:
     """The dimensions to drop; none given = every one of size 1."""
 

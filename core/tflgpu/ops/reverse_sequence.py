@@ -7,7 +7,6 @@ beyond the dimension is an error.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError
@@ -27,11 +26,12 @@ from tflgpu.ops.base import (
     Sample,
 )
 from tflgpu.ops.facets import Batched, Items
+from tflgpu.values import frozen
 
 _NAME = "REVERSE_SEQUENCE"
 
 
-@attrs.frozen
+@frozen
 class ReverseSequenceAttrs:
     """The dimension that is turned around, and the one that the lengths are of."""
 

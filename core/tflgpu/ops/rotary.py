@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -42,6 +41,7 @@ from tflgpu.ops.base import (
 from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
 from tflgpu.ops.items import each_row
+from tflgpu.values import evolve, frozen
 
 ROTARY, GATED = "ROTARY_EMBEDDING", "GATED_SILU"
 
@@ -49,7 +49,7 @@ ROTARY, GATED = "ROTARY_EMBEDDING", "GATED_SILU"
 _LARGEST_ANGLE = 3e4
 
 
-@attrs.frozen
+@frozen
 class Rotary:
     """Attributes:
     axis: That of the tokens.
@@ -121,9 +121,9 @@ def _read(fields: Fields, operands: Operands) -> list[Reading]:
     axes = [a for a in (1, 2, 0) if a < x.rank - 1 and x.shape[a] == tokens]
     if not axes or not plain.shortest > 0 or not plain.longest > 0:
         raise UnsupportedError(f"positions {list(at.shape)} are not known for {list(x.shape)}")
-    found = [attrs.evolve(plain, axis=axis) for axis in axes]
+    found = [evolve(plain, axis=axis) for axis in axes]
     if int(np.prod(at.shape)) > tokens:
-        found += [attrs.evolve(reading, each_item=True) for reading in found]
+        found += [evolve(reading, each_item=True) for reading in found]
     return [Reading(reading) for reading in found]
 
 
@@ -159,7 +159,7 @@ def _samples() -> list[Sample]:
 # GATED_SILU
 
 
-@attrs.frozen
+@frozen
 class Gated:
     """Whether one operand holds both halves."""
 

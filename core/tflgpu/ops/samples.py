@@ -6,10 +6,10 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.values import field, frozen
 
 _T = TypeVar("_T")
 
@@ -24,7 +24,7 @@ class Accuracy(enum.Enum):
     QUANTIZED = "quantized"
 
 
-@attrs.frozen
+@frozen
 class Arg:
     """One operand of a `Sample`: drawn at random in [low, high), or a constant.
 
@@ -37,7 +37,7 @@ class Arg:
     low: float = -1.0
     high: float = 1.0
     const: bool = False
-    data: Array | None = attrs.field(default=None, eq=False)
+    data: Array | None = field(default=None, eq=False)
     variable: bool = False
 
     @classmethod
@@ -65,7 +65,7 @@ class Arg:
         return np.asarray(drawn).astype(self.dtype.numpy)
 
 
-@attrs.frozen
+@frozen
 class Sample:
     """One test case of an op: options by TFLite's field names, and operands (None = absent).
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -34,11 +33,12 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.flexible import read_map, write_map
 from tflgpu.ops.items import each_row
+from tflgpu.values import frozen
 
 BILINEAR, TENSOR, RESAMPLER = "TransformTensorBilinear", "TransformTensor", "Resampler"
 
 
-@attrs.frozen
+@frozen
 class Transform:
     """Options: height and width of the result, and whether places count from pixels' corners."""
 

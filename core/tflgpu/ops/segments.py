@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError
@@ -33,11 +32,12 @@ from tflgpu.ops.base import (
     no_attrs,
 )
 from tflgpu.ops.elementwise import check_dtype
+from tflgpu.values import frozen
 
 _NUMBERS = frozenset({DType.F32, DType.I32})
 
 
-@attrs.frozen
+@frozen
 class Segments:
     """What becomes of the rows of a segment.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError
@@ -39,9 +38,10 @@ from tflgpu.ops.base import (
     Sample,
     no_attrs,
 )
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class ShapeAttrs:
     """The type of the result, i32 or i64."""
 

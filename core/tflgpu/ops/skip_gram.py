@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import DynamicError, ModelError
@@ -15,6 +14,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arrays, Contents, Fields, OpDef, Operands
+from tflgpu.values import frozen
 
 #: What C's isspace takes for one, in the C locale.
 _SPACES = frozenset(b" \t\n\v\f\r")
@@ -22,7 +22,7 @@ _SPACES = frozenset(b" \t\n\v\f\r")
 _MOST = 1 << 20
 
 
-@attrs.frozen
+@frozen
 class SkipGram:
     """``size`` words a group, at most ``skip`` left out between two of them; with ``every`` groups
     of fewer words too."""

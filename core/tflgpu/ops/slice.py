@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -37,9 +36,10 @@ from tflgpu.ops.items import lifted, rows_of
 from tflgpu.ops.moves import Moves, strides_of
 from tflgpu.ops.positions import Along, Positions
 from tflgpu.ops.reshape import as_reshape
+from tflgpu.values import evolve, frozen
 
 
-@attrs.frozen
+@frozen
 class AxisSlice:
     """What to take along one dimension of the operand: ``size`` elements from ``start`` on,
     ``step`` apart (negative = backwards)."""
@@ -49,7 +49,7 @@ class AxisSlice:
     size: int
 
 
-@attrs.frozen
+@frozen
 class Box:
     """What is taken of an operand, and how the result is made of it.
 
@@ -126,7 +126,7 @@ def _reference_slice(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [slice_box(x.shape, integers(begin), integers(size)).take(x)]
 
 
-@attrs.frozen
+@frozen
 class StridedSliceAttrs:
     """Bit i of a mask speaks of entry i of begin, end and strides.
 
@@ -395,7 +395,7 @@ def _next_axes(node: Node, items: Items) -> Batched | str:
         i: np.concatenate([[first], node.const(i).reshape(-1)]).astype(node.const(i).dtype)
         for i, first in firsts
     }
-    return lifted(node, items, (0,), attrs.evolve(node.attrs, **masks), box)
+    return lifted(node, items, (0,), evolve(node.attrs, **masks), box)
 
 
 def _batch_strided(node: Node, items: Items) -> Batched | str:
@@ -416,7 +416,7 @@ def _batch_strided(node: Node, items: Items) -> Batched | str:
         return Batched(node.attrs)
     strides.reshape(-1)[0] = 1
     masks = {m: getattr(node.attrs, m) | 1 for m in ("begin_mask", "end_mask")}
-    return Batched(attrs.evolve(node.attrs, **masks), {3: strides})
+    return Batched(evolve(node.attrs, **masks), {3: strides})
 
 
 def _positions(box_of: Callable[[Node], Box | None], node: Node, cut: Node) -> Positions | str:

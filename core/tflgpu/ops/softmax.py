@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -49,12 +48,13 @@ from tflgpu.ops.quantized_softmax import (
     reciprocals,
 )
 from tflgpu.ops.quantized_softmax import OP as BY_TABLES
+from tflgpu.values import frozen
 
 #: TFLite's lower bound of a norm.
 L2_EPSILON = 1e-6
 
 
-@attrs.frozen
+@frozen
 class Softmax:
     """What the operand is multiplied by first, and whether 8-bit numbers become ones of 16 bits."""
 
@@ -62,7 +62,7 @@ class Softmax:
     widens: bool = False
 
 
-@attrs.frozen
+@frozen
 class L2Normalization:
     """The activation applied to the result."""
 

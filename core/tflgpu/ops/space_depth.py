@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -33,9 +32,10 @@ from tflgpu.ops.base import (
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row, rows_of
 from tflgpu.ops.positions import of_items
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class BlockAttrs:
     """Pixels along each side of a block."""
 
@@ -82,7 +82,7 @@ def _reference_space_to_depth(attributes: BlockAttrs, arrays: Arrays) -> list[Ar
     return [blocks.reshape(n, h // size, w // size, size * size * c).copy()]
 
 
-@attrs.frozen
+@frozen
 class BlockSizes:
     """Constant operands 1 and 2 of the two batch ops.
 

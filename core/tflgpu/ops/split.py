@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -38,9 +37,10 @@ from tflgpu.ops.facets import Batched, Items, copies_first
 from tflgpu.ops.items import Batch, lifted, next_axes, rows_of
 from tflgpu.ops.positions import Axes, Positions, Rule, without
 from tflgpu.ops.reshape import as_reshape
+from tflgpu.values import evolve, frozen
 
 
-@attrs.frozen
+@frozen
 class SplitAttrs:
     """Number of results."""
 
@@ -103,7 +103,7 @@ def _reference_split_v(attributes: SplitAttrs, arrays: Arrays) -> list[Array]:
     return [p.copy() for p in np.split(x, np.cumsum(sizes)[:-1], axis)]
 
 
-@attrs.frozen
+@frozen
 class UnpackAttrs:
     """The axis to take apart, negative = from the back, and its size."""
 
@@ -206,7 +206,7 @@ def _batch_unpack(node: Node, items: Items) -> Batched | str:
         return Batched(node.attrs)
     if len(node.outputs) == 1:
         return as_reshape(node, items)
-    return lifted(node, items, (0,), attrs.evolve(node.attrs, axis=1))
+    return lifted(node, items, (0,), evolve(node.attrs, axis=1))
 
 
 def _positions_split(axis: int, source: int) -> Rule:

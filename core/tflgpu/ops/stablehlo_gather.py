@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -30,12 +29,13 @@ from tflgpu.ops.base import (
     Quantized,
     Sample,
 )
+from tflgpu.values import frozen
 
 _GATHER, _BROADCAST = "STABLEHLO_GATHER", "STABLEHLO_BROADCAST_IN_DIM"
 INDICES = (DType.I32, DType.I64)
 
 
-@attrs.frozen
+@frozen
 class StablehloGather:
     """Which dimension is what, by StableHLO's names.
 
@@ -144,7 +144,7 @@ def _reference_gather(attributes: StablehloGather, arrays: Arrays) -> list[Array
     return [np.ascontiguousarray(np.moveaxis(found, range(found.ndim), (*batch, *a.offset)))]
 
 
-@attrs.frozen
+@frozen
 class BroadcastInDim:
     """For each dimension of the operand, the result's that it becomes; and the result's shape."""
 

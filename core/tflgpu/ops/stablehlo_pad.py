@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -32,11 +31,12 @@ from tflgpu.ops.base import (
     Sample,
     no_attrs,
 )
+from tflgpu.values import frozen
 
 _PAD, _DILATE = "STABLEHLO_PAD", "DILATE"
 
 
-@attrs.frozen
+@frozen
 class StablehloPad:
     """Elements before, after and between those of each dimension; the first two may be negative."""
 
@@ -124,7 +124,7 @@ def _reference_dilate(attributes: NoAttrs, arrays: Arrays) -> list[Array]:
     return [_spread(x, [n - 1 for n in integers(steps)], value)]
 
 
-@attrs.frozen
+@frozen
 class Spread:
     """What a node of either op does to each dimension.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -31,6 +30,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.stablehlo_gather import INDICES, check_axes, columns_of, rows_of
 from tflgpu.ops.stablehlo_window import MERGES, merge_of
+from tflgpu.values import frozen
 
 _NAME = "STABLEHLO_SCATTER"
 #: What TFLite's kernel takes.
@@ -43,7 +43,7 @@ _COMPUTATIONS: Mapping[str, str] = {
 }
 
 
-@attrs.frozen
+@frozen
 class StablehloScatter:
     """Which dimension is what, by StableHLO's names.
 

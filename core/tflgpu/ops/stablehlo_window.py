@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -31,6 +30,7 @@ from tflgpu.ops.base import (
     Sample,
 )
 from tflgpu.ops.elementwise import check_dtype, widen
+from tflgpu.values import frozen
 
 _STABLEHLO, _PLAIN = "STABLEHLO_REDUCE_WINDOW", "REDUCE_WINDOW"
 _TYPES = frozenset(
@@ -67,7 +67,7 @@ COMPUTATIONS: Mapping[str, str] = {
 }
 
 
-@attrs.frozen
+@frozen
 class StablehloWindow:
     """Sizes and steps by dimension; ``padding`` is pairs, and negative where it cuts off. What the
     options leave out is empty."""
@@ -80,14 +80,14 @@ class StablehloWindow:
     padding: tuple[int, ...]
 
 
-@attrs.frozen
+@frozen
 class ReduceWindow:
     """What merges; the rest are constant operands."""
 
     merge: str
 
 
-@attrs.frozen
+@frozen
 class Windows:
     """The windows of a node, by dimension.
 

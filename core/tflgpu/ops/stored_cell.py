@@ -26,7 +26,6 @@ LstmStepInteger8x8_8) and `kernels/internal/reference/portable_tensor_utils.cc`.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import UnsupportedError
@@ -35,6 +34,7 @@ from tflgpu.ops.cell_operands import FORGET_GATE, INPUT_GATE, LSTM, OUTPUT_GATE,
 from tflgpu.ops.fixed_functions import MOST_BITS
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.integer_scales import I8, I16, Scales, TensorScale
+from tflgpu.values import frozen
 
 #: Intermediates of a cell of 8-bit products: by gate the sum's, the input's, the output state's.
 INTERMEDIATES = 12
@@ -55,7 +55,7 @@ _TYPES = dict(
 )
 
 
-@attrs.frozen
+@frozen
 class GateProduct:
     """What brings the sums of a product to a gate's scale, or to 8 bits: then ``zero`` stands for 0
     in them, and ``to_gate`` brings those to the gate's scale."""
@@ -65,7 +65,7 @@ class GateProduct:
     to_gate: Multiplier | None = None
 
 
-@attrs.frozen
+@frozen
 class GateNorm:
     """A layer norm: its coefficients' scale, and what stands for a variance below 1."""
 
@@ -73,7 +73,7 @@ class GateNorm:
     least: int
 
 
-@attrs.frozen
+@frozen
 class StoredGate:
     """Products of the input, of the output state and of the cells, and a layer norm; None where
     there is none."""
@@ -84,7 +84,7 @@ class StoredGate:
     norm: GateNorm | None
 
 
-@attrs.frozen
+@frozen
 class StoredCell:
     """The arithmetic.
 

@@ -13,7 +13,6 @@ last one takes what is left.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
@@ -21,11 +20,12 @@ from tflgpu.ops.axes import present
 from tflgpu.ops.base import Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import infer_unary
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
+from tflgpu.values import frozen
 
 OP = "STORED_DIGIT"
 
 
-@attrs.frozen
+@frozen
 class StoredDigit:
     """Which of ``count`` digits of ``bits`` bits, the lowest being 0; ``stored`` says what the
     numbers are."""

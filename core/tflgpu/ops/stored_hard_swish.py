@@ -10,7 +10,6 @@ Source: TFLite's `kernels/internal/reference/hard_swish.h` and `kernels/activati
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
@@ -23,6 +22,7 @@ from tflgpu.ops.fixed_functions import divide
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 from tflgpu.ops.quantized import Replacement
+from tflgpu.values import frozen
 
 OP = "STORED_HARD_SWISH"
 #: Bits that operands are shifted to the left.
@@ -30,7 +30,7 @@ POINT = 7
 LOW, HIGH = -(1 << 15), (1 << 15) - 1
 
 
-@attrs.frozen
+@frozen
 class StoredHardSwish:
     """``linear`` makes steps of the result of shifted ones of the operand, ``bent`` fractions of
     3."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -33,6 +32,7 @@ from tflgpu.ops.quantized import PostOp, Replacement
 from tflgpu.ops.stored_sums import upper_half
 from tflgpu.ops.stored_total import OP as TOTAL
 from tflgpu.ops.stored_total import StoredTotal
+from tflgpu.values import frozen
 
 OP = "STORED_PRODUCT"
 #: Shifts of the multiplier: TFLite takes no others.
@@ -40,7 +40,7 @@ SHIFTS = range(-31, 8)
 _STORED = frozenset({DType.I8, DType.I16})
 
 
-@attrs.frozen
+@frozen
 class StoredProduct:
     """How the operand's and the result's numbers are stored, what products are multiplied by, and
     whether reduced dimensions stay as 1."""

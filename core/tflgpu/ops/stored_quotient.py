@@ -12,7 +12,6 @@ RoundingDivideByPOT; held against LiteRT for all pairs of numbers.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
@@ -21,12 +20,13 @@ from tflgpu.ops.base import Activation
 from tflgpu.ops.elementwise import BYTES
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+from tflgpu.values import frozen
 
 #: Highest bits apart from which on the shift has 32 bits, for a scale of the result of 1.
 APART = 2
 
 
-@attrs.frozen
+@frozen
 class StoredQuotient:
     """How operands and result are stored, the result's limits being those of its activation too;
     ``shift`` is that of the factor that makes steps of the result."""

@@ -19,7 +19,6 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -30,6 +29,7 @@ from tflgpu.ops.base import Arg, Arrays, Draw, OpDef, Operands, Sample, graph_at
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.quantize_and_dequantize import REALS
+from tflgpu.values import frozen
 
 OP = "STORED_SUMS"
 #: Rows of the table: the bias in 16 bits, 16 more and the rest with its sign; a multiplier's value
@@ -58,7 +58,7 @@ class SumRounding(enum.Enum):
 VECTOR = 8
 
 
-@attrs.frozen
+@frozen
 class StoredSums:
     """``wide`` is whether totals have 64 bits; ``low`` and ``high`` are stored numbers. ``rounds``
     is of totals of 32 bits."""

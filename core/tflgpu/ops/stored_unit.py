@@ -12,7 +12,6 @@ Source: TFLite's `kernels/internal/optimized/optimized_ops.h` (L2Normalization o
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -33,6 +32,7 @@ from tflgpu.ops.fixed_functions import inverse_root
 from tflgpu.ops.fixed_point import multiply
 from tflgpu.ops.quantize_and_dequantize import REALS, QuantizeAndDequantize, steps_of
 from tflgpu.ops.quantized import Replacement
+from tflgpu.values import frozen
 
 OP = "STORED_UNIT"
 #: Steps of the result in 1.
@@ -41,7 +41,7 @@ UNIT = 128
 LARGEST = 1 << 24
 
 
-@attrs.frozen
+@frozen
 class StoredUnit:
     """What the operand's numbers are; a result is a whole number of 1 / `UNIT`, from -128 to
     127."""

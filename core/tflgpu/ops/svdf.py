@@ -17,7 +17,6 @@ Source of that: TFLite's `kernels/svdf.cc` (Prepare) and `kernels/internal/refer
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
@@ -46,12 +45,13 @@ from tflgpu.ops.integer_scales import I8, I16, Scales, clamped
 from tflgpu.ops.products import check_bias, finish, floats, needed
 from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
+from tflgpu.values import frozen
 
 OP = "SVDF"
 INPUT, FEATURES, TIMES, BIAS, STATE = range(5)
 
 
-@attrs.frozen
+@frozen
 class StoredSvdf:
     """The arithmetic on stored numbers: what brings sums to the state's scale and to the result's,
     and the stored numbers that stand for 0."""
@@ -62,7 +62,7 @@ class StoredSvdf:
     output_zero: int
 
 
-@attrs.frozen
+@frozen
 class Svdf:
     """Options; ``rounding`` is that of float rows where the weights are 8-bit numbers, ``stored``
     says how it is computed on stored ones."""

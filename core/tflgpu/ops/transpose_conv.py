@@ -16,7 +16,6 @@ import math
 import struct
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import DynamicError, ModelError
@@ -47,11 +46,12 @@ from tflgpu.ops.positions import of_items
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding
 from tflgpu.ops.windows import out_and_pad
+from tflgpu.values import frozen
 
 CUSTOM = "Convolution2DTransposeBias"
 
 
-@attrs.frozen
+@frozen
 class TransposeConv:
     """Options of a transposed convolution."""
 
@@ -73,7 +73,7 @@ ROLES = {
 }
 
 
-@attrs.frozen
+@frozen
 class Scatter:
     """Where input pixels land: taps along y and x, and the rows and columns cut off before."""
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import UnsupportedError
@@ -44,13 +43,14 @@ from tflgpu.ops.stored_functions import (
     logarithm,
     square_root,
 )
+from tflgpu.values import frozen
 
 _BOOL = frozenset({DType.BOOL})
 _I32 = frozenset({DType.I32})
 _INTS = frozenset({DType.I32, DType.I64})
 
 
-@attrs.frozen
+@frozen
 class Gelu:
     """Whether the tanh approximation is asked for instead of the error function."""
 

@@ -7,7 +7,6 @@ the window never leaves the image.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -16,12 +15,13 @@ from tflgpu.ir.graph import Node, Shape
 from tflgpu.ops.base import Activation, Padding
 from tflgpu.ops.facets import Pads
 from tflgpu.ops.positions import Along, Positions, of_items
+from tflgpu.values import evolve, frozen
 
 # Positions are computed in signed 32-bit numbers on devices, as in TFLite.
 _MAX_REACH = 2**31 - 1
 
 
-@attrs.frozen
+@frozen
 class WindowAttrs:
     """Options of an op that slides a window.
 
@@ -38,7 +38,7 @@ class WindowAttrs:
     pads: Pads | None = None
 
 
-@attrs.frozen
+@frozen
 class Window:
     """A window on an image of known size: the output pixel (y, x) and tap (i, j) meet at
     input pixel (y * stride_h - pad_top + i * dilation_h, the same along x)."""
@@ -136,7 +136,7 @@ def trimmed(window: Window, height: int, width: int) -> tuple[Window, slice, sli
         width,
         (window.out_w - 1) * window.stride_w,
     )
-    smaller = attrs.evolve(
+    smaller = evolve(
         window,
         kernel_h=rows.stop - rows.start,
         kernel_w=columns.stop - columns.start,
@@ -210,9 +210,7 @@ def pad_image(image: Array, window: Window, fill: float = 0.0) -> Array:
     """
     if window.pad_top < 0 or window.pad_left < 0:
         image = image[:, max(0, -window.pad_top) :, max(0, -window.pad_left) :]
-        window = attrs.evolve(
-            window, pad_top=max(0, window.pad_top), pad_left=max(0, window.pad_left)
-        )
+        window = evolve(window, pad_top=max(0, window.pad_top), pad_left=max(0, window.pad_left))
     _, height, width, _ = image.shape
     reach_h = (window.out_h - 1) * window.stride_h + (window.kernel_h - 1) * window.dilation_h + 1
     reach_w = (window.out_w - 1) * window.stride_w + (window.kernel_w - 1) * window.dilation_w + 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.graph import Shape, Value
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class ReshapedValue:
     """A value, and what it takes to bring it into its form: a TRANSPOSE, then a RESHAPE; then
     another one is added."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import attrs
-
 from tflgpu.ir.graph import Node
 from tflgpu.ops.base import Activation, OpDef
 from tflgpu.ops.facets import Filter
 from tflgpu.ops.unknown import UnknownOp
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.lowering.rule import Site
     from tflgpu.ops.affine import Affine
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class PassContext:
     """The ops there are, and for what the graph is compiled.
 

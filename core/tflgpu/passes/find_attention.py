@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import DType
@@ -35,6 +34,7 @@ from tflgpu.passes.attention_masks import ReshapedValue, broadcasts, regrouped
 from tflgpu.passes.attention_operands import OperandForm, OperandReader, scaling
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.match import both_orders
+from tflgpu.values import evolve, frozen
 
 #: By the operators of its last product.
 Key = tuple[int, ...]
@@ -42,7 +42,7 @@ _PRODUCTS = ("BATCH_MATMUL", "FULLY_CONNECTED")
 _FLOATS = (DType.F32, DType.F16)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Found:
     """Operators that are attention.
 
@@ -72,7 +72,7 @@ class _Found:
 _Forms = Sequence[OperandForm]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Product:
     """A matrix product of ``x`` and ``y``; ``y_in_rows``: the last axis of both is summed over."""
 
@@ -93,7 +93,7 @@ class _Product:
         return self.x.elements // (math.prod(self.lead) * self.x.shape[-1])
 
 
-@attrs.frozen
+@frozen
 class _Scores:
     """The way from SOFTMAX back to the first product; ``turned``: that of keys and queries."""
 
@@ -105,7 +105,7 @@ class _Scores:
     fill: float | None = None
 
 
-@attrs.frozen
+@frozen
 class _Added:
     """A mask of scores: those without it, and their form with it."""
 
@@ -211,10 +211,10 @@ class _Matching:
         yield from self._scaled(value, ())
         for one in self._added(value):
             for found in self._scaled(one.scores, (one.node,)):
-                yield attrs.evolve(found, masks=(one,))
+                yield evolve(found, masks=(one,))
             for two in self._added(one.scores):
                 for found in self._scaled(two.scores, (two.node, one.node)):
-                    yield attrs.evolve(found, masks=(one, two))
+                    yield evolve(found, masks=(one, two))
         node = self._inner(value, "SELECT", "SELECT_V2")
         if node is None:
             return
@@ -228,7 +228,7 @@ class _Matching:
         if node.op == "SELECT" and mask.shape != made:
             return  # it has rules of its own for vectors
         for found in self._scaled(scores, (node,)):
-            yield attrs.evolve(found, masks=(_Added(scores, mask, made, node),), fill=fill)
+            yield evolve(found, masks=(_Added(scores, mask, made, node),), fill=fill)
 
     def _added(self, value: Value) -> Iterator[_Added]:
         """Scores, and a mask that is added to them, perhaps in a form of other axes."""
@@ -251,7 +251,7 @@ class _Matching:
             return
         found = self._first_product(scaled[0], (node, *after))
         if found is not None:
-            yield attrs.evolve(found, scale=scaled[1])
+            yield evolve(found, scale=scaled[1])
 
     def _first_product(self, value: Value, after: tuple[Node, ...]) -> _Scores | None:
         """A product, or one with its last two axes exchanged."""
@@ -342,12 +342,12 @@ class _Matching:
         if masks:
             plus = masks[1] if masks[1:] else None
             adding = scores.masks[0].node.attrs
-            operands.append(attrs.evolve(masks[0], plus=plus, adding=adding))
-        attributes = attrs.evolve(found.attributes, scale=scale)
+            operands.append(evolve(masks[0], plus=plus, adding=adding))
+        attributes = evolve(found.attributes, scale=scale)
         if scores.fill is not None:
-            attributes = attrs.evolve(attributes, fill=scores.fill)
+            attributes = evolve(attributes, fill=scores.fill)
         nodes = (*scores.nodes, softmax, last.node, *found.nodes)
-        return attrs.evolve(found, nodes=nodes, attributes=attributes, operands=tuple(operands))
+        return evolve(found, nodes=nodes, attributes=attributes, operands=tuple(operands))
 
     def _tokens_first(
         self, sizes: AttentionSizes, q: _Forms, k: _Forms, v: _Forms, last: Node

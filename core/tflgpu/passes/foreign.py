@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import GraphError
@@ -15,9 +14,10 @@ from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.verify import verify
 from tflgpu.ops.base import OpDef, known_operands
 from tflgpu.ops.unknown import unknown_reason
+from tflgpu.values import frozen
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class GraphSnapshot:
     """A graph as it was before a pass.
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.graph import Node, Value
@@ -31,9 +30,10 @@ from tflgpu.ops.reduce import Reduce, reduced_axes
 from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.match import both_orders
+from tflgpu.values import frozen
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Deviation:
     """``root`` is 1 / the standard deviation of ``x`` over ``axes``; ``mean`` is its mean."""
 
@@ -44,7 +44,7 @@ class Deviation:
     nodes: tuple[Node, ...]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Layer:
     """A normalization that a chain of nodes computes: x normalized, times ``gamma``, plus
     ``beta``."""
@@ -55,7 +55,7 @@ class Layer:
     nodes: tuple[Node, ...]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Reader:
     """The graph and constants that chains are read with."""
 

@@ -10,7 +10,6 @@ of an image, and patches of tokens, by several moves. They are composed as maps 
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.graph import Node, Shape, Value
@@ -20,9 +19,10 @@ from tflgpu.ops.moves import Moves, composed, strides_of
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.passes.base import Pass, per_node
 from tflgpu.passes.context import PassContext
+from tflgpu.values import frozen
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Chain:
     """Nodes that move all elements of a value, one after the other, and what they do together."""
 
@@ -116,7 +116,7 @@ def _copies(source: Shape, result: Shape) -> bool:
     return last[0] != last[1] and any(size % 4 for size in last)
 
 
-@attrs.frozen
+@frozen
 class _Turn:
     """The TRANSPOSE that does what a chain does, between RESHAPEs: its operand's shape, its order,
     and its result's shape."""

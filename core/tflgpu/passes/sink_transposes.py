@@ -13,7 +13,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import DType
@@ -25,6 +24,7 @@ from tflgpu.ops.facets import Reordered
 from tflgpu.ops.transpose import order_of
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
+from tflgpu.values import define
 
 Perm = tuple[int, ...]
 
@@ -50,7 +50,7 @@ def _sizes(shape: Shape) -> Shape:
 # TRANSPOSE -> region of elementwise nodes
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Region:
     """Nodes that can work on untransposed operands.
 

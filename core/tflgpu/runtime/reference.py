@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import attrs
 import numpy as np
 
 from tflgpu.backend_kit.node_recording import BaseNodeRecording
@@ -15,6 +14,7 @@ from tflgpu.errors import DeviceError, PluginError, TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.ops.foreign import wrong_results
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
@@ -25,7 +25,7 @@ def refusals(nodes: Sequence[Node], ops: Mapping[str, OpDef]) -> list[tuple[Node
     return [(node, no.reason) for node in nodes if (no := reference_support(node, ops))]
 
 
-@attrs.frozen
+@frozen
 class _Call:
     """A node made ready: what it gives and what frees up after it."""
 

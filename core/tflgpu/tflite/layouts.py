@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+
+from tflgpu.values import frozen
 
 Default = int | float | bool | None
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import field, frozen
-
 from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.sparsity import Sparsity
+from tflgpu.values import field, frozen
 
 FieldValue = int | float | bool | str | tuple[int, ...] | tuple[float, ...]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
-
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import few, quoted
 from tflgpu.tflite.bodies import ENDS
@@ -21,6 +19,7 @@ from tflgpu.tflite.schema import (
     layout,
     options_of,
 )
+from tflgpu.values import frozen
 
 _UNIONS = ("builtin_options", "builtin_options2")
 

@@ -16,11 +16,11 @@ from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 import numpy as np
-from attrs import frozen
 
 from tflgpu.ir.later import LaterMapping
 from tflgpu.tflite.common_tables import COMMON
 from tflgpu.tflite.layouts import Default, Field, Kind, TableLayout
+from tflgpu.values import frozen
 
 
 @functools.cache

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from attrs import frozen
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.budget import MAX_RANK
 from tflgpu.ir.dtypes import Array
+from tflgpu.values import frozen
 
 
 @frozen(eq=False)
