@@ -77,6 +77,20 @@ def test_operators_build_trees_before_any_builder_was_made() -> None:
     assert printed(code).strip() in {"Binary", "Const"}
 
 
+def test_reading_imports_the_tables_of_a_model_alone(tmp_path: Path) -> None:
+    """The package `tflite` imports hundreds of modules."""
+    path = tmp_path / "add.tflite"
+    path.write_bytes(small_model({"x": [1, 4], "y": [1, 4]}, "y = ADD(x, x)"))
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from tflgpu.tflite.read import read_model\n"
+        f"operator = read_model(Path({str(path)!r})).subgraphs[0].operators[0]\n"
+        "print(operator.fields, 'tflite' in sys.modules)\n"
+    )
+    assert printed(code).split()[-1] == "False"
+
+
 @pytest.mark.parametrize("backend", ["opencl", "vulkan"])
 def test_a_kept_start_prints_nothing(backend: str, tmp_path: Path) -> None:
     path = tmp_path / "relu.tflite"
