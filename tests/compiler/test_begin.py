@@ -23,14 +23,14 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 
 
-def products() -> Graph:
+def products(rows: int = 7) -> Graph:
     """Three products, one of the first one's, and a softmax."""
     graph, rng = Graph(), np.random.default_rng(3)
-    x = graph.add_value((7, 5), DType.F32)
+    x = graph.add_value((rows, 5), DType.F32)
     graph.inputs.append(x)
     for outputs in (5, 9, 11):
         weights = graph.add_const(rng.uniform(-1, 1, (outputs, x.shape[-1])).astype(np.float32))
-        y = graph.add_value((7, outputs), DType.F32)
+        y = graph.add_value((rows, outputs), DType.F32)
         parsed = builtin_ops()["FULLY_CONNECTED"].parse(Fields("FULLY_CONNECTED", {}))
         graph.add_node("FULLY_CONNECTED", parsed, [x, weights], [y])
         x = y
@@ -51,14 +51,26 @@ def test_every_kernel_of_a_plan_is_begun_while_it_is_made(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(lowering, "_dispatches", dispatches)
     target = attrs.evolve(Target.plain(DeviceCaps(), Precision.F32), begin=told.append)
-    compiled = compile_graph(products(), target)
+    compiled = compile_graph(products(rows=1 << 17), target)
     (plan,) = compiled.plans
-    begun = [each for each in told if isinstance(each, Kernel)]
-    assert [d.kernel for d in plan.dispatches] == begun
-    # Each comes before the next is made.
-    assert len(begun) >= 4
-    assert told[-2:] == ["makes", begun[-1]]
-    assert told[told.index(begun[0]) + 1] == "makes"
+    kernels = [d.kernel for d in plan.dispatches]
+    assert len(kernels) >= 4
+    # Each comes before the next is made, and all of them at the end once more.
+    assert told == [each for kernel in kernels for each in ("makes", kernel)] + kernels
+
+
+def test_small_kernels_are_named_when_none_is_joined_to_them_any_more() -> None:
+    graph = products()
+    for value in [graph.nodes[0].outputs[0]] * 2:
+        y = graph.add_value(value.shape, DType.F32)
+        parsed = builtin_ops()["LOGISTIC"].parse(Fields("LOGISTIC", {}))
+        graph.add_node("LOGISTIC", parsed, [value], [y])
+        graph.outputs.append(y)
+    told: list[Kernel] = []
+    target = attrs.evolve(Target.plain(DeviceCaps(), Precision.F32), begin=told.append)
+    (plan,) = compile_graph(graph, target).plans
+    assert any(" + " in d.label for d in plan.dispatches)
+    assert [d.kernel for d in plan.dispatches] == told
 
 
 class _Begins:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -242,6 +243,40 @@ def test_a_refusal_is_told_and_what_else_was_made_is_kept() -> None:
     assert cache.compiled == before
     with pytest.raises(CompileError, match="refused"):
         cache.get([(kernel, 1)])
+
+
+def test_what_was_begun_is_not_compiled_again() -> None:
+    cache, kernel = Texts(), affine(8, 2)
+    for way in (0, 1, 2):
+        cache.begin(kernel, way)  # 2 has the code of 0
+    made = cache.get([(kernel, 0)])
+    assert made[kernel, 0] == [f"{len(kernel.body)} {kernel.workgroup} 0"]
+    assert cache.compiled == 2
+    with pytest.raises(CompileError, match="refused"):
+        cache.get([(kernel, 1)])
+    assert cache.compiled == 2
+    cache.begin(kernel, 0)
+    assert cache.get([(kernel, 2)])[kernel, 2] is made[kernel, 0]
+    assert cache.compiled == 2
+
+
+def test_what_was_begun_and_never_asked_for_is_forgotten_when_it_is_there() -> None:
+    going_on = threading.Event()
+
+    class Slow(Texts):
+        def _make(self, kernel: Kernel, code: str) -> list[str]:
+            assert going_on.wait(60)
+            return super()._make(kernel, code)
+
+    cache, kernel = Slow(), affine(8, 2)
+    cache.begin(kernel, 0)
+    clearing = threading.Thread(target=cache.clear)
+    clearing.start()
+    clearing.join(0.05)
+    assert clearing.is_alive()  # a driver is at work yet
+    going_on.set()
+    clearing.join(60)
+    assert len(cache.forgotten) == 1
 
 
 def test_the_oldest_are_forgotten_and_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:

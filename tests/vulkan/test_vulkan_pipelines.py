@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan
@@ -40,6 +41,22 @@ def test_equal_modules_are_made_once(open_device: Callable[..., Any]) -> None:
     assert device.compiled == 2
     check(device)
     assert device.compiled == 2
+
+
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_a_gpu_compiles_ahead(open_device: Callable[..., Any], is_asked_for: bool) -> None:
+    device, asked = open_device(), two_bodies()
+    kernel = asked.dispatches[0].kernel
+    device.begin(kernel)
+    assert device.compiled == 0  # a processor does not
+    device.caps = attrs.evolve(device.caps, is_gpu=True)
+    for _ in range(2):
+        device.begin(kernel)
+    if is_asked_for:
+        check(device)
+        assert device.compiled == 2
+    device.close()
+    assert device.compiled == 1 + is_asked_for
 
 
 def test_kept_modules_make_a_layout_once(

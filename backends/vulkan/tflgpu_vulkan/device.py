@@ -81,6 +81,17 @@ class VulkanDevice(KernelDevice[PooledMemory[Block]]):
         """Use SPIR-V from a file instead of printing the kernel."""
         self._kernels.use(kernel, 0, code)
 
+    def begin(self, kernel: Kernel) -> None:
+        """Begin to compile a kernel, on a GPU: a device that is a processor has no time to spare.
+
+        Raises:
+            StateError: the device is closed.
+            KernelError: the kernel needs what the device lacks; so `load` says.
+        """
+        self._check_open()
+        if self.caps.is_gpu:
+            self._kernels.begin(kernel, 0)
+
     # Inside
 
     def _fingerprint(self) -> str:

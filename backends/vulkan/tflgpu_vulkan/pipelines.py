@@ -65,6 +65,7 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
         self._layouts: dict[int, Layout] = {}
         self._making = threading.Lock()
         self._cache = PipelineCache(context, disk)
+        self._saved = 0  # how many were compiled when that was saved
         for kind in _STRUCTS:
             make(kind)
         for kind in _TYPES:
@@ -106,11 +107,15 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
         check(kernel)
         return module_of(kernel, self._context.details.target, guard=way)
 
+    def _make_ahead(self, kernel: Kernel, code: bytes) -> Pipeline:
+        with self._cache.using():
+            return super()._make_ahead(kernel, code)
+
     def _make_all(self, items: Iterator[tuple[Kernel, bytes]]) -> None:
-        before = self.compiled
         with self._cache.using():
             super()._make_all(items)
-        if self.compiled > before:
+        if self.compiled != self._saved:
+            self._saved = self.compiled
             self._cache.save()
 
     def _handle_of(self, made: Pipeline) -> Any:

@@ -6,9 +6,10 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tflgpu.backend_kit.parallel import in_parallel
+from tflgpu.backend_kit.parallel import in_parallel, threads
 from tflgpu.backend_kit.progress import Count
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class KernelCache(ABC, Generic[W, C, T]):
         self._written: weakref.WeakKeyDictionary[Kernel, dict[W, C]] = weakref.WeakKeyDictionary()
         self._counting = threading.Lock()
         self._progress: Count | None = None
+        self._ahead: ThreadPoolExecutor | None = None
+        self._begun: dict[C, Future[T]] = {}  # by threads of that, and not asked for yet
         #: How much a driver was asked to compile so far, for tests and reports.
         self.compiled = 0
 
@@ -62,6 +65,10 @@ class KernelCache(ABC, Generic[W, C, T]):
             CompileError: the driver refused the kernel; the message has its log and its text.
         """
 
+    def _make_ahead(self, kernel: Kernel, code: C) -> T:
+        """`_make` of what was begun, before `_make_all`."""
+        return self._make(kernel, code)
+
     def _make_all(self, items: Iterator[tuple[Kernel, C]]) -> None:
         """Compile what comes, and `keep` each."""
         in_parallel(self.thread_name, lambda item: self.make(*item), items)
@@ -73,7 +80,8 @@ class KernelCache(ABC, Generic[W, C, T]):
 
     def make(self, kernel: Kernel, code: C) -> None:
         """Compile, and `keep`."""
-        self.keep(code, self._make(kernel, code))
+        begun = self._begun.pop(code, None)
+        self.keep(code, self._make(kernel, code) if begun is None else begun.result())
 
     def keep(self, code: C, made: T) -> None:
         """Have ``made`` for that code. At once, so that `clear` finds it where a signal ends the
@@ -88,6 +96,21 @@ class KernelCache(ABC, Generic[W, C, T]):
             self.compiled += 1
 
     # What devices use
+
+    def begin(self, kernel: Kernel, way: W) -> None:
+        """Begin to compile a kernel that `get` will ask for, in a thread, and return at once.
+
+        Raises:
+            KernelError: the kernel needs what the device lacks.
+        """
+        if self._lock.locked():  # by a `get`, which would be waited for
+            return
+        with self._lock:
+            code = self._known(kernel, way)
+            if code not in self._made and code not in self._begun:
+                if self._ahead is None:
+                    self._ahead = threads(self.thread_name)
+                self._begun[code] = self._ahead.submit(self._make_ahead, kernel, code)
 
     def get(self, asked: Iterable[tuple[Kernel, W]]) -> dict[tuple[Kernel, W], T]:
         """What was compiled of each kernel, in each way.
@@ -122,6 +145,7 @@ class KernelCache(ABC, Generic[W, C, T]):
                     self._progress.end()
                 finally:
                     self._progress = None
+                    self._end_threads()
             return {job: self._made[codes[job]] for job in jobs}
 
     def code(self, kernel: Kernel, way: W) -> C:
@@ -144,9 +168,20 @@ class KernelCache(ABC, Generic[W, C, T]):
             known[way] = self._write(kernel, way)
         return known[way]
 
+    def _end_threads(self) -> None:
+        """Those that compile ahead end with what they have begun."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.shutdown(wait=False)
+
     def clear(self) -> None:
-        """Forget everything that was written and compiled."""
+        """Forget everything that was written and compiled, when no thread compiles any more."""
         with self._lock:
+            self._end_threads()
+            while self._begun:
+                begun = self._begun.popitem()[1]
+                if not begun.cancel() and begun.exception() is None:
+                    self._forget(begun.result())
             self._written.clear()
             while self._made:  # each leaves before it is forgotten: a signal may end this
                 self._forget(self._made.popitem()[1])

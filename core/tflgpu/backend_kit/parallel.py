@@ -19,6 +19,11 @@ T = TypeVar("T")
 _MAX_THREADS = 16
 
 
+def threads(name: str) -> ThreadPoolExecutor:
+    """As many threads as there are processors, within reason, for a driver's compilers."""
+    return ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS), name)
+
+
 def in_parallel(name: str, function: Callable[[S], T], items: Iterable[S]) -> list[T]:
     """``function`` of each item, in order, on threads that get ``name``. A thread begins as soon as
     there is an item, while the next is still being made: programs are printed while a driver
@@ -37,7 +42,7 @@ def in_parallel(name: str, function: Callable[[S], T], items: Iterable[S]) -> li
         return function(item)
 
     def work() -> list[T]:
-        pool = ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS), name)
+        pool = threads(name)
         try:
             going_on = takewhile(lambda _: not stopped.is_set(), items)
             begun = [pool.submit(call, item) for item in going_on]

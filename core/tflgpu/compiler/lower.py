@@ -27,7 +27,7 @@ from tflgpu.compiler.plan import (
     PlannedIO,
     Ref,
 )
-from tflgpu.compiler.side_by_side import side_by_side
+from tflgpu.compiler.side_by_side import is_small, side_by_side
 from tflgpu.compiler.skip_absent import SkipAbsent
 from tflgpu.compiler.stack_products import stack_products
 from tflgpu.errors import KernelError
@@ -144,7 +144,8 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
         placed += [_Placed(d, index, merged_origins(*nodes)) for d in made]
         index += 1
         for each in made if absent is None else ():  # those for fewer positions are others
-            part.begin(each.kernel)
+            if not is_small(each.kernel, each.groups, part.site.caps):
+                part.begin(each.kernel)
     if absent is not None:
         kept = frozenset(v.id for v in part.outputs)
         skip = SkipAbsent(absent, storage.layout, part.site.caps, kept)
@@ -353,6 +354,8 @@ def _assemble(
     for level in schedule.levels:
         made = [planned(placed[i]) for i in level]
         dispatches += side_by_side(made, part.site.caps) if part.fuse else made
+    for each in dispatches:
+        part.begin(each.kernel)
     return Plan(
         schedule.arenas,
         alignment,

@@ -23,6 +23,7 @@ from tflgpu.language import make
 from tflgpu.language.budget import MAX_KERNEL, cost
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Builtin, If, Kernel, KernelBuffer, SharedArray, Stmt
+from tflgpu.language.types import Size3
 from tflgpu.language.walk import walk
 from tflgpu.lowering.tuning import tuning_of
 
@@ -41,6 +42,12 @@ def side_by_side(level: Iterable[PlannedDispatch], caps: DeviceCaps) -> list[Pla
     return made
 
 
+def is_small(kernel: Kernel, groups: Size3, caps: DeviceCaps) -> bool:
+    """Whether a dispatch leaves most of a device idle, so that another may be joined to it."""
+    model, workgroups = tuning_of(caps).reduction, math.prod(groups)
+    return workgroups <= model.few_groups * model.workgroup // math.prod(kernel.workgroup)
+
+
 def _joined(a: PlannedDispatch, b: PlannedDispatch, caps: DeviceCaps) -> PlannedDispatch | None:
     """One dispatch for two of one kind of kernel, whose workgroups lie behind each other along an
     axis; None where they stay apart."""
@@ -48,16 +55,14 @@ def _joined(a: PlannedDispatch, b: PlannedDispatch, caps: DeviceCaps) -> Planned
     # Where some may be left out (`PlannedDispatch.fewer`), they are the last ones of an axis.
     sides = [i for i in range(3) if not (a.fewer and a.fewer[i])] if a.fewer == b.fewer else ()
     axis = next((i for i in sides if _across(a, i) == _across(b, i)), None)
-    model, invocations = tuning_of(caps).reduction, math.prod(one.workgroup)
-    most = model.few_groups * model.workgroup // invocations
-    few = max(math.prod(a.groups), math.prod(b.groups)) <= most
+    small = is_small(one, a.groups, caps) and is_small(other, b.groups, caps)
     alike = (one.name, one.workgroup) == (other.name, other.workgroup)
     bound = len(one.buffers) + len(other.buffers) <= caps.max_bindings
     waits = one.name.endswith("_gemv")
     if (
         axis is None
         or waits
-        or not (few and alike and bound)
+        or not (alike and small and bound)
         or cost(one) + cost(other) > MAX_KERNEL
     ):
         return None

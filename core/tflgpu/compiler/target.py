@@ -64,8 +64,8 @@ class Target:
             that makes their operand, and those that a rule for groups takes.
         spares_broken_rules: A plugin's rule that fails gives way to others; otherwise that is an
             error.
-        begin: Told of each kernel that a plan will have, as soon as there is the kernel; some are
-            joined to others afterwards.
+        begin: Told of each kernel of a plan, of most as soon as there is the kernel; of small ones,
+            which may be joined to others, at the end. One may be told of twice.
     """
 
     ops: Mapping[str, OpDef]
