@@ -53,16 +53,17 @@ def _joined(a: PlannedDispatch, b: PlannedDispatch, caps: DeviceCaps) -> Planned
     few = max(math.prod(a.groups), math.prod(b.groups)) <= most
     alike = (one.name, one.workgroup) == (other.name, other.workgroup)
     bound = len(one.buffers) + len(other.buffers) <= caps.max_bindings
-    waits = one.name.endswith("_gemv")
     if (
         axis is None
-        or waits
+        or one.name.endswith("_gemv")
         or not (few and alike and bound)
         or cost(one) + cost(other) > MAX_KERNEL
     ):
         return None
-    named = enumerate(other.buffers, len(one.buffers))
-    buffers = {each: attrs.evolve(each, name=f"{each.name}_{i}") for i, each in named}
+    buffers = {
+        each: attrs.evolve(each, name=f"{each.name}_{i}")
+        for i, each in enumerate(other.buffers, len(one.buffers))
+    }
     # A workgroup has the arrays of one of them.
     arrays: dict[Any, Any] = {}
     for each in (*one.shared, *other.shared):
