@@ -163,9 +163,11 @@ class JoinReads:
         """How often a reader's head reads each vector of buffers, where it reads whole ones; 0 else
         or where it reads none."""
         head, root_of = reader.head, self._neighbours.root_of
-        operands = [at for at, v in enumerate(head.inputs) if v is not None and not v.is_const]
-        operands = [at for at in operands if root_of(head.input(at)).id in results]
-        found = [reader.rule.reads(head, at) for at in operands]
+        found = [
+            reader.rule.reads(head, at)
+            for at, v in enumerate(head.inputs)
+            if v is not None and not v.is_const and root_of(v).id in results
+        ]
         return sum(found) if all(found) else 0
 
     def _cost(self, group: Group) -> int:

@@ -347,8 +347,9 @@ def _assemble(
             else:
                 bound.append(refs[_key(binding, item, storage)])
         d = item.dispatch
-        refs_of, origins = tuple(bound), item.origins
-        return PlannedDispatch(d.kernel, d.groups, refs_of, d.label, origins, d.tuned, d.fewer)
+        return PlannedDispatch(
+            d.kernel, d.groups, tuple(bound), d.label, item.origins, d.tuned, d.fewer
+        )
 
     dispatches: list[PlannedDispatch] = []
     for level in schedule.levels:

@@ -58,16 +58,17 @@ def _joined(a: PlannedDispatch, b: PlannedDispatch, caps: DeviceCaps) -> Planned
     small = is_small(one, a.groups, caps) and is_small(other, b.groups, caps)
     alike = (one.name, one.workgroup) == (other.name, other.workgroup)
     bound = len(one.buffers) + len(other.buffers) <= caps.max_bindings
-    waits = one.name.endswith("_gemv")
     if (
         axis is None
-        or waits
+        or one.name.endswith("_gemv")
         or not (alike and small and bound)
         or cost(one) + cost(other) > MAX_KERNEL
     ):
         return None
-    named = enumerate(other.buffers, len(one.buffers))
-    buffers = {each: attrs.evolve(each, name=f"{each.name}_{i}") for i, each in named}
+    buffers = {
+        each: attrs.evolve(each, name=f"{each.name}_{i}")
+        for i, each in enumerate(other.buffers, len(one.buffers))
+    }
     # A workgroup has the arrays of one of them.
     arrays: dict[Any, Any] = {}
     for each in (*one.shared, *other.shared):

@@ -10,10 +10,9 @@ from tflgpu.kernels.matrix_tiles import PAD, Pitches, TeamTile
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import PairModel, tuning_of
-from tflgpu.values import frozen
 
 
-@frozen
+@attrs.frozen
 class PairTile(TeamTile, Pitches):
     """That of a pair. Pixels are positions: rows of the image are padded to whole runs.
 
@@ -108,7 +107,7 @@ TILES = (
 )
 
 
-@frozen
+@attrs.frozen
 class PairSize:
     """The sizes of a pair.
 

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tflgpu.values import frozen
-
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-@frozen  # every start compares or shows some
+@attrs.frozen  # every start compares or shows some
 class DeviceCaps:
     """Limits and features. Sizes are bytes; a backend fills in what its API reports.
 
@@ -67,7 +65,7 @@ class DeviceCaps:
         return min(self.heavy_workgroup, self.max_workgroup, self.max_workgroup_size[0])
 
 
-@frozen(kw_only=True)
+@attrs.frozen(kw_only=True)
 class Features:
     """What kernels may use of a device; what is printed may depend on it.
 

@@ -14,13 +14,12 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Arg, Arrays, Fields, FileForm, OpDef, Sample
 from tflgpu.ops.elementwise import infer_unary
-from tflgpu.values import frozen
 
 _NAME = "FAKE_QUANT"
 _F32 = np.float32
 
 
-@frozen
+@attrs.frozen
 class FakeQuant:
     """The range as given, and into how many steps (2 ** num_bits - 1) it is divided."""
 
@@ -30,7 +29,7 @@ class FakeQuant:
     narrow_range: bool = False
 
 
-@frozen
+@attrs.frozen
 class QuantizedRange:
     """A range with zero among its steps; all numbers are exact in f32.
 

@@ -120,11 +120,8 @@ def layout(table: str) -> TableLayout:
 def reflect(cls: Any) -> list[Field]:
     """The fields of a class that flatc generated for a table."""
     methods = {n for n, m in vars(cls).items() if isinstance(m, types.FunctionType)} - {"Init"}
-    fields = []
-    for method in methods:
-        base = re.sub(r"(AsNumpy|Length|IsNone)$", "", method)
-        if base == method or base not in methods:
-            fields.append(_field(cls, method, vector=f"{method}Length" in methods))
+    of_vectors = {f"{name}{ends}" for name in methods for ends in ("AsNumpy", "Length", "IsNone")}
+    fields = [_field(cls, m, vector=f"{m}Length" in methods) for m in methods - of_vectors]
     return sorted(fields, key=lambda f: f.slot)
 
 
@@ -225,11 +222,13 @@ class OptionsRef:
 def options_of(builtin: str) -> OptionsRef | None:
     """The options table of a builtin operator, or None where it has none (LOGISTIC, RELU, ...)."""
     wanted = _IRREGULAR.get(builtin, builtin.replace("_", "") + "Options").lower()
-    for union in ("builtin_options", "builtin_options2"):
-        for code, table in UNIONS[union].items():
-            if table.lower() == wanted:
-                return OptionsRef(union, code, table)
-    return None
+    found = (
+        OptionsRef(union, code, table)
+        for union in ("builtin_options", "builtin_options2")
+        for code, table in UNIONS[union].items()
+        if table.lower() == wanted
+    )
+    return next(found, None)
 
 
 def default_fields(table: str) -> dict[str, Any]:
