@@ -11,10 +11,14 @@ thread leaves its outermost call.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from tflgpu.backend_kit.forks import Holder
@@ -29,13 +33,15 @@ _CLOSED = "is closed; make a new one"
 
 
 class _Calls:
-    """The calls that a thread is inside of, and what is to be done when it leaves the last."""
+    """Calls that a thread is inside of and that let other threads in, and what is to be done when
+    it leaves the last; and guards that are held by the thread for which it works."""
 
-    __slots__ = ("guards", "put_off")
+    __slots__ = ("guards", "held", "put_off")
 
     def __init__(self) -> None:
         self.guards: set[RunGuard] = set()
         self.put_off: list[Callable[[], object]] = []
+        self.held: list[RunGuard] = []
 
 
 class _Thread(threading.local):
@@ -44,13 +50,18 @@ class _Thread(threading.local):
 
 
 _here = _Thread()
+#: All there are. A call that is alone is noted nowhere else: to close something asks each of them.
+_guards: weakref.WeakValueDictionary[int, RunGuard] = weakref.WeakValueDictionary()
 
 
 def after_calls(action: Callable[[], object]) -> None:
     """Close something by ``action``: now, or where this thread is inside of calls, at the end of
     the outermost of them."""
-    if _here.calls.guards:
-        _here.calls.put_off.append(action)
+    calls, held = _here.calls, _held()
+    if calls.guards:
+        calls.put_off.append(action)
+    elif held:
+        held[0].put_off.append(action)
     else:
         action()
 
@@ -58,7 +69,8 @@ def after_calls(action: Callable[[], object]) -> None:
 def for_this_thread(function: Callable[..., object]) -> Callable[..., object]:
     """A function, to be called by another thread while this one waits for that: inside of it the
     calls of this thread are under way."""
-    calls = _here.calls
+    calls, its = _Calls(), _here.calls
+    calls.guards, calls.put_off, calls.held = its.guards, its.put_off, _held()
 
     def call(*args: object) -> object:
         own, _here.calls = _here.calls, calls
@@ -68,6 +80,20 @@ def for_this_thread(function: Callable[..., object]) -> Callable[..., object]:
             _here.calls = own
 
     return call
+
+
+def _held() -> list[RunGuard]:
+    every = [found() for found in _guards.valuerefs()]
+    return [guard for guard in every if guard is not None and guard.is_held]
+
+
+def _catch_up(put_off: list[Callable[[], object]]) -> None:
+    """Do what was put off, all of it, at the end of a call that may have been the outermost."""
+    if put_off:
+        try:
+            after_calls(put_off.pop(0))
+        finally:
+            _catch_up(put_off)
 
 
 class Closable(ABC):
@@ -98,7 +124,7 @@ class RunGuard(Holder):
 
         with guard:                  a call, alone
         with guard.call:             a call, beside those of other threads: where inputs are
-            with guard.alone:        converted, say, which may be code of others, before it is alone
+            with guard:              converted, say, which may be code of others, before it is alone
 
     A call from inside a call of the same thread raises `StateError`, and so does one that comes
     after `close`, or while another thread closes it.
@@ -114,42 +140,78 @@ class RunGuard(Holder):
     def __init__(self, what: str, *, waits: bool = True) -> None:
         self._what, self._waits = what, waits
         self._shut = ""  # why no call comes in any more
-        self._lock = threading.RLock()
+        self.put_off: list[Callable[[], object]] = []  # until this thread leaves
+        self._begin()
+        _guards[id(self)] = self
         self.belongs_to_process()
 
-    def __enter__(self) -> Any:
-        """Gives the `shortcut` that there was."""
+    def _begin(self) -> None:
+        self._owner = 0  # the thread that keeps others out
+        self._free = [None]  # taken away by what comes in
+        self._over = threading.Condition()
+        self._waiting = 0  # how many are to be told
+
+    def enter(self) -> Any:
+        """As ``with`` does, which takes longer than two plain calls; `leave` follows. Gives the
+        `shortcut` that there was."""
+        me = get_ident()
+        try:
+            del self._free[0]  # no call, after which a signal could end this one
+        except IndexError:
+            if not self._waits and not self.is_held:
+                busy = f"another thread is using {self._what}; make one for each thread"
+                raise StateError(f"{self._what} {self._shut}" if self._shut else busy) from None
+            self.enter_within(None)
+        self._owner = me
+        if self._shut:
+            self.leave()
+            raise StateError(f"{self._what} {self._shut}")
         found, self.shortcut = self.shortcut, None
-        # As below, without calls of Python, where there is a shortcut and so no call: each run of a
-        # model is in one.
-        if found is None or not self._lock.acquire(self._waits):
-            self.check_outside()
-            self.take()
-        _here.calls.guards.add(self)
         return found
 
-    def enter(self, timeout: float | None) -> bool:
-        """As ``with`` does, where a call of another thread ends within ``timeout`` seconds;
-        otherwise False. `leave` follows.
+    def leave(self, kind: object = None, error: object = None, trace: object = None) -> None:
+        """What `enter` began is over."""
+        self._owner = 0
+        self._free.append(None)
+        if self._waiting:
+            with self._over:
+                self._over.notify()
+        if self.put_off:
+            _catch_up(self.put_off)
+
+    __enter__, __exit__ = enter, leave
+
+    def enter_within(self, timeout: float | None) -> bool:
+        """Come in where the call of another thread ends within ``timeout`` seconds: True, though it
+        may be closed; otherwise False.
 
         Raises:
             StateError: from inside a call.
         """
-        self.check_outside()
-        free = self._lock.acquire(timeout=-1 if timeout is None else timeout)
-        if free:
-            _here.calls.guards.add(self)
-        return free
+        if self.is_held:
+            self.check_outside()
+        me, end = get_ident(), math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                del self._free[0]
+            except IndexError:
+                if not self._wait(end):
+                    return False
+            else:
+                self._owner = me
+                return True
 
-    def leave(self, kind: object = None, error: object = None, trace: object = None) -> None:
-        """What `enter` began is over."""
-        calls = _here.calls
-        calls.guards.discard(self)
-        self._lock.release()
-        if calls.put_off:
-            _catch_up()
-
-    __exit__ = leave
+    def _wait(self, end: float) -> bool:
+        left = None if end == math.inf else max(end - time.monotonic(), 0.0)
+        with self._over:
+            self._waiting += 1
+            try:
+                return bool(self._over.wait_for(lambda: self._free, left))
+            except BaseException:  # another one is to be told in its place
+                self._over.notify()
+                raise
+            finally:
+                self._waiting -= 1
 
     @property
     def call(self) -> _Call:
@@ -157,14 +219,14 @@ class RunGuard(Holder):
         return _Call(self)
 
     @property
-    def alone(self) -> _Alone:
-        """The part of a `call` that lets no other thread in."""
-        return _Alone(self)
-
-    @property
     def is_inside(self) -> bool:
         """Whether this thread is in a call of it."""
-        return self in _here.calls.guards
+        return self.is_held or self in _here.calls.guards
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this thread is in a call of it that keeps others out."""
+        return self._owner == get_ident() or self in _here.calls.held
 
     @property
     def closed(self) -> bool:
@@ -183,33 +245,24 @@ class RunGuard(Holder):
             if not self.closed:
                 self._shut = "is being closed by another thread"
             try:
-                with self._lock:
+                self.enter_within(None)
+                try:
                     self.shortcut = None
                     if not self.closed:
                         release()
                         self._shut = _CLOSED
+                finally:
+                    self.leave()
             finally:
                 if not self.closed:
                     self._shut = ""
 
     def after_fork(self) -> None:
-        """The closing by another thread is the parent's."""
+        """Calls of other threads, and the closing by one, are the parent's."""
         self._shut = _CLOSED if self.closed else ""
         self.shortcut = None
-
-    def take(self) -> None:
-        """Keep other threads out from here on.
-
-        Raises:
-            StateError: another thread is in, or it is closed.
-        """
-        free = self._lock.acquire(self._waits)
-        if self._shut or not free:
-            if free:
-                self._lock.release()
-            busy = f"another thread is using {self._what}; make one for each thread"
-            raise StateError(f"{self._what} {self._shut}" if self._shut else busy)
-        self.shortcut = None
+        if not self.is_held:
+            self._begin()
 
     def check_outside(self) -> None:
         """Refuse a call from inside a call of the same thread.
@@ -217,7 +270,7 @@ class RunGuard(Holder):
         Raises:
             StateError: it is one.
         """
-        if self in _here.calls.guards:
+        if self.is_inside:
             raise StateError(f"{self._what} is used from inside its own call, by the same thread")
 
 
@@ -227,29 +280,10 @@ class _Call:
 
     def __enter__(self) -> None:
         self._guard.check_outside()
-        _here.calls.guards.add(self._guard)
+        _here.calls.guards |= {self._guard}  # no call, after which a signal could end this
 
     def __exit__(self, *exception: object) -> None:
-        _here.calls.guards.discard(self._guard)
-        _catch_up()
-
-
-class _Alone:
-    def __init__(self, guard: RunGuard) -> None:
-        self._guard = guard
-
-    def __enter__(self) -> None:
-        self._guard.take()
-
-    def __exit__(self, *exception: object) -> None:
-        self._guard._lock.release()  # noqa: SLF001
-
-
-def _catch_up() -> None:
-    """Do what was put off, all of it, once this thread has left its outermost call."""
-    calls = _here.calls
-    if calls.put_off and not calls.guards:
-        try:
-            calls.put_off.pop(0)()
-        finally:
-            _catch_up()
+        calls = _here.calls
+        calls.guards.discard(self._guard)
+        if not calls.guards:
+            _catch_up(calls.put_off)

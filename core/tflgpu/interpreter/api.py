@@ -213,13 +213,21 @@ class Interpreter(
                 the process was forked since the delegate opened its device.
             DeviceError: the device failed.
         """
-        with self._busy as known:
-            if known is None:
+        busy = self._busy
+        known: TensorCache | None = busy.enter()
+        try:
+            session = known.session if known else None
+            if session is None:
                 self._main.check_views()
                 self._settle()
-            self._main.run(known)
-            if self._lanes is None:
-                self._busy.shortcut = known if known and known.session else self._main.shortcut
+                self._main.run()
+                if self._lanes is None:
+                    busy.shortcut = self._main.shortcut
+            else:
+                self._main.run(session)
+                busy.shortcut = known
+        finally:
+            busy.leave()
 
     def invoke_async(self, inputs: Mapping[int, npt.ArrayLike] | None = None) -> Invocation:
         """Begin a run and return; what it gives tells of its end, can be awaited, and has results
@@ -249,7 +257,7 @@ class Interpreter(
                 if index not in self._main.info.inputs:
                     raise InputError(f"tensor {index} is no input of the model")
                 given[index] = self._main.as_array(index, value)
-            with self._busy.alone:
+            with self._busy:
                 if not self._main.allocated:
                     self._main.run()  # says what lacks
                 self._check_outputs_free()

@@ -166,7 +166,7 @@ class Model(Closable, OfProcess):
         """
         with self._guard.call:
             given = self._assigned(arrays, named)
-            with self._guard.alone:
+            with self._guard:
                 if self._size > 1:
                     return self._run_items(given)
                 count = self._batch(given)

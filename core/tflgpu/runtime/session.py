@@ -116,8 +116,8 @@ class Session(Stateful, Holder):
                 self._arrays[value.id] = value.dtype.blank(value.shape)
         self._places: Places | None = None  # of inputs and outputs, once one is put elsewhere
         self.traffic = Traffic()
-        self._replaced()
         self.is_closed = False
+        self._replaced()
         self._open = [part.recording for part in self.parts]
         self.belongs_to_process()
 
@@ -190,34 +190,29 @@ class Session(Stateful, Holder):
         or by a signal. It cannot run again then; the CPU's can."""
         return self._running is not None and not self._running.on_cpu
 
-    def run(
-        self, *, is_watched: bool = True, run_part: Callable[[LoadedPart], object] | None = None
-    ) -> None:
+    def run(self) -> None:
         """Run the whole graph on what the input arrays hold.
-
-        Args:
-            is_watched: Whether a watcher makes the run, where there is one. It says no itself.
-            run_part: Runs each part, in the place of its policy.
 
         Raises:
             StateError: the session is closed, or the process was forked since it was opened.
             InputError: an array that an output is bound to has become read-only.
             DeviceError: a part failed.
         """
-        if is_watched and self._watcher is not None:
-            self._watcher.run()
-            return
         plain = self._plain
-        if plain is None or run_part is not None or self.is_closed:
-            self._run_parts(run_part)
-        else:
+        if plain is not None:
             # Set before and not where an exception is caught: a signal may come anywhere.
             self.complete = False
             self._running = plain
             plain.recording.run()
-        self.finish()
+            self.finish()
+        elif self._watcher is not None:
+            self._watcher.run()
+        else:
+            self.run_parts()
 
-    def _run_parts(self, run_part: Callable[[LoadedPart], object] | None) -> None:
+    def run_parts(self, run_part: Callable[[LoadedPart], object] | None = None) -> None:
+        """`run`, whether it is watched or not; ``run_part`` runs each part, in the place of its
+        policy."""
         self._check_open()
         if self._wanted:
             self._own_places.check_writable()
@@ -234,6 +229,7 @@ class Session(Stateful, Holder):
                 part.recording.run()
             else:
                 part.policy.run(part.recording)
+        self.finish()
 
     def _check_open(self) -> None:
         if self.is_closed:
@@ -263,16 +259,19 @@ class Session(Stateful, Holder):
         self._running = None
         while self._moving:
             self._look_up_outputs(self._moving.popitem()[1])
-        for target, source in self._after:
-            np.copyto(target, source, casting="unsafe")
-        for target, index in self._wanted:
-            np.copyto(target, self._arrays[index])
+        if self._after or self._wanted:
+            for target, source in self._after:
+                np.copyto(target, source, casting="unsafe")
+            for target, index in self._wanted:
+                np.copyto(target, self._arrays[index])
         if self._state_buffers:
             self._commit()
         traffic = self.traffic
         traffic.runs += 1
-        traffic.to_device += self._copies[0]
-        traffic.to_host += self._copies[1]
+        if self._copies:
+            sent, fetched = self._copies
+            traffic.to_device += sent
+            traffic.to_host += fetched
         self.complete = True
 
     @property
@@ -326,11 +325,14 @@ class Session(Stateful, Holder):
         ]
         self._given = [] if places is None else places.before(self._arrays)
         self._wanted = [] if places is None else places.after
-        # The only part, where a run needs no more than the recording's.
-        is_one = len(self.parts) == 1 and self.parts[0].policy is None
-        more = any((*self._moves, self._given, self._wanted))
-        self._plain = self.parts[0] if is_one and not more else None
+        self._find_plain()
         self._count_copies()
+
+    def _find_plain(self) -> None:
+        """The only part, where a run needs no more than the recording's."""
+        is_one = len(self.parts) == 1 and self.parts[0].policy is None
+        more = any((*self._moves, self._given, self._wanted, self._watcher, self.is_closed))
+        self._plain = self.parts[0] if is_one and not more else None
 
     def _count_copies(self) -> None:
         """Bytes that a run copies to the device and to the host."""
@@ -341,7 +343,7 @@ class Session(Stateful, Holder):
                 more = getattr(part.recording, "copies", None) or _not_bound(part, bound)
                 times = 1 if part.policy is None else part.policy.loops
                 sent, fetched = sent + more[0] * times, fetched + more[1] * times
-        self._copies = sent, fetched
+        self._copies = (sent, fetched) if sent or fetched else None
 
     def lend(self, value_id: int) -> Array | None:
         """A tensor's array for the caller to keep and change, with the results of the last run.
@@ -381,13 +383,15 @@ class Session(Stateful, Holder):
             self.complete, self._running = True, None
 
     def watch(self, watcher: Watcher) -> None:
-        """Let ``watcher`` run the session from now on, by ``run(is_watched=False)``. It must not
-        hold the session alive."""
+        """Let ``watcher`` run the session from now on, by `run_parts`. It must not hold the session
+        alive."""
         self._watcher = watcher
+        self._find_plain()
 
     def unwatch(self) -> None:
         """Run by itself again."""
         watcher, self._watcher = self._watcher, None
+        self._find_plain()
         if watcher is not None:
             watcher.close()
 
@@ -397,12 +401,13 @@ class Session(Stateful, Holder):
         old, traffic, watcher = self._open, self.traffic, self._watcher
         vars(self).update(vars(other))
         self.traffic, self._watcher = traffic, watcher
-        other._open, other.is_closed = [], True
+        self._find_plain()
+        other._open, other.is_closed, other._plain = [], True, None
         close_all(old)
 
     def close(self) -> None:
         """Release every recording; twice is harmless. One that was interrupted goes on."""
-        self.is_closed = True
+        self.is_closed, self._plain = True, None
         if self._watcher is not None:
             self._watcher.close()
         if self.inherited:
@@ -416,7 +421,7 @@ class Session(Stateful, Holder):
             immortal(part.recording)
         if on_device:
             super().after_fork()
-            self.is_closed = True
+            self.is_closed, self._plain = True, None
 
 
 def _not_bound(part: LoadedPart, bound: Collection[int]) -> tuple[int, int]:
