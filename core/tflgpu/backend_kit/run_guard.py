@@ -221,7 +221,8 @@ class RunGuard(Holder):
     @property
     def is_inside(self) -> bool:
         """Whether this thread is in a call of it."""
-        return self.is_held or self in _here.calls.guards
+        calls = _here.calls
+        return self._owner == get_ident() or self in calls.guards or self in calls.held
 
     @property
     def is_held(self) -> bool:
@@ -275,15 +276,17 @@ class RunGuard(Holder):
 
 
 class _Call:
+    __slots__ = ("_calls", "_guard")
+
     def __init__(self, guard: RunGuard) -> None:
-        self._guard = guard
+        self._guard, self._calls = guard, _here.calls
 
     def __enter__(self) -> None:
         self._guard.check_outside()
-        _here.calls.guards |= {self._guard}  # no call, after which a signal could end this
+        self._calls.guards |= {self._guard}  # no call, after which a signal could end this
 
     def __exit__(self, *exception: object) -> None:
-        calls = _here.calls
+        calls = self._calls
         calls.guards.discard(self._guard)
-        if not calls.guards:
+        if calls.put_off and not calls.guards:
             _catch_up(calls.put_off)

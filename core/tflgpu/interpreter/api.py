@@ -40,6 +40,9 @@ else:
     from typing_extensions import Self
 
 
+_MAIN = 0
+
+
 class Interpreter(
     Closable,
     OfProcess,
@@ -327,10 +330,11 @@ class Interpreter(
             StateError: not allocated, closed or in use.
         """
         known: TensorCache | None = self._busy.shortcut
-        is_main = type(subgraph_index) is int and not subgraph_index
-        found = known.copied(known.small_outputs, tensor_index) if known and is_main else None
-        if found is not None:
-            return found
+        is_main = subgraph_index is _MAIN  # and neither False nor 0.0
+        if known and is_main:
+            found = known.copied(known.small_outputs, tensor_index)
+            if found is not None:
+                return found
         with self._busy as known:
             self._settle()
             subgraph = self._main if is_main else self._subgraph(subgraph_index)

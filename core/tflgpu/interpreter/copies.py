@@ -148,15 +148,14 @@ class TensorCache:
         known = inputs.get(index) if type(index) is int else None
         if known is None or type(value) is not np.ndarray or value.shape != known.shape:
             return False
-        is_same = value.dtype is known.dtype
-        if is_same and known.is_tiny:
-            known.array[...] = value
-        elif is_same and known.bytes is not None and value.flags.c_contiguous:
-            known.bytes[:] = value.data.cast("B")
-        elif value.dtype == known.dtype:
-            copy(known.array, value)
-        else:
+        if value.dtype is not known.dtype and value.dtype != known.dtype:
             return False
+        if known.is_tiny:
+            known.array[...] = value
+        elif known.bytes is not None and value.flags.c_contiguous:
+            known.bytes[:] = value.data.cast("B")
+        else:
+            copy(known.array, value)
         self.edition += 1
         return True
 
@@ -166,10 +165,10 @@ class TensorCache:
         # A run may leave results in other arrays.
         if known is None or known.array is not self._arrays.get(index):
             return None
-        if known.bytes is None:
-            return self._pool.copied(known.array)
         if known.is_tiny:
             made: Array = known.array.copy()
+        elif known.bytes is None:
+            made = self._pool.copied(known.array)
         else:
             made = np.empty(known.shape, known.dtype)
             made.data.cast("B")[:] = known.bytes
