@@ -31,6 +31,8 @@ from tflgpu.runtime.session import Session
 _SPLIT = 2 << 20
 #: From here on the interpreter lock is let go of; and elements of which NumPy's own copy keeps it.
 _SMALL, _TINY = 16 << 10, 500
+#: Up to here a copy more takes less than asking an array for its bytes in place.
+_SHORT = 8 << 10
 #: Smaller arrays come from the allocator's own lists without any faults.
 _LARGE = 256 << 10
 #: Results kept; a caller that holds on to more of them gets fresh memory.
@@ -111,13 +113,14 @@ class _Known:
     """An array of a session, and the bytes of one that is copied without letting go of the
     interpreter lock."""
 
-    __slots__ = ("array", "bytes", "dtype", "is_tiny", "shape")
+    __slots__ = ("array", "bytes", "dtype", "is_short", "is_tiny", "shape")
 
     def __init__(self, array: Array) -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
         small = 0 < array.nbytes <= _SMALL and array.flags.c_contiguous
         self.bytes = array.data.cast("B") if small and array.dtype.kind in "biuf" else None
         self.is_tiny = self.bytes is not None and array.size <= _TINY
+        self.is_short = array.nbytes <= _SHORT
 
 
 class TensorCache:
@@ -152,8 +155,8 @@ class TensorCache:
             return False
         if known.is_tiny:
             known.array[...] = value
-        elif known.bytes is not None and value.flags.c_contiguous:
-            known.bytes[:] = value.data.cast("B")
+        elif known.bytes is not None and known.is_short:
+            known.bytes[:] = value.tobytes()
         else:
             copy(known.array, value)
         self.edition += 1

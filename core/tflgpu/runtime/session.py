@@ -30,7 +30,7 @@ from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.ir.stored_reals import StoredReals
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.loaded_part import LoadedPart, Traffic
-from tflgpu.runtime.places import Place, Places
+from tflgpu.runtime.places import Place, Places, check_writable
 from tflgpu.runtime.stateful import Stateful
 
 _WATCHED = Unsupported(
@@ -215,13 +215,13 @@ class Session(Stateful, Holder):
         policy."""
         self._check_open()
         if self._wanted:
-            self._own_places.check_writable()
+            check_writable(self._wanted)
         self.complete = False
         for target, source in self._given:
-            np.copyto(target, source)
+            target[...] = source
         for part, moves in zip(self.parts, self._moves, strict=True):
             for target, source in moves:
-                np.copyto(target, source, casting="unsafe")
+                target[...] = source  # of another type, perhaps
             self._running = part
             if run_part is not None:
                 run_part(part)
@@ -261,9 +261,9 @@ class Session(Stateful, Holder):
             self._look_up_outputs(self._moving.popitem()[1])
         if self._after or self._wanted:
             for target, source in self._after:
-                np.copyto(target, source, casting="unsafe")
+                target[...] = source
             for target, index in self._wanted:
-                np.copyto(target, self._arrays[index])
+                target[...] = self._arrays[index]
         if self._state_buffers:
             self._commit()
         traffic = self.traffic
