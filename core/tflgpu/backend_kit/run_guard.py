@@ -149,7 +149,7 @@ class RunGuard(Holder):
         self._owner = 0  # the thread that keeps others out
         self._free = [None]  # taken away by what comes in
         self._over = threading.Condition()
-        self._waiting = 0  # how many are to be told
+        self._waiting, self._told = 0, False  # how many wait, and whether one is to look again
 
     def enter(self) -> Any:
         """As ``with`` does, which takes longer than two plain calls; `leave` follows. Gives the
@@ -173,8 +173,9 @@ class RunGuard(Holder):
         """What `enter` began is over."""
         self._owner = 0
         self._free.append(None)
-        if self._waiting:
+        if self._waiting and not self._told:
             with self._over:
+                self._told = True
                 self._over.notify()
         if self.put_off:
             _catch_up(self.put_off)
@@ -202,12 +203,18 @@ class RunGuard(Holder):
                 return True
 
     def _wait(self, end: float) -> bool:
-        left = None if end == math.inf else max(end - time.monotonic(), 0.0)
         with self._over:
             self._waiting += 1
             try:
-                return bool(self._over.wait_for(lambda: self._free, left))
-            except BaseException:  # another one is to be told in its place
+                while not self._free:
+                    left = None if end == math.inf else end - time.monotonic()
+                    if left is not None and left <= 0:
+                        return False
+                    self._over.wait(left)
+                    self._told = False
+                return True
+            except BaseException:  # another one is to look in its place
+                self._told = False
                 self._over.notify()
                 raise
             finally:
