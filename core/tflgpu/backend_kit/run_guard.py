@@ -32,36 +32,26 @@ else:
 _CLOSED = "is closed; make a new one"
 
 
-class _Calls:
-    """Calls that a thread is inside of and that let other threads in, and what is to be done when
-    it leaves the last; and guards that are held by the thread for which it works."""
-
-    __slots__ = ("guards", "held", "put_off")
+class _Here(threading.local):
+    """The thread, or the one that it works for, and guards that it is in a `RunGuard.call` of."""
 
     def __init__(self) -> None:
+        self.me = get_ident()
         self.guards: set[RunGuard] = set()
-        self.put_off: list[Callable[[], object]] = []
-        self.held: list[RunGuard] = []
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.calls = _Calls()
-
-
-_here = _Thread()
+_here = _Here()
 #: All there are. A call that is alone is noted nowhere else: to close something asks each of them.
 _guards: weakref.WeakValueDictionary[int, RunGuard] = weakref.WeakValueDictionary()
+#: What is to be done by whom, at the end of the outermost call.
+_put_off: list[tuple[int, Callable[[], object]]] = []
 
 
 def after_calls(action: Callable[[], object]) -> None:
     """Close something by ``action``: now, or where this thread is inside of calls, at the end of
     the outermost of them."""
-    calls, held = _here.calls, _held()
-    if calls.guards:
-        calls.put_off.append(action)
-    elif held:
-        held[0].put_off.append(action)
+    if _is_inside():
+        _put_off.append((_here.me, action))
     else:
         action()
 
@@ -69,31 +59,33 @@ def after_calls(action: Callable[[], object]) -> None:
 def for_this_thread(function: Callable[..., object]) -> Callable[..., object]:
     """A function, to be called by another thread while this one waits for that: inside of it the
     calls of this thread are under way."""
-    calls, its = _Calls(), _here.calls
-    calls.guards, calls.put_off, calls.held = its.guards, its.put_off, _held()
+    its = _here.me, _here.guards
 
     def call(*args: object) -> object:
-        own, _here.calls = _here.calls, calls
+        own = _here.me, _here.guards
+        _here.me, _here.guards = its
         try:
             return function(*args)
         finally:
-            _here.calls = own
+            _here.me, _here.guards = own
 
     return call
 
 
-def _held() -> list[RunGuard]:
+def _is_inside() -> bool:
     every = [found() for found in _guards.valuerefs()]
-    return [guard for guard in every if guard is not None and guard.is_held]
+    return any(guard is not None and guard.is_inside for guard in every)
 
 
-def _catch_up(put_off: list[Callable[[], object]]) -> None:
-    """Do what was put off, all of it, at the end of a call that may have been the outermost."""
-    if put_off:
+def _catch_up() -> None:
+    """Do what this thread has put off, all of it, once it has left its outermost call."""
+    mine = [each for each in _put_off if each[0] == _here.me]
+    if mine and not _is_inside():
+        _put_off.remove(mine[0])
         try:
-            after_calls(put_off.pop(0))
+            mine[0][1]()
         finally:
-            _catch_up(put_off)
+            _catch_up()
 
 
 class Closable(ABC):
@@ -140,7 +132,6 @@ class RunGuard(Holder):
     def __init__(self, what: str, *, waits: bool = True) -> None:
         self._what, self._waits = what, waits
         self._shut = ""  # why no call comes in any more
-        self.put_off: list[Callable[[], object]] = []  # until this thread leaves
         self._begin()
         _guards[id(self)] = self
         self.belongs_to_process()
@@ -177,8 +168,8 @@ class RunGuard(Holder):
             with self._over:
                 self._told = True
                 self._over.notify()
-        if self.put_off:
-            _catch_up(self.put_off)
+        if _put_off:
+            _catch_up()
 
     __enter__, __exit__ = enter, leave
 
@@ -196,29 +187,26 @@ class RunGuard(Holder):
             try:
                 del self._free[0]
             except IndexError:
-                if not self._wait(end):
+                left = None if timeout is None else end - time.monotonic()
+                if not self._wait(left):
                     return False
             else:
                 self._owner = me
                 return True
 
-    def _wait(self, end: float) -> bool:
+    def _wait(self, left: float | None) -> bool:
+        """Whether a call may have ended within so many seconds."""
         with self._over:
             self._waiting += 1
             try:
-                while not self._free:
-                    left = None if end == math.inf else end - time.monotonic()
-                    if left is not None and left <= 0:
-                        return False
-                    self._over.wait(left)
-                    self._told = False
-                return True
+                return bool(self._free) or (
+                    (left is None or left > 0) and (self._over.wait(left) or bool(self._free))
+                )
             except BaseException:  # another one is to look in its place
-                self._told = False
                 self._over.notify()
                 raise
             finally:
-                self._waiting -= 1
+                self._waiting, self._told = self._waiting - 1, False
 
     @property
     def call(self) -> _Call:
@@ -228,13 +216,12 @@ class RunGuard(Holder):
     @property
     def is_inside(self) -> bool:
         """Whether this thread is in a call of it."""
-        calls = _here.calls
-        return self._owner == get_ident() or self in calls.guards or self in calls.held
+        return self.is_held or self in _here.guards
 
     @property
     def is_held(self) -> bool:
         """Whether this thread is in a call of it that keeps others out."""
-        return self._owner == get_ident() or self in _here.calls.held
+        return self._owner in (get_ident(), _here.me)
 
     @property
     def closed(self) -> bool:
@@ -283,17 +270,14 @@ class RunGuard(Holder):
 
 
 class _Call:
-    __slots__ = ("_calls", "_guard")
-
     def __init__(self, guard: RunGuard) -> None:
-        self._guard, self._calls = guard, _here.calls
+        self._guard = guard
 
     def __enter__(self) -> None:
         self._guard.check_outside()
-        self._calls.guards |= {self._guard}  # no call, after which a signal could end this
+        _here.guards |= {self._guard}  # no call, after which a signal could end this
 
     def __exit__(self, *exception: object) -> None:
-        calls = self._calls
-        calls.guards.discard(self._guard)
-        if calls.put_off and not calls.guards:
-            _catch_up(calls.put_off)
+        _here.guards.discard(self._guard)
+        if _put_off:
+            _catch_up()
