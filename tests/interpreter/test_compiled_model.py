@@ -202,6 +202,12 @@ def test_the_same_buffers_again(backend: str) -> None:
             for n, into in enumerate((y, y, y, other, y, other, other)):
                 run(n, into)
             np.testing.assert_array_equal(y.read(3, np.float32), ((4 * X + models.C) * models.C)[0])
+            (both,), wanted = model.create_input_buffers(0), X
+            both.write(X)
+            for _ in range(3):
+                model.run_by_index(0, [both], [both])
+                wanted = (wanted + models.C) * models.C
+                np.testing.assert_array_equal(both.read(3, np.float32), wanted[0])
             for inputs, outputs, error in (
                 ([x], [], InputError), ([x, other], [], InputError), ([x], [3], ArgumentError),
             ):  # fmt: skip

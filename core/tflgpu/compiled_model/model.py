@@ -46,8 +46,7 @@ class CompiledModel(ModelFacts):
         self._environment = environment
         self._flight: AsyncRun | None = None
         #: The signature and memory that a run was asked for, and what was made of it.
-        self._asked: list[Any] = []
-        self._found: tuple[BoundRuns, dict[int, Any], dict[int, Any]] | None = None
+        self._found: tuple[list[Any], tuple[BoundRuns, Any, Any]] | None = None
 
     @classmethod
     def from_file(
@@ -214,7 +213,7 @@ class CompiledModel(ModelFacts):
         """
         with self._guard:
             self._settle()
-            self._asked = []
+            self._found = None
             _, index = self._tensor(signature_index, input_index, is_input=True)
             self._runs_of(signature_index).resize(index, dims, strict=truth("strict", strict))
 
@@ -329,8 +328,8 @@ class CompiledModel(ModelFacts):
         signature = self._signature(signature_index)
         given = [b.capsule for b in (*inputs, *outputs) if isinstance(b, TensorBuffer)]
         asked = [signature_index, len(inputs), len(outputs), *given, *[m.shape for m in given]]
-        if asked == self._asked and self._found is not None:
-            return self._found
+        if self._found is not None and asked == self._found[0]:
+            return self._found[1]
         runs = self._runs_of(signature_index)
         subgraph = runs.ready()
         found: list[dict[int, Any]] = []
@@ -350,8 +349,8 @@ class CompiledModel(ModelFacts):
                 side[index] = buffer.capsule
                 _check_fit(subgraph, f"{kind} {name!r}", index, side[index])
             found.append(side)
-        self._asked, self._found = asked, (runs, found[0], found[1])
-        return self._found
+        self._found = asked, (runs, found[0], found[1])
+        return self._found[1]
 
 
 def _check_fit(subgraph: Any, told: str, index: int, memory: Any) -> None:

@@ -310,7 +310,7 @@ class Interpreter(
             StateError: not allocated, closed or in use.
         """
         known: TensorCache | None = self._busy.shortcut
-        if known and known.put(known.small_inputs, tensor_index, value):
+        if known and known.put(tensor_index, value, False):
             return
         if type(value) is not np.ndarray:
             value = self._main.as_array(tensor_index, value)
@@ -332,7 +332,7 @@ class Interpreter(
         known: TensorCache | None = self._busy.shortcut
         is_main = subgraph_index is _MAIN  # and neither False nor 0.0
         if known and is_main:
-            found = known.copied(known.small_outputs, tensor_index)
+            found = known.copied(tensor_index, False)
             if found is not None:
                 return found
         with self._busy as known:

@@ -36,6 +36,7 @@ class _Lane:
         self.subgraph = subgraph
         self.buffers: dict[int, Buffer] = {}
         self.hosts: dict[int, TensorMemory | None] = {}  # None: it changes from run to run
+        self.last: tuple[Memories, Memories] | None = None  # of a run that another may be as
 
 
 class BoundRuns:
@@ -57,8 +58,6 @@ class BoundRuns:
         self._resized: dict[int, Shape] = {}
         self._on_host: dict[int, bool] = {}
         self._rebinds = 0
-        #: The run before, where another one on the same memory needs no more than it.
-        self._last: tuple[Memories, Memories, Subgraph] | None = None
         self.subgraph = make()
 
     def resize(self, index: int, size: Any, *, strict: bool) -> None:
@@ -161,7 +160,6 @@ class BoundRuns:
     def forget(self) -> None:
         """Let go of all tensors, and of all sessions but one that is broken: that is opened anew
         next, on a device opened anew where it is lost."""
-        self._last = None
         kept = [lane for lane in self._lanes if _is_broken(lane)][:1]
         for lane in self._lanes:
             lane.subgraph.bound.clear()
@@ -169,12 +167,11 @@ class BoundRuns:
                 lane.subgraph.release()
         for lane in kept:
             self.subgraph = lane.subgraph
-            lane.buffers, lane.hosts = {}, {}
+            lane.buffers, lane.hosts, lane.last = {}, {}, None
         self._lanes, self._on_host = kept, {}
 
     def close(self) -> None:
         """Close all lanes; the next run opens others."""
-        self._last = None
         for lane in self._lanes:
             lane.subgraph.release()
             if lane.subgraph.bound:
@@ -193,10 +190,11 @@ class BoundRuns:
         self, inputs: Memories, outputs: Memories, values: Mapping[int, Array]
     ) -> tuple[Subgraph, Callable[[], None]]:
         """A lane with its inputs, and what is to be done after its run."""
-        last = self._last
-        if last and last[0] is inputs and last[1] is outputs and not values:
-            return last[2], _nothing
-        self._last = None
+        for lane in self._lanes:
+            last = lane.last
+            if last and last[0] is inputs and last[1] is outputs and not values:
+                return lane.subgraph, lambda: None
+            lane.last = None
         self.ready()
         for index, memory in (*inputs.items(), *outputs.items()):
             if memory.array is None and self._stays_on_host(index):
@@ -218,9 +216,8 @@ class BoundRuns:
                 copied.append((index, memory.array))
         for index, array in values.items():
             subgraph.set(index, array)
-        bound = {*lane.hosts.values()}
-        if not copied and not values and bound.issuperset((*inputs.values(), *outputs.values())):
-            self._last = inputs, outputs, subgraph
+        is_bound = {*read, *outputs.values()} <= {*lane.hosts.values()}
+        lane.last = (inputs, outputs) if is_bound and not copied and not values else None
 
         def finish() -> None:
             for index, array in copied:
@@ -275,10 +272,6 @@ class BoundRuns:
                 return self._lanes[-1]
         self._lanes.append(self._lanes.pop(0))
         return self._lanes[-1]
-
-
-def _nothing() -> None:
-    """What is to be done after a run on memory that is all bound."""
 
 
 def _is_broken(lane: _Lane) -> bool:

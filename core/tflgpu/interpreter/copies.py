@@ -132,7 +132,6 @@ class TensorCache:
             (`OpenedSubgraph.shortcut`).
         edition: How often inputs or state were changed by way of the interpreter.
         inputs, outputs: By tensor.
-        small_inputs, small_outputs: Those whose copies keep the interpreter lock.
     """
 
     def __init__(self, pool: ResultPool) -> None:
@@ -142,14 +141,18 @@ class TensorCache:
         self._arrays: Mapping[int, Array] = {}
         self.inputs: dict[int, _Known] = {}
         self.outputs: dict[int, _Known] = {}
-        self.small_inputs: dict[int, _Known] = {}
-        self.small_outputs: dict[int, _Known] = {}
 
-    def put(self, inputs: Mapping[int, _Known], index: Any, value: Any) -> bool:
-        """Copy a value into one of ``inputs``; False where that has to be looked at."""
+    def put(self, index: Any, value: Any, is_alone: bool) -> bool:
+        """Copy a value into an input; False where that has to be looked at, or where the caller
+        would have to keep other threads out: the copy lets go of the interpreter lock."""
         # Another number that equals an index (True, 1.0) is told what it is.
-        known = inputs.get(index) if type(index) is int else None
-        if known is None or type(value) is not np.ndarray or value.shape != known.shape:
+        known = self.inputs.get(index) if type(index) is int else None
+        if (
+            known is None
+            or not (known.bytes or is_alone)
+            or type(value) is not np.ndarray
+            or value.shape != known.shape
+        ):
             return False
         if value.dtype is not known.dtype and value.dtype != known.dtype:
             return False
@@ -162,11 +165,13 @@ class TensorCache:
         self.edition += 1
         return True
 
-    def copied(self, outputs: Mapping[int, _Known], index: Any) -> Array | None:
-        """One of ``outputs``, for the caller; None where that has to be looked at."""
-        known = outputs.get(index) if type(index) is int else None
+    def copied(self, index: Any, is_alone: bool) -> Array | None:
+        """An output for the caller; None where `put` has False."""
+        known = self.outputs.get(index) if type(index) is int else None
+        if known is None or not (known.bytes or is_alone):
+            return None
         # A run may leave results in other arrays.
-        if known is None or known.array is not self._arrays.get(index):
+        if known.array is not self._arrays.get(index):
             return None
         if known.is_tiny:
             made: Array = known.array.copy()
@@ -185,17 +190,13 @@ class TensorCache:
         """That an input was set, or an output copied, which is neither bound nor lent."""
         if index not in session.kept:
             self.turn_to(session)
-            known = _Known(array)
-            every = self.inputs if is_input else self.outputs
-            every[index] = known
-            if known.bytes is not None:
-                (self.small_inputs if is_input else self.small_outputs)[index] = known
+            (self.inputs if is_input else self.outputs)[index] = _Known(array)
 
     def forget(self) -> None:
         """Something changed that has a say."""
         self._arrays, self.session = {}, None
-        for each in (self.inputs, self.outputs, self.small_inputs, self.small_outputs):
-            each.clear()
+        self.inputs.clear()
+        self.outputs.clear()
 
     def turn_to(self, session: Session) -> None:
         """Know nothing of other sessions."""

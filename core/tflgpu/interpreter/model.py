@@ -354,14 +354,16 @@ class Model(Closable, OfProcess):
             ]
             self._fit(item)
             parts.append(self._run(item))
-        if not parts:
-            parts = [self._nothing(given, 1)]
-        return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self._names)
+        return self._joined(parts, given)
 
-    def _nothing(self, given: Sequence[Array], size: int) -> list[Array]:
-        """Results of no items, at the shapes that ``size`` items like these would have."""
-        self._fit([np.empty((size, *a.shape[1:]), a.dtype) for a in given])
-        return [np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]
+    def _joined(self, parts: list[list[Array]], given: Sequence[Array]) -> Results:
+        """Results of several runs; of none, at the shapes that a run of items like these has."""
+        if not parts:
+            self._fit([np.empty((self._size, *a.shape[1:]), a.dtype) for a in given])
+            parts = [[np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]]
+        several = len(parts) > 1
+        found = [np.concatenate(p) for p in zip(*parts, strict=True)] if several else parts[0]
+        return Results(found, self._names)
 
     def _run_items(self, given: list[Array]) -> Results:
         """Runs of `_size` items each, for as many as there are."""
@@ -370,11 +372,7 @@ class Model(Closable, OfProcess):
             self._run_rows([[a[at : at + self._size] for a in given]], [False])
             for at in range(0, total, self._size)
         ]
-        if not parts:
-            parts = [self._nothing(given, self._size)]
-        if len(parts) == 1:
-            return Results(parts[0], self._names)
-        return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self._names)
+        return self._joined(parts, given)
 
     def _rows(self, given: list[Array]) -> int:
         """How many items arrays are of; an array of one is repeated where others have several."""

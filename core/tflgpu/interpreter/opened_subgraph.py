@@ -223,11 +223,8 @@ class OpenedSubgraph:
             return None
         session = memory.session
         is_plain = session.complete and not session.comes_by_run and not session.is_watched
-        if (
-            not is_plain
-            or session.inherited
-            or (session.kept and self._policy is not OnError.RAISE)
-        ):
+        keeps = session.kept and self._policy is not OnError.RAISE
+        if not is_plain or session.inherited or keeps:
             return None
         known.turn_to(session)
         known.session = session

@@ -116,8 +116,8 @@ class Session(Stateful, Holder):
                 self._arrays[value.id] = value.dtype.blank(value.shape)
         self._places: Places | None = None  # of inputs and outputs, once one is put elsewhere
         self.traffic = Traffic()
-        self.is_closed = False
         self._replaced()
+        self.is_closed = False
         self._open = [part.recording for part in self.parts]
         self.belongs_to_process()
 
@@ -199,16 +199,16 @@ class Session(Stateful, Holder):
             DeviceError: a part failed.
         """
         plain = self._plain
-        if plain is not None:
+        if self._watcher is not None:
+            self._watcher.run()
+        elif plain is None or self.is_closed:
+            self.run_parts()
+        else:
             # Set before and not where an exception is caught: a signal may come anywhere.
             self.complete = False
             self._running = plain
             plain.recording.run()
             self.finish()
-        elif self._watcher is not None:
-            self._watcher.run()
-        else:
-            self.run_parts()
 
     def run_parts(self, run_part: Callable[[LoadedPart], object] | None = None) -> None:
         """`run`, whether it is watched or not; ``run_part`` runs each part, in the place of its
@@ -325,14 +325,11 @@ class Session(Stateful, Holder):
         ]
         self._given = [] if places is None else places.before(self._arrays)
         self._wanted = [] if places is None else places.after
-        self._find_plain()
-        self._count_copies()
-
-    def _find_plain(self) -> None:
-        """The only part, where a run needs no more than the recording's."""
+        # The only part, where a run needs no more than the recording's.
         is_one = len(self.parts) == 1 and self.parts[0].policy is None
-        more = any((*self._moves, self._given, self._wanted, self._watcher, self.is_closed))
+        more = any((*self._moves, self._given, self._wanted))
         self._plain = self.parts[0] if is_one and not more else None
+        self._count_copies()
 
     def _count_copies(self) -> None:
         """Bytes that a run copies to the device and to the host."""
@@ -386,12 +383,10 @@ class Session(Stateful, Holder):
         """Let ``watcher`` run the session from now on, by `run_parts`. It must not hold the session
         alive."""
         self._watcher = watcher
-        self._find_plain()
 
     def unwatch(self) -> None:
         """Run by itself again."""
         watcher, self._watcher = self._watcher, None
-        self._find_plain()
         if watcher is not None:
             watcher.close()
 
@@ -401,13 +396,12 @@ class Session(Stateful, Holder):
         old, traffic, watcher = self._open, self.traffic, self._watcher
         vars(self).update(vars(other))
         self.traffic, self._watcher = traffic, watcher
-        self._find_plain()
-        other._open, other.is_closed, other._plain = [], True, None
+        other._open, other.is_closed = [], True
         close_all(old)
 
     def close(self) -> None:
         """Release every recording; twice is harmless. One that was interrupted goes on."""
-        self.is_closed, self._plain = True, None
+        self.is_closed = True
         if self._watcher is not None:
             self._watcher.close()
         if self.inherited:
@@ -421,7 +415,7 @@ class Session(Stateful, Holder):
             immortal(part.recording)
         if on_device:
             super().after_fork()
-            self.is_closed, self._plain = True, None
+            self.is_closed = True
 
 
 def _not_bound(part: LoadedPart, bound: Collection[int]) -> tuple[int, int]:
