@@ -7,7 +7,7 @@ Both are called by turns, in blocks, with arrays in and arrays out. A model is s
 median is so by more than 5 %, and by more than 2 us. The exit code is 1 where one is slower or
 failed; the lines below it say why operators stayed on the CPU, with the estimates.
 
-Where LiteRT's kernels run all of a model, what is left is our own Python: 1.1 us more for one input
+Where LiteRT's kernels run all of a model, what is left is our own Python: 1.2 us more for one input
 and one output than LiteRT's own (on a machine of two cores, where its three calls took 3.8).
 """
 

@@ -221,7 +221,7 @@ class RunGuard(Holder):
     @property
     def is_held(self) -> bool:
         """Whether this thread is in a call of it that keeps others out."""
-        return self._owner in (get_ident(), _here.me)
+        return self._owner != 0 and self._owner in (get_ident(), _here.me)
 
     @property
     def closed(self) -> bool:
