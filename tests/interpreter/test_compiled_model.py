@@ -184,6 +184,55 @@ def test_resize(reference: Any, strict: bool) -> None:
             model.resize_input_tensor_by_name("serve", "nothing", [2, 3])
 
 
+@pytest.mark.parametrize("backend", ["cpu", "cpu_ref"])
+def test_the_same_buffer_as_input_and_output_again(backend: str) -> None:
+    with tflgpu.GpuDelegate(backend=backend) as delegate:
+        environment = Environment.with_delegate(delegate)
+        with CompiledModel.from_buffer(models.chain(), environment=environment) as model:
+            both, wanted = TensorBuffer.create_from_host_memory(X.copy()), X
+            for _ in range(3):
+                model.run_by_index(0, [both], [both])
+                wanted = (wanted + models.C) * models.C
+                np.testing.assert_array_equal(both.read(3, np.float32), wanted[0])
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cpu_ref"])
+def test_the_same_buffers_again(backend: str) -> None:
+    """What a run found is kept for the next one, as long as that is asked for the same."""
+    with tflgpu.GpuDelegate(backend=backend) as delegate:
+        environment = Environment.with_delegate(delegate)
+        with CompiledModel.from_buffer(models.chain(), environment=environment) as model:
+            ((x,), (y,)) = model.create_input_buffers(0), model.create_output_buffers(0)
+            (other,) = model.create_output_buffers(0)
+
+            def run(n: int, into: TensorBuffer) -> None:
+                x.write(n * X)
+                model.run_by_index(0, [x], [into])
+                wanted = (n * X + models.C) * models.C
+                np.testing.assert_array_equal(into.read(3, np.float32), wanted[0])
+
+            for n, into in enumerate((y, y, y, other, y, other, other)):
+                run(n, into)
+            np.testing.assert_array_equal(y.read(3, np.float32), ((4 * X + models.C) * models.C)[0])
+            for inputs, outputs, error in (
+                ([x], [], InputError), ([x, other], [], InputError), ([x], [3], ArgumentError),
+            ):  # fmt: skip
+                with pytest.raises(error):
+                    model.run_by_index(0, inputs, outputs)
+            with pytest.raises(ArgumentError, match="signature index"):
+                model.run_by_index(False, [x], [other])
+            run(9, other)
+            model.resize_input_tensor(0, [2, 3])
+            with pytest.raises(InputError, match="and the buffer"):
+                run(1, other)
+            model.resize_input_tensor(0, [1, 3])
+            run(2, other)
+            run(3, other)
+            other.destroy()
+            with pytest.raises(StateError, match="destroyed"):
+                run(4, other)
+
+
 def caches_in_place(module: Any, model: Any) -> list[Any]:
     """As scripts run language models: one buffer for the cache, which is input and output."""
     decode = model.get_signature_index("decode")

@@ -41,11 +41,10 @@ class LiteRTRecording(BaseNodeRecording, Holder):
         super().__init__(run)
         self._run_of = run
         self._settings = settings
-        #: Copy the arrays that are the tensors' homes here to LiteRT, and back.
-        self._before: list[Callable[[], None]] = []
-        self._after: list[Callable[[], None]] = []
         self._opened: Opened | None = None
-        self._invoke: Callable[[], None] | None = None
+        #: A run: LiteRT's, between copies from the arrays that are tensors' homes here and back.
+        #: None where it has to be asked about first.
+        self._steps: list[Callable[[], None]] = []
         self._open(is_first=True)
         self.belongs_to_process()
 
@@ -78,52 +77,57 @@ class LiteRTRecording(BaseNodeRecording, Holder):
         fed, fetched = (
             [p for p in s if p[1].size and not opened.has(p[1])] for s in (fed, fetched)
         )
-        self._before = [partial(opened.setter(i), array) for i, array in fed]
         fetch = _fetch_of_shape if late else _fetch
-        self._after = [partial(fetch, opened.view(i), array) for i, array in fetched]
-        for i, array in own.items():
-            if array.size and not opened.has(array):  # another recording may give it another home
-                self._before.append(partial(_feed_state, opened.setter(i), run.variables, i))
-                self._after.append(partial(_fetch_state, opened.view(i), run.variables, i))
         # Its own `invoke` first counts who holds views, at a quarter of what a small model takes.
         native = getattr(opened.interpreter, "_interpreter", None)
-        self._opened, self._invoke = opened, getattr(native, "Invoke", opened.interpreter.invoke)
+        steps = [
+            *(partial(opened.setter(i), array) for i, array in fed),
+            getattr(native, "Invoke", opened.interpreter.invoke),
+            *(partial(fetch, opened.view(i), array) for i, array in fetched),
+        ]
+        for i, array in own.items():
+            if array.size and not opened.has(array):  # another recording may give it another home
+                steps.insert(0, partial(_feed_state, opened.setter(i), run.variables, i))
+                steps.append(partial(_fetch_state, opened.view(i), run.variables, i))
+        self._opened, self._steps = opened, steps
 
     def run(self) -> None:
-        """Compute every node: by fewer calls of Python than a small model takes.
+        """Compute every node, with little Python around it: a small model takes as long as a few
+        calls of that.
 
         Raises:
             StateError: it is closed.
             DeviceError: a node failed; names it.
         """
-        if self._closed or self._invoke is None:
+        if not self._steps:
             super().run()
-        assert self._invoke is not None
-        for feed in self._before:
-            feed()
         try:
-            self._invoke()
+            for step in self._steps:
+                step()
         except ERRORS as error:
             assert self._opened is not None
             raise DeviceError(f"LiteRT failed: {self._opened.named(error)}") from error
-        for fetch in self._after:
-            fetch()
 
     def _compute(self) -> None:
         """Open what a fork has left behind, as `run` finds it."""
         self._open()
 
+    def refuse(self) -> None:
+        """As in the base, which `run` asks then."""
+        super().refuse()
+        self._steps = []
+
     def close(self) -> None:
         """Let LiteRT's interpreter go."""
         super().close()
-        self._before, self._after, self._opened, self._invoke = [], [], None, None
+        self._opened = None
 
     def after_fork(self) -> None:
         """A child has the memory but not the threads of LiteRT's interpreter, which would be waited
         for at its end. So that one stays for good, and the next run opens another."""
         if self._opened is not None:
             immortal(self._opened.interpreter)
-        self._before, self._after, self._opened, self._invoke = [], [], None, None
+        self._opened, self._steps = None, []
 
 
 def _homes(
@@ -158,5 +162,5 @@ def _fetch_state(tensor: Callable[[], Array], states: Mapping[int, Array], value
 
 def _fetch_of_shape(tensor: Callable[[], Array], array: Array) -> None:
     if tensor().shape != array.shape:
-        raise DeviceError(f"LiteRT made a result of another shape than {list(array.shape)}")
+        raise ValueError(f"it made a result of another shape than {list(array.shape)}")
     array[...] = tensor()

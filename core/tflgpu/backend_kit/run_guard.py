@@ -11,10 +11,14 @@ thread leaves its outermost call.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from tflgpu.backend_kit.forks import Holder
@@ -28,29 +32,26 @@ else:
 _CLOSED = "is closed; make a new one"
 
 
-class _Calls:
-    """The calls that a thread is inside of, and what is to be done when it leaves the last."""
-
-    __slots__ = ("guards", "put_off")
+class _Here(threading.local):
+    """The thread, or the one that it works for, and guards that it is in a `RunGuard.call` of."""
 
     def __init__(self) -> None:
+        self.me = get_ident()
         self.guards: set[RunGuard] = set()
-        self.put_off: list[Callable[[], object]] = []
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.calls = _Calls()
-
-
-_here = _Thread()
+_here = _Here()
+#: All there are. A call that is alone is noted nowhere else: to close something asks each of them.
+_guards: weakref.WeakValueDictionary[int, RunGuard] = weakref.WeakValueDictionary()
+#: What is to be done by whom, at the end of the outermost call.
+_put_off: list[tuple[int, Callable[[], object]]] = []
 
 
 def after_calls(action: Callable[[], object]) -> None:
     """Close something by ``action``: now, or where this thread is inside of calls, at the end of
     the outermost of them."""
-    if _here.calls.guards:
-        _here.calls.put_off.append(action)
+    if _is_inside():
+        _put_off.append((_here.me, action))
     else:
         action()
 
@@ -58,16 +59,33 @@ def after_calls(action: Callable[[], object]) -> None:
 def for_this_thread(function: Callable[..., object]) -> Callable[..., object]:
     """A function, to be called by another thread while this one waits for that: inside of it the
     calls of this thread are under way."""
-    calls = _here.calls
+    its = _here.me, _here.guards
 
     def call(*args: object) -> object:
-        own, _here.calls = _here.calls, calls
+        own = _here.me, _here.guards
+        _here.me, _here.guards = its
         try:
             return function(*args)
         finally:
-            _here.calls = own
+            _here.me, _here.guards = own
 
     return call
+
+
+def _is_inside() -> bool:
+    every = [found() for found in _guards.valuerefs()]
+    return any(guard is not None and guard.is_inside for guard in every)
+
+
+def _catch_up() -> None:
+    """Do what this thread has put off, all of it, once it has left its outermost call."""
+    mine = [each for each in _put_off if each[0] == _here.me]
+    if mine and not _is_inside():
+        _put_off.remove(mine[0])
+        try:
+            mine[0][1]()
+        finally:
+            _catch_up()
 
 
 class Closable(ABC):
@@ -98,7 +116,7 @@ class RunGuard(Holder):
 
         with guard:                  a call, alone
         with guard.call:             a call, beside those of other threads: where inputs are
-            with guard.alone:        converted, say, which may be code of others, before it is alone
+            with guard:              converted, say, which may be code of others, before it is alone
 
     A call from inside a call of the same thread raises `StateError`, and so does one that comes
     after `close`, or while another thread closes it.
@@ -114,42 +132,81 @@ class RunGuard(Holder):
     def __init__(self, what: str, *, waits: bool = True) -> None:
         self._what, self._waits = what, waits
         self._shut = ""  # why no call comes in any more
-        self._lock = threading.RLock()
+        self._begin()
+        _guards[id(self)] = self
         self.belongs_to_process()
 
-    def __enter__(self) -> Any:
-        """Gives the `shortcut` that there was."""
+    def _begin(self) -> None:
+        self._owner = 0  # the thread that keeps others out
+        self._free = [None]  # taken away by what comes in
+        self._over = threading.Condition()
+        self._waiting, self._told = 0, False  # how many wait, and whether one is to look again
+
+    def enter(self) -> Any:
+        """As ``with`` does, which takes longer than two plain calls; `leave` follows. Gives the
+        `shortcut` that there was."""
+        me = get_ident()
+        try:
+            del self._free[0]  # no call, after which a signal could end this one
+        except IndexError:
+            if not self._waits and not self.is_held:
+                busy = f"another thread is using {self._what}; make one for each thread"
+                raise StateError(f"{self._what} {self._shut}" if self._shut else busy) from None
+            self.enter_within(None)
+        self._owner = me
+        if self._shut:
+            self.leave()
+            raise StateError(f"{self._what} {self._shut}")
         found, self.shortcut = self.shortcut, None
-        # As below, without calls of Python, where there is a shortcut and so no call: each run of a
-        # model is in one.
-        if found is None or not self._lock.acquire(self._waits):
-            self.check_outside()
-            self.take()
-        _here.calls.guards.add(self)
         return found
 
-    def enter(self, timeout: float | None) -> bool:
-        """As ``with`` does, where a call of another thread ends within ``timeout`` seconds;
-        otherwise False. `leave` follows.
+    def leave(self, kind: object = None, error: object = None, trace: object = None) -> None:
+        """What `enter` began is over."""
+        self._owner = 0
+        self._free.append(None)
+        if self._waiting and not self._told:
+            with self._over:
+                self._told = True
+                self._over.notify()
+        if _put_off:
+            _catch_up()
+
+    __enter__, __exit__ = enter, leave
+
+    def enter_within(self, timeout: float | None) -> bool:
+        """Come in where the call of another thread ends within ``timeout`` seconds: True, though it
+        may be closed; otherwise False.
 
         Raises:
             StateError: from inside a call.
         """
-        self.check_outside()
-        free = self._lock.acquire(timeout=-1 if timeout is None else timeout)
-        if free:
-            _here.calls.guards.add(self)
-        return free
+        if self.is_held:
+            self.check_outside()
+        me, end = get_ident(), math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                del self._free[0]
+            except IndexError:
+                left = None if timeout is None else end - time.monotonic()
+                if not self._wait(left):
+                    return False
+            else:
+                self._owner = me
+                return True
 
-    def leave(self, kind: object = None, error: object = None, trace: object = None) -> None:
-        """What `enter` began is over."""
-        calls = _here.calls
-        calls.guards.discard(self)
-        self._lock.release()
-        if calls.put_off:
-            _catch_up()
-
-    __exit__ = leave
+    def _wait(self, left: float | None) -> bool:
+        """Whether a call may have ended within so many seconds."""
+        with self._over:
+            self._waiting += 1
+            try:
+                return bool(self._free) or (
+                    (left is None or left > 0) and (self._over.wait(left) or bool(self._free))
+                )
+            except BaseException:  # another one is to look in its place
+                self._over.notify()
+                raise
+            finally:
+                self._waiting, self._told = self._waiting - 1, False
 
     @property
     def call(self) -> _Call:
@@ -157,14 +214,14 @@ class RunGuard(Holder):
         return _Call(self)
 
     @property
-    def alone(self) -> _Alone:
-        """The part of a `call` that lets no other thread in."""
-        return _Alone(self)
-
-    @property
     def is_inside(self) -> bool:
         """Whether this thread is in a call of it."""
-        return self in _here.calls.guards
+        return self.is_held or self in _here.guards
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this thread is in a call of it that keeps others out."""
+        return self._owner != 0 and self._owner in (get_ident(), _here.me)
 
     @property
     def closed(self) -> bool:
@@ -183,33 +240,24 @@ class RunGuard(Holder):
             if not self.closed:
                 self._shut = "is being closed by another thread"
             try:
-                with self._lock:
+                self.enter_within(None)
+                try:
                     self.shortcut = None
                     if not self.closed:
                         release()
                         self._shut = _CLOSED
+                finally:
+                    self.leave()
             finally:
                 if not self.closed:
                     self._shut = ""
 
     def after_fork(self) -> None:
-        """The closing by another thread is the parent's."""
+        """Calls of other threads, and the closing by one, are the parent's."""
         self._shut = _CLOSED if self.closed else ""
         self.shortcut = None
-
-    def take(self) -> None:
-        """Keep other threads out from here on.
-
-        Raises:
-            StateError: another thread is in, or it is closed.
-        """
-        free = self._lock.acquire(self._waits)
-        if self._shut or not free:
-            if free:
-                self._lock.release()
-            busy = f"another thread is using {self._what}; make one for each thread"
-            raise StateError(f"{self._what} {self._shut}" if self._shut else busy)
-        self.shortcut = None
+        if not self.is_held:
+            self._begin()
 
     def check_outside(self) -> None:
         """Refuse a call from inside a call of the same thread.
@@ -217,7 +265,7 @@ class RunGuard(Holder):
         Raises:
             StateError: it is one.
         """
-        if self in _here.calls.guards:
+        if self.is_inside:
             raise StateError(f"{self._what} is used from inside its own call, by the same thread")
 
 
@@ -227,29 +275,9 @@ class _Call:
 
     def __enter__(self) -> None:
         self._guard.check_outside()
-        _here.calls.guards.add(self._guard)
+        _here.guards |= {self._guard}  # no call, after which a signal could end this
 
     def __exit__(self, *exception: object) -> None:
-        _here.calls.guards.discard(self._guard)
-        _catch_up()
-
-
-class _Alone:
-    def __init__(self, guard: RunGuard) -> None:
-        self._guard = guard
-
-    def __enter__(self) -> None:
-        self._guard.take()
-
-    def __exit__(self, *exception: object) -> None:
-        self._guard._lock.release()  # noqa: SLF001
-
-
-def _catch_up() -> None:
-    """Do what was put off, all of it, once this thread has left its outermost call."""
-    calls = _here.calls
-    if calls.put_off and not calls.guards:
-        try:
-            calls.put_off.pop(0)()
-        finally:
+        _here.guards.discard(self._guard)
+        if _put_off:
             _catch_up()

@@ -20,6 +20,7 @@ from tflgpu.compiled_model.tensor_buffer import TensorBuffer
 from tflgpu.errors import ArgumentError, InputError, OptionError, UnsupportedError
 from tflgpu.errors.blame import shown
 from tflgpu.interpreter import Interpreter
+from tflgpu.interpreter.bound_runs import BoundRuns
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import DType
 from tflgpu.options import truth
@@ -44,6 +45,8 @@ class CompiledModel(ModelFacts):
         super().__init__(interpreter)
         self._environment = environment
         self._flight: AsyncRun | None = None
+        #: The signature and memory that a run was asked for, and what was made of it.
+        self._found: tuple[list[Any], tuple[BoundRuns, Any, Any]] | None = None
 
     @classmethod
     def from_file(
@@ -210,6 +213,7 @@ class CompiledModel(ModelFacts):
         """
         with self._guard:
             self._settle()
+            self._found = None
             _, index = self._tensor(signature_index, input_index, is_input=True)
             self._runs_of(signature_index).resize(index, dims, strict=truth("strict", strict))
 
@@ -265,8 +269,8 @@ class CompiledModel(ModelFacts):
             As `run_by_name`.
         """
         with self._guard:
-            inputs, outputs = self._memories(signature_index, input_buffers, output_buffers)
-            self._runs_of(signature_index).run(inputs, outputs, {})
+            runs, inputs, outputs = self._memories(signature_index, input_buffers, output_buffers)
+            runs.run(inputs, outputs, {})
 
     def run_async(
         self,
@@ -281,8 +285,8 @@ class CompiledModel(ModelFacts):
             As `run_by_name`.
         """
         with self._guard:
-            inputs, outputs = self._memories(signature_index, input_buffers, output_buffers)
-            run = AsyncRun(self._guard, *self._runs_of(signature_index).submit(inputs, outputs))
+            runs, inputs, outputs = self._memories(signature_index, input_buffers, output_buffers)
+            run = AsyncRun(self._guard, *runs.submit(inputs, outputs))
             self._flight = run
             for buffer in (*input_buffers, *output_buffers):
                 buffer.expect(run.wait)
@@ -317,11 +321,17 @@ class CompiledModel(ModelFacts):
 
     def _memories(
         self, signature_index: int, inputs: Sequence[TensorBuffer], outputs: Sequence[TensorBuffer]
-    ) -> tuple[dict[int, Any], dict[int, Any]]:
-        """The memory of buffers, by tensor, when the run before is over."""
+    ) -> tuple[BoundRuns, dict[int, Any], dict[int, Any]]:
+        """What runs a signature, and the memory of buffers, by tensor, when the run before is
+        over."""
         self._settle()
         signature = self._signature(signature_index)
-        subgraph = self._runs_of(signature_index).ready()
+        given = [b.capsule for b in (*inputs, *outputs) if isinstance(b, TensorBuffer)]
+        asked = [signature_index, len(inputs), len(outputs), *given, *[m.shape for m in given]]
+        if self._found is not None and asked == self._found[0]:
+            return self._found[1]
+        runs = self._runs_of(signature_index)
+        subgraph = runs.ready()
         found: list[dict[int, Any]] = []
         for kind, buffers, tensors in (
             ("input", inputs, signature.inputs),
@@ -339,7 +349,8 @@ class CompiledModel(ModelFacts):
                 side[index] = buffer.capsule
                 _check_fit(subgraph, f"{kind} {name!r}", index, side[index])
             found.append(side)
-        return found[0], found[1]
+        self._found = asked, (runs, found[0], found[1])
+        return self._found[1]
 
 
 def _check_fit(subgraph: Any, told: str, index: int, memory: Any) -> None:

@@ -54,9 +54,9 @@ class TensorBuffer:
             DeviceError: the device failed.
         """
         array, memory = _array(data_array), self.capsule
-        _check(memory, array.dtype, array.size, "written to")
-        if array.size == _size(memory):
-            memory.write(array.reshape(memory.shape))
+        size = _check(memory, array.dtype, array.size, "written to")
+        if array.size == size:
+            memory.write(array if array.shape == memory.shape else array.reshape(memory.shape))
             return
         whole = memory.read()
         whole.reshape(-1)[: array.size] = array.reshape(-1)
@@ -76,7 +76,8 @@ class TensorBuffer:
             DeviceError: the device failed.
         """
         memory = self.capsule
-        dtype = attempt(np.dtype, output_dtype)
+        own = memory.dtype
+        dtype = own if output_dtype is own.type else attempt(np.dtype, output_dtype)
         if isinstance(dtype, Failed):
             raise InputError(
                 f"Unsupported dtype: {shown(output_dtype)}; this one is {memory.dtype}"
@@ -141,14 +142,17 @@ def _array(value: Any) -> Array:
     return value
 
 
-def _check(memory: TensorMemory, dtype: np.dtype[Any], count: int, what: str) -> None:
+def _check(memory: TensorMemory, dtype: np.dtype[Any], count: int, what: str) -> int:
+    """How many elements there are."""
+    size = _size(memory)
     if dtype != memory.dtype:
         raise InputError(
             f"Unsupported dtype: {dtype} cannot be {what} a buffer of {memory.dtype}; convert it "
             f"by astype(np.{memory.dtype})"
         )
-    if not 0 <= count <= _size(memory):
+    if not 0 <= count <= size:
         raise InputError(
             f"{count} elements cannot be {what} a buffer of {memory.dtype}{listed(memory.shape)}, "
-            f"which has {_size(memory)}"
+            f"which has {size}"
         )
+    return size

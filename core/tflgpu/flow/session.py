@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -24,7 +24,6 @@ from tflgpu.ir.graph import Graph, Shape
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import check_held
-from tflgpu.runtime.loaded_part import LoadedPart
 from tflgpu.runtime.places import Place
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host
@@ -130,9 +129,7 @@ class FlowSession(Session):
         own = {id(session) for session in _opened(self._program.own_pieces())}
         return [(session, id(session) in own) for session in self._sessions()]
 
-    def run(
-        self, *, is_watched: bool = True, run_part: Callable[[LoadedPart], object] | None = None
-    ) -> None:
+    def run(self) -> None:
         """As `Session.run`, with the policies of its pieces. A run that fails leaves variables as
         they were."""
         self._check_open()

@@ -40,6 +40,9 @@ else:
     from typing_extensions import Self
 
 
+_MAIN = 0
+
+
 class Interpreter(
     Closable,
     OfProcess,
@@ -213,13 +216,21 @@ class Interpreter(
                 the process was forked since the delegate opened its device.
             DeviceError: the device failed.
         """
-        with self._busy as known:
-            if known is None:
+        busy = self._busy
+        known: TensorCache | None = busy.enter()
+        try:
+            session = known.session if known else None
+            if session is None:
                 self._main.check_views()
                 self._settle()
-            self._main.run(known)
-            if self._lanes is None:
-                self._busy.shortcut = known if known and known.session else self._main.shortcut
+                self._main.run()
+                if self._lanes is None:
+                    busy.shortcut = self._main.shortcut
+            else:
+                self._main.run(session)
+                busy.shortcut = known
+        finally:
+            busy.leave()
 
     def invoke_async(self, inputs: Mapping[int, npt.ArrayLike] | None = None) -> Invocation:
         """Begin a run and return; what it gives tells of its end, can be awaited, and has results
@@ -249,7 +260,7 @@ class Interpreter(
                 if index not in self._main.info.inputs:
                     raise InputError(f"tensor {index} is no input of the model")
                 given[index] = self._main.as_array(index, value)
-            with self._busy.alone:
+            with self._busy:
                 if not self._main.allocated:
                     self._main.run()  # says what lacks
                 self._check_outputs_free()
@@ -299,7 +310,7 @@ class Interpreter(
             StateError: not allocated, closed or in use.
         """
         known: TensorCache | None = self._busy.shortcut
-        if known and known.put(known.small_inputs, tensor_index, value):
+        if known and known.put(tensor_index, value, False):
             return
         if type(value) is not np.ndarray:
             value = self._main.as_array(tensor_index, value)
@@ -319,10 +330,11 @@ class Interpreter(
             StateError: not allocated, closed or in use.
         """
         known: TensorCache | None = self._busy.shortcut
-        is_main = type(subgraph_index) is int and not subgraph_index
-        found = known.copied(known.small_outputs, tensor_index) if known and is_main else None
-        if found is not None:
-            return found
+        is_main = subgraph_index is _MAIN  # and neither False nor 0.0
+        if known and is_main:
+            found = known.copied(tensor_index, False)
+            if found is not None:
+                return found
         with self._busy as known:
             self._settle()
             subgraph = self._main if is_main else self._subgraph(subgraph_index)

@@ -224,7 +224,7 @@ class Bindings:
             StateError: an input's buffer or its device is closed.
         """
         for bound in self.bound.values():
-            if bound.port.is_input:
+            if bound.buffer is not None and bound.port.is_input:
                 bound.check_open()
 
     def contents(self, index: int) -> Array:

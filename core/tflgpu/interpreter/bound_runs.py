@@ -36,6 +36,7 @@ class _Lane:
         self.subgraph = subgraph
         self.buffers: dict[int, Buffer] = {}
         self.hosts: dict[int, TensorMemory | None] = {}  # None: it changes from run to run
+        self.last: tuple[Memories, Memories] | None = None  # of a run that another may be as
 
 
 class BoundRuns:
@@ -166,7 +167,7 @@ class BoundRuns:
                 lane.subgraph.release()
         for lane in kept:
             self.subgraph = lane.subgraph
-            lane.buffers, lane.hosts = {}, {}
+            lane.buffers, lane.hosts, lane.last = {}, {}, None
         self._lanes, self._on_host = kept, {}
 
     def close(self) -> None:
@@ -189,6 +190,11 @@ class BoundRuns:
         self, inputs: Memories, outputs: Memories, values: Mapping[int, Array]
     ) -> tuple[Subgraph, Callable[[], None]]:
         """A lane with its inputs, and what is to be done after its run."""
+        for lane in self._lanes:
+            last = lane.last
+            if last and last[0] is inputs and last[1] is outputs and not values:
+                return lane.subgraph, lambda: None
+            lane.last = None
         self.ready()
         for index, memory in (*inputs.items(), *outputs.items()):
             if memory.array is None and self._stays_on_host(index):
@@ -210,6 +216,8 @@ class BoundRuns:
                 copied.append((index, memory.array))
         for index, array in values.items():
             subgraph.set(index, array)
+        is_bound = {*read, *outputs.values()} <= {*lane.hosts.values()}
+        lane.last = (inputs, outputs) if is_bound and not copied and not values else None
 
         def finish() -> None:
             for index, array in copied:

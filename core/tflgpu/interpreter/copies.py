@@ -31,6 +31,8 @@ from tflgpu.runtime.session import Session
 _SPLIT = 2 << 20
 #: From here on the interpreter lock is let go of; and elements of which NumPy's own copy keeps it.
 _SMALL, _TINY = 16 << 10, 500
+#: Up to here a copy more takes less than asking an array for its bytes in place.
+_SHORT = 8 << 10
 #: Smaller arrays come from the allocator's own lists without any faults.
 _LARGE = 256 << 10
 #: Results kept; a caller that holds on to more of them gets fresh memory.
@@ -111,13 +113,14 @@ class _Known:
     """An array of a session, and the bytes of one that is copied without letting go of the
     interpreter lock."""
 
-    __slots__ = ("array", "bytes", "dtype", "is_tiny", "shape")
+    __slots__ = ("array", "bytes", "dtype", "is_short", "is_tiny", "shape")
 
     def __init__(self, array: Array) -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
         small = 0 < array.nbytes <= _SMALL and array.flags.c_contiguous
         self.bytes = array.data.cast("B") if small and array.dtype.kind in "biuf" else None
         self.is_tiny = self.bytes is not None and array.size <= _TINY
+        self.is_short = array.nbytes <= _SHORT
 
 
 class TensorCache:
@@ -129,7 +132,6 @@ class TensorCache:
             (`OpenedSubgraph.shortcut`).
         edition: How often inputs or state were changed by way of the interpreter.
         inputs, outputs: By tensor.
-        small_inputs, small_outputs: Those whose copies keep the interpreter lock.
     """
 
     def __init__(self, pool: ResultPool) -> None:
@@ -139,37 +141,42 @@ class TensorCache:
         self._arrays: Mapping[int, Array] = {}
         self.inputs: dict[int, _Known] = {}
         self.outputs: dict[int, _Known] = {}
-        self.small_inputs: dict[int, _Known] = {}
-        self.small_outputs: dict[int, _Known] = {}
 
-    def put(self, inputs: Mapping[int, _Known], index: Any, value: Any) -> bool:
-        """Copy a value into one of ``inputs``; False where that has to be looked at."""
+    def put(self, index: Any, value: Any, is_alone: bool) -> bool:
+        """Copy a value into an input; False where that has to be looked at, or where the caller
+        would have to keep other threads out: the copy lets go of the interpreter lock."""
         # Another number that equals an index (True, 1.0) is told what it is.
-        known = inputs.get(index) if type(index) is int else None
-        if known is None or type(value) is not np.ndarray or value.shape != known.shape:
+        known = self.inputs.get(index) if type(index) is int else None
+        if (
+            known is None
+            or not (known.bytes or is_alone)
+            or type(value) is not np.ndarray
+            or value.shape != known.shape
+        ):
             return False
-        is_same = value.dtype is known.dtype
-        if is_same and known.is_tiny:
+        if value.dtype is not known.dtype and value.dtype != known.dtype:
+            return False
+        if known.is_tiny:
             known.array[...] = value
-        elif is_same and known.bytes is not None and value.flags.c_contiguous:
-            known.bytes[:] = value.data.cast("B")
-        elif value.dtype == known.dtype:
-            copy(known.array, value)
+        elif known.bytes is not None and known.is_short:
+            known.bytes[:] = value.tobytes()
         else:
-            return False
+            copy(known.array, value)
         self.edition += 1
         return True
 
-    def copied(self, outputs: Mapping[int, _Known], index: Any) -> Array | None:
-        """One of ``outputs``, for the caller; None where that has to be looked at."""
-        known = outputs.get(index) if type(index) is int else None
-        # A run may leave results in other arrays.
-        if known is None or known.array is not self._arrays.get(index):
+    def copied(self, index: Any, is_alone: bool) -> Array | None:
+        """An output for the caller; None where `put` has False."""
+        known = self.outputs.get(index) if type(index) is int else None
+        if known is None or not (known.bytes or is_alone):
             return None
-        if known.bytes is None:
-            return self._pool.copied(known.array)
+        # A run may leave results in other arrays.
+        if known.array is not self._arrays.get(index):
+            return None
         if known.is_tiny:
             made: Array = known.array.copy()
+        elif known.bytes is None:
+            made = self._pool.copied(known.array)
         else:
             made = np.empty(known.shape, known.dtype)
             made.data.cast("B")[:] = known.bytes
@@ -183,17 +190,13 @@ class TensorCache:
         """That an input was set, or an output copied, which is neither bound nor lent."""
         if index not in session.kept:
             self.turn_to(session)
-            known = _Known(array)
-            every = self.inputs if is_input else self.outputs
-            every[index] = known
-            if known.bytes is not None:
-                (self.small_inputs if is_input else self.small_outputs)[index] = known
+            (self.inputs if is_input else self.outputs)[index] = _Known(array)
 
     def forget(self) -> None:
         """Something changed that has a say."""
         self._arrays, self.session = {}, None
-        for each in (self.inputs, self.outputs, self.small_inputs, self.small_outputs):
-            each.clear()
+        self.inputs.clear()
+        self.outputs.clear()
 
     def turn_to(self, session: Session) -> None:
         """Know nothing of other sessions."""

@@ -184,7 +184,7 @@ class RunLane:
     def collect(self, flight: Invocation, timeout: float | None = None) -> bool:
         """See a run to its end and give the invocation what came of it; False where that took
         longer than ``timeout``."""
-        if not self.guard.enter(timeout):
+        if not self.guard.enter_within(timeout):
             return False
         try:
             run = flight._run  # noqa: SLF001

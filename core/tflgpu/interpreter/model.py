@@ -37,7 +37,7 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
 
     def __new__(cls, arrays: Sequence[Array], names: Sequence[str]) -> Results:
         """Arrays and their names, one each."""
-        made = super().__new__(cls, arrays)
+        made = tuple.__new__(cls, arrays)
         made.names = tuple(names)
         return made
 
@@ -166,14 +166,15 @@ class Model(Closable, OfProcess):
         """
         with self._guard.call:
             given = self._assigned(arrays, named)
-            with self._guard.alone:
+            with self._guard:
                 if self._size > 1:
                     return self._run_items(given)
-                count = self._batch(given)
-                if count is None:
+                if [array.shape for array in given] != self._shapes:
+                    count = self._batch(given)
+                    if count is not None:
+                        return self._run_batch(given, count)
                     self._fit(given)
-                    return Results(self._run(given), self.output_names)
-                return self._run_batch(given, count)
+                return Results(self._run(given), self._names)
 
     @property
     def inputs(self) -> tuple[NamedTensor, ...]:
@@ -194,7 +195,7 @@ class Model(Closable, OfProcess):
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs."""
-        return tuple(port.name for port in self._outputs)
+        return self._names
 
     @property
     def keeps_state(self) -> bool:
@@ -217,7 +218,7 @@ class Model(Closable, OfProcess):
         """What a call gives, checked and converted, and of how many items it is."""
         given = self._assigned(arrays, named)
         items = self._rows(given)
-        return list(given.values()), items
+        return given, items
 
     def _input_rows(self, shapes: Sequence[Shape]) -> list[Array] | None:
         """Where a run of items of these shapes reads its inputs, to be written to and not to be
@@ -248,7 +249,7 @@ class Model(Closable, OfProcess):
         with self._guard:
             with self._interpreter._busy:  # noqa: SLF001
                 self._interpreter._main.finish(pending, None)  # noqa: SLF001
-            return Results(self._get(), self.output_names)
+            return Results(self._get(), self._names)
 
     # Inside
 
@@ -264,14 +265,18 @@ class Model(Closable, OfProcess):
         if self._size > 1:  # a run has so many items, a call any number
             inputs, outputs = map(_of_any_number, (inputs, outputs))
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._shapes = [port.shape for port in self._inputs]
+        self._names = tuple(port.name for port in self._outputs)
 
-    def _assigned(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> dict[int, Array]:
-        """Arrays by position of the input."""
+    def _assigned(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
+        """An array for each input."""
         if len(arrays) + len(named) != len(self._inputs) or len(arrays) > len(self._inputs):
             raise InputError(
                 f"{len(arrays) + len(named)} arrays for {len(self._inputs)} inputs: "
                 + ", ".join(port.described for port in self._inputs)
             )
+        if not named:
+            return list(map(converted, self._inputs, arrays))
         found: dict[int, Any] = dict(enumerate(arrays))
         for name, value in named.items():
             at = [i for i, port in enumerate(self._inputs) if name == port.name] or [
@@ -284,13 +289,12 @@ class Model(Closable, OfProcess):
             if at[0] in found:
                 raise InputError(f"input {quoted(name)} is given twice")
             found[at[0]] = value
-        return {i: converted(self._inputs[i], found[i]) for i in sorted(found)}
+        return [converted(port, found[i]) for i, port in enumerate(self._inputs)]
 
-    def _batch(self, given: Mapping[int, Array]) -> int | None:
+    def _batch(self, given: Sequence[Array]) -> int | None:
         """How many runs arrays with a longer leading dimension ask for, None for one as it is."""
         counts = {}
-        for i, array in given.items():
-            port = self._inputs[i]
+        for i, (port, array) in enumerate(zip(self._inputs, given, strict=True)):
             if array.shape == port.shape or fits(array.shape, port.open_shape):
                 continue
             inner = port.open_shape[1:]
@@ -312,9 +316,9 @@ class Model(Closable, OfProcess):
             raise InputError(f"output {mixed[0]} has no leading dimension of 1 to make a batch in")
         return next(iter(counts.values()))
 
-    def _fit(self, given: Mapping[int, Array]) -> None:
+    def _fit(self, given: Sequence[Array]) -> None:
         """Open dimensions become the arrays'."""
-        others = {i: a.shape for i, a in given.items() if a.shape != self._inputs[i].shape}
+        others = {i: a.shape for i, a in enumerate(given) if a.shape != self._shapes[i]}
         if not others:
             return
         try:
@@ -329,54 +333,51 @@ class Model(Closable, OfProcess):
             raise
         self._look()
 
-    def _set(self, given: Mapping[int, Array]) -> None:
-        for i, array in given.items():
-            self._interpreter.set_tensor(self._inputs[i].index, array)
+    def _set(self, given: Sequence[Array]) -> None:
+        for port, array in zip(self._inputs, given, strict=True):
+            self._interpreter.set_tensor(port.index, array)
 
     def _get(self) -> list[Array]:
         return [self._interpreter.get_tensor(port.index) for port in self._outputs]
 
-    def _run(self, given: Mapping[int, Array]) -> list[Array]:
+    def _run(self, given: Sequence[Array]) -> list[Array]:
         self._set(given)
         self._interpreter.invoke()
         return self._get()
 
-    def _run_batch(self, given: Mapping[int, Array], count: int) -> Results:
+    def _run_batch(self, given: Sequence[Array], count: int) -> Results:
         parts: list[list[Array]] = []
         for n in range(count):
-            item = {
-                i: array if array.shape == self._inputs[i].shape else array[n : n + 1]
-                for i, array in given.items()
-            }
+            item = [
+                array if array.shape == port.shape else array[n : n + 1]
+                for port, array in zip(self._inputs, given, strict=True)
+            ]
             self._fit(item)
             parts.append(self._run(item))
+        return self._joined(parts, given)
+
+    def _joined(self, parts: list[list[Array]], given: Sequence[Array]) -> Results:
+        """Results of several runs; of none, at the shapes that a run of items like these has."""
         if not parts:
-            parts = [self._nothing(given, 1)]
-        return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)
+            self._fit([np.empty((self._size, *a.shape[1:]), a.dtype) for a in given])
+            parts = [[np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]]
+        several = len(parts) > 1
+        found = [np.concatenate(p) for p in zip(*parts, strict=True)] if several else parts[0]
+        return Results(found, self._names)
 
-    def _nothing(self, given: Mapping[int, Array], size: int) -> list[Array]:
-        """Results of no items, at the shapes that ``size`` items like these would have."""
-        self._fit({i: np.empty((size, *a.shape[1:]), a.dtype) for i, a in given.items()})
-        return [np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]
-
-    def _run_items(self, given: dict[int, Array]) -> Results:
+    def _run_items(self, given: list[Array]) -> Results:
         """Runs of `_size` items each, for as many as there are."""
         total = self._rows(given)
         parts = [
-            self._run_rows([[a[at : at + self._size] for a in given.values()]], [False])
+            self._run_rows([[a[at : at + self._size] for a in given]], [False])
             for at in range(0, total, self._size)
         ]
-        if not parts:
-            parts = [self._nothing(given, self._size)]
-        if len(parts) == 1:
-            return Results(parts[0], self.output_names)
-        return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)
+        return self._joined(parts, given)
 
-    def _rows(self, given: dict[int, Array]) -> int:
+    def _rows(self, given: list[Array]) -> int:
         """How many items arrays are of; an array of one is repeated where others have several."""
         counts = {}
-        for i, array in given.items():
-            port = self._inputs[i]
+        for i, (port, array) in enumerate(zip(self._inputs, given, strict=True)):
             if not array.ndim or not fits(array.shape[1:], port.open_shape[1:]):
                 raise InputError(
                     f"an array of shape {list(array.shape)} for input {port.described}"
@@ -386,7 +387,7 @@ class Model(Closable, OfProcess):
         if len(several) > 1:
             raise InputError(f"batches of different sizes: {sorted(several)}")
         total = several.pop() if several else 1
-        for i, array in given.items():
+        for i, array in enumerate(given):
             if len(array) != total:
                 given[i] = np.broadcast_to(array, (total, *array.shape[1:]))
         return total
@@ -401,7 +402,7 @@ class Model(Closable, OfProcess):
         wanted = [(self._size, *array.shape[1:]) for array in parts[0]]
         if wanted != [port.shape for port in self._inputs]:
             self._is_filled = False
-            self._fit({i: np.broadcast_to(parts[0][i][:1], s) for i, s in enumerate(wanted)})
+            self._fit([np.broadcast_to(a[:1], s) for a, s in zip(parts[0], wanted, strict=True)])
         is_filled, self._is_filled = self._is_filled, False
         for i, port in enumerate(self._inputs):
             rows = self._interpreter._input_array(port.index)  # noqa: SLF001

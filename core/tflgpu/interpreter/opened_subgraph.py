@@ -198,15 +198,16 @@ class OpenedSubgraph:
             self.recovery.failed(session, error, self._policy, self._again)
         return True
 
-    def run(self, known: TensorCache | None = None) -> None:
-        """Run it on what the input arrays hold; ``known`` is the `shortcut` of the run before.
+    def run(self, session: Session | None = None) -> None:
+        """Run it on what the input arrays hold; ``session`` is that of the `shortcut` which the run
+        before has left.
 
         Raises:
             NotAllocatedError: tensors have not been allocated.
             StateError: inputs are lost, or as `Session.run`.
             DeviceError: the device failed, for good where something follows.
         """
-        session = self._before_run() if known is None or known.session is None else known.session
+        session = session or self._before_run()
         self._ran_on = self._known.edition
         try:
             session.run()
@@ -222,11 +223,8 @@ class OpenedSubgraph:
             return None
         session = memory.session
         is_plain = session.complete and not session.comes_by_run and not session.is_watched
-        if (
-            not is_plain
-            or session.inherited
-            or (session.kept and self._policy is not OnError.RAISE)
-        ):
+        keeps = session.kept and self._policy is not OnError.RAISE
+        if not is_plain or session.inherited or keeps:
             return None
         known.turn_to(session)
         known.session = session

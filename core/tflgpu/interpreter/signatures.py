@@ -98,7 +98,7 @@ class SignatureRunner:
                 index: array_of(subgraph.tensor(index), inputs[name])
                 for name, index in known.items()
             }
-            with self._busy.alone:
+            with self._busy:
                 self._settle()
                 if self._runs is not None:
                     return self._run_on_caches(self._runs, arrays)

@@ -58,7 +58,7 @@ class Subgraph(OpenedSubgraph):
         memory = self._memory
         if memory is not None and not self._lost and not self.bound:
             is_known = self._known.is_of(memory.session) and memory.session.complete
-            known = self._known.copied(self._known.outputs, index) if is_known else None
+            known = self._known.copied(index, is_alone=True) if is_known else None
             if known is not None:
                 return known
         source = self.array(index)
@@ -89,9 +89,7 @@ class Subgraph(OpenedSubgraph):
         memory = self._memory
         # In the session's arrays, and nowhere else.
         if memory is not None and not self._lost and not self.bound:  # noqa: SIM102
-            if self._known.is_of(memory.session) and self._known.put(
-                self._known.inputs, index, value
-            ):
+            if self._known.is_of(memory.session) and self._known.put(index, value, is_alone=True):
                 return
         target = self.array(index, *_UNSET)
         info = self.info.tensors[as_index(index)]

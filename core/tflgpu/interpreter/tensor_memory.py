@@ -98,7 +98,7 @@ class TensorMemory:
             StateError, DeviceError: as `read`.
         """
         if self.array is not None:
-            np.copyto(self.array, value)
+            self.array[...] = value
         else:
             self._buffers[self._turn].write(value)
 

@@ -118,19 +118,6 @@ class Places:
         """Copies that a run ends with: to where, and which of the session's arrays."""
         return [(a, i) for i, a in self.arrays.items() if i not in self._inputs]
 
-    def check_writable(self) -> None:
-        """Check that outputs can be copied to their bindings, before anything is computed.
-
-        Raises:
-            InputError: an array is read-only by now.
-        """
-        for array, index in self.after:
-            if not array.flags.writeable:
-                raise InputError(
-                    f"tensor {index} is bound to an array that has become read-only since; make it "
-                    "writable again, or unbind the tensor"
-                )
-
     # Inside
 
     def _move(self, value_id: int, buffer: Buffer | None) -> Unsupported | None:
@@ -206,6 +193,23 @@ class Places:
                     f"tensors {value_id} and {other} are bound to the same memory, and a run "
                     "writes it; give each a buffer of its own"
                 )
+
+
+def check_writable(after: Sequence[tuple[Array, int]]) -> None:
+    """Check that outputs can be copied to their bindings, before anything is computed.
+
+    Args:
+        after: As `Places.after`.
+
+    Raises:
+        InputError: an array is read-only by now.
+    """
+    for array, index in after:
+        if not array.flags.writeable:
+            raise InputError(
+                f"tensor {index} is bound to an array that has become read-only since; make it "
+                "writable again, or unbind the tensor"
+            )
 
 
 def _undo(ends: Sequence[_End], before: Buffer | None) -> None:

@@ -49,7 +49,7 @@ class _Timing:
 
     def run(self) -> None:
         """A run."""
-        self.session.run(is_watched=False, run_part=self._timed)
+        self.session.run_parts(self._timed)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -30,7 +30,7 @@ from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.ir.stored_reals import StoredReals
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.loaded_part import LoadedPart, Traffic
-from tflgpu.runtime.places import Place, Places
+from tflgpu.runtime.places import Place, Places, check_writable
 from tflgpu.runtime.stateful import Stateful
 
 _WATCHED = Unsupported(
@@ -190,43 +190,38 @@ class Session(Stateful, Holder):
         or by a signal. It cannot run again then; the CPU's can."""
         return self._running is not None and not self._running.on_cpu
 
-    def run(
-        self, *, is_watched: bool = True, run_part: Callable[[LoadedPart], object] | None = None
-    ) -> None:
+    def run(self) -> None:
         """Run the whole graph on what the input arrays hold.
-
-        Args:
-            is_watched: Whether a watcher makes the run, where there is one. It says no itself.
-            run_part: Runs each part, in the place of its policy.
 
         Raises:
             StateError: the session is closed, or the process was forked since it was opened.
             InputError: an array that an output is bound to has become read-only.
             DeviceError: a part failed.
         """
-        if is_watched and self._watcher is not None:
-            self._watcher.run()
-            return
         plain = self._plain
-        if plain is None or run_part is not None or self.is_closed:
-            self._run_parts(run_part)
+        if self._watcher is not None:
+            self._watcher.run()
+        elif plain is None or self.is_closed:
+            self.run_parts()
         else:
             # Set before and not where an exception is caught: a signal may come anywhere.
             self.complete = False
             self._running = plain
             plain.recording.run()
-        self.finish()
+            self.finish()
 
-    def _run_parts(self, run_part: Callable[[LoadedPart], object] | None) -> None:
+    def run_parts(self, run_part: Callable[[LoadedPart], object] | None = None) -> None:
+        """`run`, whether it is watched or not; ``run_part`` runs each part, in the place of its
+        policy."""
         self._check_open()
         if self._wanted:
-            self._own_places.check_writable()
+            check_writable(self._wanted)
         self.complete = False
         for target, source in self._given:
-            np.copyto(target, source)
+            target[...] = source
         for part, moves in zip(self.parts, self._moves, strict=True):
             for target, source in moves:
-                np.copyto(target, source, casting="unsafe")
+                target[...] = source  # of another type, perhaps
             self._running = part
             if run_part is not None:
                 run_part(part)
@@ -234,6 +229,7 @@ class Session(Stateful, Holder):
                 part.recording.run()
             else:
                 part.policy.run(part.recording)
+        self.finish()
 
     def _check_open(self) -> None:
         if self.is_closed:
@@ -263,16 +259,19 @@ class Session(Stateful, Holder):
         self._running = None
         while self._moving:
             self._look_up_outputs(self._moving.popitem()[1])
-        for target, source in self._after:
-            np.copyto(target, source, casting="unsafe")
-        for target, index in self._wanted:
-            np.copyto(target, self._arrays[index])
+        if self._after or self._wanted:
+            for target, source in self._after:
+                target[...] = source
+            for target, index in self._wanted:
+                target[...] = self._arrays[index]
         if self._state_buffers:
             self._commit()
         traffic = self.traffic
         traffic.runs += 1
-        traffic.to_device += self._copies[0]
-        traffic.to_host += self._copies[1]
+        if self._copies:
+            sent, fetched = self._copies
+            traffic.to_device += sent
+            traffic.to_host += fetched
         self.complete = True
 
     @property
@@ -341,7 +340,7 @@ class Session(Stateful, Holder):
                 more = getattr(part.recording, "copies", None) or _not_bound(part, bound)
                 times = 1 if part.policy is None else part.policy.loops
                 sent, fetched = sent + more[0] * times, fetched + more[1] * times
-        self._copies = sent, fetched
+        self._copies = (sent, fetched) if sent or fetched else None
 
     def lend(self, value_id: int) -> Array | None:
         """A tensor's array for the caller to keep and change, with the results of the last run.
@@ -381,8 +380,8 @@ class Session(Stateful, Holder):
             self.complete, self._running = True, None
 
     def watch(self, watcher: Watcher) -> None:
-        """Let ``watcher`` run the session from now on, by ``run(is_watched=False)``. It must not
-        hold the session alive."""
+        """Let ``watcher`` run the session from now on, by `run_parts`. It must not hold the session
+        alive."""
         self._watcher = watcher
 
     def unwatch(self) -> None:

@@ -85,7 +85,7 @@ class Guard:
         session = self._session()
         assert session is not None
         state = {key: array.copy() for key, array in session.variables.items()}
-        session.run(is_watched=False)
+        session.run_parts()
         if self._options.only_overflow and self._is_finite(session):
             self._passed_over(session)
             return
