@@ -75,3 +75,12 @@ def test_short_rows_and_full_devices_have_one_dispatch(device: Device, case: Cas
     attributes, arrays = operands(case, half=False)
     plan = plan_of(attributes, arrays, Precision.F32, GPU, device.alignment)
     assert [d.kernel.name for d in plan.dispatches] == ["attention"]
+
+
+def test_deep_heads_fit_in_little_shared_memory(device: Device) -> None:
+    attributes, arrays = operands(case(1, 40, 300, 1, 1, 510, 12), half=False)
+    caps = attrs.evolve(GPU, matrix_tiles=False, shared_bytes=16384)
+    plan = plan_of(attributes, arrays, Precision.F32, caps, device.alignment)
+    assert all(dispatch.kernel.shared_bytes <= 16384 for dispatch in plan.dispatches)
+    # Scores are sums of eight times as many products as above.
+    compare(run(device, plan, arrays), expected(attributes, arrays), 8 * 6e-7)

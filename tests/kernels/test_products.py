@@ -6,7 +6,7 @@ values come from NumPy's einsum over the taps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -38,6 +38,7 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+from tflgpu_cpu_ref.device import CpuRefDevice
 
 from tests.running import allocate_and_run, allocated
 from tests.small_models import small_model, tensor_of
@@ -101,7 +102,13 @@ def _check(
     graph.add_node(
         "CONV_2D", attributes, [source, graph.add_const(weights), graph.add_const(bias)], [result]
     )
-    caps = attrs.evolve(device.caps, is_gpu=True, compute_units=4)
+    caps = attrs.evolve(
+        device.caps,
+        is_gpu=True,
+        compute_units=4,
+        max_workgroup=512,
+        max_workgroup_size=(512, 512, 64),
+    )
     rule = KernelRule("CONV_2D", "test", build, rank=1000)
     target = Target.plain(caps, precision, rules=[rule], alignment=device.alignment)
     plan = plan_of(graph.nodes, graph.inputs, graph.outputs, target)
@@ -113,13 +120,23 @@ def _check(
     recording.close()
 
 
+@pytest.fixture
+def large_device() -> Iterator[Device]:
+    """The interpreter, with workgroups as large as any tile's."""
+    opened = CpuRefDevice()
+    opened.caps = attrs.evolve(opened.caps, max_workgroup=512, max_workgroup_size=(512, 512, 64))
+    yield opened
+    opened.close()
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_blocked_product(device: Device, shape: Shape, tile: Tile) -> None:
-    if tile.shared_bytes > device.caps.shared_bytes:
-        pytest.skip("more shared memory than the interpreter grants")
+def test_blocked_product(large_device: Device, shape: Shape, tile: Tile) -> None:
     _check(
-        device, shape, lambda low: build_gemm(low, conv_problem(low), tile, "conv"), Precision.F32
+        large_device,
+        shape,
+        lambda low: build_gemm(low, conv_problem(low), tile, "conv"),
+        Precision.F32,
     )
 
 
@@ -157,6 +174,16 @@ def test_the_chosen_tile_fits_the_device() -> None:
                     tile = choose_tile(pixels, slices, 72, caps)
                     assert tile.shared_bytes <= shared
                     assert tile.threads <= caps.max_workgroup
+
+
+def test_no_tile_is_larger_than_a_heavy_workgroup() -> None:
+    caps = DeviceCaps(
+        shared_bytes=49152, compute_units=132, max_workgroup=1024, max_workgroup_size=(1024,) * 3
+    )
+    assert choose_tile(197, 96, 384, caps).threads > 256
+    for slices in (64, 96, 288, 384):
+        opencl = attrs.evolve(caps, heavy_workgroup=256)
+        assert choose_tile(197, slices, 96, opencl).threads <= 256
 
 
 # Which rule makes the kernels of a product, and that a plugin can come between them.

@@ -37,6 +37,7 @@ from tflgpu.values import frozen
 LOWEST = float(np.finfo(np.float32).min)
 _LANES = 64
 _ROWS = 8  # queries of a workgroup
+_AHEAD = 2  # quads whose values are on their way
 _FEW_GROUPS = 64  # of which a device is not full: fewer queries each
 _DEEPEST = 1024  # numbers of a value that invocations hold sums of
 _F32X4 = F32.with_width(4)
@@ -71,6 +72,10 @@ class _Shape:
         pairs, blocks = sizes.items * sizes.key_heads, -(-quads // lanes)
         splits = blocks if blocks >= tuning_of(caps).least_key_blocks else 1
         rows = min(_ROWS, power_of_two(sizes.share))
+        # Of a query a workgroup has the numbers, the shares and, of each lane, what a team merges.
+        room = 16 * (-(-sizes.depth // 4) + lanes) + 4 * lanes
+        while rows > 1 and rows * room > caps.shared_bytes:
+            rows //= 2
         while rows > 1 and pairs * -(-sizes.share // rows) * splits < _FEW_GROUPS:
             rows //= 2
         groups = pairs * -(-sizes.share // rows)
@@ -105,6 +110,8 @@ class _Kernel:
         k, shape = self.k, self.shape
         first = k.let(k.group_id(0) * shape.rows, "first")
         self.rows = [_Row(self, first + r) for r in range(shape.rows)]
+        self.queries = k.shared("queries", _F32X4, shape.rows * self.tensors.query.slices)
+        self._stage_queries(first)
         self.rooms = [self.team.shared(F32, "largest") for _ in self.rows]
         self.shares = k.shared("shares", _F32X4, shape.rows * shape.lanes)
         self.mine = [  # the slices of a value that this invocation sums
@@ -124,6 +131,16 @@ class _Kernel:
             k.barrier()  # before the next block's shares
         self._finish()
 
+    def _stage_queries(self, first: Expr) -> None:
+        """Put the workgroup's queries into shared memory."""
+        k, query, rows = self.k, self.tensors.query, self.rows_of
+        count = self.shape.rows * query.slices
+        with k.loop(self.team.lane, count, self.shape.lanes, name="item", unroll=False) as item:
+            index = k.let(k.min(first + item // query.slices, self.shape.share - 1), "index")
+            place = k.let(rows.query_row(*rows.query_of(index)), "place")
+            k.store_shared(self.queries, item, self._f32(query, place, item % query.slices))
+        k.barrier()
+
     def _f32(self, view: ReadView, row: Expr, slice_: Expr) -> Expr:
         return self.k.let(self.k.cast(view.load(row, slice_), Scalar.F32), "x")
 
@@ -132,12 +149,24 @@ class _Kernel:
         k, tensors, last = self.k, self.tensors, self.sizes.keys - 1
         places = [k.let(self.rows_of.key_row(1, k.min(quad * 4 + j, last)), "at") for j in range(4)]
         products = [[k.var(k.f32(0.0), "product") for _ in range(4)] for _ in self.rows]
-        with k.loop(0, tensors.keys.slices, 1, name="h") as h:
-            keys = [self._f32(tensors.keys, place, h) for place in places]
-            for row, sums in zip(self.rows, products, strict=True):
-                query = self._f32(tensors.query, row.query, h)
-                for key, total in zip(keys, sums, strict=True):
-                    k.add_to(total, k.dot(query, key))
+        slices = tensors.keys.slices
+        step = 2 if slices % 2 == 0 else 1
+
+        def load(h: Expr) -> list[Expr]:
+            return [self._f32(tensors.keys, place, h + i) for i in range(step) for place in places]
+
+        # Keys are on their way while those before them are multiplied.
+        following = [k.var(key, "following") for key in load(k.i32(0))]
+        with k.loop(0, slices, step, name="h", unroll=False) as h:
+            keys = [k.let(key, "key") for key in following]
+            loaded = load(k.let(k.min(h + step, slices - step), "next"))
+            for variable, key in zip(following, loaded, strict=True):
+                k.set(variable, key)
+            for i in range(step):
+                for r, sums in enumerate(products):
+                    query = k.let(k.load_shared(self.queries, h + (r * slices + i)), "query")
+                    for key, total in zip(keys[i * 4 : i * 4 + 4], sums, strict=True):
+                        k.add_to(total, k.dot(query, key))
         seen = [
             row.scores(k.vec(sums), quad, LOWEST)
             for row, sums in zip(self.rows, products, strict=True)
@@ -165,16 +194,19 @@ class _Kernel:
         """Add the block's values, by their shares, to each query's sums."""
         k, parts = self.k, self.shape.lanes // self.shape.slots
         count = k.let(k.min(self.rows_of.quads - block, self.shape.lanes), "count")
-        with k.loop(self.part, count, parts, name="j") as j:
-            quad = k.let(block + j, "quad")
-            shares = [
-                k.let(k.load_shared(self.shares, j + r * self.shape.lanes), "share")
-                for r in range(len(self.rows))
-            ]
+        # Past the last quad shares are zeros, and some value has to stand for none.
+        ahead, last = min(_AHEAD, self.shape.slots), self.tensors.quads - 1
+        with k.loop(self.part, count, parts * ahead, name="j", unroll=False) as j:
             for i, slice_ in enumerate(self.mine):
-                for c, number in enumerate(self._values(quad, slice_)):
-                    for row, share in zip(self.rows, shares, strict=True):
-                        row.add(i, c, share, number)
+                quads = [k.let(k.min(block + j + n * parts, last), "quad") for n in range(ahead)]
+                values = [self._values(quad, slice_) for quad in quads]
+                for n, numbers in enumerate(values):
+                    at = k.let(j + n * parts, "at")
+                    for r, row in enumerate(self.rows):
+                        share = k.load_shared(self.shares, at + r * self.shape.lanes)
+                        share = k.let(share, "share")
+                        for c, number in enumerate(numbers):
+                            row.add(i, c, share, number)
 
     def _values(self, quad: Expr, slice_: Expr) -> list[Expr]:
         """Of four tokens: four numbers of each; or, where tokens come last, four of each number."""
@@ -237,7 +269,6 @@ class _Row(QueryRow):
     def __init__(self, kernel: _Kernel, index: Expr) -> None:
         super().__init__(kernel.rows_of, index)
         self._k = kernel.k
-        self.query = self._k.let(kernel.rows_of.query_row(self.head, self.token), "query")
 
     def start(self, slices: int) -> None:
         """Nothing seen yet."""

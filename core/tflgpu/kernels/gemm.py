@@ -13,7 +13,6 @@ end: late layers have few pixels but long sums, and would leave most of a GPU id
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -205,8 +204,12 @@ def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
 def _write(
     k: Builder, bound: BoundProduct, tile: Tile, src: ReadView, out: WriteView, masked: bool
 ) -> None:
-    """The body; ``masked``: weights past the end of the sum have to be made zeros."""
-    problem, bias, lane = bound.product, bound.bias, _Lane(k, tile)
+    """The body; ``masked``: weights past the end of the sum have to be made zeros.
+
+    A stage's loads are in flight while the one before is multiplied: the first round only loads,
+    and the last one only multiplies.
+    """
+    problem, lane = bound.product, _Lane(k, tile)
     stage = _Stage(k, tile, problem, lane, src, bound.weights, masked)
     sums = [
         [k.var(k.f32(0.0, 4), "acc") for _ in range(tile.block_cols)]
@@ -214,25 +217,43 @@ def _write(
     ]
     stages = -(-problem.depth // (tile.depth * tile.split))
     first = k.let(lane.z * tile.depth, "first")
-    stage.fetch(first)
-    with k.loop(0, stages, name="stage") as step:
-        stage.commit()
+    with k.loop(0, stages + 1, name="stage", unroll=False) as step:
+        with k.if_(step < stages):
+            stage.fetch(k.let(first + step * (tile.depth * tile.split), "q0"))
+        with k.if_(step > 0):
+            _accumulate(k, tile, lane, stage, sums)
         k.barrier()
-        with k.if_(step + 1 < stages):
-            stage.fetch(k.let(first + (step + 1) * (tile.depth * tile.split), "q0"))
-        _accumulate(k, tile, lane, stage, sums)
+        with k.if_(step < stages):
+            stage.commit()
         k.barrier()
-    if tile.split > 1:
-        _add_splits(k, tile, lane, sums)
-    with k.if_(lane.z.eq(0)) if tile.split > 1 else nullcontext():
-        for j in range(tile.block_cols):
-            column = k.let(k.group_id(0) * tile.slices + lane.x + j * tile.cols, "column")
-            with k.if_(column < problem.slices):
-                end = problem.end(k, bias, column)
-                for i in range(tile.block_rows):
-                    row = k.let(k.group_id(1) * tile.pixels + lane.y + i * tile.rows, "row")
-                    with k.if_(row < problem.pixels):
-                        out.store(row, problem.first + column, end(sums[i][j]))
+    _store(k, tile, lane, stage.memory, sums, bound, out)
+
+
+def _store(
+    k: Builder,
+    tile: Tile,
+    lane: _Lane,
+    memory: SharedArray,
+    sums: Sequence[Sequence[Variable]],
+    bound: BoundProduct,
+    out: WriteView,
+) -> None:
+    """Add up the splits' sums, in their order, and store them."""
+    problem, count = bound.product, tile.pixels * tile.slices
+    for i, row_sums in enumerate(sums):
+        row = k.let(lane.z * tile.pixels + lane.y + i * tile.rows, "at")
+        for j, acc in enumerate(row_sums):
+            k.store_shared(memory, row * tile.slices + lane.x + j * tile.cols, acc)
+    k.barrier()
+    start = k.let(lane.z * (tile.cols * tile.rows) + lane.id, "start")
+    with k.loop(start, count, tile.threads, name="item", unroll=False) as item:
+        row = k.let(k.group_id(1) * tile.pixels + item // tile.slices, "row")
+        column = k.let(k.group_id(0) * tile.slices + item % tile.slices, "column")
+        with k.if_((row < problem.pixels) & (column < problem.slices)):
+            total = k.var(k.load_shared(memory, item), "total")
+            for other in range(1, tile.split):
+                k.add_to(total, k.load_shared(memory, item + other * count))
+            out.store(row, problem.first + column, problem.end(k, bound.bias, column)(total))
 
 
 class _Lane:
@@ -261,12 +282,10 @@ class _Stage:
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
         self.weights, self._masked = weights, masked
         threads = tile.cols * tile.rows
-        # One spare column keeps pixels of one slice in different banks.
-        self.pitch = tile.depth + 1
-        self.a = k.shared("a", F32x4, tile.split * tile.pixels * self.pitch)
-        self.b = k.shared("b", F32x4, tile.split * tile.depth * 4 * tile.slices)
-        self.a_base = k.let(lane.z * (tile.pixels * self.pitch), "a0")
-        self.b_base = k.let(lane.z * (tile.depth * 4 * tile.slices), "b0")
+        #: The stages of all splits, and then their sums.
+        self.memory = k.shared("memory", F32x4, tile.shared_words)
+        self.a_base = k.let(lane.z * tile.stage_words, "a0")
+        self.b_base = k.let(self.a_base + tile.pixels * tile.pitch, "b0")
         self._a_items = items(k, lane.id, tile.pixels * tile.depth, threads)
         self._b_items = items(k, lane.id, tile.depth * 4 * tile.slices, threads)
         zero = k.f32(0.0, 4)
@@ -302,54 +321,36 @@ class _Stage:
         """Put what was fetched into shared memory."""
         k, tile = self.k, self.tile
         for (item, partial), reg in zip(self._a_items, self._a_regs, strict=True):
-            at = self.a_base + item // tile.depth * self.pitch + item % tile.depth
+            at = self.a_base + item // tile.depth * tile.pitch + item % tile.depth
             maybe(
                 k,
                 partial,
-                lambda at=at, reg=reg: k.store_shared(self.a, at, reg),  # type: ignore[misc]
+                lambda at=at, reg=reg: k.store_shared(self.memory, at, reg),  # type: ignore[misc]
             )
         for (item, partial), reg in zip(self._b_items, self._b_regs, strict=True):
             at = self.b_base + item
             maybe(
                 k,
                 partial,
-                lambda at=at, reg=reg: k.store_shared(self.b, at, reg),  # type: ignore[misc]
+                lambda at=at, reg=reg: k.store_shared(self.memory, at, reg),  # type: ignore[misc]
             )
 
 
 def _accumulate(
     k: Builder, tile: Tile, lane: _Lane, stage: _Stage, sums: Sequence[Sequence[Variable]]
 ) -> None:
-    a0 = k.let(stage.a_base + lane.y * stage.pitch, "pa")
+    a0 = k.let(stage.a_base + lane.y * tile.pitch, "pa")
     b0 = k.let(stage.b_base + lane.x, "pb")
-    with k.loop(0, tile.depth, name="s", unroll=True) as s:
+    with k.loop(0, tile.depth, name="s", unroll=False) as s:
         left = [
-            k.let(k.load_shared(stage.a, a0 + i * tile.rows * stage.pitch + s), "l")
+            k.let(k.load_shared(stage.memory, a0 + i * tile.rows * tile.pitch + s), "l")
             for i in range(tile.block_rows)
         ]
         base = k.let(b0 + s * (4 * tile.slices), "pbs")
         for lane_of_q in range(4):
             for j in range(tile.block_cols):
                 right = k.let(
-                    k.load_shared(stage.b, base + lane_of_q * tile.slices + j * tile.cols), "r"
+                    k.load_shared(stage.memory, base + lane_of_q * tile.slices + j * tile.cols), "r"
                 )
                 for i in range(tile.block_rows):
                     k.fma_to(sums[i][j], left[i].lane(lane_of_q), right)
-
-
-def _add_splits(k: Builder, tile: Tile, lane: _Lane, sums: Sequence[Sequence[Variable]]) -> None:
-    """Sum the splits' accumulators into those of split 0."""
-    threads = tile.cols * tile.rows
-    blocks = tile.block_rows * tile.block_cols
-    flat = [acc for row in sums for acc in row]
-    partial: SharedArray = k.shared("partial", F32x4, (tile.split - 1) * threads * blocks)
-    with k.if_(lane.z > 0):
-        base = k.let((lane.z - 1) * (threads * blocks) + lane.id, "mine")
-        for i, acc in enumerate(flat):
-            k.store_shared(partial, base + i * threads, acc)
-    k.barrier()
-    with k.if_(lane.z.eq(0)):
-        for other in range(tile.split - 1):
-            for i, acc in enumerate(flat):
-                at = lane.id + (other * blocks + i) * threads
-                k.add_to(acc, k.load_shared(partial, at))

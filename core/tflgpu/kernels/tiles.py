@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.choices import Choose, predicted
 from tflgpu.lowering.tuning import BlockedModel, tuning_of
@@ -45,14 +43,28 @@ class Tile:
         return self.cols * self.rows * self.split
 
     @property
+    def pitch(self) -> int:
+        """Vectors from one pixel to the next in shared memory: one to spare keeps pixels of one
+        slice in different banks."""
+        return self.depth + 1
+
+    @property
+    def stage_words(self) -> int:
+        """Vectors that a stage of a split takes of shared memory."""
+        return self.pixels * self.pitch + self.depth * 4 * self.slices
+
+    @property
+    def shared_words(self) -> int:
+        """Vectors of shared memory of a workgroup: its stages, and then its sums."""
+        return self.split * max(self.stage_words, self.pixels * self.slices)
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a workgroup."""
-        stage = self.pixels * (self.depth + 1) + self.depth * 4 * self.slices
-        sums = (self.split - 1) * self.cols * self.rows * self.block_rows * self.block_cols
-        return 16 * (stage * self.split + sums)
+        return 16 * self.shared_words
 
 
-#: Each was the best for some shape, or fits small devices.
+#: Each was the best for some shape, or is expected to be, or fits small devices.
 TILES = (
     Tile(16, 16, 1, 4, 1, 4),
     Tile(16, 8, 1, 8, 1, 8),
@@ -76,6 +88,20 @@ TILES = (
     Tile(2, 32, 1, 8, 1, 4),
     Tile(2, 32, 2, 4, 1, 4),
     Tile(1, 64, 1, 4, 1, 4),
+    Tile(16, 16, 2, 4, 1, 4),
+    Tile(16, 10, 2, 5, 1, 4),
+    Tile(12, 10, 4, 5, 1, 4),
+    Tile(12, 8, 4, 5, 1, 4),
+    Tile(8, 16, 4, 2, 1, 4),
+    Tile(8, 16, 2, 5, 1, 4),
+    Tile(8, 10, 4, 5, 1, 4),
+    Tile(8, 8, 8, 4, 1, 4),
+    Tile(8, 5, 8, 5, 1, 4),
+    Tile(6, 5, 16, 5, 1, 2),
+    Tile(4, 32, 2, 2, 1, 2),
+    Tile(4, 5, 16, 5, 1, 4),
+    Tile(4, 4, 16, 4, 1, 4),
+    Tile(2, 32, 1, 5, 1, 2),
 )
 
 
@@ -87,7 +113,7 @@ def choose_tile(
     fitting = [
         t
         for t in TILES
-        if t.threads <= caps.max_workgroup
+        if t.threads <= min(caps.max_workgroup, caps.heavy_workgroup)
         and t.shared_bytes <= caps.shared_bytes
         and t.cols <= caps.max_workgroup_size[0]
         and t.rows <= caps.max_workgroup_size[1]
@@ -101,10 +127,11 @@ def choose_tile(
 def _clocks(
     model: BlockedModel, tile: Tile, pixels: int, slices: int, depth: int, units: int
 ) -> float:
-    """Clocks of the whole product: waves of workgroups, each some stages long.
+    """Clocks of the whole product: what all processors load, and waves of workgroups, each some
+    stages long.
 
-    A stage costs its multiply-adds, its reads of shared memory and its loads, or, where that is
-    less, the latency that nothing hides.
+    A stage costs its multiply-adds and its reads of shared memory, or, where that is less, the
+    latency that nothing hides.
     """
     workgroups = -(-pixels // tile.pixels) * -(-slices // tile.slices)
     stages = -(-depth // (tile.depth * tile.split))
@@ -112,7 +139,6 @@ def _clocks(
     reads = tile.block_rows + 4 * tile.block_cols
     multiply = tile.pixels * tile.slices * 16 * tile.depth * tile.split / model.lanes
     read = reads * tile.depth * tile.threads * model.shared_clocks
-    fetch = (tile.pixels + 4 * tile.slices) * tile.depth * tile.split * model.fetch_clocks
     per_unit = -(-workgroups // units)
     resident = max(
         1,
@@ -124,6 +150,9 @@ def _clocks(
     )
     busy = min(1.0, resident * tile.threads / model.hiding)
     latency = model.stage_latency + model.step_latency * tile.depth * (reads + 4 * block)
-    stage = max((multiply + read + fetch) * resident / busy, latency)
-    adding = model.split_clocks * math.log2(tile.split) * block
-    return -(-per_unit // resident) * (stages * stage + adding + model.wave_clocks)
+    stage = max((multiply + read) * resident / busy, latency)
+    moved = (tile.pixels + 4 * tile.slices) * tile.depth * tile.split
+    fetch = moved * stages * workgroups / units * model.fetch_clocks
+    adding = -(-tile.pixels * tile.slices // tile.threads) * tile.split * model.split_clocks
+    waves = -(-per_unit // resident)
+    return waves * (stages * stage + adding + model.wave_clocks) + fetch

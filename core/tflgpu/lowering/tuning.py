@@ -22,12 +22,12 @@ class BlockedModel:
     Attributes:
         lanes: Multiply-adds of a processor in a clock.
         shared_clocks: Clocks of a 16-byte read from shared memory.
-        fetch_clocks: Clocks of moving 16 bytes from global to shared memory.
+        fetch_clocks: Clocks of a processor's share of moving 16 bytes from global to shared memory.
         hiding: Invocations that keep a processor busy.
         resident_threads, resident_bytes: Invocations, and bytes of shared memory, that a processor
             has at a time.
         stage_latency, step_latency: Clocks of a stage, and of a step of it, that nothing hides.
-        split_clocks: Clocks of adding what two shares of a sum have.
+        split_clocks: Clocks of adding a vector of a share of a sum.
         wave_clocks: Clocks of starting and ending a wave of workgroups.
     """
 
@@ -259,22 +259,22 @@ class Tuning:
 
 
 #: `benchmarks.tiles` prints what is predicted of kernels beside what the tuner timed, by which
-#: constants are judged. `blocked` was fitted to kernel times of 86 convolution shapes of nine
-#: vision models through OpenCL in f32; there its choice is on average 5 % slower than the best of
-#: all tiles, and at most 29 %. `matrix` was fitted to 1136 kernel times of 38 products and
-#: convolutions (Vulkan in F16 and F32_F16, chains of equal layers of ViTs, ResNet-50, MobileNets,
-#: EDSR), so that its choices are fast rather than its times right: on average the choice is 5 %
-#: slower than the best of all that were timed, at most 24 %. `pairs` was fitted to 444 kernel times
-#: of 88 pairs (MobileNet v1 and v2, an SSD, DeepLab and a pose network; Vulkan in F16 and, of the
-#: MobileNets, F32_F16); there its choice is on average 3 % slower than the best that was timed,
-#: and where it joins, one kernel was faster than two for all but one (DeepLab's last, by 3.7 us
-#: slower). Its last three constants, which leave that one apart, were fitted to the pairs of
-#: MobileNet v2 at batches of 1, 32 and 128. Of 8, 16, 32 and all dispatches at once (WebGPU), 16
-#: was the quickest for models of 30 to 74. `few_rows`: two layers of a decoder step in f16 took
-#: 149 us for 4 rows and 240 for 8, and on matrix tiles 399 and 245. `few`: three in int8 with 1 row
-#: were no faster with teams of 64, 512 invocations, or more weights under way. `blocks`: the ten of
-#: MobileNet v1 and v2 and of a pose network that are joined took 9.4 to 11.7 us for 11.0 to 16.8
-#: (Vulkan in F16); of two with 25 taps one took 18.7 us for 15.1.
+#: constants are judged. `blocked` was fitted to 512 kernel times of 32 products and convolutions
+#: (Vulkan in F32: a ViT, ResNet-50 and a style network, up to 16 tiles of each); there its choice
+#: is on average 2 % slower than the best that was timed, at most 17 %. `matrix` was fitted to 1136
+#: kernel times of 38 products and convolutions (Vulkan in F16 and F32_F16, chains of equal layers
+#: of ViTs, ResNet-50, MobileNets, EDSR), so that its choices are fast rather than its times right:
+#: on average the choice is 5 % slower than the best of all that were timed, at most 24 %. `pairs`
+#: was fitted to 444 kernel times of 88 pairs (MobileNet v1 and v2, an SSD, DeepLab and a pose
+#: network; Vulkan in F16 and, of the MobileNets, F32_F16); there its choice is on average 3 %
+#: slower than the best that was timed, and where it joins, one kernel was faster than two for all
+#: but one (DeepLab's last, by 3.7 us slower). Its last three constants, which leave that one apart,
+#: were fitted to the pairs of MobileNet v2 at batches of 1, 32 and 128. Of 8, 16, 32 and all
+#: dispatches at once (WebGPU), 16 was the quickest for models of 30 to 74. `few_rows`: two layers
+#: of a decoder step in f16 took 149 us for 4 rows and 240 for 8, and on matrix tiles 399 and 245.
+#: `few`: three in int8 with 1 row were no faster with teams of 64, 512 invocations, or more weights
+#: under way. `blocks`: the ten of MobileNet v1 and v2 and of a pose network that are joined took
+#: 9.4 to 11.7 us for 11.0 to 16.8 (Vulkan in F16); of two with 25 taps one took 18.7 us for 15.1.
 H200 = Tuning(
     few_rows=8,
     least_depth=2,
@@ -305,16 +305,16 @@ H200 = Tuning(
         least_steps=8,
     ),
     blocked=BlockedModel(
-        lanes=128,
-        shared_clocks=0.63 * 4 / 128,
-        fetch_clocks=2.2 / 128,
-        hiding=187,
-        resident_threads=1358,
-        resident_bytes=61 * 1024,
-        stage_latency=640.0,
-        step_latency=0.5,
-        split_clocks=20.0,
-        wave_clocks=4080.0,
+        lanes=110,
+        shared_clocks=0.09,
+        fetch_clocks=0.8,
+        hiding=240,
+        resident_threads=2048,
+        resident_bytes=190 * 1024,
+        stage_latency=1320.0,
+        step_latency=0.7,
+        split_clocks=150.0,
+        wave_clocks=5270.0,
     ),
     matrix=MatrixModel(
         word_clocks=0.308,
