@@ -50,11 +50,11 @@ def test_generated_samples_fit(op: OpDef) -> None:
 
 @pytest.mark.parametrize("op", builtin_ops().values(), ids=lambda op: op.name)
 def test_samples_print_as_source(op: OpDef) -> None:
+    names = {"Sample": Sample, "Arg": Arg, "DType": DType, "Quantization": Quantization,
+             "array": np.array, "nan": float("nan")}  # fmt: skip
+    for module in [m for name, m in sys.modules.items() if name.startswith("tflgpu.ops.")]:
+        names |= {name: kind for name, kind in vars(module).items() if isinstance(kind, type)}
     for sample in op.samples():
-        names = {"Sample": Sample, "Arg": Arg, "DType": DType, "Quantization": Quantization,
-                 "array": np.array, "nan": float("nan")}  # fmt: skip
-        for module in [m for name, m in sys.modules.items() if name.startswith("tflgpu.ops.")]:
-            names |= {name: kind for name, kind in vars(module).items() if isinstance(kind, type)}
         again = eval(source_of(sample), names)
         assert [a and (a.shape, a.dtype) for a in again.args] == [
             a and (a.shape, a.dtype) for a in sample.args

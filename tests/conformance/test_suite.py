@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.conformance import op_checks
-from tflgpu.conformance.suite import Suite
+from tflgpu.conformance.suite import Suite, all_checks
 from tflgpu.conformance.target import Check, DeviceUnderTest
 from tflgpu.plugins.registry import registry
 
@@ -26,8 +26,13 @@ DEVICES = [("cpu_ref", 0), ("cpu_ref", 1)] + [
 
 
 @functools.cache
+def _checks() -> tuple[Check, ...]:
+    return all_checks(registry().ops().values())
+
+
+@functools.cache
 def _suite(backend: str) -> Suite:
-    return Suite.of(registry(), backend)
+    return Suite.of_checks(_checks(), registry(), backend)
 
 
 def _group(check: Check) -> str:

@@ -49,7 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OPS = ("ABS", "CONV_2D", "ExampleSwish", "GATHER", "MEAN", "NON_MAX_SUPPRESSION_V4", "SOFTMAX")
 REST = (
     "not internal] and not f16/edge] and not [3/ and not interrupted_ and (not [2/ and not guards"
-    f" or {' or '.join(OPS)})"
+    f" or {' or '.join(f'/{name}' for name in OPS)})"
 )
 ASKED = [] if os.environ.get("TFLGPU_TEST_EVERYTHING") else ["-k", REST]
 

@@ -84,6 +84,8 @@ def _tuple(parts: Any) -> str:
 
 
 def _literal(value: Any) -> str:
+    if type(value) in (bool, int, str):  # most are elements of constants
+        return repr(value)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k!r}: {_literal(v)}" for k, v in value.items()) + "}"
     if isinstance(value, enum.Enum):

@@ -18,6 +18,7 @@ from tflgpu.conformance.op_checks import op_checks
 from tflgpu.conformance.target import LEVELS, Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.errors import TflgpuError
 from tflgpu.lowering.reason import Unsupported
+from tflgpu.ops.base import OpDef
 from tflgpu.plugins.registry import Registry
 
 
@@ -33,6 +34,20 @@ class CheckResult:
 
     status: str
     detail: str = ""
+
+
+def all_checks(ops: Collection[OpDef]) -> tuple[Check, ...]:
+    """The checks of ops, in the order of their levels."""
+    return (
+        *device_checks(),
+        *node_checks(),
+        *op_checks(ops),
+        *facet_checks(ops),
+        *generated_checks(ops),
+        *graph_checks(),
+        *integer_checks(),
+        *guard_checks(ops),
+    )
 
 
 @attrs.frozen
@@ -51,17 +66,11 @@ class Suite:
             PluginError: its plugin failed on its allowances.
             OptionError: its expectations are malformed, or name a case that there is not.
         """
-        ops = list(registry.ops().values())
-        checks = (
-            *device_checks(),
-            *node_checks(),
-            *op_checks(ops),
-            *facet_checks(ops),
-            *generated_checks(ops),
-            *graph_checks(),
-            *integer_checks(),
-            *guard_checks(ops),
-        )
+        return cls.of_checks(all_checks(registry.ops().values()), registry, backend)
+
+    @classmethod
+    def of_checks(cls, checks: tuple[Check, ...], registry: Registry, backend: str) -> Suite:
+        """`all_checks`, which are those of other backends too. Raises as `of`."""
         allowed = registry.conformance_allowances(backend)
         expectations = read_expectations(allowed.expectations)
         return cls(checks, match_expectations(expectations, (c.id for c in checks)))

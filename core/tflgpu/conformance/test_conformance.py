@@ -14,6 +14,8 @@ from tflgpu.conformance.target import LEVELS, Check, DeviceUnderTest
 from tflgpu.errors import TflgpuError
 from tflgpu.plugins.registry import registry
 
+_SUITE: pytest.StashKey[Suite] = pytest.StashKey()
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test a check of the named backend; without a name, one a backend that says how."""
@@ -22,17 +24,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "listed" in metafunc.fixturenames:
         metafunc.parametrize("listed", [] if backend else list(registry().backends))
     if "check" in metafunc.fixturenames:
-        checks = _checks(metafunc.config, backend) if backend else []
+        checks = _checks(metafunc.config) if backend else []
         metafunc.parametrize("check", checks, ids=[c.id for c in checks])
 
 
-def _checks(config: pytest.Config, backend: str) -> list[Check]:
+def _suite(config: pytest.Config) -> Suite:
+    """The named backend's, which is the same when tests are collected and when they run."""
+    if _SUITE not in config.stash:
+        config.stash[_SUITE] = Suite.of(registry(), config.getoption("--tflgpu-backend"))
+    return config.stash[_SUITE]
+
+
+def _checks(config: pytest.Config) -> list[Check]:
     levels = config.getoption("--tflgpu-level")
     unknown = [n for n in levels if not 0 <= n < len(LEVELS)]
     if unknown:
         raise pytest.UsageError(f"--tflgpu-level {unknown[0]}: 0 to {len(LEVELS) - 1}")
     try:
-        return list(Suite.of(registry(), backend).select(levels))
+        return list(_suite(config).select(levels))
     except TflgpuError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -61,7 +70,7 @@ def target(pytestconfig: pytest.Config) -> Iterator[DeviceUnderTest]:
 @pytest.fixture(scope="module")
 def suite(pytestconfig: pytest.Config) -> Suite:
     """The checks with what is expected of them."""
-    return Suite.of(registry(), pytestconfig.getoption("--tflgpu-backend"))
+    return _suite(pytestconfig)
 
 
 @pytest.fixture(scope="module")

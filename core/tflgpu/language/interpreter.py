@@ -42,6 +42,7 @@ from tflgpu.language.tree import (
 from tflgpu.language.walk import Walk, walk
 
 _BATCH = 1 << 14  # invocations run together: few enough that values stay in the cache
+_FIRST = np.zeros(1, np.int64)  # the only place along an axis of one
 
 #: What became of each invocation of a frame, or None while all go on.
 Fate = npt.NDArray[np.int8] | None
@@ -123,22 +124,23 @@ class _Interpreter:
     def _batch(self, ids: Index, per_group: int) -> Frame:
         """The frame of all invocations of some workgroups."""
         frame = Frame(len(ids) * per_group)
-        wx, wy, _ = self.kernel.workgroup
-        gx, gy, _ = self.groups
         local = np.tile(np.arange(per_group), len(ids))
         group = np.repeat(ids, per_group)
         frame.declare(WHO, group * per_group + local)
         frame.declare(GROUP, group - ids[0])
-        local_id = [local % wx, local // wx % wy, local // (wx * wy)]
-        group_id = [group % gx, group // gx % gy, group // (gx * gy)]
-        for axis, size in enumerate(self.kernel.workgroup):
+        inner = before = 1
+        for axis, (size, count) in enumerate(zip(self.kernel.workgroup, self.groups, strict=True)):
+            # Most kernels have one axis; along the others there is one place.
+            in_group = local // inner % size if size > 1 else _FIRST
+            of_groups = group // before % count if count > 1 else _FIRST
+            inner, before = inner * size, before * count
             values = {
-                "local_id": local_id[axis],
-                "group_id": group_id[axis],
-                "global_id": group_id[axis] * size + local_id[axis],
+                "local_id": in_group,
+                "group_id": of_groups,
+                "global_id": of_groups * size + in_group,
             }
             for kind, value in values.items():
-                uniform = value.min() == value.max()
+                uniform = value.size == 1 or value.min() == value.max()
                 kept = value[:1] if uniform else value
                 frame.declare(f"#{kind}{axis}", kept.astype(np.int32))
         return frame
