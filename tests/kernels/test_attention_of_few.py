@@ -59,6 +59,16 @@ def test_a_nan_goes_where_it_should(device: Device, operand: int) -> None:
     found_by(device, case(2, 2, 1024, 2, 2, 8, 8, mask=(2, 2, 2, 1024)), plant)
 
 
+@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[3]], ids=str)
+def test_an_infinite_value_counts_once(device: Device, case: Case) -> None:
+    """What is read ahead past the last key is no term: a share of 0 times infinity would be NaN."""
+
+    def plant(arrays: list[Any]) -> None:
+        arrays[2].reshape(-1)[-1] = np.inf
+
+    found_by(device, case, plant)
+
+
 def test_parts_without_keys(device: Device) -> None:
     def exclude(arrays: list[Any]) -> None:
         arrays[3][0, 0, 0, 10:] = -np.inf

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -194,7 +195,7 @@ class _Kernel:
         """Add the block's values, by their shares, to each query's sums."""
         k, parts = self.k, self.shape.lanes // self.shape.slots
         count = k.let(k.min(self.rows_of.quads - block, self.shape.lanes), "count")
-        # Past the last quad shares are zeros, and some value has to stand for none.
+        # What is read ahead past the last quad is read from that, and no term of a sum.
         ahead, last = min(_AHEAD, self.shape.slots), self.tensors.quads - 1
         with k.loop(self.part, count, parts * ahead, name="j", unroll=False) as j:
             for i, slice_ in enumerate(self.mine):
@@ -202,11 +203,12 @@ class _Kernel:
                 values = [self._values(quad, slice_) for quad in quads]
                 for n, numbers in enumerate(values):
                     at = k.let(j + n * parts, "at")
-                    for r, row in enumerate(self.rows):
-                        share = k.load_shared(self.shares, at + r * self.shape.lanes)
-                        share = k.let(share, "share")
-                        for c, number in enumerate(numbers):
-                            row.add(i, c, share, number)
+                    with k.if_(at < count) if n else nullcontext():
+                        for r, row in enumerate(self.rows):
+                            share = k.load_shared(self.shares, at + r * self.shape.lanes)
+                            share = k.let(share, "share")
+                            for c, number in enumerate(numbers):
+                                row.add(i, c, share, number)
 
     def _values(self, quad: Expr, slice_: Expr) -> list[Expr]:
         """Of four tokens: four numbers of each; or, where tokens come last, four of each number."""
