@@ -43,7 +43,7 @@ class LiteRTRecording(BaseNodeRecording, Holder):
         self._settings = settings
         self._opened: Opened | None = None
         #: A run: LiteRT's, between copies from the arrays that are tensors' homes here and back.
-        #: None where it has to be asked about first.
+        #: Empty where it has to be asked about first.
         self._steps: list[Callable[[], None]] = []
         self._open(is_first=True)
         self.belongs_to_process()

@@ -65,7 +65,6 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
         self._layouts: dict[int, Layout] = {}
         self._making = threading.Lock()
         self._cache = PipelineCache(context, disk)
-        self._saved = 0  # how many were compiled when that was saved
         for kind in _STRUCTS:
             make(kind)
         for kind in _TYPES:
@@ -114,9 +113,7 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
     def _make_all(self, items: Iterator[tuple[Kernel, bytes]]) -> None:
         with self._cache.using():
             super()._make_all(items)
-        if self.compiled != self._saved:
-            self._saved = self.compiled
-            self._cache.save()
+        self._cache.save()  # which looks whether there is anything new
 
     def _handle_of(self, made: Pipeline) -> Any:
         return made.handle

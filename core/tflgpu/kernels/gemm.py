@@ -13,6 +13,7 @@ end: late layers have few pixels but long sums, and would leave most of a GPU id
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -320,20 +321,16 @@ class _Stage:
     def commit(self) -> None:
         """Put what was fetched into shared memory."""
         k, tile = self.k, self.tile
-        for (item, partial), reg in zip(self._a_items, self._a_regs, strict=True):
-            at = self.a_base + item // tile.depth * tile.pitch + item % tile.depth
-            maybe(
-                k,
-                partial,
-                lambda at=at, reg=reg: k.store_shared(self.memory, at, reg),  # type: ignore[misc]
-            )
-        for (item, partial), reg in zip(self._b_items, self._b_regs, strict=True):
-            at = self.b_base + item
-            maybe(
-                k,
-                partial,
-                lambda at=at, reg=reg: k.store_shared(self.memory, at, reg),  # type: ignore[misc]
-            )
+        stores = [
+            (self.a_base + item // tile.depth * tile.pitch + item % tile.depth, is_one, reg)
+            for (item, is_one), reg in zip(self._a_items, self._a_regs, strict=True)
+        ]
+        stores += [
+            (self.b_base + item, is_one, reg)
+            for (item, is_one), reg in zip(self._b_items, self._b_regs, strict=True)
+        ]
+        for at, is_one, reg in stores:
+            maybe(k, is_one, partial(k.store_shared, self.memory, at, reg))
 
 
 def _accumulate(
