@@ -18,6 +18,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import ConstantData, StoredReals
+from tflgpu.language.budget import cost
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.check import check
@@ -207,6 +208,18 @@ def test_what_is_large_or_of_another_kind_stays_apart(device: Device) -> None:
     net = Net()  # workgroups differ along both axes
     sizes = ((9, 8), (90, 200))
     net.check(device, 2, *[net.product(net.input(n, 12), size) for n, size in sizes], is_gpu=False)
+
+
+def test_no_more_code_than_a_driver_compiles_soon(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Net()
+    results = [net.product(net.input(5, 12), 8) for _ in range(4)]
+    alone = Net()
+    plan = alone.check(device, 1, alone.product(alone.input(5, 12), 8))
+    each = cost(plan.dispatches[0].kernel)
+    monkeypatch.setattr("tflgpu.compiler.side_by_side._MOST_JOINED", 3 * each)
+    net.check(device, 2, *results)
 
 
 def test_no_more_than_a_device_allows(device: Device) -> None:

@@ -23,6 +23,8 @@ from tflgpu.kernels.matrix_tiles import TILES, MatrixTile, choose_matrix_tile
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.matrix import has_matrices
+from tflgpu.language.tree import For
+from tflgpu.language.walk import statements
 from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.base import Activation
@@ -128,6 +130,14 @@ def fits(tile: MatrixTile, precision: Precision, caps: DeviceCaps) -> bool:
     return tile.shared_bytes(parts, parts) <= caps.shared_bytes and (
         tile.threads <= caps.max_workgroup
     )
+
+
+@pytest.mark.parametrize(("stages", "unroll"), [(8, None), (9, False)])
+def test_sums_of_many_rounds_stay_loops(device: Device, stages: int, unroll: bool | None) -> None:
+    made = case(Shape(3, 1, stages * SPLIT.split * SPLIT.depth * 4, 8, 1), half=True)
+    plan = plan_of(made, with_tile(SPLIT), Precision.F16, device.caps, device.alignment)
+    found = [s for s in statements(plan.dispatches[0].kernel.body) if isinstance(s, For)]
+    assert [loop.unroll for loop in found if loop.index.ident.startswith("stage")] == [unroll]
 
 
 @pytest.mark.parametrize("precision", HALVES, ids=str)

@@ -355,7 +355,8 @@ def _assemble(
     for level in schedule.levels:
         made = [planned(placed[i]) for i in level]
         dispatches += side_by_side(made, part.site.caps) if part.fuse else made
-    for each in dispatches:
+    # The largest are what a first run waits for.
+    for each in sorted(dispatches, key=lambda d: -cost(d.kernel)):
         part.begin(each.kernel)
     return Plan(
         schedule.arenas,
