@@ -18,7 +18,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import ConstantData, StoredReals
-from tflgpu.language.budget import cost
+from tflgpu.language.budget import MAX_KERNEL, cost
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.check import check
@@ -118,9 +118,15 @@ class Net:
     ("rows", "sizes"), [((19, 19, 19), (9, 12, 10)), ((40, 33, 48), (9, 8, 12))]
 )
 def test_products_of_several_inputs(
-    device: Device, name: str, kind: str, rows: tuple[int, ...], sizes: tuple[int, ...]
+    device: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: str,
+    rows: tuple[int, ...],
+    sizes: tuple[int, ...],
 ) -> None:
     """Longer along the one axis of workgroups, or the other."""
+    monkeypatch.setattr("tflgpu.compiler.side_by_side._MOST_JOINED", MAX_KERNEL)
     net = Net()
     pairs = zip(rows, sizes, strict=True)
     results = [net.product(net.input(n, 44), size, kind) for n, size in pairs]
