@@ -49,7 +49,7 @@ settings.load_profile("any machine")
 # their place is asked where it is said (tests/litert, and by `cpu_backend="litert"`).
 os.environ.setdefault("TFLGPU_CPU_BACKEND", "cpu_ref")
 # An interpreter without a delegate is one on the CPU, also where there is a GPU; the default
-# delegate has tests of its own (tests/interpreter/test_default_delegate.py).
+# delegate has tests of its own (tests/plugins/test_default_delegate.py).
 os.environ.setdefault("TFLGPU_DEFAULT_DELEGATE", "0")
 
 # Where a test's toy is a GPU, or this machine has one, what goes there must not hang on a measured

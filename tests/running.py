@@ -1,5 +1,5 @@
-"""One run of an interpreter, ours or LiteRT's, for tests that ask about something else than how
-it is driven."""
+"""One run of an interpreter, ours or LiteRT's, or of a plan, for tests that ask about something
+else than how it is driven."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import tflgpu
+from tflgpu.compiler.plan import Plan
+from tflgpu.contract.device import Device
+from tflgpu.ir.dtypes import Array
 
 
 def raising(error: BaseException | type[BaseException]) -> Callable[..., Any]:
@@ -74,3 +77,15 @@ def side_by_side(
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
     ):
         return first_results(theirs, inputs), first_results(ours, inputs)
+
+
+def by_plan(device: Device, plan: Plan, *inputs: Array) -> list[Array]:
+    """What a plan makes of its inputs, between guard bands."""
+    recording = device.load(plan, guard_bands=True)
+    try:
+        for place, array in zip(recording.inputs, inputs, strict=True):
+            place[...] = array
+        recording.run()
+        return [np.array(array) for array in recording.outputs]
+    finally:
+        recording.close()

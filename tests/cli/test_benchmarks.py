@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +19,28 @@ DIGITS = ROOT / "core" / "tflgpu" / "demo" / "digits.tflite"
 pytest.importorskip("ai_edge_litert")
 
 
-def benchmark(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.run", *map(str, arguments)]
-    # Wide enough that no table folds.
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "COLUMNS": "400"},
-    )  # fmt: skip
+#: Calls a program with arguments: the lines that it prints.
+Program = Callable[..., list[str]]
 
 
-def test_a_race(tmp_path: Path) -> None:
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
+    monkeypatch.setenv("COLUMNS", "400")  # wide enough that no table folds
+
+    def call(name: str, *arguments: object) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        importlib.import_module(f"benchmarks.{name}").main()
+        return capsys.readouterr().out.splitlines()
+
+    return call
+
+
+def test_a_race(program: Program, tmp_path: Path) -> None:
     report = tmp_path / "out.json"
-    done = benchmark(
-        "--models", DIGITS, "--backends", "cpu_ref", "abacus", "--duration", 0.01,
-        "--warm-up", 0.01,
-        "--litert-threads", 1, "--json", report,
+    lines = program(
+        "run", "--models", DIGITS, "--backends", "cpu_ref", "abacus", "--duration", 0.01,
+        "--warm-up", 0.01, "--litert-threads", 1, "--json", report,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(report.read_text())
     assert found["versions"]["tflgpu"]
     assert found["machine"]["cpus"] >= 1
@@ -48,50 +53,29 @@ def test_a_race(tmp_path: Path) -> None:
     assert "7 of 7 operators" in references["note"]
     assert "there is no backend 'abacus'" in abacus["failure"]
     assert abacus["times"] == []
-    assert "tflgpu abacus f32: there is no backend 'abacus'" in done.stdout
+    assert "tflgpu abacus f32: there is no backend 'abacus'" in "\n".join(lines)
 
 
-def test_buffers() -> None:
+def test_buffers(program: Program) -> None:
     """A line for each way, and the reason where one is not there."""
-    command = [sys.executable, "-m", "benchmarks.buffers", "--model", str(DIGITS)]
-    command += ["--backends", "cpu_ref", "abacus", "--rounds", "2", "--warm-up", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = program(
+        "buffers", "--model", DIGITS, "--backends", "cpu_ref", "abacus", "--rounds", 2,
+        "--warm-up", 1,
+    )  # fmt: skip
     ways = ["set,", "invoke", "numpy", "numpy,", "buffers"]
     assert [line.split()[1] for line in lines[1:6]] == ways
     assert "no part of the model runs on one that runs kernels" in lines[5]
-    assert "DIFFERENT" not in done.stdout
+    assert "DIFFERENT" not in "".join(lines)
     assert "there is no backend 'abacus'" in lines[-1]
 
 
-def test_a_pool() -> None:
+def test_a_pool(program: Program) -> None:
     """A line for each case, which says how many requests were answered and how."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.pool",
-        "--model",
-        str(DIGITS),
-        "--backend",
-        "cpu_ref",
-    ]
-    command += [
-        "--precision",
-        "f32",
-        "--seconds",
-        "0.2",
-        "--repeats",
-        "1",
-        "--case",
-        "threads=2 size=2",
-    ]
-    command += ["--case", "threads=3 batch=4 size=1 sizes=4", "--case", "threads=1 ahead=4 batch=2"]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = program(
+        "pool", "--model", DIGITS, "--backend", "cpu_ref", "--precision", "f32", "--seconds", 0.2,
+        "--repeats", 1, "--case", "threads=2 size=2", "--case",
+        "threads=3 batch=4 size=1 sizes=4", "--case", "threads=1 ahead=4 batch=2",
+    )  # fmt: skip
     assert lines[0].startswith("digits cpu_ref f32")
     assert "2 in flight, one thread" in lines[1]
     assert "of 2 in flight" in lines[2]
@@ -100,17 +84,16 @@ def test_a_pool() -> None:
     assert all("results within" in line for line in lines[2:])
 
 
-def test_where_no_backend_is_named() -> None:
+def test_where_no_backend_is_named(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
     """A line says where a model ran, and whether that was slower than LiteRT."""
-    command = [sys.executable, "-m", "benchmarks.default_device", "--models", str(DIGITS)]
-    command += ["--threads", "1", "--seconds", "0.01"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    line = done.stdout.splitlines()[1]
+    with pytest.raises(SystemExit) as end:
+        program("default_device", "--models", DIGITS, "--threads", 1, "--seconds", 0.01)
+    line = capsys.readouterr().out.splitlines()[1]
     name, ours, theirs, ratio, verdict = line.split()[:5]
     assert name == "digits"
     assert float(ratio) == pytest.approx(float(ours) / float(theirs), rel=0.05)
     assert "7 of 7 operators" in line
-    assert (verdict, done.returncode) in {("SLOWER", 1), ("ok", 0)}
+    assert (verdict, end.value.code) in {("SLOWER", 1), ("ok", 0)}
 
 
 @pytest.mark.parametrize(
@@ -122,24 +105,23 @@ def test_who_is_slower(ours: float, theirs: float, slower: bool) -> None:
     assert is_slower(ours, theirs) is slower
 
 
-def test_a_model_that_is_not_there() -> None:
-    done = benchmark("--models", "no_such_model")
-    assert done.returncode == 1
-    assert "there is no model no_such_model" in done.stderr
+def test_a_model_that_is_not_there(program: Program) -> None:
+    with pytest.raises(SystemExit, match="there is no model no_such_model"):
+        program("run", "--models", "no_such_model")
 
 
-def test_no_time_at_all() -> None:
-    assert benchmark("--models", DIGITS, "--duration", 0).returncode == 2
+def test_no_time_at_all(program: Program) -> None:
+    with pytest.raises(SystemExit) as end:
+        program("run", "--models", DIGITS, "--duration", 0)
+    assert end.value.code == 2
 
 
-def test_images_in_flight() -> None:
+def test_images_in_flight(program: Program) -> None:
     """A line for each number in flight and batch, with results as by invoke."""
-    command = [sys.executable, "-m", "benchmarks.inflight", "--models", str(DIGITS)]
-    command += ["--backend", "cpu_ref", "--precision", "f32", "--batch", "1", "3", "--input", "u8"]
-    command += ["--in-flight", "1", "2", "--seconds", "0.01", "--repeats", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = program(
+        "inflight", "--models", DIGITS, "--backend", "cpu_ref", "--precision", "f32", "--batch", 1,
+        3, "--input", "u8", "--in-flight", 1, 2, "--seconds", 0.01, "--repeats", 1,
+    )  # fmt: skip
     assert [line.split(" u8 ")[0][-7:] for line in lines if " us, host " in line] == [
         *["batch 1"] * 3,
         *["batch 3"] * 3,
@@ -148,7 +130,7 @@ def test_images_in_flight() -> None:
     assert sum("by steps" in line for line in lines) == 2
 
 
-def test_a_page_of_what_was_kept(tmp_path: Path) -> None:
+def test_a_page_of_what_was_kept(program: Program, tmp_path: Path) -> None:
     """Rows of one model are put together, and the worst step is the one that costs most."""
     growth = {"label": "a", "by_side": False, "sizes": [1, 2, 8], "items": [1, 2, 8]}
     kept = [
@@ -161,9 +143,8 @@ def test_a_page_of_what_was_kept(tmp_path: Path) -> None:
     ]
     for number, each in enumerate(kept):
         (tmp_path / f"{number}.json").write_text(json.dumps(each))
-    command = [sys.executable, "-m", "benchmarks.performance", "--page", str(tmp_path / "page.md")]
-    command += ["--from", str(tmp_path / "0.json"), str(tmp_path / "1.json")]
-    subprocess.run(command, cwd=ROOT, check=True)
+    kept_files = tmp_path / "0.json", tmp_path / "1.json"
+    program("performance", "--page", tmp_path / "page.md", "--from", *kept_files)
     page = (tmp_path / "page.md").read_text()
     assert "on here; there." in page
     assert "| a | 1.250 | 20.0 |" in page

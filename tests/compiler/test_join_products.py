@@ -25,6 +25,8 @@ from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly
 from tflgpu.ops.quantized import Rounding
 from tflgpu.ops.registry import builtin_ops
 
+from tests.running import by_plan
+
 UNITS = 69
 
 
@@ -79,12 +81,7 @@ class Net:
         graph = self.graph
         graph.outputs = list(outputs)
         plan = plan_of(graph.nodes, graph.inputs, graph.outputs, attrs.evolve(target, fuse=fuse))
-        recording = device.load(plan, guard_bands=True)
-        recording.inputs[0][...] = self.data
-        recording.run()
-        found = [np.array(array) for array in recording.outputs]
-        recording.close()
-        return plan, found
+        return plan, by_plan(device, plan, self.data)
 
 
 def _check(device: Device, net: Net, dispatches: int, *outputs: Value, processors: int = 1) -> None:

@@ -20,6 +20,8 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 
+from tests.running import by_plan
+
 _CAPS = DeviceCaps()
 
 
@@ -82,13 +84,7 @@ class Net:
         return plan_of(graph.nodes, graph.inputs, graph.outputs, target)
 
     def run(self, device: Device, plan: Plan) -> list[Array]:
-        recording = device.load(plan, guard_bands=True)
-        for place, value in zip(recording.inputs, self.graph.inputs, strict=True):
-            place[...] = self.data[value.id]
-        recording.run()
-        found = [np.array(array) for array in recording.outputs]
-        recording.close()
-        return found
+        return by_plan(device, plan, *(self.data[value.id] for value in self.graph.inputs))
 
     def check(self, device: Device, kernels: list[str], *outputs: Value) -> Plan:
         """These kernels, and the same as without joining."""

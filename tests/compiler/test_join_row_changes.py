@@ -24,6 +24,8 @@ from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly, rounded
 from tflgpu.ops.quantized import Rounding
 from tflgpu.tflite.constants import pack
 
+from tests.running import by_plan
+
 EPSILON = 1e-5
 
 
@@ -68,12 +70,7 @@ class Net:
         target = Target.plain(caps, Precision.F32, alignment=device.alignment)
         graph = self.graph
         plan = plan_of(graph.nodes, graph.inputs, graph.outputs, attrs.evolve(target, fuse=fuse))
-        recording = device.load(plan, guard_bands=True)
-        recording.inputs[0][...] = self.data
-        recording.run()
-        found = [np.array(array) for array in recording.outputs]
-        recording.close()
-        return plan, found
+        return plan, by_plan(device, plan, self.data)
 
 
 def _bytes(outputs: int, units: int) -> tuple[StoredReals, Array]:

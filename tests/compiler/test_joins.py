@@ -22,6 +22,8 @@ from tflgpu.ops.moves import Moves, reordered
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.registry import builtin_ops
 
+from tests.running import by_plan
+
 Shape = tuple[int, ...]
 
 
@@ -69,12 +71,7 @@ class Net:
 
 
 def _results(device: Device, net: Net, plan: Plan) -> list[Array]:
-    recording = device.load(plan, guard_bands=True)
-    recording.inputs[0][...] = net.data
-    recording.run()
-    found = [np.array(array) for array in recording.outputs]
-    recording.close()
-    return found
+    return by_plan(device, plan, net.data)
 
 
 def _check(device: Device, net: Net, dispatches: int, *outputs: Value) -> Plan:

@@ -31,6 +31,8 @@ from tflgpu.passes.registry import default_passes
 from tflgpu.plugins.registry import registry
 from tflgpu_cpu_ref.device import CpuRefDevice
 
+from tests.running import by_plan
+
 CAPS = DeviceCaps(int8_storage=True)
 COARSE, FINE = Quantization((0.5,), (3,)), Quantization((0.25,), (-5,))
 #: What sums and products of quantized numbers become in the float view.
@@ -311,11 +313,7 @@ def scalars(found: Plan) -> list[tuple[str, list[Scalar]]]:
 
 def run(found: Plan, x: Array) -> Array:
     device = CpuRefDevice()
-    recording = device.load(found)
-    recording.inputs[0][...] = x
-    recording.run()
-    y = recording.outputs[0].copy()
-    recording.close()
+    (y,) = by_plan(device, found, x)
     device.close()
     return y
 

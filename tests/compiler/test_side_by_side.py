@@ -30,6 +30,8 @@ from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.registry import builtin_ops
 from tflgpu_cpu_ref.device import CpuRefDevice
 
+from tests.running import by_plan
+
 CAPS = {"shared_bytes": 32768, "cache_bytes": 1 << 20}
 #: Capabilities of a device, and the name of the kernel that makes products there.
 PRODUCTS = {
@@ -94,13 +96,7 @@ class Net:
         graph = self.graph
         graph.outputs = list(outputs)
         plan = plan_of(graph.nodes, graph.inputs, graph.outputs, attrs.evolve(target, fuse=fuse))
-        recording = device.load(plan, guard_bands=True)
-        for place, array in zip(recording.inputs, self.data, strict=True):
-            place[...] = array
-        recording.run()
-        found = [np.array(array) for array in recording.outputs]
-        recording.close()
-        return plan, found
+        return plan, by_plan(device, plan, *self.data)
 
     def check(self, device: Device, dispatches: int, *outputs: Value, **caps: object) -> Plan:
         """So many dispatches, and the numbers of one for each node."""

@@ -469,8 +469,10 @@ def test_the_wrapper_itself_keeps_every_promise() -> None:
     target = DeviceUnderTest(
         registry(), "cpu_ref", 1, Spoilt(Wrapped), opener=lambda: Spoilt(Wrapped)
     )
+    # test_submit_meta.py asks of signals; runs that take memory are told by no spoilt device.
+    left_out = ("0/submit/interrupted_*", "0/runs_take_no_memory")
     for check in device_checks():
-        if not check.id.startswith("0/submit/interrupted"):  # test_submit_meta.py asks it
+        if not any(fnmatchcase(check.id, each) for each in left_out):
             outcome = check.run(target)
             assert outcome is None or isinstance(outcome, NotApplicable), check.id
     target.close()

@@ -23,6 +23,8 @@ from tests.small_models import small_model
 DEVICES = [("cpu_ref", 0), ("cpu_ref", 1)] + [
     (name, 0) for name in registry().backends if name != "cpu_ref"
 ]
+#: They run operators as they are: no kernels, in no buffers of ours.
+RUN_NODES = (("cpu_ref", 0), ("litert", 0))
 
 
 @functools.cache
@@ -35,10 +37,12 @@ def _suite(backend: str) -> Suite:
     return Suite.of_checks(_checks(), registry(), backend)
 
 
-def _group(check: Check) -> str:
-    """What belongs together: a level-2 group shares one load, so one test (and one worker of
-    pytest-xdist) runs it; everything else is a group of its own."""
+def _group(device: tuple[str, int], check: Check) -> str:
+    """What one test asks: a level-2 group shares one load; checks of nodes of one kind take
+    milliseconds, as do guards where there are none; everything else is a group of its own."""
     level, *rest = check.id.split("/")
+    if level == "1" or (rest[0] == "guards" and device in RUN_NODES):
+        return f"{level}/{rest[0]}"
     if level != "2" or len(rest) < 3:  # no samples run: what an op says of itself is looked at
         return check.id
     op, *_, precision, tensors = rest  # between them the sample, and what was planted in it
@@ -119,7 +123,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 samples[op].append(rest[0])
         for check in checks:
             if _worth_it(device, check, samples.get(check.id.split("/")[1], ())):
-                name = f"{device[0]}:{device[1]}/{_group(check)}"
+                name = f"{device[0]}:{device[1]}/{_group(device, check)}"
                 pairs.setdefault(name, (device, []))[1].append(check)
     asked = [(device, _alone(checks)) for device, checks in pairs.values()]
     metafunc.parametrize(

@@ -88,18 +88,23 @@ def level_of(module: str) -> int | None:
     return None
 
 
+Import = tuple[int, str]
+
+
 @cache
-def tree_of(path: Path) -> ast.Module:
-    """A file, which several tests ask about."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+def _found(path: Path) -> tuple[list[Import], list[Import]]:
+    """Imports that a file makes when it runs, and every one. The tree is not kept: those of all
+    files are 1.3 million objects, through which each later search for garbage would go."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return list(_imports(tree.body)), list(_every_import(tree))
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+def imports(path: Path) -> list[Import]:
     """Line and absolute name of whatever a file imports when it runs (not for typing alone)."""
-    yield from _imports(tree_of(path).body)
+    return _found(path)[0]
 
 
-def _imports(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
+def _imports(body: list[ast.stmt]) -> Iterator[Import]:
     for statement in body:
         if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test):
             yield from _imports(statement.orelse)
@@ -121,19 +126,20 @@ def _imports(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
                 yield from _imports(handler.body)
 
 
-@cache
-def every_import(path: Path) -> list[tuple[int, str]]:
-    """Line and module of the core, of imports wherever they stand, and of names in strings."""
-    found: list[tuple[int, str]] = []
-    for node in ast.walk(tree_of(path)):
+def _every_import(tree: ast.Module) -> Iterator[Import]:
+    for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            found += _imports([node])
+            yield from _imports([node])
         elif isinstance(node, ast.Constant) and node.value in MODULES and node.value != "tflgpu.":
-            found.append((node.lineno, node.value))
-    return found
+            yield node.lineno, node.value
 
 
-def core_imports(path: Path) -> Iterator[tuple[int, str]]:
+def every_import(path: Path) -> list[Import]:
+    """Line and module of the core, of imports wherever they stand, and of names in strings."""
+    return _found(path)[1]
+
+
+def core_imports(path: Path) -> Iterator[Import]:
     """Line and name below `tflgpu` of what a file imports from the core."""
     for line, name in imports(path):
         if name.startswith("tflgpu."):

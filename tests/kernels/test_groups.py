@@ -25,7 +25,7 @@ from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.ops.windows import conv_window
 
-from tests.running import raising
+from tests.running import by_plan, raising
 
 
 def joinable(node: Node, maker: Maker, site: Site) -> Sequence[Node] | None:
@@ -158,11 +158,8 @@ def test_one_kernel_makes_both(device: Device, name: str) -> None:
     plan = block.plan(target(device.caps, JOINED, alignment=device.alignment))
     assert kernels(plan) == ["joined"]
     assert plan.dispatches[0].origins == (0, 1, 2)
-    recording = device.load(plan, guard_bands=True)
-    recording.inputs[0][...] = block.data
-    recording.run()
-    np.testing.assert_allclose(recording.outputs[0], block.env[block.y.id], rtol=1e-4, atol=1e-5)
-    recording.close()
+    (found,) = by_plan(device, plan, block.data)
+    np.testing.assert_allclose(found, block.env[block.y.id], rtol=1e-4, atol=1e-5)
 
 
 def test_a_result_that_others_need_stays() -> None:

@@ -28,6 +28,8 @@ from tflgpu.ops.attention import Attention, AttentionSizes, PackedRows
 from tflgpu.ops.base import Operand
 from tflgpu.ops.registry import builtin_ops
 
+from tests.running import by_plan
+
 OP = builtin_ops()["ATTENTION"]
 HALVES = (Precision.F16, Precision.F32_F16)
 #: Normalized root mean square errors. F16 rounds shares and the result; the two f16 values of an
@@ -122,13 +124,7 @@ def plan_of(
 
 
 def run(device: Device, plan: Plan, arrays: list[Array]) -> Array:
-    recording = device.load(plan, guard_bands=True)
-    for place, array in zip(recording.inputs, arrays, strict=True):
-        place[...] = array
-    recording.run()
-    found = np.array(recording.outputs[0], np.float64)
-    recording.close()
-    return found
+    return by_plan(device, plan, *arrays)[0].astype(np.float64)
 
 
 def expected(attributes: Attention, arrays: list[Array]) -> Array:

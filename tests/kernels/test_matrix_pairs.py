@@ -31,6 +31,7 @@ from tests.kernels.test_matrix_products import (
 )
 from tests.kernels.test_products import Shape
 from tests.passes.harness import Maker
+from tests.running import by_plan
 
 SHAPES = (
     Shape(13, 9, 16, 24, 3),
@@ -103,11 +104,7 @@ def test_infinite_weights_past_the_end_of_a_sum_do_not_count(
     node = graph.add_node("CONV_2D", made.node.attrs, inputs, [result])
     made = behind_another(Case(node, graph, made.x, made.expected))
     plan = plan_of(made, with_tile(tile), Precision.F16, device.caps, device.alignment)
-    recording = device.load(plan, guard_bands=True)
-    recording.inputs[0][...] = made.x
-    recording.run()
-    found = np.array(recording.outputs[0])
-    recording.close()
+    (found,) = by_plan(device, plan, made.x)
     assert np.isfinite(np.delete(found, 3, axis=-1)).all()
     assert not (np.isfinite(found[..., 3]) & (found[..., 3] > 0)).any()
 
@@ -191,11 +188,7 @@ def test_chosen_windows_give_the_same_numbers(device: Device) -> None:
     caps = attrs.evolve(device.caps, matrix_tiles=True, vendor="nvidia")
     plan = plan_of(made, None, Precision.F16, caps, device.alignment)
     assert plan.dispatches[-1].kernel.name == "conv_2d_window"
-    recording = device.load(plan, guard_bands=True)
-    recording.inputs[0][...] = made.x
-    recording.run()
-    found = np.asarray(recording.outputs[0], np.float64)
-    recording.close()
+    found = by_plan(device, plan, made.x)[0].astype(np.float64)
     assert np.linalg.norm(found - made.expected) < 4e-4 * np.linalg.norm(made.expected)
 
 
@@ -242,11 +235,7 @@ def test_a_nan_shows_in_windows_of_few_channels_that_see_it(device: Device, shap
     plan = plan_of(
         made, lambda low: shallow_problem(tile, low), Precision.F16, device.caps, device.alignment
     )
-    recording = device.load(plan, guard_bands=True)
-    recording.inputs[0][...] = made.x
-    recording.run()
-    found = np.isnan(np.array(recording.outputs[0])).all(axis=-1)
-    recording.close()
+    found = np.isnan(by_plan(device, plan, made.x)[0]).all(axis=-1)
     expected = np.zeros_like(found)
     expected[0, y - 2 : y + 3, x - 2 : x + 3] = True
     np.testing.assert_array_equal(found, expected)

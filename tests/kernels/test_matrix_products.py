@@ -33,6 +33,7 @@ from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 
 from tests.kernels.test_products import SHAPES, Shape
 from tests.passes.harness import Maker, evaluate
+from tests.running import by_plan
 
 HALVES = (Precision.F16, Precision.F32_F16)
 #: Normalized root mean square errors. F16 rounds what is stored; the two f16 values of an operand
@@ -109,11 +110,7 @@ def error(device: Device, case: Case, build: Build, precision: Precision) -> flo
     """The normalized root mean square error of a device's result."""
     plan = plan_of(case, build, precision, device.caps, device.alignment)
     assert any(has_matrices(d.kernel) for d in plan.dispatches)
-    recording = device.load(plan, guard_bands=True)
-    recording.inputs[0][...] = case.x
-    recording.run()
-    found = np.asarray(recording.outputs[0], np.float64)
-    recording.close()
+    found = by_plan(device, plan, case.x)[0].astype(np.float64)
     return float(np.linalg.norm(found - case.expected) / np.linalg.norm(case.expected))
 
 
@@ -171,12 +168,7 @@ def residual_error(device: Device, build: Build, graph: Graph) -> float:
     halves = [rng.uniform(-1, 1, v.shape).astype(np.float16) for v in graph.inputs]
     arrays = [half.astype(np.float32) for half in halves]
     (expected,) = evaluate(graph, arrays)
-    recording = device.load(plan, guard_bands=True)
-    for into, array in zip(recording.inputs, arrays, strict=True):
-        into[...] = array
-    recording.run()
-    found = np.array(recording.outputs[0])
-    recording.close()
+    (found,) = by_plan(device, plan, *arrays)
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
@@ -274,11 +266,7 @@ def test_fully_connected_layers_use_them(device: Device) -> None:
     tiled = attrs.evolve(device.caps, matrix_tiles=True, vendor="nvidia")
     plan = plan_of(made, None, Precision.F32_F16, tiled, device.alignment)
     assert has_matrices(plan.dispatches[0].kernel)
-    recording = device.load(plan, guard_bands=True)
-    recording.inputs[0][...] = x
-    recording.run()
-    found = np.asarray(recording.outputs[0], np.float64)
-    recording.close()
+    found = by_plan(device, plan, x)[0].astype(np.float64)
     difference = np.linalg.norm(found - made.expected) / np.linalg.norm(made.expected)
     assert difference < BOUNDS[Precision.F32_F16]
 
@@ -357,11 +345,7 @@ def test_what_f16_cannot_hold_shows_in_the_result(device: Device) -> None:
         build_matrix_gemm(low, problem, split_operands(low, problem), SPLIT, "conv")
 
     plan = plan_of(odd, build, Precision.F32_F16, device.caps, device.alignment)
-    recording = device.load(plan)
-    recording.inputs[0][...] = odd.x
-    recording.run()
-    pixels = ~np.isfinite(recording.outputs[0]).all(axis=-1)
-    recording.close()
+    pixels = ~np.isfinite(by_plan(device, plan, odd.x)[0]).all(axis=-1)
     assert pixels[0, 1, 1]
     assert pixels[1, 2, 2]
     assert pixels.sum() == 2

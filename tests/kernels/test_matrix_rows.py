@@ -24,6 +24,8 @@ from tflgpu.lowering.row_change import RowChange
 from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.normalize import NAME, MeanStddev
 
+from tests.running import by_plan
+
 EPSILON = 1e-6
 #: As `BOUNDS` of `test_matrix_products`: operands and results are rounded to f16.
 BOUND = 4e-4
@@ -77,12 +79,7 @@ class Net:
         return plan_of(graph.nodes, graph.inputs, graph.outputs, target)
 
     def run(self, device: Device, plan: Plan) -> Array:
-        recording = device.load(plan, guard_bands=True)
-        recording.inputs[0][...] = self.data
-        recording.run()
-        found = np.asarray(recording.outputs[0], np.float64)
-        recording.close()
-        return found
+        return by_plan(device, plan, self.data)[0].astype(np.float64)
 
 
 def caps_of(device: Device) -> Any:
@@ -233,11 +230,7 @@ def test_stacked_products_normalize_their_rows(
     net.graph.outputs.append(net.product(net.normal, more))
     plan = net.plan(device)
     assert len(plan.dispatches) == 2
-    recording = device.load(plan, guard_bands=True)
-    recording.inputs[0][...] = net.data
-    recording.run()
-    found = [np.asarray(each, np.float64) for each in recording.outputs]
-    recording.close()
+    found = [each.astype(np.float64) for each in by_plan(device, plan, net.data)]
     assert error(found[0], net.expected) < BOUND
     net.weights, net.bias = more, np.zeros(12, np.float32)
     assert error(found[1], net.expected) < BOUND

@@ -21,6 +21,7 @@ from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.registry import builtin_ops
 
 from tests.kernels.test_matrix_rows import caps_of, error
+from tests.running import by_plan
 
 EPSILON = 1e-6
 BOUNDS = {Precision.F16: 8e-4, Precision.F32_F16: 1e-6}
@@ -78,13 +79,7 @@ class Net:
         graph, caps = self.graph, caps_of(device)
         target = Target.plain(caps, precision, alignment=device.alignment)
         plan = plan_of(graph.nodes, graph.inputs, graph.outputs, target)
-        recording = device.load(plan, guard_bands=True)
-        for place, array in zip(recording.inputs, self.inputs, strict=True):
-            place[...] = array
-        recording.run()
-        found = [np.array(each) for each in recording.outputs]
-        recording.close()
-        return plan, found
+        return plan, by_plan(device, plan, *self.inputs)
 
 
 @pytest.fixture

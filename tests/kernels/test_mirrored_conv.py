@@ -20,6 +20,7 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 
 from tests.passes.harness import Maker, evaluate
+from tests.running import by_plan
 
 REFLECT, SYMMETRIC = 0, 1
 #: Image, border of rows and of columns, mode, and what the convolution has.
@@ -57,12 +58,7 @@ def plan(g: Maker, caps: DeviceCaps, precision: Precision, alignment: int = 256)
 
 
 def run(device: Device, made: Plan, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    recording = device.load(made, guard_bands=True)
-    recording.inputs[0][...] = data
-    recording.run()
-    found = np.array(recording.outputs[0])
-    recording.close()
-    return found
+    return by_plan(device, made, data)[0]
 
 
 @pytest.fixture(scope="module", params=[("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu", 0)])

@@ -20,6 +20,7 @@ from tflgpu.lowering.choices import ChoicePoint, Choices
 from tflgpu.lowering.precision import Precision
 
 from tests.passes.harness import Maker, evaluate
+from tests.running import by_plan
 
 PRECISIONS = (Precision.F16, Precision.F32_F16)
 BOUNDS = {Precision.F16: 1e-3, Precision.F32_F16: 2e-6}
@@ -69,12 +70,7 @@ def kernels(made: Plan) -> list[str]:
 
 
 def run(device: Device, made: Plan, data: Array) -> Array:
-    recording = device.load(made, guard_bands=True)
-    recording.inputs[0][...] = data
-    recording.run()
-    found = np.array(recording.outputs[0])
-    recording.close()
-    return found
+    return by_plan(device, made, data)[0]
 
 
 def with_tiles(caps: DeviceCaps) -> DeviceCaps:

@@ -40,7 +40,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.device import CpuRefDevice
 
-from tests.running import allocate_and_run, allocated
+from tests.running import allocate_and_run, allocated, by_plan
 from tests.small_models import small_model, tensor_of
 
 
@@ -112,12 +112,8 @@ def _check(
     rule = KernelRule("CONV_2D", "test", build, rank=1000)
     target = Target.plain(caps, precision, rules=[rule], alignment=device.alignment)
     plan = plan_of(graph.nodes, graph.inputs, graph.outputs, target)
-    recording = device.load(plan, guard_bands=True)
-    recording.inputs[0][...] = x
-    recording.run()
     products = shape.kernel**2 * shape.inner
-    Tolerance.accumulate(products, half=half).check(recording.outputs[0], expected)
-    recording.close()
+    Tolerance.accumulate(products, half=half).check(by_plan(device, plan, x)[0], expected)
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from tflgpu.ops.base import Activation, Padding
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.tflite.constants import pack
 
+from tests.running import by_plan
+
 Build = Callable[[Lowering, Problem], None]
 
 
@@ -94,11 +96,7 @@ def _run(
     )
     target = Target.plain(caps, precision, rules=[rule], alignment=device.alignment)
     plan = plan_of(graph.nodes, graph.inputs, graph.outputs, target)
-    recording = device.load(plan, guard_bands=True)
-    recording.inputs[0][...] = x
-    recording.run()
-    found = np.array(recording.outputs[0])
-    recording.close()
+    (found,) = by_plan(device, plan, x)
     return [c.dtype for c in plan.constants], found, np.maximum(bias + total, 0)
 
 

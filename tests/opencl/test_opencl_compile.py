@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import pytest
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, Ref
@@ -21,6 +20,7 @@ from tflgpu.errors import CompileError
 from tflgpu.language.kernel import Kernel
 
 from tests.api_devices import runs_two_bodies
+from tests.opencl.compile_child import compiled
 
 
 def two_bodies() -> Plan:
@@ -97,19 +97,6 @@ def test_damaged_files_are_compiled_anew(
     assert third.compiled == 0
 
 
-def test_an_intact_file_that_the_driver_refuses(
-    keeping: Callable[..., Any], cache_files: Callable[[], list[Path]], tmp_path: Path
-) -> None:
-    first = keeping()
-    check(first)
-    cache = DiskCache(tmp_path / "cache")
-    for file in cache_files():
-        cache.store(file.stem, b"once was a program")
-    second = keeping()
-    check(second)
-    assert second.compiled == first.compiled
-
-
 def test_a_cache_that_cannot_be_written(keeping: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     check(keeping(cache=DiskCache(tmp_path / "file" / "cache")))
@@ -159,30 +146,16 @@ def test_source_is_what_is_compiled(open_device: Callable[..., Any]) -> None:
 # Drivers run in child processes here, as bad binaries may end the process.
 
 
-#: A process that runs ``COUNT`` kernels, prints how many were compiled, and which results are
-#: wrong.
+#: A process that prints how many programs it compiled.
 USE = """
-    import os, sys, time
+    import os, time
     from pathlib import Path
-    import numpy as np
-    from tflgpu.conformance.plans import affine, dispatch, io, plan
     from tflgpu.cache.disk_cache import DiskCache
-    from tflgpu.compiler.plan import InputRef, OutputRef
     from tflgpu_opencl.device import OpenCLDevice
+    from tests.opencl.compile_child import compiled
     {before}
     device = OpenCLDevice(0, cache=DiskCache(Path({folder!r})), **{options!r})
-    recording = device.load(plan(
-        [dispatch(affine(8, i + 2, name=f"affine{{i}}"), 8, [InputRef(0), OutputRef(i)])
-         for i in range({count})],
-        [io("x", (8,))],
-        [io(f"y{{i}}", (8,)) for i in range({count})],
-    ))
-    recording.inputs[0][...] = np.arange(8)
-    recording.run()
-    for i, output in enumerate(recording.outputs):
-        if not (output == np.arange(8) * (i + 2) + 1).all():
-            print("wrong", i)
-    print(device.compiled)
+    print(compiled(device, {count}))
 """
 KEEP = {"keep_binaries": True}
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -288,61 +261,29 @@ def dies_of(binary: bytes, path: Path) -> bool:
     return done.returncode < 0
 
 
-@pytest.fixture
-def good(use: Callable[..., int | None], folder: Path) -> bytes:
-    """A binary that the driver made."""
-    assert use(KEEP) == 2
-    return split(next(iter(entries(folder).values())))[1]
-
-
 @pytest.mark.parametrize("kind", ["sample", "synthetic"])
 def test_a_planted_binary_ends_one_process(
-    good: bytes, use: Callable[..., int | None], folder: Path, tmp_path: Path, models_dir: Path,
-    kind: str,
+    use: Callable[..., int | None], folder: Path, tmp_path: Path, models_dir: Path,
+    keeping: Callable[..., Any], kind: str,
 ) -> None:  # fmt: skip
-    bad = aborting(good, kind, models_dir)
+    assert compiled(keeping()) == 2
+    bad = aborting(split(next(iter(entries(folder).values())))[1], kind, models_dir)
     if not dies_of(bad, tmp_path / "bad"):
         pytest.skip("this driver refuses the binary and lives")
     for key, content in entries(folder).items():
         DiskCache(folder).store(key, split(content)[0] + bad)
     assert use(KEEP) is None
     dead(folder)
-    assert [use(KEEP), use(KEEP)] == [2, 0]
-
-
-def test_binaries_under_each_other_s_names(use: Callable[..., int | None], folder: Path) -> None:
     assert use(KEEP) == 2
-    first, second = sorted(folder.glob("*.bin"))
-    first.rename(folder / "x")
-    second.rename(first)
-    (folder / "x").rename(second)
-    assert [use(KEEP) for _ in range(2)] == [2, 0]
+    assert compiled(keeping()) == 0
 
 
 @pytest.mark.parametrize("kind", ["no binary", "no entry", "refused", "other", "no description"])
 def test_intact_entries_that_are_no_use(
-    open_device: Callable[..., Any], tmp_path: Path, kind: str
+    keeping: Callable[..., Any], tmp_path: Path, kind: str
 ) -> None:
     """The digest is right; the driver refuses the binary, or has other kernels in it."""
-
-    def run() -> int:
-        device = open_device(keep_binaries=True)
-        other = affine(8, 3, name="other") if kind == "other" else affine(8, 3)
-        kernels = [affine(8, 2), other]
-        recording = device.load(
-            plan(
-                [dispatch(k, 8, [InputRef(0), OutputRef(i)]) for i, k in enumerate(kernels)],
-                [io("x", (8,))],
-                [io(f"y{i}", (8,)) for i in range(2)],
-            )
-        )
-        recording.inputs[0][...] = np.arange(8)
-        recording.run()
-        assert (recording.outputs[0] == np.arange(8) * 2 + 1).all()
-        assert (recording.outputs[1] == np.arange(8) * 3 + 1).all()
-        return int(device.compiled)
-
-    assert run() == 2
+    assert compiled(keeping()) == 2
     cache = DiskCache(tmp_path / "cache")
     kept = list(entries(tmp_path / "cache").items())
     for i, (key, content) in enumerate(kept):
@@ -357,7 +298,18 @@ def test_intact_entries_that_are_no_use(
                 "no description": b"\xff\xff\xff\xff" + binary,
             }[kind],
         )
-    assert [run(), run()] == [2, 0]
+    assert [compiled(keeping()), compiled(keeping())] == [2, 0]
+
+
+def test_binaries_under_each_other_s_names(
+    keeping: Callable[..., Any], cache_files: Callable[[], list[Path]], tmp_path: Path
+) -> None:
+    assert compiled(keeping()) == 2
+    first, second = cache_files()
+    first.rename(tmp_path / "x")
+    second.rename(first)
+    (tmp_path / "x").rename(second)
+    assert [compiled(keeping()), compiled(keeping())] == [2, 0]
 
 
 def test_what_the_driver_cannot_read_itself_is_not_kept(
@@ -374,17 +326,26 @@ def test_what_the_driver_cannot_read_itself_is_not_kept(
     assert not list((tmp_path / "cache").glob("*.bin"))
 
 
-def test_a_driver_that_dies_of_its_own_binary(use: Callable[..., int | None], folder: Path) -> None:
+def test_a_driver_that_dies_of_its_own_binary(
+    use: Callable[..., int | None], folder: Path, keeping: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """It does so once; what it makes is not tried again, until a week later."""
+    from tflgpu_opencl.program import Compiler
+
     dying = "from tflgpu_opencl.program import Compiler; Compiler._from_binary = "
     dying += "lambda self, binary: os.abort()"
-    assert use(KEEP, count=2, before=dying) is None
+    assert use(KEEP, before=dying) is None
     dead(folder)
-    assert [use(KEEP, count=2, before=dying) for _ in range(2)] == [2, 2]
+    tried: list[bytes] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Compiler, "_from_binary", lambda self, binary: tried.append(binary))
+        assert [compiled(keeping()) for _ in range(2)] == [2, 2]
+    assert not tried
     assert not list(folder.glob("*.bin"))
     (unsafe,) = folder.glob("*.unsafe")
     os.utime(unsafe, (1e9, 1e9))  # the process may have been killed in that moment by chance
-    assert [use(KEEP, count=2), use(KEEP, count=2)] == [2, 0]
+    assert [compiled(keeping()), compiled(keeping())] == [2, 0]
 
 
 @pytest.mark.parametrize("options", [{}, KEEP], ids=["as in use", "binaries kept"])
@@ -401,8 +362,7 @@ def test_processes_that_start_together(
     begin = time.monotonic()
     go.touch()
     for process in processes:
-        out, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        assert "wrong" not in out
     assert time.monotonic() - begin < 60
     assert len(list(folder.glob("*.bin"))) == (5 if options else 0)

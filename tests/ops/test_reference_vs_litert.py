@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from file_fields import file_fields
-from tflgpu.conformance.samples import SampleCase, materialize
+from tflgpu.conformance.samples import SampleCase, materialize, run_reference
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
 from tflgpu.ops.base import OpDef, Sample
@@ -118,15 +118,24 @@ def run_litert(case: SampleCase) -> tuple[list[Array], list[Array]]:
     return outputs, [interpreter.get_tensor(v.id) for v in case.variables]
 
 
+def _writes_to_no_operand(case: SampleCase) -> None:
+    """NumPy refuses to write to these."""
+    for array in (*case.arrays.values(), *(v.data for v in case.graph.values.values())):
+        if isinstance(array, np.ndarray):  # scalars cannot be written to
+            array.flags.writeable = False
+    run_reference(case, case.arrays)
+
+
 @pytest.mark.parametrize(("op", "sample"), CASES)
 def test_reference_is_what_litert_computes(op: OpDef, sample: Sample) -> None:
+    case = materialize(op, sample)
+    _writes_to_no_operand(case)
     if not op.is_custom and op.name not in BUILTIN_CODES:
         pytest.skip("made by a pass; no file has it")
     if (op.name, sample.id) in NOT_IN_LITERT:
         pytest.skip(NOT_IN_LITERT[op.name, sample.id])
     if op.name in GPU_ONLY:
         pytest.skip("LiteRT's interpreter has no kernel; see test_stablehlo")
-    case = materialize(op, sample)
     outputs, states = run_litert(case)
     tolerance = case.tolerance()
     for i, (got, want) in enumerate(zip(case.expected, outputs, strict=True)):
@@ -134,17 +143,6 @@ def test_reference_is_what_litert_computes(op: OpDef, sample: Sample) -> None:
         tolerance.check(got, want, f"output {i}")
     for i, (got, want) in enumerate(zip(case.states, states, strict=True)):
         tolerance.check(got, want, f"state {i}")
-
-
-@pytest.mark.parametrize(("op", "sample"), CASES)
-def test_reference_leaves_its_operands_alone(op: OpDef, sample: Sample) -> None:
-    case = materialize(op, sample)
-    again = materialize(op, sample)
-    for index, array in case.arrays.items():
-        np.testing.assert_array_equal(array, again.arrays[index])
-    for value in case.graph.values.values():
-        if value.data is not None:
-            np.testing.assert_array_equal(value.data, again.graph.values[value.id].data)
 
 
 def test_every_op_has_samples_of_its_own_names() -> None:

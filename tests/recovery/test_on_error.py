@@ -3,8 +3,6 @@ state."""
 
 from __future__ import annotations
 
-import importlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,22 +10,17 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.backend_kit.output_sets import OutputSets
-from tflgpu.checks import overdue as given_up
 from tflgpu.errors import (
     DeviceError,
     DeviceLostError,
     OptionError,
-    RunTimeoutError,
     StateError,
-    UnsupportedError,
 )
 from tflgpu.lowering.reason import ReasonCode
-from tflgpu.runtime.opened_device import OpenedDevice
 
 from tests.recovery import recovery_models as models
 from tests.recovery.recovery_models import step
-from tests.running import allocate_and_run, allocated, raising, set_and_run
-from tests.small_models import small_model
+from tests.running import allocated, raising, set_and_run
 from tests.watched_device import WatchedDevice
 
 INPUTS = models.INPUTS
@@ -297,247 +290,3 @@ def test_what_clashes() -> None:
         with pytest.raises(OptionError, match="run_timeout is a number of seconds"):
             tflgpu.DelegateOptions(run_timeout=wrong)
     assert tflgpu.DelegateOptions.from_text({"run_timeout": "1.5"}).run_timeout == 1.5
-
-
-# Inside LiteRT's interpreter: what follows when a run fails on the device.
-
-
-X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
-
-
-def model() -> bytes:
-    return small_model(dict.fromkeys("xyz", (2, 5)), "y = ABS(x)", "z = NEG(y)")
-
-
-@pytest.mark.parametrize("lost", [False, True], ids=["failed", "lost"])
-@pytest.mark.parametrize("on_error", [None, "cpu", "retry"])
-@pytest.mark.needs("litert")
-def test_a_run_fails(
-    on_error: str | None, lost: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
-    from ai_edge_litert.interpreter import Interpreter
-    from tflgpu_cpu_ref.device import CpuRefDevice
-    from tflgpu_cpu_ref.recording import CpuRefRecording
-
-    errors: list[Exception] = []
-    counts = {"run": 0, "opened": 0}
-    run, init = CpuRefRecording._run, CpuRefDevice.__init__
-
-    def failing(recording: Any) -> None:
-        counts["run"] += 1
-        if errors:
-            raise errors.pop()
-        run(recording)
-
-    def counted(device: Any, *args: Any) -> None:
-        counts["opened"] += 1
-        init(device, *args)
-
-    monkeypatch.setattr(CpuRefRecording, "_run", failing)
-    monkeypatch.setattr(CpuRefDevice, "__init__", counted)
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=1, on_error=on_error) as delegate:
-        interpreter = allocated(
-            Interpreter(model_content=model(), experimental_delegates=[delegate])
-        )
-
-        def result(x: Any) -> Any:
-            set_and_run(interpreter, {interpreter.get_input_details()[0]["index"]: x})
-            return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-
-        np.testing.assert_array_equal(result(X), -np.abs(X))
-        errors.append(DeviceLostError("gone") if lost else DeviceError("no"))
-        runs = counts["run"]
-        if on_error is None:
-            with pytest.raises(RuntimeError, match="gone" if lost else "no"):
-                result(X * 2)
-        else:
-            np.testing.assert_array_equal(result(X * 2), -np.abs(X * 2))
-        np.testing.assert_array_equal(result(X * 3), -np.abs(X * 3))
-        assert counts["run"] - runs == {None: 2, "cpu": 1, "retry": 3}[on_error]
-        assert counts["opened"] == (2 if lost and on_error != "cpu" else 1)
-
-
-@pytest.mark.needs("litert")
-def test_a_lost_device_is_opened_anew_as_often_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ai_edge_litert.interpreter import Interpreter
-
-    faults = WatchedDevice(monkeypatch)
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
-        interpreter = Interpreter(model_content=model(), experimental_delegates=[delegate])
-        allocate_and_run(interpreter, {0: X})
-        faults.fails = [DeviceLostError("gone")]
-        with pytest.raises(RuntimeError, match="gone"):
-            interpreter.invoke()
-        with monkeypatch.context() as patch:
-            patch.setattr(OpenedDevice, "renew", _refuses)
-            for _ in range(2):
-                with pytest.raises(RuntimeError, match="there is none now"):
-                    interpreter.invoke()
-        opened = faults.opened
-        interpreter.invoke()
-        assert faults.opened == opened + 1
-        np.testing.assert_array_equal(interpreter.get_tensor(2), -np.abs(X))
-
-
-def _refuses(*args: Any) -> None:
-    raise DeviceError("there is none now")
-
-
-# Buffers of a device that a model is not on any more: bindings can be taken back, whatever became
-# of it.
-
-
-BOUND_X = np.full((1, 1024), 3, np.float32)
-INPUT, OUTPUT = 0, 2
-
-
-@pytest.fixture
-def bound() -> Iterator[Callable[..., Any]]:
-    """Makes an interpreter whose input and output are bound to buffers of its device, and has
-    run."""
-    held: list[Any] = []
-
-    def make(**options: Any) -> Any:
-        held.append(tflgpu.GpuDelegate(backend="cpu_ref", device=1, **options))
-        interpreter = tflgpu.Interpreter(
-            model_content=models.large(1), experimental_delegates=[held[-1]]
-        )
-        held.append(interpreter)
-        interpreter.allocate_tensors()
-        x, y = interpreter.allocate_buffer(INPUT), interpreter.allocate_buffer(OUTPUT)
-        x.write(BOUND_X)
-        interpreter.bind_input(INPUT, x)
-        interpreter.bind_output(OUTPUT, y)
-        interpreter.invoke()
-        np.testing.assert_array_equal(y.read(), 2 * BOUND_X)
-        return interpreter
-
-    yield make
-    while held:
-        held.pop().close()
-
-
-def test_the_cpu_goes_on_once_nothing_is_bound(
-    faults: WatchedDevice, bound: Callable[..., Any]
-) -> None:
-    interpreter = bound(on_error="cpu")
-    faults.fails = [DeviceError("no")]
-    for _ in range(2):
-        with pytest.raises(UnsupportedError, match=r"cannot be bound .* after unbind\(\)"):
-            interpreter.invoke()
-    interpreter.unbind()
-    interpreter.invoke()  # on what was in the buffer
-    np.testing.assert_array_equal(interpreter.get_tensor(OUTPUT), 2 * BOUND_X)
-    (refusal,) = interpreter.report.refusals
-    assert "a run failed: no" in refusal.reason
-
-
-def test_a_lost_device_takes_what_was_bound_with_it(
-    faults: WatchedDevice, bound: Callable[..., Any]
-) -> None:
-    interpreter = bound()
-    faults.fails = [DeviceLostError("gone")]
-    with pytest.raises(DeviceLostError):
-        interpreter.invoke()
-    with pytest.raises(DeviceError, match=r"after unbind\(\)"):
-        interpreter.invoke()
-    interpreter.unbind()
-    with pytest.raises(StateError, match=r"is lost \(this .* closed\); set it again: tensor 0"):
-        interpreter.invoke()
-    with pytest.raises(StateError, match="it was bound to a DeviceBuffer, which is lost"):
-        interpreter.get_tensor(INPUT)
-    set_and_run(interpreter, {INPUT: 2 * BOUND_X})
-    np.testing.assert_array_equal(interpreter.get_tensor(OUTPUT), 4 * BOUND_X)
-
-
-# A device that does not come to the end of a run: an error of ours in time, and what follows.
-
-
-SECONDS = 0.5  # a first run on a busy machine takes less
-RECORDINGS = {
-    "opencl": ("tflgpu_opencl.recording", "OpenCLRecording"),
-    "vulkan": ("tflgpu_vulkan.recording", "VulkanRecording"),
-    "wgpu": ("tflgpu_wgpu.recording", "WgpuRecording"),
-}
-
-
-@pytest.fixture
-def hangs(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets the devices of a backend not come to an end, as long as ``stuck`` is not empty."""
-    stuck: list[bool] = []
-
-    def patch(backend: str) -> list[bool]:
-        module, name = RECORDINGS[backend]
-        kind: Any = getattr(importlib.import_module(module), name)
-        is_over, is_idle = kind._is_over, kind._is_idle
-        monkeypatch.setattr(kind, "_is_over", lambda self: not stuck and is_over(self))
-        monkeypatch.setattr(kind, "_is_idle", lambda self: not stuck and is_idle(self))
-        return stuck
-
-    return patch
-
-
-def compiled(delegate: tflgpu.GpuDelegate) -> None:
-    """PoCL compiles a part of a kernel in its first run, which takes longer than these runs may,
-    and keeps it on disk."""
-    with allocated(
-        tflgpu.Interpreter(model_content=models.keeps_state(), experimental_delegates=[delegate])
-    ) as interpreter:
-        step(interpreter, models.INPUTS[0])
-
-
-@pytest.mark.parametrize("wait", ["passive", "active"])
-@pytest.mark.parametrize("backend", RECORDINGS)
-def test_a_run_that_takes_too_long(backend: str, wait: str, hangs: Any) -> None:
-    with tflgpu.GpuDelegate(backend=backend) as plain:
-        compiled(plain)
-    stuck = hangs(backend)
-    with tflgpu.GpuDelegate(backend=backend, run_timeout=SECONDS, wait_type=wait) as delegate:
-        interpreter = tflgpu.Interpreter(
-            model_content=models.keeps_state(), experimental_delegates=[delegate]
-        )
-        with interpreter:
-            interpreter.allocate_tensors()
-            first = step(interpreter, models.INPUTS[0])
-            np.testing.assert_allclose(first, models.state_results(models.INPUTS[0])[0], atol=1e-5)
-            stuck.append(True)
-            for _ in range(2):  # nor does what waits for an end that does not come
-                start = time.monotonic()
-                with pytest.raises(
-                    RunTimeoutError, match=rf"after {SECONDS} seconds \(run_timeout\)"
-                ):
-                    step(interpreter, models.INPUTS[1])
-                assert time.monotonic() - start < 20
-            assert len(given_up._held) == 2
-            stuck.clear()
-            interpreter.reset_all_variables()
-            found = [step(interpreter, x) for x in models.INPUTS]
-            np.testing.assert_allclose(found, models.state_results(*models.INPUTS), atol=1e-5)
-            assert not given_up._held  # it was closed with the session
-
-
-@pytest.mark.parametrize("on_error", ["cpu", "retry"])
-@pytest.mark.needs("vulkan")
-def test_another_try_or_the_cpu(on_error: str, hangs: Any) -> None:
-    stuck = hangs("vulkan")
-    with (
-        tflgpu.GpuDelegate(backend="vulkan", run_timeout=SECONDS, on_error=on_error) as delegate,
-        allocated(
-            tflgpu.Interpreter(
-                model_content=models.keeps_state(), experimental_delegates=[delegate]
-            )
-        ) as interpreter,
-    ):
-        found = [step(interpreter, models.INPUTS[0])]
-        stuck.append(True)
-        if on_error == "retry":
-            with pytest.raises(RunTimeoutError):
-                step(interpreter, models.INPUTS[1])
-            stuck.clear()
-            interpreter.reset_all_variables()
-            found = []
-        found += [step(interpreter, x) for x in models.INPUTS[len(found) :]]
-        np.testing.assert_allclose(found, models.state_results(*models.INPUTS), atol=1e-5)
-        refused = len(interpreter.report.refusals)
-        assert refused == (2 if on_error == "cpu" else 0)
-        stuck.clear()

@@ -16,6 +16,8 @@ from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 
+from tests.running import by_plan
+
 F32 = DType.F32
 
 
@@ -67,13 +69,8 @@ def net() -> Net:
 def _run(device: Device, net: Net, plan: Plan) -> None:
     rng = np.random.default_rng(3)
     arrays = [rng.uniform(-1, 1, v.shape).astype(np.float32) for v in net.graph.inputs]
-    recording = device.load(plan, guard_bands=True)
-    for target, array in zip(recording.inputs, arrays, strict=True):
-        target[...] = array
-    recording.run()
-    for got, expected in zip(recording.outputs, net.expected(*arrays), strict=True):
+    for got, expected in zip(by_plan(device, plan, *arrays), net.expected(*arrays), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
-    recording.close()
 
 
 def test_a_chain_joins_the_store_of_its_producer(device: Device, net: Net) -> None:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import flatbuffers
 import numpy as np
 import pytest
-import tflite
 from tflgpu.errors import GraphError, ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite import schema
-from tflgpu.tflite.common_tables import COMMON
 from tflgpu.tflite.model_file import ModelFile, SignatureInfo
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
 
@@ -249,66 +245,6 @@ def test_writer_refuses_constants_that_do_not_fit(tensor: TensorSpec, message: s
         write_model(ModelSpec([tensor], [], (), (0,)))
 
 
-# Sparse constants become dense.
-
-
-def test_blocks() -> None:
-    pattern, values = samples.sparse_constant()
-    want = np.zeros((4, 6), np.float32)
-    want[0:2, 2:4] = [[1, 2], [3, 4]]
-    want[2:4, 0:2] = [[5, 6], [7, 8]]
-    want[2:4, 4:6] = [[9, 10], [11, 12]]
-    np.testing.assert_array_equal(pattern.densify(values, (4, 6)), want)
-
-
-def test_compressed_rows_in_another_order() -> None:
-    dense = np.array([[0, 0, 7], [5, 0, 0], [0, 0, 0], [1, 0, 2]], np.int8)
-    # Columns are traversed first.
-    columns = [np.flatnonzero(dense[:, c]) for c in range(3)]
-    pattern = Sparsity(
-        (1, 0),
-        (),
-        (
-            Level(3),
-            Level(
-                None,
-                np.cumsum([0, *map(len, columns)]).astype(np.int32),
-                np.concatenate(columns).astype(np.uint16),
-            ),
-        ),
-    )
-    values = np.concatenate([dense[rows, c] for c, rows in enumerate(columns)])
-    np.testing.assert_array_equal(pattern.densify(values, (4, 3)), dense)
-
-
-def test_nothing_stored() -> None:
-    empty = np.empty(0, np.uint8)
-    pattern = Sparsity((0, 1), (), (Level(2), Level(None, np.zeros(3, np.uint8), empty)))
-    dense = pattern.densify(np.empty(0, np.float32), (2, 5))
-    assert dense.shape == (2, 5)
-    assert not dense.any()
-
-
-def test_counting_values_allocates_nothing_for_a_huge_shape() -> None:
-    """All dense: as many values as the shape has elements, more than any memory."""
-    sizes = (2**31 - 1,) * 2
-    pattern = Sparsity((0, 1), (), tuple(Level(s) for s in sizes))
-    assert pattern.count_values(sizes, "here") == sizes[0] ** 2
-
-
-def test_too_few_values() -> None:
-    pattern, values = samples.sparse_constant()
-    with pytest.raises(ModelError, match="11 values stored, the layout has 12"):
-        pattern.densify(values[:-1], (4, 6))
-
-
-def test_a_scalar() -> None:
-    """It has no dimensions to be sparse in, and one value."""
-    dense = Sparsity((), (), ()).densify(np.array([3], np.float32), ())
-    assert dense.shape == ()
-    assert dense == 3
-
-
 # Affine quantization values.
 
 
@@ -358,171 +294,3 @@ def test_refused(
 def test_axis_beyond_the_rank() -> None:
     with pytest.raises(GraphError, match="axis 2 of a tensor of rank 2"):
         Quantization((1.0, 2.0), (0, 0), 2).broadcast(2)
-
-
-# The schema that reflection finds is the schema that flatc was given.
-
-
-def test_slots_types_and_defaults_of_a_table() -> None:
-    fields = schema.layout("Conv2DOptions").fields
-    assert [(f.slot, f.name, str(f.number), f.default) for f in fields.values()] == [
-        (0, "padding", "int8", 0),
-        (1, "stride_w", "int32", 0),
-        (2, "stride_h", "int32", 0),
-        (3, "fused_activation_function", "int8", 0),
-        (4, "dilation_w_factor", "int32", 1),
-        (5, "dilation_h_factor", "int32", 1),
-        (6, "quantized_bias_type", "int8", 0),
-    ]
-
-
-def test_a_deprecated_slot_stays_empty() -> None:
-    fields = schema.layout("ResizeBilinearOptions").fields
-    assert {f.name: f.slot for f in fields.values()} == {
-        "align_corners": 2,
-        "half_pixel_centers": 3,
-    }
-
-
-def test_kinds() -> None:
-    assert {f.name: f.kind.value for f in schema.layout("Operator").fields.values()} == {
-        "opcode_index": "scalar",
-        "inputs": "vector of numbers",
-        "outputs": "vector of numbers",
-        "builtin_options_type": "scalar",
-        "builtin_options": "union",
-        "custom_options": "vector of numbers",
-        "custom_options_format": "scalar",
-        "mutating_variable_inputs": "vector of numbers",
-        "intermediates": "vector of numbers",
-        "large_custom_options_offset": "scalar",
-        "large_custom_options_size": "scalar",
-        "builtin_options2_type": "scalar",
-        "builtin_options2": "union",
-        "debug_metadata_index": "scalar",
-    }
-
-
-def test_every_options_table_belongs_to_an_operator() -> None:
-    used = {ref.table for b in schema.BUILTIN_CODES if (ref := schema.options_of(b))}
-    every = {t for u in ("builtin_options", "builtin_options2") for t in schema.UNIONS[u].values()}
-    assert every - used == {"NONE"}
-
-
-@pytest.mark.parametrize(
-    ("builtin", "table"),
-    [
-        ("CONV_2D", "Conv2DOptions"),
-        ("AVERAGE_POOL_2D", "Pool2DOptions"),
-        ("SUM", "ReducerOptions"),
-        ("PADV2", "PadV2Options"),
-        ("STABLEHLO_COMPOSITE", "StableHLOCompositeOptions"),
-        ("LOGISTIC", None),
-        ("PRELU", None),
-    ],
-)
-def test_options_of(builtin: str, table: str | None) -> None:
-    ref = schema.options_of(builtin)
-    assert (ref and ref.table) == table
-
-
-def test_options_fields_hold_what_the_reader_returns() -> None:
-    for union in ("builtin_options", "builtin_options2"):
-        for table in schema.UNIONS[union].values():
-            if table != "NONE":
-                for f in schema.layout(table).fields.values():
-                    assert f.kind in (schema.Kind.SCALAR, schema.Kind.NUMBERS, schema.Kind.STRING)
-
-
-def test_slots_are_those_that_flatc_s_own_writer_uses() -> None:
-    """Write each number of each options table with flatc's code, and find it in our slot."""
-    checked = 0
-    for union in ("builtin_options", "builtin_options2"):
-        for table in schema.UNIONS[union].values():
-            for f in schema.layout(table).fields.values() if table != "NONE" else ():
-                if f.kind is not schema.Kind.SCALAR:
-                    continue
-                camel = "".join(part.capitalize() for part in f.name.split("_"))
-                builder = flatbuffers.Builder(64)
-                getattr(tflite, f"{table}Start")(builder)
-                getattr(tflite, f"{table}Add{camel}")(builder, not f.default)
-                builder.Finish(getattr(tflite, f"{table}End")(builder))
-                raw = flatbuffers.table.Table(
-                    builder.Output(), int.from_bytes(builder.Output()[:4], "little")
-                )
-                assert raw.Offset(4 + 2 * f.slot) != 0, (table, f.name)
-                checked += 1
-    assert checked > 150
-
-
-def test_unknown_table() -> None:
-    with pytest.raises(KeyError, match="no table NoSuchOptions"):
-        schema.layout("NoSuchOptions")
-
-
-# What LiteRT's schema has and ours has not, and what a model with it comes to: tables of features
-# that are refused by their type code, and weights in other files, refused at each tensor.
-NOT_OURS = {
-    "ExternalBuffer",
-    "ExternalBufferGroup",
-    "MultiAxisQuantization",
-    "StablehloCaseOptions",
-    "Model.external_buffer_groups",
-    "Model.external_buffers",
-}
-
-
-def test_every_field_is_litert_s() -> None:
-    """LiteRT ships its own schema, which may be younger than the `tflite` package."""
-    litert = pytest.importorskip("ai_edge_litert.schema_py_generated", reason="no LiteRT schema")
-    compared, missing = 0, set()
-    for table, cls in vars(litert).items():
-        if not hasattr(cls, "Init"):
-            continue
-        try:
-            ours = schema.layout(table).fields
-        except KeyError:
-            missing.add(table)
-            continue
-        theirs = {f.name: f for f in schema.reflect(cls)}
-        missing |= {f"{table}.{name}" for name in set(theirs) - set(ours)}
-        assert not set(ours) - set(theirs), table
-        for name, field in ours.items():
-            assert field == theirs[name], table
-            compared += 1
-    assert compared > 300
-    assert missing <= NOT_OURS
-
-
-def test_every_code_is_litert_s() -> None:
-    litert = pytest.importorskip("ai_edge_litert.schema_py_generated", reason="no LiteRT schema")
-    for name, code in schema.BUILTIN_CODES.items():
-        assert getattr(litert.BuiltinOperator, name) == code
-    enumerations = {
-        "builtin_options": litert.BuiltinOptions,
-        "builtin_options2": litert.BuiltinOptions2,
-        "details": litert.QuantizationDetails,
-        "sparse_index": litert.SparseIndexVector,
-    }
-    for union, enumeration in enumerations.items():
-        for code, name in schema.UNIONS[union].items():
-            assert getattr(enumeration, name) == code
-    for dtype in DType:
-        assert dtype.tflite in vars(litert.TensorType).values()
-
-
-@pytest.mark.parametrize("name", sorted(set(COMMON) - {"OperatorCode"}))
-def test_tables_by_hand_are_the_package_s(name: str) -> None:
-    found = {field.name: field for field in schema.reflect(getattr(tflite, name))}
-    # Younger than the package.
-    younger = {"Tensor": {"external_buffer"}}.get(name, set())
-    assert {n: f for n, f in COMMON[name].fields.items() if n not in younger} == found
-    slots = [field.slot for field in COMMON[name].fields.values()]
-    assert slots == sorted(set(slots))
-
-
-def test_codes_by_hand_are_the_package_s() -> None:
-    codes = schema.BUILTIN_CODES
-    assert codes["CUSTOM"] == schema.CUSTOM
-    assert codes["STABLEHLO_COMPOSITE"] == schema.COMPOSITE
-    assert codes["PLACEHOLDER_FOR_GREATER_OP_CODES"] == schema.PLACEHOLDER

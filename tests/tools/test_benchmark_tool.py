@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.ir.dtypes import DType
 from tflgpu.plugins.registry import Registry
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
-from tflgpu.tflite.write import write_model
 from tflgpu.tools.measurement import to_csv
 
+from tests.small_models import small_model
+
 DIGITS = Path(tflgpu.__file__).parent / "demo" / "digits.tflite"
+#: Of two operators, since the kernel interpreter takes long for those of the digits.
+SMALL = small_model(dict.fromkeys("xyz", (2, 3)), "y = NEG(x)", "z = TANH(y)")
 #: The kernel interpreter, as short as it can be.
 SHORT: dict[str, Any] = {
     "backend": "cpu_ref", "device": 1, "starts": False, "duration": 1e-3, "warm_up": 1e-3,
@@ -65,7 +66,7 @@ def test_what_is_not_told_is_none() -> None:
 
 def test_litert_takes_turns_and_judges() -> None:
     pytest.importorskip("ai_edge_litert")
-    found = tflgpu.benchmark(DIGITS, compare=["litert"], **SHORT)
+    found = tflgpu.benchmark(SMALL, compare=["litert"], **SHORT)
     own, litert = found.measurements
     assert own.error is not None
     assert 0 < own.error.rms < 1e-5
@@ -79,15 +80,10 @@ def test_litert_takes_turns_and_judges() -> None:
 
 def test_without_litert_no_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ai_edge_litert.interpreter", None)
-    found = tflgpu.benchmark(DIGITS, **SHORT)
+    found = tflgpu.benchmark(SMALL, **SHORT)
+    assert found.model == "bytes"
     assert found.measurements[0].error is None
     assert found.notes == ("no error is told, since ai-edge-litert is not installed",)
-
-
-def test_a_model_may_be_bytes() -> None:
-    found = tflgpu.benchmark(DIGITS.read_bytes(), **SHORT)
-    assert found.model == "bytes"
-    assert found.measurements[0].latency is not None
 
 
 @pytest.mark.parametrize(
@@ -114,10 +110,9 @@ def test_how_it_is_called(asked: dict[str, Any], said: str) -> None:
 
 
 def test_a_hint_gives_way_where_a_batch_cannot_be() -> None:
-    axes = TensorSpec("axes", (1,), DType.I32, data=np.array([0], np.int32))
-    tensors = [TensorSpec("x", (1, 4)), axes, TensorSpec("y", (4,))]
-    sums_items = ModelSpec(tensors, [OperatorSpec("SUM", {}, (0, 1), (2,))], (0,), (2,))
-    content = write_model(sums_items)
+    content = small_model(
+        {"x": (1, 4), "axes": np.zeros(1, np.int32), "y": (4,)}, "y = SUM(x, axes)"
+    )
     found = tflgpu.benchmark(content, **{**SHORT, "device": 0}, hint="throughput")
     assert str(found.settings) == "one thread, 3 runs in flight"
     assert found.notes[0].startswith("one item a run: ")
@@ -127,7 +122,7 @@ def test_a_hint_gives_way_where_a_batch_cannot_be() -> None:
 
 def test_starts_are_in_processes_of_their_own() -> None:
     options = {**SHORT, "starts": True}
-    (m,) = tflgpu.benchmark(DIGITS, **options).measurements
+    (m,) = tflgpu.benchmark(SMALL, **options).measurements
     assert m.cold is not None
     assert m.kept is not None
     for start in (m.cold, m.kept):
@@ -138,7 +133,7 @@ def test_starts_are_in_processes_of_their_own() -> None:
 def test_a_start_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr("tflgpu.tools.start._LONGEST", 1e-3)
-    (m,) = tflgpu.benchmark(DIGITS, **{**SHORT, "starts": True}).measurements
+    (m,) = tflgpu.benchmark(SMALL, **{**SHORT, "starts": True}).measurements
     assert m.cold is None
     assert "a start took more than 0.001 s" in m.warnings
 
@@ -179,7 +174,7 @@ def test_all_of_a_backend() -> None:
 
 
 def test_forms_for_other_programs() -> None:
-    found = tflgpu.benchmark(DIGITS, **SHORT)
+    found = tflgpu.benchmark(SMALL, **SHORT)
     as_json = json.loads(json.dumps(found.to_dict()))
     assert as_json["measurements"][0]["latency"]["p50"] == found.measurements[0].latency.p50
     assert "times" not in as_json["measurements"][0]
@@ -191,13 +186,13 @@ def test_forms_for_other_programs() -> None:
 
 
 def test_what_is_left_to_the_cpu_is_not_full_delegation() -> None:
-    found = tflgpu.benchmark(DIGITS, **SHORT, exclude=(0,))
+    found = tflgpu.benchmark(SMALL, **SHORT, exclude=(0,))
     assert not found.fully_delegated
 
 
 def test_progress() -> None:
     told: list[tuple[str, float]] = []
-    tflgpu.benchmark(DIGITS, **SHORT, progress=lambda what, share: told.append((what, share)))
+    tflgpu.benchmark(SMALL, **SHORT, progress=lambda what, share: told.append((what, share)))
     whats = list(dict.fromkeys(what for what, _ in told))
     assert whats == [
         "opening tflgpu cpu_ref f32", "warming up tflgpu cpu_ref f32", "measuring",
@@ -218,7 +213,7 @@ def test_only_what_takes_part_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Registry, "probe", noted)
     told: list[str] = []
     found = tflgpu.benchmark(
-        DIGITS, **SHORT, energy=False, progress=lambda what, share: told.append(what)
+        SMALL, **SHORT, energy=False, progress=lambda what, share: told.append(what)
     )
     assert asked == {"cpu_ref"}
     assert {device["backend"] for device in found.machine["devices"]} == {"cpu_ref"}

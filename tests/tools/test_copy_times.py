@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,7 @@ from tflgpu.tools import copy_times as module
 from tflgpu.tools.copy_times import copy_times
 
 from tests.running import allocated, raising, set_and_run
-
-DIGITS = Path(__file__).parents[2] / "core/tflgpu/demo/digits.tflite"
+from tests.small_models import small_model
 
 
 class FakeRuns:
@@ -94,18 +92,18 @@ def test_what_cannot_be_bound_is_said(fake: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_nothing_stays_bound() -> None:
+    content = small_model(dict.fromkeys("xy", (2, 3)), "y = TANH(x)")
+    x = np.random.default_rng(1).random((2, 3), np.float32)
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate,
         allocated(
-            tflgpu.Interpreter(str(DIGITS), experimental_delegates=[delegate])
+            tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
         ) as interpreter,
     ):
-        (x,), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
-        image = np.random.default_rng(1).random(x["shape"], np.float32)
-        set_and_run(interpreter, {x["index"]: image})
-        before = interpreter.get_tensor(y["index"])
-        found = copy_times(interpreter, {x["index"]: image}, (256, 40))
+        set_and_run(interpreter, {0: x})
+        before = interpreter.get_tensor(1)
+        found = copy_times(interpreter, {0: x}, (24, 24))
         for milliseconds in (found.upload, found.download):
             assert milliseconds is None or milliseconds > 0
-        set_and_run(interpreter, {x["index"]: image})
-        np.testing.assert_array_equal(interpreter.get_tensor(y["index"]), before)
+        set_and_run(interpreter, {0: x})
+        np.testing.assert_array_equal(interpreter.get_tensor(1), before)
