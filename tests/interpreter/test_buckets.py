@@ -322,6 +322,19 @@ def test_what_was_there_before_is_not_read(delegate: tflgpu.GpuDelegate) -> None
     mine.close()
 
 
+def test_scalars_are_those_of_the_run(delegate: tflgpu.GpuDelegate) -> None:
+    content = small_model(
+        {"x": (1, 9, WIDTH), "factor": (), "y": (1, 9, WIDTH), "axes": ints(0, 1, 2), "sum": ()},
+        "y = MUL(x, factor)", "sum = SUM(y, axes)", outputs="y sum",
+    )  # fmt: skip
+    mine, theirs = opened(content, delegate), opened(content, None)
+    for size, factor in ((7, 2), (7, 3), (5, 4)):
+        inputs = [*numbers(size), np.float32(factor)]
+        same(at(mine, inputs), at(theirs, inputs))
+        assert "runs by the plan for 8" in said(mine)
+    mine.close()
+
+
 def test_views_are_of_the_size(delegate: tflgpu.GpuDelegate) -> None:
     mine, theirs = opened(encoder(), delegate), opened(encoder(), None)
     for size in (9, 5):

@@ -448,3 +448,21 @@ def test_an_input_that_is_an_output_is_bound_once() -> None:
         np.testing.assert_array_equal(one.get_tensor(0), given)
         one.unbind(0)
         one.bind_output(0, taken)
+        one.invoke()
+        np.testing.assert_array_equal(one.get_tensor(1), -given)
+        np.testing.assert_array_equal(taken, given)
+
+
+def test_a_constant_that_is_an_output_is_bound_and_let_go() -> None:
+    spec = small_spec({"x": (2,), "one": np.ones(2, np.float32), "y": (2,)}, "y = ADD(x, one)",
+                      outputs="y one")  # fmt: skip
+    taken = np.zeros(2, np.float32)
+    with allocated(tflgpu.Interpreter(model_content=write_model(spec))) as one:
+        one.bind_output(1, taken)
+        one.invoke()
+        np.testing.assert_array_equal(taken, [1, 1])
+        taken[:] = 7
+        one.unbind()
+        one.invoke()
+        np.testing.assert_array_equal(one.get_tensor(1), [1, 1])
+        np.testing.assert_array_equal(one.get_tensor(2), [1, 1])

@@ -375,6 +375,8 @@ GUARDS_WANTED: dict[str, Callable[..., Any]] = {
     "max_min": lambda x, a, b: np.where(np.isnan(x), x, np.fmin(np.fmax(x, a), b)),
     "min_max": lambda x, a, b: np.where(np.isnan(x), x, np.fmax(np.fmin(x, a), b)),
     "sign": np.sign,
+    "log": np.log,
+    "sqrt": np.sqrt,
     "zero_of_finite": lambda x: np.where(np.isfinite(x), 0, np.nan),
     "zero_of_nonzero": lambda x: np.where((x == 0) | np.isnan(x), np.nan, 0),
     "one_of_finite_nonzero": lambda x: np.where(np.isfinite(x) & (x != 0), 1, np.nan),
@@ -388,10 +390,12 @@ def test_guards_each_is_here() -> None:
 
 @pytest.fixture
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Extremes pass over a NaN, comparisons with one hold, and its sign is 0."""
+    """Extremes pass over a NaN, comparisons with one hold, its sign is 0, and no number is below
+    what has a logarithm or a root."""
     module = import_module("tflgpu.language.expressions")
     wrong: dict[str, Callable[..., Any]] = {
         "min": np.fmin, "max": np.fmax, "sign": lambda x: np.nan_to_num(np.sign(x)),
+        "log": lambda x: np.log(np.abs(x)), "sqrt": lambda x: np.sqrt(np.abs(x)),
         "lt": lambda a, b: ~(a >= b), "le": lambda a, b: ~(a > b),
         "gt": lambda a, b: ~(a <= b), "ge": lambda a, b: ~(a < b),
     }  # fmt: skip

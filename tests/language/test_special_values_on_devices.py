@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tflgpu
 from tflgpu.conformance.node_checks import run_kernel
 from tflgpu.conformance.target import DeviceUnderTest
 from tflgpu.contract.device import Device
@@ -15,6 +16,9 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.plugins.registry import registry
+
+from tests.running import first_results
+from tests.small_models import small_model
 
 NAN, INF, PI = math.nan, math.inf, math.pi
 DEVICES = [("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu", 0)]
@@ -39,6 +43,10 @@ CASES: dict[str, tuple[Callable[..., Expr], list[float], list[float], list[float
                         [-1, -0.0, -2, 0.0], [-PI, PI, PI, 0]),
     "angles of tiny numbers": (lambda k, x, y: k.call("atan2", x, y), [-1e-40, 1e-40, -1e-40, -1],
                                [-1, -3, 3, -1e-40], [-PI, PI, 0, -PI / 2]),
+    "a logarithm that is undone": (lambda k, x, y: k.call("exp", k.call("log", x)),
+                                   [-2, NAN, 3, -INF], [0] * 4, [NAN, NAN, 3, NAN]),
+    "a root that is undone": (lambda k, x, y: (r := k.let(k.call("sqrt", x))) * r,
+                              [-2, NAN, 3, -INF], [0] * 4, [NAN, NAN, 3, NAN]),
     "inequality": (lambda k, x, y: k.cast(x.ne(y), Scalar.F32), [NAN, 1, 1, 1],
                    [NAN, NAN, 2, 1], [1, 1, 1, 0]),
     "is it itself": (lambda k, x, y: k.cast(x.ne(x), Scalar.F32), [NAN, INF, 1, -NAN], [0] * 4,
@@ -69,6 +77,22 @@ def test_special_values(name: str, width: int, device: Device) -> None:
     arrays = [np.array(left, np.float32), np.array(right, np.float32), np.zeros(4, np.float32)]
     found = run_kernel(device, k.build(), (1, 1, 1), arrays)[2]
     np.testing.assert_allclose(found, np.array(want, np.float32), rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
+def test_a_number_minus_itself(backend: str) -> None:
+    """x - x in the loads of a kernel that reads it, from one buffer: llvmpipe made 0 of it."""
+    x = np.float32([[NAN, INF, 3, -INF, 2]])
+    model = small_model(
+        {"x": (1, 5), "zero": (1, 5), "first": np.int32([0, 1]), "size": np.int32([1, 4]),
+         "y": (1, 4)}, "zero = SUB(x, x)", "y = SLICE(zero, first, size)",
+    )  # fmt: skip
+    with (
+        tflgpu.GpuDelegate(backend=backend, allow_fallback=False) as delegate,
+        tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter,
+    ):
+        (y,) = first_results(interpreter, [x])
+    np.testing.assert_array_equal(y, [[NAN, 0, NAN, 0]])
 
 
 def test_a_lane_is_its_own_business(device: Device) -> None:

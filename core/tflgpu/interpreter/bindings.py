@@ -194,7 +194,8 @@ class Bindings:
             contents = bound.read()
             session.put(index, None)
             session.settle()  # what was lent is not for these contents
-            np.copyto(session.arrays[index], contents)
+            if session.arrays[index].flags.writeable:  # no constant
+                np.copyto(session.arrays[index], contents)
         del self.bound[index]
         bound.close()
         return lost

@@ -243,8 +243,15 @@ class BufferMethods(InterpreterParts):
                 )
 
     def _bind(self, port: Port, memory: ForeignMemory) -> None:
-        self._main.check_views()
-        self._main.bindings.bind(self._main.ready_to_bind(port.told), port, memory)
+        main, i = self._main, port.index
+        main.check_views()
+        session, old = main.ready_to_bind(port.told), main.bound.get(i)
+        # An input that is bound as an output keeps what it was set to.
+        is_both = not port.is_input and i in main.info.inputs and i in session.arrays
+        given = (session.arrays[i].copy() if old is None else old.read()) if is_both else None
+        main.bindings.bind(session, port, memory)
+        if given is not None:
+            main.bound[i].write(given)
 
     def _either(self, which: int | str) -> Port:
         """An input or output."""

@@ -192,8 +192,7 @@ class DefiningPrinter(Printer):
     def call(self, expr: Call, *args: Code) -> Code:
         """A function."""
         kind = expr.args[0].type
-        asks_for_nan = expr.fn == "isnan" or (expr.fn == "sign" and not self._defines)
-        if kind.is_float and asks_for_nan:
+        if kind.is_float and (expr.fn == "isnan" or (expr.fn in GUARDS and not self._defines)):
             return self.written(f"{expr.fn}_{kind.scalar.value}", kind.width, *args)
         if kind.scalar is Scalar.F16 and not FUNCTIONS[expr.fn].in_half:
             wide = kind.with_scalar(Scalar.F32)

@@ -57,6 +57,11 @@ def _sign(k: Writer, x: Expr) -> Expr:
     return _kept(k, x, k.call("sign", x))
 
 
+def _of_positive(fn: str) -> Callable[..., Expr]:
+    """A function that is NaN of what is below 0, where a compiler undoes it: exp(log(x)) is x."""
+    return lambda k, x: k.select(x < 0.0, k.const(math.nan, x.type), k.call(fn, x))
+
+
 def _foregone(kind: Foregone) -> Callable[..., Expr]:
     """A result that is one number or NaN, as ``x`` says (see `tflgpu.language.numbers`)."""
 
@@ -82,6 +87,7 @@ GUARDS: dict[str, tuple[Callable[..., Expr], tuple[str, ...]]] = {
     "max_min": (_limited("max", "min"), ("x", "first", "second")),
     "min_max": (_limited("min", "max"), ("x", "first", "second")),
     "sign": (_sign, ("x",)),
+    **{fn: (_of_positive(fn), ("x",)) for fn in ("log", "sqrt")},
     **{kind.name.lower(): (_foregone(kind), ("x",)) for kind in Foregone},
 }
 

@@ -15,15 +15,17 @@ def elementwise_kernel(expr: ElementwiseExpr) -> Callable[[Lowering], None]:
 
     def build(low: Lowering) -> None:
         k = low.kernel(low.node.op.lower())
-        operands = [low.read(k, i) for i, value in enumerate(low.node.inputs) if value is not None]
+        operands = [v for v in low.node.inputs if v is not None]
+        # One that is there twice is read once: no compiler has to find out what x - x is.
+        views = {v: low.read(k, low.node.inputs.index(v)) for v in dict.fromkeys(operands)}
         out = low.write(k)
         with each_vector(low, k, out) as (outer, slice_):
             place, low.took_channel = (
                 (outer, slice_, out.shape, low.channel),
                 low.channel is not None,
             )
-            values = [k.let(load_broadcast(v, *place), "x") for v in operands]
-            out.store(outer, slice_, expr(k, low.attrs, values))
+            values = {v: k.let(load_broadcast(view, *place), "x") for v, view in views.items()}
+            out.store(outer, slice_, expr(k, low.attrs, [values[v] for v in operands]))
 
     return build
 

@@ -77,7 +77,7 @@ class BucketSession(Session):
             np.copyto(array, source, casting="unsafe")
         self._replaced(unchanged=contents)  # a run copies no masks
         self._shown = {
-            i: array[tuple(map(slice, shapes[i]))] if i in shapes else array
+            i: array[tuple(map(slice, shapes[i])) or ...] if i in shapes else array
             for i, array in self._arrays.items()
         }
         self.complete = True
