@@ -29,6 +29,7 @@ class BlockedModel:
         stage_latency, step_latency: Clocks of a stage, and of a step of it, that nothing hides.
         split_clocks: Clocks of adding a vector of a share of a sum.
         wave_clocks: Clocks of starting and ending a wave of workgroups.
+        sum_clocks, summed_clocks: As those of `MatrixModel`.
     """
 
     lanes: int
@@ -41,6 +42,8 @@ class BlockedModel:
     step_latency: float
     split_clocks: float
     wave_clocks: float
+    sum_clocks: float
+    summed_clocks: float
 
 
 @frozen
@@ -315,6 +318,8 @@ H200 = Tuning(
         step_latency=0.7,
         split_clocks=150.0,
         wave_clocks=5270.0,
+        sum_clocks=5000.0,
+        summed_clocks=3.0,
     ),
     matrix=MatrixModel(
         word_clocks=0.308,
