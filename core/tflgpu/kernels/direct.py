@@ -7,7 +7,7 @@ kernels of GPUs share such sums out.
 
 from __future__ import annotations
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, gather_by_slice
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, KernelBuffer
@@ -58,7 +58,7 @@ def _write(
         k.let(k.min(column0 + j, problem.slices - 1), "c") for j in range(block.columns)
     ]
     safe_rows = [k.let(k.min(row0 + i, problem.pixels - 1), "r") for i in range(block.rows)]
-    gathers = [problem.gather(k, src, row) for row in safe_rows]
+    gathers = [gather_by_slice(problem.loads, k, src, row) for row in safe_rows]
 
     def zeros(name: str) -> list[list[Variable]]:
         return [

@@ -75,10 +75,6 @@ class MatrixProduct:
     first: int
     has_scales: bool = False
 
-    def gather(self, k: Builder, src: ReadView, row: Expr) -> Callable[[Expr], Expr]:
-        """What `gather_by_slice` loads for an output pixel."""
-        return gather_by_slice(self.loads, k, src, row)
-
     def end(self, k: Builder, bias: KernelBuffer, column: Expr) -> Callable[[Expr], Expr]:
         """What becomes of sums of an output slice: they are scaled, where weights are whole
         numbers, added to the bias, and finished."""
