@@ -19,9 +19,9 @@ from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node
+from tflgpu.kernels.blocked import build_gemm
 from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.direct import OutputBlock, build_direct
-from tflgpu.kernels.gemm import build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.tiles import TILES, Tile, choose_tile
 from tflgpu.language.caps import DeviceCaps
@@ -136,6 +136,18 @@ def test_blocked_product(large_device: Device, shape: Shape, tile: Tile) -> None
     )
 
 
+@pytest.mark.parametrize("tile", [tile for tile in TILES if tile.parts > 1], ids=str)
+def test_sums_that_workgroups_divide_unevenly(large_device: Device, tile: Tile) -> None:
+    """The last part ends past the end of the sum, though a stage of all splits would not."""
+    slices = tile.depth * tile.split * (tile.parts + 1)
+    _check(
+        large_device,
+        Shape(3, 5, slices * 4, 12, 1),
+        lambda low: build_gemm(low, conv_problem(low), tile, "conv"),
+        Precision.F32,
+    )
+
+
 @pytest.mark.parametrize("precision", [Precision.F16, Precision.F32_F16], ids=str)
 def test_blocked_product_in_half_precision(device: Device, precision: Precision) -> None:
     _check(
@@ -170,6 +182,14 @@ def test_the_chosen_tile_fits_the_device() -> None:
                     tile = choose_tile(pixels, slices, 72, caps)
                     assert tile.shared_bytes <= shared
                     assert tile.threads <= caps.max_workgroup
+
+
+def test_workgroups_divide_long_sums_of_few_results() -> None:
+    caps = DeviceCaps(
+        shared_bytes=49152, compute_units=132, max_workgroup=1024, max_workgroup_size=(1024,) * 3
+    )
+    assert choose_tile(197, 192, 768, caps).parts > 1
+    assert choose_tile(518400, 8, 72, caps).parts == 1
 
 
 def test_no_tile_is_larger_than_a_heavy_workgroup() -> None:

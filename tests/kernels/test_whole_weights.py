@@ -16,9 +16,10 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import BlockScales, StoredReals
+from tflgpu.kernels.blocked import build_gemm
 from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.direct import OutputBlock, build_direct
-from tflgpu.kernels.gemm import Problem, build_gemm
+from tflgpu.kernels.gemm import Problem
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
 from tflgpu.kernels.matrix_tiles import TILES as MATRIX_TILES

@@ -7,9 +7,10 @@ kernels of GPUs share such sums out.
 
 from __future__ import annotations
 
-from tflgpu.kernels.gemm import BoundProduct, Problem, bind
+from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, gather_by_slice
+from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr
+from tflgpu.language.tree import Expr, KernelBuffer
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.view import ReadView, WriteView
@@ -32,18 +33,24 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: OutputBlock)
     """Write the kernel of a product and dispatch it."""
     k = low.kernel(name, _WORKGROUP)
     src = low.read(k, 0)
-    bound = bind(low, k, problem)
-    out = low.write(k)
-    low.body(k, _write, bound, block, src, out)
+    stored = StoredWeights.on(low.caps, problem.weights)
+    weights = stored.bind(low, k, problem.slices)
+    product, bias = bind_bias(low, k, problem, stored)
+    low.body(k, _write, product, block, src, weights, bias, low.write(k))
     columns = -(-problem.slices // block.columns)
     rows = -(-problem.pixels // block.rows)
     low.dispatch(k, (columns, rows, 1))
 
 
 def _write(
-    k: Builder, bound: BoundProduct, block: OutputBlock, src: ReadView, out: WriteView
+    k: Builder,
+    problem: MatrixProduct,
+    block: OutputBlock,
+    src: ReadView,
+    reader: WeightReader,
+    bias: KernelBuffer,
+    out: WriteView,
 ) -> None:
-    problem = bound.product
     column0 = k.let(k.global_id(0) * block.columns, "column")
     row0 = k.let(k.global_id(1) * block.rows, "row")
     guard(k, column0 < problem.slices, row0 < problem.pixels)
@@ -51,7 +58,7 @@ def _write(
         k.let(k.min(column0 + j, problem.slices - 1), "c") for j in range(block.columns)
     ]
     safe_rows = [k.let(k.min(row0 + i, problem.pixels - 1), "r") for i in range(block.rows)]
-    gathers = [problem.gather(k, src, row) for row in safe_rows]
+    gathers = [gather_by_slice(problem.loads, k, src, row) for row in safe_rows]
 
     def zeros(name: str) -> list[list[Variable]]:
         return [
@@ -60,7 +67,7 @@ def _write(
 
     def add(q: Expr, sums: list[list[Variable]]) -> None:
         values = [k.let(gather(q), "x") for gather in gathers]
-        step = bound.weights.step(k, q)
+        step = reader.step(k, q)
         weights = [step(column) for column in safe_columns]
         for lane in range(4):
             for j, lanes in enumerate(weights):
@@ -83,7 +90,7 @@ def _write(
     for j in range(block.columns):
         column = column0 + j
         with k.if_(column < problem.slices):
-            end = problem.end(k, bound.bias, column)
+            end = problem.end(k, bias, column)
             for i in range(block.rows):
                 with k.if_(row0 + i < problem.pixels):
                     out.store(k.let(row0 + i, "at"), problem.first + column, end(sums[i][j]))

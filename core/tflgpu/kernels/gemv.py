@@ -17,7 +17,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, with_column_sums
+from tflgpu.kernels.gemm import (
+    MatrixProduct,
+    Problem,
+    bind_bias,
+    gather_by_slice,
+    with_column_sums,
+)
 from tflgpu.kernels.staged_row import (
     RowShape,
     StagedRow,
@@ -274,7 +280,7 @@ class _Rows:
         if plan.each < problem.pixels:
             first = k.let(k.group_id(1) * plan.each, "first")
             self.places = [k.let(first + row, "row") for row in self.places]
-        self._gathers = [problem.gather(k, source.view, row) for row in self.places]
+        self._gathers = [gather_by_slice(problem.loads, k, source.view, row) for row in self.places]
         self.staged: list[StagedRow] = []
         self.squares: list[Variable] = []
         self.gaps: list[Variable] = []

@@ -21,7 +21,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias, with_column_sums
+from tflgpu.kernels.gemm import MatrixProduct, Problem, with_column_sums
 from tflgpu.kernels.matrix_stage import (
     LOW_SCALE,
     PairReader,
@@ -30,7 +30,7 @@ from tflgpu.kernels.matrix_stage import (
     TeamMember,
     VectorReader,
 )
-from tflgpu.kernels.matrix_sums import add_parts
+from tflgpu.kernels.matrix_sums import build_parts
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import Result, items, store_results
 from tflgpu.kernels.stored_weights import StoredWeights, WeightReader
@@ -78,17 +78,9 @@ def build_matrix_gemm(
     weights = weight_readers(low, k, problem, operands, stored)
     ragged = problem.depth % (tile.depth * tile.split * tile.parts) != 0
     masked = ragged and not problem.ends_finite
-    given = (src, weights, operands.inputs, masked, change if change.length else None)
+    given = (tile, src, weights, operands.inputs, masked, change if change.length else None)
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), tile.parts)
-    if tile.parts == 1:
-        product, bias = bind_bias(low, k, problem, stored)
-        low.body(k, _write, product, tile, *given, bias, low.write(k))
-        low.dispatch_groups(k, groups)
-        return
-    temp = low.temp((tile.parts, problem.pixels, problem.channels), Scalar.F32)
-    low.body(k, _write, problem.product, tile, *given, None, low.write_temp(k, temp))
-    low.dispatch_groups(k, groups)
-    add_parts(low, problem, stored, temp, name)
+    build_parts(low, k, problem, stored, groups, name, _write, *given)
 
 
 def weight_readers(

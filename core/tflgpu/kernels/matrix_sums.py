@@ -1,4 +1,4 @@
-"""The second dispatch of products on matrix tiles whose sums several workgroups divide.
+"""The second dispatch of products whose sums several workgroups divide.
 
     parts -> the result, and where it is a row that a layer normalization reads, that too
 
@@ -8,8 +8,10 @@ whole row has all that its mean and variance follow from, so that the normalizat
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from operator import add
+from typing import Any
 
 from tflgpu.kernels.domain import Shape2, share_of
 from tflgpu.kernels.gemm import MatrixProduct, Problem, bind_bias
@@ -18,7 +20,7 @@ from tflgpu.kernels.stored_weights import StoredWeights
 from tflgpu.language.builder import Builder
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.tree import Expr, KernelBuffer
-from tflgpu.language.types import F32, Scalar
+from tflgpu.language.types import F32, Scalar, Size3
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.view import ReadView, WriteView
@@ -32,7 +34,31 @@ def whole_rows(caps: DeviceCaps, shape: Shape) -> Shape2 | None:
     return plan if plan is not None and plan.steps <= _MOST * plan.lanes else None
 
 
-def add_parts(
+def build_parts(
+    low: Lowering,
+    k: Builder,
+    problem: Problem,
+    stored: StoredWeights,
+    groups: Size3,
+    name: str,
+    write: Callable[..., None],
+    *given: Any,
+) -> None:
+    """Write the body of a product's kernel, of which ``write`` gets the product, what is ``given``,
+    the bias and the result, and dispatch it. Where there are several workgroups along the third
+    axis each makes a part of the sums, without a bias, and another kernel adds them up."""
+    if groups[2] == 1:
+        product, bias = bind_bias(low, k, problem, stored)
+        low.body(k, write, product, *given, bias, low.write(k))
+        low.dispatch_groups(k, groups)
+        return
+    temp = low.temp((groups[2], problem.pixels, problem.channels), Scalar.F32)
+    low.body(k, write, problem.product, *given, None, low.write_temp(k, temp))
+    low.dispatch_groups(k, groups)
+    _add_parts(low, problem, stored, temp, name)
+
+
+def _add_parts(
     low: Lowering, problem: Problem, stored: StoredWeights, temp: Temp, name: str
 ) -> None:
     """Write the kernel and dispatch it; ``temp`` has the parts, of shape [parts, pixels,

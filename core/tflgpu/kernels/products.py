@@ -4,7 +4,7 @@ few_rows   few rows, GPU              a workgroup per few output slices         
 matrix     many rows, matrix tiles    blocked product on matrix tiles              matrix_gemm.py
                                       or a window's, staged once for all taps      matrix_window.py
                                       or that of few input channels                matrix_shallow.py
-blocked    many rows, GPU             blocked product through shared memory        gemm.py
+blocked    many rows, GPU             blocked product through shared memory        blocked.py
 direct     anything else              one invocation per few pixels and a slice    direct.py
 
 A plugin's rule of rank 0 or more comes before all of them; one that only some devices or shapes are
@@ -19,8 +19,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tflgpu.ir.graph import Node
+from tflgpu.kernels.blocked import build_gemm
 from tflgpu.kernels.direct import OutputBlock, build_direct
-from tflgpu.kernels.gemm import Problem, build_gemm
+from tflgpu.kernels.gemm import Problem
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, loads_of, parts_of_weights, split_operands
 from tflgpu.kernels.matrix_shallow import ShallowTile, build_matrix_shallow, shallow_for

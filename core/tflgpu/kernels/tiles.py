@@ -18,6 +18,7 @@ class Tile:
         block_rows: Pixels of an invocation.
         block_cols: Channel slices of an invocation.
         depth: Slices of q per stage and split.
+        parts: Workgroups that divide q besides; another kernel adds up what they have.
     """
 
     cols: int
@@ -26,6 +27,7 @@ class Tile:
     block_rows: int = 4
     block_cols: int = 1
     depth: int = 8
+    parts: int = 1
 
     @property
     def pixels(self) -> int:
@@ -54,9 +56,15 @@ class Tile:
         return self.pixels * self.pitch + self.depth * 4 * self.slices
 
     @property
+    def stored_rows(self) -> int:
+        """Rows of each block that are stored at a time: as many as a stage has room for."""
+        return min(self.block_rows, max(1, self.stage_words // (self.rows * self.slices)))
+
+    @property
     def shared_words(self) -> int:
         """Vectors of shared memory of a workgroup: its stages, and then its sums."""
-        return self.split * max(self.stage_words, self.pixels * self.slices)
+        stored = self.stored_rows * self.rows * self.slices
+        return self.split * max(self.stage_words, stored)
 
     @property
     def shared_bytes(self) -> int:
@@ -69,6 +77,7 @@ TILES = (
     Tile(16, 16, 1, 4, 1, 4),
     Tile(16, 8, 1, 8, 1, 8),
     Tile(16, 4, 4, 4, 1, 4),
+    Tile(4, 32, 1, 4, 2, 4),
     Tile(8, 16, 1, 8, 1, 4),
     Tile(8, 16, 1, 4, 2, 4),
     Tile(8, 8, 1, 4, 1, 8),
@@ -102,6 +111,9 @@ TILES = (
     Tile(4, 5, 16, 5, 1, 4),
     Tile(4, 4, 16, 4, 1, 4),
     Tile(2, 32, 1, 5, 1, 2),
+    Tile(12, 8, 4, 5, 2, 4),
+    Tile(12, 8, 4, 5, 2, 4, 3),
+    Tile(1, 64, 1, 4, 3, 4),
 )
 
 
@@ -133,8 +145,8 @@ def _clocks(
     A stage costs its multiply-adds and its reads of shared memory, or, where that is less, the
     latency that nothing hides.
     """
-    workgroups = -(-pixels // tile.pixels) * -(-slices // tile.slices)
-    stages = -(-depth // (tile.depth * tile.split))
+    workgroups = -(-pixels // tile.pixels) * -(-slices // tile.slices) * tile.parts
+    stages = -(-depth // (tile.depth * tile.split * tile.parts))
     block = tile.block_rows * tile.block_cols
     reads = tile.block_rows + 4 * tile.block_cols
     multiply = tile.pixels * tile.slices * 16 * tile.depth * tile.split / model.lanes
@@ -154,5 +166,8 @@ def _clocks(
     moved = (tile.pixels + 4 * tile.slices) * tile.depth * tile.split
     fetch = moved * stages * workgroups / units * model.fetch_clocks
     adding = -(-tile.pixels * tile.slices // tile.threads) * tile.split * model.split_clocks
-    waves = -(-per_unit // resident)
-    return waves * (stages * stage + adding + model.wave_clocks) + fetch
+    waves = per_unit / resident
+    total = waves * (stages * stage + adding + model.wave_clocks) + fetch
+    if tile.parts == 1:
+        return total
+    return total + model.sum_clocks + pixels * slices * tile.parts / units * model.summed_clocks

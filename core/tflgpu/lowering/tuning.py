@@ -29,6 +29,7 @@ class BlockedModel:
         stage_latency, step_latency: Clocks of a stage, and of a step of it, that nothing hides.
         split_clocks: Clocks of adding a vector of a share of a sum.
         wave_clocks: Clocks of starting and ending a wave of workgroups.
+        sum_clocks, summed_clocks: As those of `MatrixModel`.
     """
 
     lanes: int
@@ -41,6 +42,8 @@ class BlockedModel:
     step_latency: float
     split_clocks: float
     wave_clocks: float
+    sum_clocks: float
+    summed_clocks: float
 
 
 @frozen
@@ -261,7 +264,8 @@ class Tuning:
 #: `benchmarks.tiles` prints what is predicted of kernels beside what the tuner timed, by which
 #: constants are judged. `blocked` was fitted to 512 kernel times of 32 products and convolutions
 #: (Vulkan in F32: a ViT, ResNet-50 and a style network, up to 16 tiles of each); there its choice
-#: is on average 2 % slower than the best that was timed, at most 17 %. `matrix` was fitted to 1136
+#: is on average 2 % slower than the best that was timed, at most 17 %; what concerns sums that
+#: workgroups divide was set by four products of ViT-B. `matrix` was fitted to 1136
 #: kernel times of 38 products and convolutions (Vulkan in F16 and F32_F16, chains of equal layers
 #: of ViTs, ResNet-50, MobileNets, EDSR), so that its choices are fast rather than its times right:
 #: on average the choice is 5 % slower than the best of all that were timed, at most 24 %. `pairs`
@@ -315,6 +319,8 @@ H200 = Tuning(
         step_latency=0.7,
         split_clocks=150.0,
         wave_clocks=5270.0,
+        sum_clocks=5000.0,
+        summed_clocks=3.0,
     ),
     matrix=MatrixModel(
         word_clocks=0.308,
