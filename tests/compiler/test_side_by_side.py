@@ -122,7 +122,7 @@ def test_products_of_several_inputs(
     sizes: tuple[int, ...],
 ) -> None:
     """Longer along the one axis of workgroups, or the other."""
-    monkeypatch.setattr("tflgpu.compiler.side_by_side._MOST_JOINED", MAX_KERNEL)
+    monkeypatch.setattr("tflgpu.compiler.side_by_side._MOST_ON_MATRICES", MAX_KERNEL)
     net = Net()
     pairs = zip(rows, sizes, strict=True)
     results = [net.product(net.input(n, 44), size, kind) for n, size in pairs]
@@ -212,16 +212,17 @@ def test_what_is_large_or_of_another_kind_stays_apart(device: Device) -> None:
     net.check(device, 2, *[net.product(net.input(n, 12), size) for n, size in sizes], is_gpu=False)
 
 
-def test_no_more_code_than_a_driver_compiles_soon(
-    device: Device, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "dispatches"), [("matrix", 2), ("gemm", 1)])
+def test_no_more_code_on_matrices_than_a_driver_compiles_soon(
+    device: Device, monkeypatch: pytest.MonkeyPatch, name: str, dispatches: int
 ) -> None:
     net = Net()
-    results = [net.product(net.input(5, 12), 8) for _ in range(4)]
+    results = [net.product(net.input(9, 44), 12) for _ in range(4)]
     alone = Net()
-    plan = alone.check(device, 1, alone.product(alone.input(5, 12), 8))
+    plan = alone.check(device, 1, alone.product(alone.input(9, 44), 12), **PRODUCTS[name])
     each = cost(plan.dispatches[0].kernel)
-    monkeypatch.setattr("tflgpu.compiler.side_by_side._MOST_JOINED", 3 * each)
-    net.check(device, 2, *results)
+    monkeypatch.setattr("tflgpu.compiler.side_by_side._MOST_ON_MATRICES", 3 * each)
+    net.check(device, dispatches, *results, **PRODUCTS[name])
 
 
 def test_no_more_than_a_device_allows(device: Device) -> None:

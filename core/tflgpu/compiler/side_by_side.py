@@ -20,17 +20,18 @@ import attrs
 
 from tflgpu.compiler.plan import PlannedDispatch
 from tflgpu.language import make
-from tflgpu.language.budget import cost
+from tflgpu.language.budget import MAX_KERNEL, cost
 from tflgpu.language.caps import DeviceCaps
+from tflgpu.language.matrix import has_matrices
 from tflgpu.language.tree import Builtin, If, Kernel, KernelBuffer, SharedArray, Stmt
 from tflgpu.language.types import Size3
 from tflgpu.language.walk import walk
 from tflgpu.lowering.tuning import tuning_of
 
-#: What a joined kernel may cost to compile (`cost`). Heads of a detector are 1,000 to 1,400 each:
-#: joined they are no faster on Vulkan, and NVIDIA's driver took 0.43 s for three of them in one,
-#: when nothing is left to be done meanwhile.
-_MOST_JOINED = 2000
+#: What a joined kernel on matrix tiles may cost to compile (`cost`). Heads of a detector are 1,000
+#: to 1,400 each: joined they are no faster on Vulkan, and NVIDIA's driver took 0.43 s for three of
+#: them in one, when nothing is left to be done meanwhile.
+_MOST_ON_MATRICES = 2000
 
 
 def side_by_side(level: Iterable[PlannedDispatch], caps: DeviceCaps) -> list[PlannedDispatch]:
@@ -63,11 +64,12 @@ def _joined(a: PlannedDispatch, b: PlannedDispatch, caps: DeviceCaps) -> Planned
     small = is_small(one, a.groups, caps) and is_small(other, b.groups, caps)
     alike = (one.name, one.workgroup) == (other.name, other.workgroup)
     bound = len(one.buffers) + len(other.buffers) <= caps.max_bindings
+    most = _MOST_ON_MATRICES if has_matrices(one) else MAX_KERNEL
     if (
         axis is None
         or one.name.endswith("_gemv")
         or not (alike and small and bound)
-        or cost(one) + cost(other) > _MOST_JOINED
+        or cost(one) + cost(other) > most
     ):
         return None
     buffers = {
