@@ -170,4 +170,4 @@ def _clocks(
     total = waves * (stages * stage + adding + model.wave_clocks) + fetch
     if tile.parts == 1:
         return total
-    return total + model.sum_clocks + pixels * slices * tile.parts / units * model.summed_clocks
+    return total + model.sum_clocks + pixels * slices * tile.parts * model.summed_clocks

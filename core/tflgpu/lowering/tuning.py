@@ -264,7 +264,8 @@ class Tuning:
 #: `benchmarks.tiles` prints what is predicted of kernels beside what the tuner timed, by which
 #: constants are judged. `blocked` was fitted to 512 kernel times of 32 products and convolutions
 #: (Vulkan in F32: a ViT, ResNet-50 and a style network, up to 16 tiles of each); there its choice
-#: is on average 2 % slower than the best that was timed, at most 17 %; what concerns sums that
+#: was on average 2 % slower than the best that was timed, at most 17 %, while whole waves were
+#: counted and before the tiles came that are two and three slices wide. What concerns sums that
 #: workgroups divide was set by four products of ViT-B. `matrix` was fitted to 1136
 #: kernel times of 38 products and convolutions (Vulkan in F16 and F32_F16, chains of equal layers
 #: of ViTs, ResNet-50, MobileNets, EDSR), so that its choices are fast rather than its times right:
@@ -320,7 +321,7 @@ H200 = Tuning(
         split_clocks=150.0,
         wave_clocks=5270.0,
         sum_clocks=5000.0,
-        summed_clocks=3.0,
+        summed_clocks=0.0227,
     ),
     matrix=MatrixModel(
         word_clocks=0.308,
