@@ -169,6 +169,15 @@ class Leaking(Wrapped):
         super().close()
 
 
+class Circular(Wrapped):
+    """Leaves what it was loaded with in objects that refer to each other."""
+
+    def close(self) -> None:
+        circle: list[object] = [np.ones(1 << 18, np.float32)]
+        circle.append(circle)
+        super().close()
+
+
 class Freed(Wrapped):
     """Writes over its arrays when it is closed."""
 
@@ -288,6 +297,7 @@ SPOILT: dict[str, tuple[Callable[[Any, Plan, bool], Recording], Sequence[str], s
     "no run to profile": (Late, ["profile"], "profile 0: its output: element"),
     "zero between bands": (Zeroed, ["guard_bands/not_written"], "an unwritten region is"),
     "leaking": (Leaking, ["loads_take_no_memory"], "every 40 loads took"),
+    "in a circle": (Circular, ["loads_take_no_memory"], "every 40 loads took"),
     "arrays freed": (Freed, ["arrays_outlive_their_device"], "an output after close: element"),
     "one thread": (OneThread, ["threads"], "thread 0 of 4: RuntimeError: another thread"),
     "swallows signals": (Swallowing, ["interrupted_runs"], "interrupted .* to no effect"),

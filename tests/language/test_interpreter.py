@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -150,6 +152,19 @@ def test_program_gives_what_numpy_gives(make: Callable[[], ProgramCase], races: 
     interpret(program.kernel, program.groups, arrays, races=races)
     for index, want in program.want.items():
         assert np.array_equal(arrays[index], want)
+
+
+def test_its_arrays_do_not_wait_for_the_collector() -> None:
+    cases = table(Scalar.F32)
+    arrays, _ = table_arrays(cases, Scalar.F32, 1)
+    seen = [weakref.ref(array) for array in arrays]
+    gc.disable()
+    try:
+        interpret(build_table(cases, Scalar.F32, 1), GROUPS, arrays)
+        del arrays
+        assert all(ref() is None for ref in seen)
+    finally:
+        gc.enable()
 
 
 def test_a_grid_larger_than_a_batch() -> None:

@@ -10,6 +10,7 @@ that passes here has no such defect for the inputs it was given.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -99,14 +100,6 @@ class _Interpreter:
         self.batch_groups = 0
         self._steps: dict[int, tuple[list[_Step], Sequence[int]]] = {}
         self._constants: dict[int, Array] = {}
-        #: What is not for the expressions themselves to say: it takes more than their operands.
-        self._reading: dict[type[Expr], Callable[..., Array]] = {
-            Const: self._const,  # which is the same every time
-            Name: self._name,
-            Builtin: self._builtin,
-            Load: self._load,
-            SharedLoad: self._shared_load,
-        }
 
     def run(self) -> None:
         per_group = int(np.prod(self.kernel.workgroup))
@@ -257,13 +250,13 @@ class _Interpreter:
         steps, roots = found
         values: list[Array] = []
         for operation, expr, args in steps:
-            values.append(operation(frame, expr, *[values[i] for i in args]))
+            values.append(operation(self, frame, expr, *[values[i] for i in args]))
         return [values[i] for i in roots]
 
     def _compile(self, way: Walk) -> tuple[list[_Step], Sequence[int]]:
         steps: list[_Step] = []
         for expr, parts in zip(way.order, way.parts, strict=True):
-            steps.append((self._reading.get(type(expr), _evaluate), expr, parts))
+            steps.append((self._READING.get(type(expr), _evaluate), expr, parts))
         return steps, way.roots
 
     def _const(self, frame: Frame, expr: Const) -> Array:
@@ -288,8 +281,19 @@ class _Interpreter:
         array = self.shared[expr.array.name]
         return array.load(spread(index, frame.count), frame.full(GROUP), frame.full(WHO))
 
+    #: What is not for the expressions themselves to say: it takes more than their operands. These
+    #: are functions: methods bound to an interpreter would hold it as it holds them, and the
+    #: buffers of a kernel that has run would stay until Python's collector comes.
+    _READING: ClassVar[dict[type[Expr], Callable[..., Array]]] = {
+        Const: _const,  # which is the same every time
+        Name: _name,
+        Builtin: _builtin,
+        Load: _load,
+        SharedLoad: _shared_load,
+    }
 
-def _evaluate(frame: Frame, expr: Expr, *operands: Array) -> Array:
+
+def _evaluate(_: _Interpreter, frame: Frame, expr: Expr, *operands: Array) -> Array:
     return expr.evaluate(*operands)
 
 
