@@ -392,9 +392,6 @@ GUARDS_WANTED: dict[str, Callable[..., Any]] = {
     "sign": np.sign,
     "log": np.log,
     "sqrt": np.sqrt,
-    "zero_of_finite": lambda x: np.where(np.isfinite(x), 0, np.nan),
-    "zero_of_nonzero": lambda x: np.where((x == 0) | np.isnan(x), np.nan, 0),
-    "one_of_finite_nonzero": lambda x: np.where(np.isfinite(x) & (x != 0), 1, np.nan),
 }
 _LIMITED = {"at_most": (2.5,), "at_least": (0.0,), "max_min": (0.0, 2.5), "min_max": (2.5, 0.0)}
 

@@ -50,6 +50,9 @@ _HALVES_OF = """fn halves_of(x: vec2<u32>) -> vec4<f16> {
     return vec4<f16>(vec4<f32>(unpack2x16float(x.x), unpack2x16float(x.y)));
 }"""
 _BITS = {"half_bits": _HALF_BITS, "halves_of": _HALVES_OF}
+#: A function that gives 0, which no compiler can know: that a buffer has an element is WebGPU's
+#: promise, and not said in the module.
+_NO_BITS = "no_bits"
 ENTRY_POINT = "main"
 
 
@@ -101,7 +104,7 @@ class _WgslPrinter(PackedPrinter):
 
     @classmethod
     def is_reserved(cls, ident: str) -> bool:
-        return ident in (*_SPECIAL_BITS, *_BITS) or super().is_reserved(ident)
+        return ident in (*_SPECIAL_BITS, *_BITS, _NO_BITS) or super().is_reserved(ident)
 
     def type_name(self, type: Type) -> str:
         name = str(type.scalar.value)  # the kernel language's names are WGSL's
@@ -123,8 +126,11 @@ class _WgslPrinter(PackedPrinter):
 
     def prelude(self) -> list[str]:
         lines = ["enable f16;", ""] if self.needs.f16 else []
-        functions = self.functions({*_SPECIAL_BITS, *_BITS})
+        functions = self.functions({*_SPECIAL_BITS, *_BITS, _NO_BITS})
         functions += [text for name, text in _BITS.items() if name in self.helpers]
+        if _NO_BITS in self.helpers:
+            length = f"arrayLength(&{self.names[self.kernel.buffers[0].name]})"
+            functions += [f"fn {_NO_BITS}() -> u32 {{", f"    return u32({length} == 0u);", "}"]
         # Read at run time, as an infinity is no constant expression.
         lines += [
             f"var<private> {name}: u32 = {bits};"
@@ -160,6 +166,15 @@ class _WgslPrinter(PackedPrinter):
         ids = [f"@builtin({_BUILTINS[k]}) {n}: vec3<u32>" for k, n in sorted(self._ids.items())]
         lines.append(f"fn {ENTRY_POINT}({', '.join(ids)}) {{")
         return lines
+
+    def hidden(self, type: Type, x: Code) -> Code:
+        if type.scalar is Scalar.F16:
+            wide = type.with_scalar(Scalar.F32)
+            return self.converted(wide, type, self.hidden(wide, self.converted(type, wide, x)))
+        self.helpers.add(_NO_BITS)
+        words = self.type_name(type.with_scalar(Scalar.U32))
+        none = f"{words}({_NO_BITS}())" if type.width > 1 else f"{_NO_BITS}()"
+        return Code(f"bitcast<{self.type_name(type)}>(bitcast<{words}>({x.text}) ^ {none})")
 
     def declare(self, ident: str, type: Type, value: str, mutable: bool) -> str:
         return f"{'var' if mutable else 'let'} {ident}: {self.type_name(type)} = {value};"

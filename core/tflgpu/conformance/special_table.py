@@ -109,6 +109,44 @@ def _arithmetic(scalar: Scalar) -> list[Special]:
     ]  # fmt: skip
 
 
+def _chains(scalar: Scalar) -> list[Special]:
+    """Operations that undo each other, but for what is lost between them."""
+    least, most = (80.0, 200.0) if scalar is Scalar.F32 else (_INF, _INF)  # of exp's zeros
+
+    def stepwise(rule: Rule) -> Rule:
+        return lambda *operands: rule(*(x.astype(scalar.numpy) for x in operands))
+
+    def lost(v: Sequence[Array]) -> Array:
+        product, normal = np.abs(v[0] * v[1]), float(np.finfo(scalar.numpy).smallest_normal)
+        return np.asarray(beyond(v[1], LARGEST_DIVISOR) | ((product > 0) & (product < normal)))
+
+    def far(v: Sequence[Array]) -> Array:
+        return np.asarray((np.abs(v[0]) > least) & (np.abs(v[0]) < most))
+
+    return [
+        Special("a + -a", lambda k, a, b, c: a + -a, lambda a, b, c: a - a, scalar),
+        Special("a + b - a", lambda k, a, b, c: a + b - a,
+                stepwise(lambda a, b, c: a + b - a), scalar),
+        Special("a - b + b", lambda k, a, b, c: a - b + b,
+                stepwise(lambda a, b, c: a - b + b), scalar),
+        Special("a - (a + b)", lambda k, a, b, c: a - (a + b),
+                stepwise(lambda a, b, c: a - (a + b)), scalar),
+        Special("a + b + 1 - a", lambda k, a, b, c: k.let(a + b + 1.0) - a,
+                stepwise(lambda a, b, c: a + b + scalar.numpy.type(1) - a), scalar),
+        Special("a * b / b", lambda k, a, b, c: a * b / b,
+                stepwise(lambda a, b, c: a * b / b), scalar, lost, exact=False),
+        Special("exp(a) * exp(-a)", lambda k, a, b, c: k.call("exp", a) * k.call("exp", -a),
+                stepwise(lambda a, b, c: np.exp(a) * np.exp(-a)), scalar, far, exact=False),
+        Special("log(exp(a))", lambda k, a, b, c: k.call("log", k.call("exp", a)),
+                stepwise(lambda a, b, c: np.log(np.exp(a))), scalar, far, exact=False),
+        Special("exp(log(a))", lambda k, a, b, c: k.call("exp", k.call("log", a)),
+                stepwise(lambda a, b, c: np.exp(np.log(a))), scalar,
+                lambda v: (v[0] > 0) & ((v[0] > 256) | (v[0] < 2.0**-8)), exact=False),
+        Special("sqrt(a) * sqrt(a)", lambda k, a, b, c: (r := k.let(k.call("sqrt", a))) * r,
+                stepwise(lambda a, b, c: np.sqrt(a) * np.sqrt(a)), scalar, exact=False),
+    ]  # fmt: skip
+
+
 def _extremes(scalar: Scalar) -> list[Special]:
     def kept(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
         """The inner result is used twice, so that it has a name of its own."""
@@ -300,6 +338,7 @@ def special_cases(scalar: Scalar, *, halves: bool) -> list[Special]:
     """All cases whose operands are f32 or f16; ``halves`` for a device that computes in f16."""
     return (
         _arithmetic(scalar)
+        + _chains(scalar)
         + _extremes(scalar)
         + _choices(scalar)
         + _functions(scalar)
@@ -364,8 +403,8 @@ def wrong_results(cases: Sequence[Special], arrays: Sequence[Array]) -> dict[str
                 for v in ((own,) if case.signed else (own, unsigned))
             ]
             good = np.any([_is_right(got, want, case.exact) for want in wants], axis=0)
-        if case.leaves_out is not None:
-            good |= case.leaves_out(own)
+            if case.leaves_out is not None:
+                good |= case.leaves_out(own)
         if not good.all():
             at = int(np.argmin(good))
             given = ", ".join(f"{a[at]:g}" for a in own)

@@ -24,11 +24,11 @@ from tflgpu.language.definitions import DEFINED, Definition, definition
 from tflgpu.language.exact import EXACT, exact
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.guards import GUARDS, ORDERED, guard
-from tflgpu.language.numbers import extreme_of, foregone, never_nan
+from tflgpu.language.numbers import UNDONE, extreme_of, hidden_sides, never_nan
 from tflgpu.language.printer import Printer
 from tflgpu.language.rounding import is_rounded, rounded_names
 from tflgpu.language.signs import not_negative
-from tflgpu.language.tree import Binary, Call, Cast, Expr, Kernel, Stmt
+from tflgpu.language.tree import Binary, Call, Cast, Expr, Kernel, Stmt, Unary
 from tflgpu.language.types import Scalar, Type
 
 #: The first parts of the names of all functions that a text may have; the others are numbers of
@@ -85,6 +85,12 @@ class DefiningPrinter(Printer):
     def parameter(self, ident: str, type: Type) -> str:
         """One of its parameters."""
         raise NotImplementedError
+
+    def hidden(self, type: Type, x: Code) -> Code:
+        """A float as one of which a compiler knows nothing, where it could conclude too much
+        (`tflgpu.language.numbers.hidden_sides`). Here it is as it is, for languages whose compilers
+        compute what they are told."""
+        return x
 
     # Functions
 
@@ -154,13 +160,21 @@ class DefiningPrinter(Printer):
         elif kind.is_float:
             if expr.op in ORDERED and not (never_nan(expr.left) and never_nan(expr.right)):
                 return self.written(f"{expr.op}_{kind.scalar.value}", kind.width, a, b)
-            known = foregone(expr)
-            if known is not None:
-                stem = f"{known[0].name.lower()}_{kind.scalar.value}"
-                return self.written(stem, kind.width, a if known[1] is expr.left else b)
+            left, right = hidden_sides(expr)
+            if left or right:
+                a, b = self.hidden(kind, a) if left else a, self.hidden(kind, b) if right else b
+                return super().binary(expr, a, b)
         if expr.op in ("add", "sub", "mul", "div", "rem"):
             a, b = self.unsplat(expr, a, b)
         return super().binary(expr, a, b)
+
+    def unary(self, expr: Unary, x: Code) -> Code:
+        """Negation, arithmetic or logical."""
+        found = super().unary(expr, x)
+        return self.hidden(expr.type, found) if self._may_hide(expr) else found
+
+    def _may_hide(self, expr: Expr) -> bool:
+        return expr.type.is_float and not self._defines
 
     def _positive(self, expr: Binary) -> bool:
         """Whether no operand is negative: wgpu makes of ``%`` an instruction that Vulkan leaves
@@ -191,6 +205,12 @@ class DefiningPrinter(Printer):
 
     def call(self, expr: Call, *args: Code) -> Code:
         """A function."""
+        found = self._call(expr, *args)
+        return (
+            self.hidden(expr.type, found) if expr.fn in UNDONE and self._may_hide(expr) else found
+        )
+
+    def _call(self, expr: Call, *args: Code) -> Code:
         kind = expr.args[0].type
         if kind.is_float and (expr.fn == "isnan" or (expr.fn in GUARDS and not self._defines)):
             return self.written(f"{expr.fn}_{kind.scalar.value}", kind.width, *args)

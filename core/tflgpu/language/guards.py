@@ -1,9 +1,10 @@
 """Operations that keep NaN, for APIs that may compute as if there were none.
 
 There ``min`` and ``max`` give either operand where one is NaN, and a compiler may draw conclusions
-of its own from comparisons and from results that can be one number only. Each of these is written
-with the API's own operation and with ``isnan``, which printers ask of the bits, so that there is
-nothing to assume (`tflgpu.language.definitions` says how such definitions are read).
+of its own from comparisons. Each of these is written with the API's own operation and with
+``isnan``, which printers ask of the bits, so that there is nothing to assume
+(`tflgpu.language.definitions` says how such definitions are read). What it may conclude of
+operations that cancel each other is `tflgpu.language.numbers`'s.
 """
 
 from __future__ import annotations
@@ -14,13 +15,11 @@ from functools import cache
 
 from tflgpu.language import make
 from tflgpu.language.definitions import Definition, Writer, define
-from tflgpu.language.numbers import Foregone
 from tflgpu.language.tree import Expr
-from tflgpu.language.types import Scalar, Type
+from tflgpu.language.types import Type
 
 #: Comparisons that are false for a NaN and whose outcome a compiler may take for an extreme's.
 ORDERED = ("lt", "le", "gt", "ge")
-_INFINITY_TWICE = 0xFF000000  # the bits of infinity without the sign, one place to the left
 
 
 def _kept(k: Writer, x: Expr, number: Expr) -> Expr:
@@ -58,24 +57,8 @@ def _sign(k: Writer, x: Expr) -> Expr:
 
 
 def _of_positive(fn: str) -> Callable[..., Expr]:
-    """A function that is NaN of what is below 0, where a compiler undoes it: exp(log(x)) is x."""
+    """A function that is NaN of what is below 0, of which these APIs promise nothing."""
     return lambda k, x: k.select(x < 0.0, k.const(math.nan, x.type), k.call(fn, x))
-
-
-def _foregone(kind: Foregone) -> Callable[..., Expr]:
-    """A result that is one number or NaN, as ``x`` says (see `tflgpu.language.numbers`)."""
-
-    def write(k: Writer, x: Expr) -> Expr:
-        if kind is Foregone.ZERO_OF_NONZERO:
-            lost = x.eq(0.0) | k.is_nan(x)
-        else:
-            lost = (k.bitcast(k.cast(x, Scalar.F32), Scalar.U32) << 1) >= _INFINITY_TWICE
-        if kind is Foregone.ONE_OF_FINITE_NONZERO:
-            lost = lost | x.eq(0.0)
-        number = float(kind is Foregone.ONE_OF_FINITE_NONZERO)
-        return k.select(lost, k.const(math.nan, x.type), number)
-
-    return write
 
 
 #: By name: what writes the operation, and its parameters.
@@ -88,7 +71,6 @@ GUARDS: dict[str, tuple[Callable[..., Expr], tuple[str, ...]]] = {
     "min_max": (_limited("min", "max"), ("x", "first", "second")),
     "sign": (_sign, ("x",)),
     **{fn: (_of_positive(fn), ("x",)) for fn in ("log", "sqrt")},
-    **{kind.name.lower(): (_foregone(kind), ("x",)) for kind in Foregone},
 }
 
 

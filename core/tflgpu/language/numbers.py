@@ -3,7 +3,6 @@ not draw conclusions of its own."""
 
 from __future__ import annotations
 
-import enum
 import math
 
 from tflgpu.language.expressions import Binary, Cast, Const, Expr, Name, Splat
@@ -42,32 +41,36 @@ def extreme_of(expr: Binary) -> tuple[str, Expr, bool]:
     return (limit if never_nan(other) else expr.op), first, is_turned
 
 
-class Foregone(enum.Enum):
-    """A result that is one number, unless it is NaN."""
-
-    ZERO_OF_FINITE = "a * 0 and a - a"
-    ZERO_OF_NONZERO = "0 / a"
-    ONE_OF_FINITE_NONZERO = "a / a"
+#: Functions that a compiler may take together with what comes before or behind: ``log(exp(x))`` is
+#: ``x`` to it, ``sqrt(x) * sqrt(x)`` too, and ``exp(x) * exp(y)`` is ``exp(x + y)``.
+UNDONE = frozenset({"exp", "log", "sqrt", "rsqrt", "pow"})
 
 
-def foregone(expr: Binary) -> tuple[Foregone, Expr] | None:
-    """What decides whether a result is NaN or the one number that it can be; None where it can
-    be several.
+def hidden_sides(expr: Binary, *, keeps_nan: bool = False) -> tuple[bool, bool]:
+    """Which operands of a sum or product of floats a printer hides from a compiler that computes
+    as if there were no NaN, no infinity and no rounding.
 
-    Compilers for graphics (Mesa's llvmpipe is one) take such a result for the number.
+    To such a compiler ``(x + y) - x`` is ``y``, ``(x * y) / y`` is ``x``, and ``x - x`` and ``x *
+    0`` are 0, whatever ``x`` is. It has nothing to conclude this from where it does not know what
+    is subtracted, what divides, and which factor is no positive number; nor what is negated, which
+    is not asked here. What several literals make of each other is left to it: ``x + 1e9 - 1e9``
+    may be ``x``. One that keeps NaN (``keeps_nan``) may take ``x * 0`` for 0 all the same; Mesa's
+    llvmpipe does.
     """
-    if not expr.type.is_float:
-        return None
-    if expr.op == "mul" and (_is_zero(expr.left) or _is_zero(expr.right)):
-        return Foregone.ZERO_OF_FINITE, expr.right if _is_zero(expr.left) else expr.left
-    if expr.op == "sub" and is_same(expr.left, expr.right):
-        return Foregone.ZERO_OF_FINITE, expr.left
-    if expr.op == "div" and _is_zero(expr.left):
-        return Foregone.ZERO_OF_NONZERO, expr.right
-    if expr.op == "div" and is_same(expr.left, expr.right):
-        return Foregone.ONE_OF_FINITE_NONZERO, expr.left
-    return None
+    is_factor = expr.op in ("mul", "div")
+    left, right = _literal(expr.left), _literal(expr.right)
+    if keeps_nan:
+        return is_factor and left == 0, expr.op == "mul" and right == 0
+    if right is None:
+        return is_factor and _is_not_positive(left), expr.op in ("sub", "div")
+    return False, is_factor and _is_not_positive(right)
 
 
-def _is_zero(expr: Expr) -> bool:
-    return isinstance(expr, Const) and expr.value == 0
+def _literal(expr: Expr) -> float | None:
+    if isinstance(expr, Splat):
+        expr = expr.operand
+    return float(expr.value) if isinstance(expr, Const) else None
+
+
+def _is_not_positive(literal: float | None) -> bool:
+    return literal is not None and not literal > 0

@@ -24,6 +24,7 @@ class Body(Declarations):
         self._opening: list[int] = []
         self._code: list[int] = []
         self._builtins: dict[tuple[str, int], Id] = {}
+        self._no_bits: Id | None = None
         self.is_open = True
 
     def function(self) -> list[int]:
@@ -73,6 +74,16 @@ class Body(Declarations):
             lane = self._start(Op.CompositeExtract, U32, self._builtins[kind, -1], axis)
             self._builtins[kind, axis] = self._start(Op.Bitcast, I32, lane)
         return self._builtins[kind, axis]
+
+    def no_bits(self) -> Id:
+        """A u32 that is 0, which no compiler can know: that a buffer has an element is not said in
+        the module."""
+        if self._no_bits is None:
+            buffer = self.buffer(self.kernel.buffers[0])
+            length = self._start(Op.ArrayLength, U32, buffer, 0)
+            is_empty = self._start(Op.IEqual, BOOL, length, self.u32(0))
+            self._no_bits = self._start(Op.Select, U32, is_empty, self.u32(1), self.u32(0))
+        return self._no_bits
 
     def _start(self, op: Op, type: Type, *operands: int) -> Id:
         result = self.new_id()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from tflgpu.language.definitions import Definition
 from tflgpu.language.exact import exact
-from tflgpu.language.guards import ORDERED, guard
-from tflgpu.language.numbers import foregone, never_nan
+from tflgpu.language.guards import ORDERED
+from tflgpu.language.numbers import hidden_sides, never_nan
 from tflgpu.language.tree import (
     Binary,
     Bitcast,
@@ -146,16 +146,19 @@ class Expressions(Values, Memory):
     def _unary(self, expr: Unary, x: Id) -> Id:
         if expr.op == "not":
             return self.emit(Op.LogicalNot, expr.type, x)
-        return self.emit(Op.FNegate if expr.type.is_float else Op.SNegate, expr.type, x)
+        if not expr.type.is_float:
+            return self.emit(Op.SNegate, expr.type, x)
+        found = self.emit(Op.FNegate, expr.type, x)
+        return found if self.defines or self.keeps_nan(expr.type) else self.hidden(expr.type, found)
 
     def _binary(self, expr: Binary, a: Id, b: Id) -> Id:
         kind = expr.left.type
         if expr.op in ("min", "max") and kind.is_float and not self.defines:
             return self.extreme(expr, a, b)
-        known = None if self.defines else foregone(expr)
-        if known is not None:
-            decisive = a if known[1] is expr.left else b
-            return self.written(guard(known[0].name.lower(), kind), decisive)
+        if kind.is_float and not self.defines:
+            left, right = hidden_sides(expr, keeps_nan=self.keeps_nan(kind))
+            a = self.hidden(kind, a) if left else a
+            b = self.hidden(kind, b) if right else b
         if expr.op == "rem" and kind.scalar is Scalar.I32:
             # Vulkan leaves OpSRem of negative numbers undefined.
             return self.written(exact("rem", kind), a, b)
@@ -163,8 +166,8 @@ class Expressions(Values, Memory):
         asks = kind.is_float and not self.defines and not self.keeps_nan(kind)
         if asks and expr.op in ORDERED:
             # A compiler that takes all floats for numbers makes extremes of selects by it.
-            for side, value in ((expr.left, a), (expr.right, b)):
-                if not never_nan(side):
+            for operand, value in ((expr.left, a), (expr.right, b)):
+                if not never_nan(operand):
                     number = self.emit(Op.LogicalNot, expr.type, self.is_nan(kind, value))
                     found = self.emit(Op.LogicalAnd, expr.type, found, number)
         return found

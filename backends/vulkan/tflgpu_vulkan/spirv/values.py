@@ -16,7 +16,7 @@ from tflgpu.language.definitions import DEFINED, Definition, definition
 from tflgpu.language.exact import exact
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.guards import guard
-from tflgpu.language.numbers import extreme_of
+from tflgpu.language.numbers import UNDONE, extreme_of
 from tflgpu.language.tree import Binary, Kernel
 from tflgpu.language.types import BOOL, Scalar, Type
 
@@ -100,6 +100,17 @@ class Values(Body):
         kept = self.emit(Op.LogicalOr, BOOL.with_width(kind.width), kept, self.is_nan(kind, a))
         return self.emit(Op.Select, kind, kept, a, b)
 
+    def hidden(self, type: Type, x: Id) -> Id:
+        """A float as one of which a compiler knows nothing (`tflgpu.language.numbers`)."""
+        if type.scalar is Scalar.F16:
+            wide = type.with_scalar(Scalar.F32)
+            found = self.hidden(wide, self.emit(Op.FConvert, wide, x))
+            return self.emit(Op.FConvert, type, found)
+        words = type.with_scalar(Scalar.U32)
+        bits = self.emit(Op.Bitcast, words, x)
+        bits = self.emit(Op.BitwiseXor, words, bits, self.splat(words, self.no_bits()))
+        return self.emit(Op.Bitcast, type, bits)
+
     # Conversions
 
     def convert(self, source: Type, target: Type, x: Id) -> Id:
@@ -158,6 +169,8 @@ class Values(Body):
         found = self.instruction(_FLOAT[fn], type, *args)
         if self.defines:
             return found
+        if fn in UNDONE and not self.keeps_nan(type):
+            found = self.hidden(type, found)
         if fn == "sign" or (len(args) == 1 and not self.keeps_nan(type)):
             # FSign makes 0 of a NaN, and a device that does not promise to keep NaN anything.
             return self.emit(Op.Select, type, self.is_nan(type, args[0]), args[0], found)
