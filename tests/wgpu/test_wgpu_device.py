@@ -122,7 +122,7 @@ class TestCompiling:
 
     def test_a_refusal_has_the_source_and_the_log(self, open_device: Callable[..., Any]) -> None:
         class Broken:
-            def source(self, kernel: Kernel, *, writable: bool = False) -> str:
+            def source(self, kernel: Kernel) -> str:
                 return "@compute @workgroup_size(1) fn main() { undeclared_thing(); }"
 
         with pytest.raises(CompileError) as caught:
@@ -137,8 +137,8 @@ class TestCompiling:
         seen: list[str] = []
 
         class Spy:
-            def source(self, kernel: Kernel, *, writable: bool = False) -> str:
-                seen.append(WgslDialect().source(kernel, writable=writable))
+            def source(self, kernel: Kernel) -> str:
+                seen.append(WgslDialect().source(kernel))
                 return seen[-1]
 
         open_device(dialect=Spy()).load(biased(8))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import attrs
@@ -63,17 +62,13 @@ class WgpuDevice(KernelDevice[Memory]):
         return self._dialect(0).source(kernel)
 
     def code_of(self, kernel: Kernel) -> bytes:
-        """As `tflgpu.contract.kept_code.KeepsCode`: a kernel is bound in one of two ways, and which
-        one is only known when its plan is loaded."""
-        dialect = self._dialect(0)
-        texts = [dialect.source(kernel, writable=writable) for writable in (False, True)]
-        return json.dumps(texts).encode()
+        """The WGSL of a kernel, for files of compiled models."""
+        return self._kernels.code(kernel, Way(self._dialect(0))).source.encode()
 
     def use_code(self, kernel: Kernel, code: bytes) -> None:
         """Use WGSL text from a file instead of printing the kernel."""
-        for writable, text in zip((False, True), json.loads(code), strict=True):
-            way = Way(self._dialect(0), writable)
-            self._kernels.use(kernel, way, Job.of(kernel, way, text))
+        way = Way(self._dialect(0))
+        self._kernels.use(kernel, way, Job.of(kernel, way, code.decode()))
 
     # Inside
 

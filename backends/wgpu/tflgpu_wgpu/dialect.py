@@ -76,27 +76,29 @@ class WgslDialect(Features):
         """That of a device, without guard bands."""
         return attrs.evolve(super().of(caps), matrix_tiles=False)
 
-    def source(self, kernel: Kernel, *, writable: bool = False) -> str:
+    def source(self, kernel: Kernel) -> str:
         """The module of one kernel; its entry point is ``main``.
-
-        With ``writable`` every buffer is bound read_write: WebGPU allows parts of one buffer
-        in one dispatch only so, when any of them is written.
 
         Raises:
             KernelError: the kernel needs f16 or shuffles that the device has not.
         """
-        return _WgslPrinter(kernel, self, writable=writable).source()
+        return _WgslPrinter(kernel, self).source()
+
+
+def all_writable(source: str) -> str:
+    """A module with every buffer bound read_write: WebGPU allows parts of one buffer in one
+    dispatch only so, when any of them is written."""
+    return source.replace("var<storage, read>", "var<storage, read_write>")
 
 
 class _WgslPrinter(PackedPrinter):
     function_names: ClassVar[Mapping[str, str]] = {"rsqrt": "inverseSqrt"}
 
-    def __init__(self, kernel: Kernel, dialect: WgslDialect, *, writable: bool = False) -> None:
+    def __init__(self, kernel: Kernel, dialect: WgslDialect) -> None:
         super().__init__(kernel, dialect)
         if self.needs.f16 and not dialect.f16_arithmetic:
             raise self.fail("f16, which this device does not have; use precision F32")
         self.band = dialect.band
-        self._writable = writable
         ids = dict.fromkeys(e.kind for e in expressions(kernel) if isinstance(e, Builtin))
         self._ids = {kind: self.names.fresh(kind) for kind in ids}
 
@@ -148,8 +150,7 @@ class _WgslPrinter(PackedPrinter):
     def open_kernel(self) -> list[str]:
         lines = []
         for i, buffer in enumerate(self.kernel.buffers):
-            read_only = buffer.access == "read" and not self._writable
-            access = "read" if read_only else "read_write"
+            access = "read" if buffer.access == "read" else "read_write"
             packed = buffer.scalar.is_storage_only
             kind = self.packed_type(buffer) if packed else self.type_name(buffer.value_type)
             lines.append(

@@ -11,7 +11,7 @@ from tflgpu.backend_kit.kernel_cache import KernelCache
 from tflgpu.errors import CompileError
 from tflgpu.language.kernel import Kernel
 
-from tflgpu_wgpu.dialect import ENTRY_POINT
+from tflgpu_wgpu.dialect import ENTRY_POINT, all_writable
 from tflgpu_wgpu.native import shader_module
 
 
@@ -26,8 +26,8 @@ class Pipeline:
 class Dialect(Protocol):
     """What prints kernels."""
 
-    def source(self, kernel: Kernel, *, writable: bool = False) -> str:
-        """The module of one kernel; with ``writable`` every buffer is bound read_write."""
+    def source(self, kernel: Kernel) -> str:
+        """The module of one kernel."""
 
 
 @attrs.frozen
@@ -78,7 +78,11 @@ class Compiler(KernelCache[Way, Job, Pipeline]):
         self._layouts.clear()
 
     def _write(self, kernel: Kernel, way: Way) -> Job:
-        return Job.of(kernel, way, way.dialect.source(kernel, writable=way.writable))
+        if way.writable:
+            source = all_writable(self._known(kernel, attrs.evolve(way, writable=False)).source)
+        else:
+            source = way.dialect.source(kernel)
+        return Job.of(kernel, way, source)
 
     def _layout(self, read_only: tuple[bool, ...]) -> Any:
         with self._making:
