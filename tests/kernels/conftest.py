@@ -1,4 +1,4 @@
-"""Devices that have matrix tiles."""
+"""Devices of every backend, and those that have matrix tiles."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import registry
 
 
-def _opened(backend: str, require_backend: Callable[[str], Any]) -> Iterator[Device]:
+def _opened(
+    backend: str, require_backend: Callable[[str], Any], *, tiles: bool
+) -> Iterator[Device]:
     require_backend(backend)
     interprets = backend == "cpu_ref"
     opened = registry().open_device(backend, int(interprets), DelegateOptions())
     assert isinstance(opened, Device)
-    if not interprets and not opened.caps.matrix_tiles:
+    if tiles and not interprets and not opened.caps.matrix_tiles:
         name = opened.info.name
         opened.close()
         pytest.skip(f"{name} has no matrix tiles")
@@ -24,12 +26,20 @@ def _opened(backend: str, require_backend: Callable[[str], Any]) -> Iterator[Dev
     opened.close()
 
 
+@pytest.fixture(scope="module", params=["cpu_ref", "opencl", "vulkan", "wgpu"])
+def any_device(
+    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
+) -> Iterator[Device]:
+    """Each backend's, or the interpreter of kernels."""
+    yield from _opened(request.param, require_backend, tiles=False)
+
+
 @pytest.fixture(scope="module", params=["opencl", "vulkan"])
 def matrix_device(
     request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
 ) -> Iterator[Device]:
     """A GPU's."""
-    yield from _opened(request.param, require_backend)
+    yield from _opened(request.param, require_backend, tiles=True)
 
 
 @pytest.fixture(scope="module", params=["cpu_ref", "opencl", "vulkan"])
@@ -37,4 +47,4 @@ def tile_device(
     request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
 ) -> Iterator[Device]:
     """A GPU's, or the interpreter of kernels, which can do all that a device says to have."""
-    yield from _opened(request.param, require_backend)
+    yield from _opened(request.param, require_backend, tiles=True)

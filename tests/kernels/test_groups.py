@@ -3,7 +3,7 @@ depthwise one behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -137,19 +137,9 @@ BLOCKS = {
 }
 
 
-@pytest.fixture(scope="module", params=[("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu", 0)])
-def device(
-    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
-) -> Iterator[Device]:
-    from tflgpu.options import DelegateOptions
-    from tflgpu.plugins.registry import registry
-
-    backend, index = request.param
-    require_backend(backend)
-    opened = registry().open_device(backend, index, DelegateOptions())
-    assert isinstance(opened, Device)
-    yield opened
-    opened.close()
+@pytest.fixture(scope="module")
+def device(any_device: Device) -> Device:
+    return any_device
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -61,16 +60,9 @@ def run(device: Device, made: Plan, data: np.ndarray[Any, Any]) -> np.ndarray[An
     return by_plan(device, made, data)[0]
 
 
-@pytest.fixture(scope="module", params=[("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu", 0)])
-def device(
-    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
-) -> Iterator[Device]:
-    backend, index = request.param
-    require_backend(backend)
-    opened = registry().open_device(backend, index, DelegateOptions())
-    assert isinstance(opened, Device)
-    yield opened
-    opened.close()
+@pytest.fixture(scope="module")
+def device(any_device: Device) -> Device:
+    return any_device
 
 
 @pytest.mark.parametrize("is_gpu", [True, False])
