@@ -4,7 +4,7 @@ else than how it is driven."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,18 @@ def side_by_side(
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
     ):
         return first_results(theirs, inputs), first_results(ours, inputs)
+
+
+def delegates_on(
+    backend: str, require_backend: Callable[[str], object], **options: Any
+) -> Iterator[list[tflgpu.GpuDelegate]]:
+    """What an interpreter is given: a delegate of a backend that is here, or nothing by "none"."""
+    if backend == "none":
+        yield []
+        return
+    require_backend(backend)
+    with tflgpu.GpuDelegate(backend=backend, **options) as made:
+        yield [made]
 
 
 def by_plan(device: Device, plan: Plan, *inputs: Array) -> list[Array]:

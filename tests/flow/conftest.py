@@ -10,6 +10,7 @@ import pytest
 from tflgpu import GpuDelegate, Interpreter
 
 from tests.flow.kept_variables import ADDING
+from tests.running import delegates_on
 from tests.watched_device import WatchedDevice
 
 
@@ -17,12 +18,7 @@ from tests.watched_device import WatchedDevice
 def delegates(
     request: pytest.FixtureRequest, require_backend: Callable[[str], object]
 ) -> Iterator[list[GpuDelegate]]:
-    if request.param == "none":
-        yield []
-        return
-    require_backend(request.param)
-    with GpuDelegate(backend=request.param) as made:
-        yield [made]
+    yield from delegates_on(request.param, require_backend)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.interpreter import interpreter_models
 from tests.interpreter import interpreter_models as models
-from tests.running import allocate_and_run, allocated
+from tests.running import allocate_and_run, allocated, delegates_on
 from tests.small_models import small_model, tensor_of
 
 litert = pytest.importorskip("ai_edge_litert.interpreter")
@@ -442,13 +442,9 @@ def delegates(
     request: pytest.FixtureRequest, require_backend: Callable[[str], Probe]
 ) -> Iterator[list[GpuDelegate]]:
     """No delegate, and one of each device."""
-    if request.param == "none":
-        yield []
-        return
-    backend, device = request.param.split()
-    require_backend(backend)
-    with GpuDelegate(backend=backend, device=int(device), guard_bands=True) as delegate:
-        yield [delegate]
+    backend, *device = request.param.split()
+    options = {"device": int(device[0]), "guard_bands": True} if device else {}
+    yield from delegates_on(backend, require_backend, **options)
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -14,7 +14,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-from tests.running import allocated, first_results
+from tests.running import allocated, delegates_on, first_results
 from tests.shapes.shape_models import const as constant
 from tests.shapes.shape_models import net
 
@@ -123,12 +123,7 @@ CASES: dict[str, tuple[Net, list[list[Any]]]] = {
 def delegates(
     request: pytest.FixtureRequest, require_backend: Callable[[str], object]
 ) -> Iterator[list[GpuDelegate]]:
-    if request.param == "none":
-        yield []
-        return
-    require_backend(request.param)
-    with GpuDelegate(backend=request.param) as made:
-        yield [made]
+    yield from delegates_on(request.param, require_backend)
 
 
 @pytest.mark.parametrize("name", CASES)
