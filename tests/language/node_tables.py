@@ -21,6 +21,25 @@ from tflgpu.language.types import Scalar
 
 #: How far off NumPy's transcendental functions of f32 may be.
 NUMPY_ULP = 4
+_F32 = 2.0**-23
+
+#: Functions whose error Vulkan and WGSL bound otherwise than by units of the result: an absolute
+#: bound, from the unit of 1 in the lanes' type and the operands.
+LOOSE: dict[str, Callable[..., Any]] = {
+    "exp": lambda eps, x: (3 + 2 * np.abs(x)) * np.exp(x) * _F32,
+    "log": lambda eps, x: np.where((x >= 0.5) & (x <= 2), 2.0**-21, 3 * np.abs(np.log(x)) * _F32),
+    # As exp2(y * log2(x)): 3 + 2|t| of the result, and the error of t, in which log2 has 3 units
+    # or 2**-21.
+    "pow": lambda eps, x, y: (
+        np.power(x, y)
+        * (
+            (3 + 2 * np.abs(y * np.log2(x))) * _F32
+            + np.abs(y) * np.maximum(2.0**-21, 4 * np.abs(np.log2(x)) * _F32)
+        )
+    ),
+    # x * y + z in two roundings.
+    "fma": lambda eps, a, b, c: np.abs(a * b) * eps,
+}  # fmt: skip
 
 
 def wrong_functions(

@@ -9,7 +9,6 @@ shared table: a few units in the last place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,29 +22,15 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.types import Scalar
 
-from tests.language.node_tables import NUMPY_ULP, wrong_functions
+from tests.language.node_tables import LOOSE, NUMPY_ULP, wrong_functions
 
-_F32 = 2.0**-23
 
-#: Functions whose error the specification bounds otherwise than by units of the result: an
-#: absolute bound from the unit of 1 in the lanes' type and the operands.
-_LOOSE: dict[str, Callable[..., Any]] = {
-    "exp": lambda eps, x: (3 + 2 * np.abs(x)) * np.exp(x) * _F32,
-    "log": lambda eps, x: np.where((x >= 0.5) & (x <= 2), 2.0**-21, 3 * np.abs(np.log(x)) * _F32),
-    # As exp2(y * log2(x)): 3 + 2|t| units, and the error of t, in which log2 has 3 or 2**-21.
-    "pow": lambda eps, x, y: (
-        np.power(x, y)
-        * (
-            (3 + 2 * np.abs(y * np.log2(x))) * _F32
-            + np.abs(y) * np.maximum(2.0**-21, 4 * np.abs(np.log2(x)) * _F32)
-        )
-    ),
-    # x * y + z in two roundings.
-    "fma": lambda eps, a, b, c: np.abs(a * b) * eps,
-    # Of the argument's own rounding, a number of quarter turns away from 0.
-    "sin": lambda eps, x: np.abs(x) * 2.0**-26 + 2.0**-24,
-    "cos": lambda eps, x: np.abs(x) * 2.0**-26 + 2.0**-24,
-}
+def _turned(eps: float, x: Any) -> Any:
+    """Of the argument's own rounding, a number of quarter turns away from 0."""
+    return np.abs(x) * 2.0**-26 + 2.0**-24
+
+
+_LOOSE = LOOSE | {"sin": _turned, "cos": _turned}
 
 
 def needs_f16(runner: Any, scalar: Scalar) -> None:

@@ -27,7 +27,7 @@ from tests.language.kernel_cases import (
     table,
 )
 from tests.language.kernel_programs import PROGRAMS, ProgramCase
-from tests.language.node_tables import NUMPY_ULP, wrong_functions
+from tests.language.node_tables import LOOSE, NUMPY_ULP, wrong_functions
 
 
 def needs_f16(runner: Any, scalar: Scalar) -> None:
@@ -41,34 +41,13 @@ def needs_f16(runner: Any, scalar: Scalar) -> None:
 )
 def test_every_operation(runner: Any, scalar: Scalar, width: int) -> None:
     needs_f16(runner, scalar)
-    assert not wrong_functions(runner, scalar, width, _LOOSE, _allowed)
+    assert not wrong_functions(runner, scalar, width, LOOSE, _allowed)
 
 
 def _allowed(case: NodeCase, scalar: Scalar) -> float:
     if scalar is Scalar.F16 and case.name != "div":  # which WGSL allows 2.5 units, as in f32
         return 1 if case.ulp else 0  # computed in f32 and rounded
     return case.ulp + (NUMPY_ULP if case.ulp else 0)
-
-
-_F32 = 2.0**-23
-
-#: Functions whose error WGSL bounds otherwise than by units of the result: an absolute bound, from
-#: the unit of 1 in the lanes' type (all but fma are computed in f32) and the operands.
-_LOOSE: dict[str, Callable[..., Any]] = {
-    "exp": lambda eps, x: (3 + 2 * np.abs(x)) * np.exp(x) * _F32,
-    "log": lambda eps, x: np.where((x >= 0.5) & (x <= 2), 2.0**-21, 3 * np.abs(np.log(x)) * _F32),
-    # As exp2(y * log2(x)): 3 + 2|t| of the result, and the error of t, in which log2 has 3 units
-    # or 2**-21.
-    "pow": lambda eps, x, y: (
-        np.power(x, y)
-        * (
-            (3 + 2 * np.abs(y * np.log2(x))) * _F32
-            + np.abs(y) * np.maximum(2.0**-21, 4 * np.abs(np.log2(x)) * _F32)
-        )
-    ),
-    # x * y + z in two roundings.
-    "fma": lambda eps, a, b, c: np.abs(a * b) * eps,
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("make_program", PROGRAMS, ids=lambda make: make.__name__)
