@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 from tflgpu.plugins.hookspecs import hookimpl
+
+#: One run, by the references.
+CPU = ("--backend", "cpu", "--runs", "1")
 
 
 @attrs.frozen
@@ -29,3 +34,13 @@ class Hooks:
     def __init__(self, **hooks: Any) -> None:
         for name, function in hooks.items():
             setattr(self, f"tflgpu_{name}", hookimpl(function))
+
+
+def save(path: Path, array: Any) -> Path:
+    np.save(path, array)
+    return path
+
+
+def saved(folder: Path) -> np.ndarray:
+    (path,) = folder.glob("*.npy")
+    return np.load(path)

@@ -15,20 +15,8 @@ from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import DType
 from tflgpu.tools.runs import random_input
 
-from tests.cli.cli_helpers import Tflgpu
+from tests.cli.cli_helpers import CPU, Tflgpu, save, saved
 from tests.small_models import small_spec, tensor_of
-
-CPU = ("--backend", "cpu", "--runs", "1")
-
-
-def save(path: Path, array: Any) -> Path:
-    np.save(path, array)
-    return path
-
-
-def saved(folder: Path) -> np.ndarray:
-    (path,) = folder.glob("*.npy")
-    return np.load(path)
 
 
 class TestImages:

@@ -15,21 +15,9 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.write import write_model
 
-from tests.cli.cli_helpers import Tflgpu
+from tests.cli.cli_helpers import CPU, Tflgpu, save, saved
 from tests.running import allocated
 from tests.small_models import small_spec, tensor_of
-
-CPU = ("--backend", "cpu", "--runs", "1")
-
-
-def save(path: Path, array: Any) -> Path:
-    np.save(path, array)
-    return path
-
-
-def saved(folder: Path) -> np.ndarray:
-    (path,) = folder.glob("*.npy")
-    return np.load(path)
 
 
 class TestRunning:
