@@ -30,6 +30,7 @@ from tflgpu.options.kinds import EnumMember, OptionKind, OrNone
 from tests.interpreter import interpreter_models as models
 
 X = np.ones((1, 3), np.float32)
+DRIVERS = {"pyopencl", "vulkan", "wgpu", "ai_edge_litert", "tensorflow"}
 
 MODEL = {"close", "input_names", "inputs", "keeps_state", "output_names", "outputs", "report"}
 METHODS = {
@@ -54,12 +55,17 @@ def test_a_class_shows_its_own_methods_only(cls: type) -> None:
     assert {name for name in dir(cls) if name[0] != "_"} == METHODS[cls]
 
 
+def in_a_new_process(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_package_shows_its_public_names_only() -> None:
     code = "import tflgpu, tflgpu.interpreter.api; print(dir(tflgpu) == sorted(tflgpu.__all__))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, timeout=120, check=True
-    )
-    assert done.stdout.split() == [b"True"]
+    assert in_a_new_process(code).split() == ["True"]
 
 
 def annotated() -> Iterator[tuple[str, Any]]:
@@ -80,16 +86,20 @@ def annotated() -> Iterator[tuple[str, Any]]:
             yield name, thing
 
 
-ANNOTATED = dict(annotated())
+def unresolved(thing: Any) -> Exception | None:
+    """Why the annotations of a function or class are no types."""
+    try:
+        get_type_hints(thing, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        return error
+    return None
 
 
-@pytest.mark.parametrize("name", ANNOTATED)
-def test_annotations_resolve(name: str) -> None:
-    get_type_hints(ANNOTATED[name], include_extras=True)
-
-
-def test_the_annotations_of_methods_are_found() -> None:
-    assert {"Model.__init__", "Interpreter.get_tensor", "Pool.submit", "estimate"} <= set(ANNOTATED)
+def test_annotations_resolve() -> None:
+    found = dict(annotated())
+    assert {"Model.__init__", "Interpreter.get_tensor", "Pool.submit", "estimate"} <= set(found)
+    why = {name: unresolved(thing) for name, thing in found.items()}
+    assert {name: error for name, error in why.items() if error is not None} == {}
 
 
 def words(hint: Any) -> set[str]:
@@ -243,17 +253,6 @@ def test_a_backend_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 # `import tflgpu` is quick, loads no driver, and gives the public names.
 
 
-DRIVERS = {"pyopencl", "vulkan", "wgpu", "ai_edge_litert", "tensorflow"}
-
-
-def in_a_new_process(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_names_are_the_objects_of_their_modules() -> None:
     assert tflgpu.Interpreter is Interpreter
     assert tflgpu.GpuDelegate is GpuDelegate
@@ -265,10 +264,9 @@ def test_names_are_the_objects_of_their_modules() -> None:
     assert tflgpu.__version__ == version("tflgpu")
 
 
-def test_every_public_name_is_there_and_listed() -> None:
+def test_every_public_name_is_there() -> None:
     for name in tflgpu.__all__:
         assert getattr(tflgpu, name) is not None
-    assert set(tflgpu.__all__) <= set(dir(tflgpu))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -285,10 +283,10 @@ def test_importing_is_quick() -> None:
     assert min(float(in_a_new_process(code)) for _ in range(3)) < 0.3
 
 
-@pytest.mark.parametrize("use", ["", "; tflgpu.Interpreter", "; tflgpu.GpuDelegate"])
-def test_no_driver_is_imported(use: str) -> None:
-    out = in_a_new_process(f"import sys, tflgpu{use}; print(*sys.modules, sep='\\n')")
-    loaded = {name.split(".")[0] for name in out.split()}
+def test_no_driver_is_imported() -> None:
+    """Nor by the two names that most programs use."""
+    code = "import sys, tflgpu; tflgpu.Interpreter; tflgpu.GpuDelegate; print(*sys.modules)"
+    loaded = {name.split(".")[0] for name in in_a_new_process(code).split()}
     assert "tflgpu" in loaded
     assert loaded & DRIVERS == set()
 
