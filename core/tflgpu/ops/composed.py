@@ -9,13 +9,13 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.base import Operand, Operands
 
 
-def draw_one(rng: np.random.Generator, operand: Operand, spread: float = 3.0) -> Array:
-    """Numbers for a trial: floats in [-spread, spread), whole numbers from 0 to 2, booleans."""
+def draw_one(rng: np.random.Generator, operand: Operand) -> Array:
+    """Numbers for a trial: floats in [-3, 3), whole numbers from 0 to 2, booleans."""
     if operand.dtype is DType.BOOL:
         return rng.random(operand.shape) < 0.5
     if operand.dtype.is_int:
         return rng.integers(0, 3, operand.shape, dtype=operand.dtype.numpy)
-    return rng.uniform(-spread, spread, operand.shape).astype(operand.dtype.numpy)
+    return rng.uniform(-3.0, 3.0, operand.shape).astype(operand.dtype.numpy)
 
 
 def draw_all(rng: np.random.Generator, operands: Operands) -> list[Array | None]:

@@ -233,8 +233,6 @@ OPS = (
         batch=each_row(0),
         positions=window_positions,
         arithmetic=Arithmetic(activation_field="activation", filter=_ROLES),
-        quantized=Quantized(
-            hybrid=_hybrid, digits=of_filter(_ROLES, "activation", products=True, own=of_fours)
-        ),
+        quantized=Quantized(hybrid=_hybrid, digits=of_filter(_ROLES, products=True, own=of_fours)),
     ),
 )

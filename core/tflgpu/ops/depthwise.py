@@ -181,7 +181,7 @@ OPS = (
         positions=window_positions,
         arithmetic=Arithmetic(activation_field="activation", filter=_ROLES),
         quantized=Quantized(
-            digits=of_filter(_ROLES, "activation", own=of_fours),
+            digits=of_filter(_ROLES, own=of_fours),
             hybrid=lambda node: Hybrid((OnTheFly((1, 2, 3), Rounding.ASYMMETRIC),)),
         ),
     ),

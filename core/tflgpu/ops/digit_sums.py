@@ -86,7 +86,6 @@ def _made(
 
 def of_filter(
     roles: Filter,
-    activation_field: str,
     *,
     narrow: bool = False,
     products: bool = False,
@@ -96,7 +95,6 @@ def of_filter(
 
     Args:
         roles: Which operand is what.
-        activation_field: The attribute that holds the fused activation; "" = there is none.
         narrow: Totals have 32 bits even where the bias has 64, and without such a bias one scale of
             a filter is multiplied by that of the data in f32: TFLite's FULLY_CONNECTED.
         products: Totals of 32 bits are rounded as LiteRT's matrix products do.
@@ -124,14 +122,13 @@ def of_filter(
             len(quant.scale) > 1 and quant.axis != roles.out
         ):
             return None
-        activation = getattr(node.attrs, activation_field) if activation_field else Activation.NONE
         wide = not narrow and not is_bytes and (bias is None or bias.dtype is DType.I64)
         rounds = SumRounding.TWICE
         if is_bytes:
             rounds = SumRounding.UP if products else SumRounding.EIGHTS
         elif products:
             rounds = SumRounding.ONCE if _has_64_bits(node, bias) else SumRounding.UP
-        finish = _result(node, activation, wide=wide, rounds=rounds)
+        finish = _result(node, node.attrs.activation, wide=wide, rounds=rounds)
         if finish is None:
             return None
         units = [source * float(s) for s in quant.scale]
@@ -148,9 +145,7 @@ def of_filter(
         bits = _bits(int(sizes.max()), (_NINE,) if is_bytes else _BITS)
         if bits is None or not fits(finish, most, multipliers):
             return None
-        attributes = node.attrs
-        if activation_field:
-            attributes = attrs.evolve(attributes, **{activation_field: Activation.NONE})
+        attributes = attrs.evolve(node.attrs, activation=Activation.NONE)
         numbers = table(offsets, multipliers, channels)
         constants = {roles.weights: data.astype(np.float32)}
         dropped = len(node.inputs) - roles.bias if len(node.inputs) > roles.bias else 0

@@ -184,7 +184,7 @@ def _hybrid(node: Node) -> Hybrid:
 
 
 _ROLES = Filter(out=0, spread=_spread, zeros=no_zeros)
-_of_filter = of_filter(_ROLES, "activation", narrow=True, products=True, own=_part_bytes)
+_of_filter = of_filter(_ROLES, narrow=True, products=True, own=_part_bytes)
 
 
 def _in_digits(node: Node) -> InDigits | None:

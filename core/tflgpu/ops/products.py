@@ -66,7 +66,7 @@ def needed(
     return operand
 
 
-def check_bias(op: str, bias: Operand | None, channels: int, what: str = "bias") -> None:
+def check_bias(op: str, bias: Operand | None, channels: int) -> None:
     """That a bias, where there is one, has a number per output channel.
 
     Raises:
@@ -74,10 +74,10 @@ def check_bias(op: str, bias: Operand | None, channels: int, what: str = "bias")
     """
     if bias is None:
         return
-    check_dtype(f"{op}: the {what}", bias.dtype, FLOATS | {DType.I32, DType.I64})
+    check_dtype(f"{op}: the bias", bias.dtype, FLOATS | {DType.I32, DType.I64})
     if elements(bias.shape) != channels or (bias.shape and bias.shape[-1] != channels):
         raise ModelError(
-            f"{op}: the {what} has shape {list(bias.shape)} for {channels} output channels"
+            f"{op}: the bias has shape {list(bias.shape)} for {channels} output channels"
         )
 
 

@@ -192,12 +192,12 @@ def _expand_samples() -> list[Sample]:
     ]
 
 
-def as_reshape(node: Node, items: Items, operand: int = 0) -> Batched | str:
-    """`OpDef.batch` of a node that gives an operand another shape, in row-major order: items that
-    lie one after another do so in any shape."""
+def as_reshape(node: Node, items: Items) -> Batched | str:
+    """`OpDef.batch` of a node that gives its first operand another shape, in row-major order: items
+    that lie one after another do so in any shape."""
     shape = node.outputs[0].shape
     wide = ReshapeAttrs(items.wide(shape))
-    return Batched(wide, op="RESHAPE", operands=(operand,))
+    return Batched(wide, op="RESHAPE", operands=(0,))
 
 
 def _batch_reshape(node: Node, items: Items) -> Batched | str:

@@ -199,9 +199,8 @@ def _batch_sample(
     shape: tuple[int, ...],
     sizes: Sequence[int],
     edges: Sequence[Sequence[int]],
-    dtype: DType = DType.F32,
 ) -> Sample:
-    args = (Arg(shape, dtype, -9, 9), Arg.of(sizes, DType.I32), Arg.of(edges, DType.I32))
+    args = (Arg(shape, DType.F32, -9, 9), Arg.of(sizes, DType.I32), Arg.of(edges, DType.I32))
     return Sample(id, {}, args)
 
 

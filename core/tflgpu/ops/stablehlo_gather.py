@@ -152,14 +152,14 @@ class BroadcastInDim:
     shape: tuple[int, ...]
 
 
-def told_shape(op: str, fields: Fields, result: int = 0) -> Shape:
-    """The shape that the file gives a result.
+def told_shape(op: str, fields: Fields) -> Shape:
+    """The shape that the file gives the first result.
 
     Raises:
         UnsupportedError: it does not give all of it.
     """
     shapes = fields.get("output_shapes") or ()
-    shape = shapes[result] if result < len(shapes) else None
+    shape = shapes[0] if shapes else None
     if not isinstance(shape, (tuple, list)):
         raise UnsupportedError(
             f"{op}: the shape of its result stands in the file only, and is open"

@@ -357,7 +357,7 @@ OPS = (
         arithmetic=Arithmetic(activation_field="activation", filter=ROLES["TRANSPOSE_CONV"]),
         device=OnDevice(work=_work), batch=_batch,
         quantized=Quantized(
-            hybrid=_hybrid, digits=of_filter(ROLES["TRANSPOSE_CONV"], "activation", own=_left)
+            hybrid=_hybrid, digits=of_filter(ROLES["TRANSPOSE_CONV"], own=_left)
         ),
     ),
     OpDef(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.lowering.precision import Precision
 from tflgpu.options.checks import CPU
 from tflgpu.options.definition import unknown_option
 from tflgpu.options.delegate_options import DelegateOptions
@@ -22,16 +21,6 @@ from tflgpu.options.names import device_from_text
 from tflgpu.options.option_list import OPTIONS
 from tflgpu.options.other_names import OTHER_NAMES
 from tflgpu.options.sources import OPTIONS_FILE
-
-
-def precision_of(option: str, value: object) -> Precision:
-    """A precision by itself or by name; ``option`` is what the error calls it.
-
-    Raises:
-        OptionError: anything else.
-    """
-    found: Precision = EnumMember(Precision).read(option, value)
-    return found
 
 
 def numerics_of(option: str, value: object) -> Numerics:
@@ -60,7 +49,6 @@ __all__ = [
     "WaitType",
     "device_from_text",
     "numerics_of",
-    "precision_of",
     "truth",
     "unknown_option",
 ]
