@@ -20,6 +20,7 @@ from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.schema import BUILTIN_CODES
 
 from tests.ops.test_reference_vs_litert import GPU_ONLY, NOT_IN_LITERT, litert, single_op_model
+from tests.small_models import small_model
 
 OPS = builtin_ops()
 LARGEST = np.finfo(np.float32).max
@@ -146,6 +147,30 @@ def test_a_maximum_keeps_a_nan_of_either_operand() -> None:
     a, b = np.float32([[np.nan, 1, np.nan]]), np.float32([[1, np.nan, np.inf]])
     for op in ("MAXIMUM", "MINIMUM"):
         assert np.isnan(reference(op, a, b)[0]).all()
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+@pytest.mark.parametrize("window", [(1, 1), (3, 2), (3, 3)])
+def test_a_depthwise_filter_sees_its_window_alone(window: tuple[int, int], special: float) -> None:
+    x, weights = np.ones((1, 6, 6, 3), np.float32), np.ones((1, *window, 3), np.float32)
+    x[0, 2, 2, 1] = special
+    bias = np.zeros(3, np.float32)
+    fields = {"padding": 1, "stride_h": 1, "stride_w": 1, "depth_multiplier": 1}
+    (ours,) = reference("DEPTHWISE_CONV_2D", x, weights, bias, **fields)
+    tensors = {"x": x.shape, "w": weights, "b": bias, "y": ours.shape}
+    # XNNPACK's small filters have zeros beside them, and zero times these numbers is NaN.
+    interpreter = litert.Interpreter(
+        model_content=small_model(tensors, ("y = DEPTHWISE_CONV_2D(x, w, b)", fields)),
+        experimental_op_resolver_type=litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+    )
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(0, x)
+    interpreter.invoke()
+    theirs = interpreter.get_tensor(3)
+    # It clamps what is infinite to the largest number.
+    known = np.where(np.isinf(ours), LARGEST, ours).astype(np.float32)
+    np.testing.assert_array_equal(known, np.where(np.isnan(ours), np.nan, theirs))
+    assert np.count_nonzero(~np.isfinite(ours)) == window[0] * window[1]
 
 
 def test_positions_of_extremes_pass_over_nan() -> None:
