@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -92,6 +94,20 @@ def test_by_position_and_by_name(model: tflgpu.Model) -> None:
     assert total.shape == share.shape == SHAPE
     with pytest.raises(KeyError, match="'summ'; there are 'sum', 'sharp'"):
         model(a, b)["summ"]
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda r: pickle.loads(pickle.dumps(r))]
+)
+def test_results_are_copied_and_pickled_with_their_names(
+    model: tflgpu.Model, copied: Callable[[tflgpu.Results], tflgpu.Results]
+) -> None:
+    results = model(numbers(*SHAPE), numbers(*SHAPE, seed=1))
+    again = copied(results)
+    assert type(again) is tflgpu.Results
+    assert again.names == results.names
+    for name in results.names:
+        np.testing.assert_array_equal(again[name], results[name])
 
 
 def test_the_names_of_a_signature(options: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.base import NoAttrs
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import run_passes
@@ -155,6 +156,7 @@ def test_hook_node_support() -> None:
     node.op = "TANH"
     answer = found.node_support("toy", node, HOOKS_SITE)
     assert answer is not None and "loses its sign" in answer.reason
+    assert answer.code is ReasonCode.DRIVER_FAULT
     assert found.node_support("cpu_ref", node, HOOKS_SITE) is None
 
 

@@ -41,6 +41,10 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
         made.names = tuple(names)
         return made
 
+    def __getnewargs__(self) -> tuple[tuple[Array, ...], tuple[str, ...]]:
+        """For pickles and copies, which hand them to `__new__`."""
+        return tuple(self), self.names
+
     @overload
     def __getitem__(self, key: SupportsIndex | str) -> Array: ...
 
