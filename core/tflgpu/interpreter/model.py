@@ -64,10 +64,8 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
         return super().__getitem__(key)
 
     def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{name} {array.dtype}{list(array.shape)}" for name, array in self.asdict().items()
-        )
-        return f"<Results: {shown}>"
+        shown = [f"{name} {a.dtype}{list(a.shape)}" for name, a in self.asdict().items()]
+        return f"<Results: {', '.join(shown)}>"
 
     def asdict(self) -> dict[str, Array]:
         """The arrays by name."""
