@@ -313,6 +313,11 @@ STRICTER: dict[str, tuple[Mistake, type[TflgpuError], str]] = {
         InputError,
         r"\('c'\) is a constant",
     ),
+    "set masked elements": (
+        lambda m: ready(m).set_tensor(0, np.ma.masked_equal(X, 1)),
+        InputError,
+        r"\('x'\): elements are masked",
+    ),
     "resize an output": (
         lambda m: ready(m).resize_tensor_input(3, [2, 3]),
         ResizeError,
@@ -353,6 +358,18 @@ def test_a_signature_argument_that_is_no_array() -> None:
     runner = chain(__import__("tflgpu.interpreter", fromlist=["x"])).get_signature_runner()
     with pytest.raises(InputError, match="of type float32, the value of type float64"):
         runner(image=[[1.0, 2.0, 3.0]])
+
+
+def test_lists_of_no_one_shape_are_no_array() -> None:
+    interpreter = ready(tflgpu.interpreter)
+    ragged: Any = [[1.0], [2.0, 3.0]]
+    for call in (
+        lambda: interpreter.set_tensor(0, ragged),
+        lambda: interpreter.invoke_async({0: ragged}),
+        lambda: interpreter.get_signature_runner()(image=ragged),
+    ):
+        with pytest.raises(InputError, match=r"\('x'\): no array can be made of it"):
+            call()
 
 
 @pytest.mark.parametrize("key", [[], {}, 3, b"serve", np.zeros(2)], ids=repr)

@@ -185,13 +185,28 @@ def numpy_type(info: TensorInfo) -> type[np.generic]:
         ) from None
 
 
-def as_array(info: TensorInfo, value: Any) -> Array:
+def as_array(described: str, is_text: bool, value: Any) -> Array:
     """The array that NumPy makes of a value for a tensor. That may call the value's own code
-    (``__array__``), so that no lock is held here."""
-    is_array = isinstance(value, (np.ndarray, np.generic))
+    (``__array__``), so that no lock is held here.
+
+    Raises:
+        InputError: NumPy makes none, or elements are masked.
+    """
+    if np.ma.is_masked(value):
+        raise InputError(f"{described}: elements are masked; fill them (.filled(0))")
     # Of a list of texts NumPy drops final zeros, unless they stay objects.
-    kept = info.dtype is DType.STRING and not is_array
-    return np.asarray(value, np.object_ if kept else None)
+    kept = is_text and not isinstance(value, (np.ndarray, np.generic))
+    try:
+        return np.asarray(value, np.object_ if kept else None)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{described}: no array can be made of it: {error}") from error
+
+
+def tensor_array(info: TensorInfo, value: Any) -> Array:
+    """`as_array` of a value for a tensor of a file."""
+    if type(value) is np.ndarray:
+        return value
+    return as_array(f"tensor {info.index} ({quoted(info.name)})", info.dtype is DType.STRING, value)
 
 
 def array_of(info: TensorInfo, value: Any) -> Array:
@@ -201,7 +216,7 @@ def array_of(info: TensorInfo, value: Any) -> Array:
         InputError: it has another type, a number that 2 or 4 bits cannot hold, or is a text that
             UTF-8 cannot say.
     """
-    source = as_array(info, value)
+    source = tensor_array(info, value)
     if info.dtype is DType.STRING:
         return _texts_of(info, source)
     expected = np.dtype(numpy_type(info))

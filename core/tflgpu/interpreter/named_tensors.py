@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import InputError
+from tflgpu.interpreter.arguments import as_array
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
 
@@ -65,16 +66,7 @@ def converted(tensor: NamedTensor, value: Any) -> Array:
     if type(value) is np.ndarray and value.dtype == tensor.dtype:
         return value
     is_text = tensor.dtype.kind == "S"
-    if np.ma.is_masked(value):
-        raise InputError(f"input {tensor.described}: elements are masked; fill them (.filled(0))")
-    try:
-        # Of a list of texts NumPy drops final zeros, unless they stay objects.
-        kept = is_text and not isinstance(value, (np.ndarray, np.generic))
-        array = np.asarray(value, np.object_ if kept else None)
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"input {tensor.described}: no array can be made of it: {error}"
-        ) from error
+    array = as_array(f"input {tensor.described}", is_text, value)
     if array.dtype == tensor.dtype or (is_text and array.dtype.kind in "OSU"):
         return array  # texts are looked at one by one when they are set
     is_small = array.dtype.kind in "iu" and array.dtype.itemsize <= 2

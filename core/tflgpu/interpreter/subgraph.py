@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, StateError
-from tflgpu.interpreter.arguments import array_of, as_array, as_index, check_view
+from tflgpu.interpreter.arguments import array_of, as_index, check_view, tensor_array
 from tflgpu.interpreter.copies import copy
 from tflgpu.interpreter.opened_subgraph import DEVICE, OpenedSubgraph
 from tflgpu.interpreter.resizing import named, no_tensor
@@ -45,7 +45,7 @@ class Subgraph(OpenedSubgraph):
         Raises:
             InputError, ArgumentError: as `tensor`.
         """
-        return as_array(self.tensor(index), value)
+        return tensor_array(self.tensor(index), value)
 
     def get(self, index: int) -> Array:
         """A tensor's contents, for the caller alone; a NumPy scalar where it has no dimensions.
