@@ -158,7 +158,7 @@ def test_a_depthwise_filter_sees_its_window_alone(window: tuple[int, int], speci
     fields = {"padding": 1, "stride_h": 1, "stride_w": 1, "depth_multiplier": 1}
     (ours,) = reference("DEPTHWISE_CONV_2D", x, weights, bias, **fields)
     tensors = {"x": x.shape, "w": weights, "b": bias, "y": ours.shape}
-    # XNNPACK's small filters have zeros beside them, and zero times these numbers is NaN.
+    # XNNPACK's answer is NaN beside the windows, too, of filters of 1x1 and 3x2.
     interpreter = litert.Interpreter(
         model_content=small_model(tensors, ("y = DEPTHWISE_CONV_2D(x, w, b)", fields)),
         experimental_op_resolver_type=litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,

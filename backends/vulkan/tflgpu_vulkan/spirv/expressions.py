@@ -166,8 +166,8 @@ class Expressions(Values, Memory):
         asks = kind.is_float and not self.defines and not self.keeps_nan(kind)
         if asks and expr.op in ORDERED:
             # A compiler that takes all floats for numbers makes extremes of selects by it.
-            for operand, value in ((expr.left, a), (expr.right, b)):
-                if not never_nan(operand):
+            for side, value in ((expr.left, a), (expr.right, b)):
+                if not never_nan(side):
                     number = self.emit(Op.LogicalNot, expr.type, self.is_nan(kind, value))
                     found = self.emit(Op.LogicalAnd, expr.type, found, number)
         return found
