@@ -26,10 +26,14 @@ from tests.small_models import small_model
 CAPS = attrs.evolve(tflgpu_cpu_ref.device.CAPS, is_gpu=True, compute_units=4)
 
 
-def fully_connected(rows: int, depth: int, columns: int) -> Graph:
+def fully_connected(rows: int, depth: int, columns: int, *, computed: bool = False) -> Graph:
+    """A product, of an input or of what its loads compute of one."""
     weights = np.random.default_rng(4).uniform(-1, 1, (columns, depth)).astype(np.float32)
-    shapes = {"x": (rows, depth), "w": weights, "y": (rows, columns)}
-    return built(small_model(shapes, "y = FULLY_CONNECTED(x, w)"))
+    shapes = {"x": (rows, depth), "a": (rows, depth), "w": weights, "y": (rows, columns)}
+    lines = (
+        ("a = RELU(x)", "y = FULLY_CONNECTED(a, w)") if computed else ("y = FULLY_CONNECTED(x, w)",)
+    )
+    return built(small_model(shapes, *lines))
 
 
 def built(model: bytes) -> Graph:
@@ -51,6 +55,7 @@ CANDIDATES = {
     "few_rows": (fully_connected(3, 260, 36), "f32", 1e-5),
     "few_rows in f16": (fully_connected(1, 1040, 12), "f16", 5e-3),
     "blocked": (fully_connected(37, 52, 20), "f32", 1e-5),
+    "blocked of what is computed": (fully_connected(37, 52, 20, computed=True), "f16", 5e-3),
     "attention": (attention(33, 70, 24), "f16", 5e-3),
 }
 
@@ -59,7 +64,7 @@ CANDIDATES = {
 def test_every_candidate_gives_the_same(name: str) -> None:
     """On the kernel interpreter, which also refuses races and accesses out of bounds."""
     graph, precision, bound = CANDIDATES[name]
-    caps = attrs.evolve(CAPS, matrix_tiles=True, vendor="nvidia")
+    caps = attrs.evolve(CAPS, matrix_tiles=not name.startswith("blocked"), vendor="nvidia")
     target = Target.plain(caps, Precision(precision), alignment=16)
     device = tflgpu_cpu_ref.device.CpuRefDevice()
 

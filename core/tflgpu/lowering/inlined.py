@@ -53,7 +53,7 @@ class Inlined:
             low = _InLoad(reader, k, self, (outer, slice_), channel)
             self.build(low)
             assert low.made is not None
-            return k.let(k.cast(low.made, compute), "made"), low.took_channel
+            return low.made, low.took_channel
 
         layout = Layout(value.shape, LayoutKind.C4, compute)
         nowhere: Any = None
@@ -81,10 +81,10 @@ class ComputedView(ReadView):
         """Four channels: see `ReadView.load`; what made them may have filled the padding."""
         outer, slice_ = self._index(outer), self._index(slice_)
         if self._same_rows:
-            value, _ = self.compute_at(outer, slice_, None)
+            value, _ = self._value(outer, slice_)
         else:
             at, row = self.k.let(outer * self.slices + slice_, "vector"), self.made[-1] // _LANES
-            value, _ = self.compute_at(self._index(at // row), self._index(at % row), None)
+            value, _ = self._value(self._index(at // row), self._index(at % row))
         if self.channels % _LANES == 0:
             return value
         return fill_padding(self.k, value, slice_, self.channels)
@@ -96,7 +96,7 @@ class ComputedView(ReadView):
             at = self.k.let(outer * self.channels + channel, "flat")
             outer, channel = self._index(at // self.made[-1]), self._index(at % self.made[-1])
         slice_ = self._index(channel // _LANES)
-        value, is_channel = self.compute_at(outer, slice_, channel)
+        value, is_channel = self._value(outer, slice_, channel)
         if is_channel:
             return value.lane(0)
         if isinstance(channel, Const):
@@ -107,6 +107,10 @@ class ComputedView(ReadView):
         for i in range(last):
             found = self.k.select(lane.eq(i), value.lane(i), found)
         return found
+
+    def _value(self, outer: Expr, slice_: Expr, channel: Expr | None = None) -> tuple[Expr, bool]:
+        value, is_channel = self.compute_at(outer, slice_, channel)
+        return self.k.let(self.k.cast(value, self.compute), "made"), is_channel
 
     @property
     def _same_rows(self) -> bool:
