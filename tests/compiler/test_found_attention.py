@@ -379,6 +379,25 @@ def test_numbers_that_are_none_and_infinities(backend: str, kernels: GpuDelegate
         delegate.close()
 
 
+@pytest.mark.parametrize("hidden", [-1e9, np.finfo(np.float32).min])
+def test_a_query_that_a_mask_beyond_f16_hides_from_all_keys(hidden: float) -> None:
+    """It has equal shares of all values, as in f32: a number that is no infinity in the file."""
+    b = Building()
+    q, k, v = plain(b)
+    mask = np.zeros((1, 1, T, S), np.float32)
+    mask[0, 0, :, 4:] = mask[0, 0, 2] = hidden
+    content = b.model(whole(b, b.product(q, k, adj_y=True), v, mask=b.const(mask)))
+    given = feeds(content)
+    with (
+        GpuDelegate(backend="cpu_ref", device=1, precision="f16") as delegate,
+        Interpreter(model_content=content, experimental_delegates=[delegate]) as mine,
+    ):
+        assert ops(delegate, content) == [NAME]
+        got = ran(mine, given)
+    expected = ran(LiteRT(model_content=content), given)
+    np.testing.assert_allclose(got, expected, rtol=5e-3, atol=5e-3)
+
+
 def test_where_all_tensors_are_kept_it_stays(kernels: GpuDelegate) -> None:
     content = by_hand()
     with Interpreter(

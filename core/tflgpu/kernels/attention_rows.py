@@ -13,7 +13,7 @@ from tflgpu.lowering.absent import AbsentCount
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.attention import Attention, AttentionSizes
-from tflgpu.values import frozen
+from tflgpu.values import evolve, frozen
 
 _RESULT = 3
 
@@ -52,6 +52,10 @@ class AttentionTensors:
             low.read_pairs(k, each) if in_pairs else low.read(k, i) for i, each in enumerate(given)
         )
         mask = None if low.node.optional_input(3) is None else low.read(k, 3)
+        if mask is not None and mask.compute.is_float:
+            # As scores are: what hides a key in f32 would hide it in f16 by an infinity, and all
+            # keys of a row so hidden have equal shares in f32.
+            mask = evolve(mask, compute=Scalar.F32)
         sizes = sizes_of(low.node)
         absent = _absent_keys(low, k, sizes)
         return cls(low.attrs, sizes, query, keys, values, mask, absent)
@@ -181,7 +185,7 @@ class QueryRow:
                 else:
                     scores = k.select(kept, scores, k.f32(settings.fill, 4))
             else:
-                scores = scores + k.cast(mask, Scalar.F32)
+                scores = scores + mask
         if settings.causal:
             there = there & (tokens <= k.splat(self.token, 4))
         there = k.let(there, "there")

@@ -395,10 +395,11 @@ class Lowering:
     def _read_const(self, k: Builder, contents: ConstantData, name: str) -> ReadView:
         is_float = contents.dtype.kind == "f"
         whole = self.integers.inside(DType.from_numpy(contents.dtype), self.caps)
-        size = math.prod(contents.shape)
+        size, weights = math.prod(contents.shape), Weights(contents)
         storage = self.precision.storage(size, self.caps) if is_float else whole
+        if storage is Scalar.F16 and not weights.suits_f16:
+            storage = Scalar.F32
         layout = Layout(contents.shape, LayoutKind.C4, storage)
-        weights = Weights(contents)
         if layout.channels % 4:
             rows = weights.as_type(storage.numpy).reshape(layout.outer, layout.channels)
             weights = Weights(whole_slices(rows, storage.numpy))
