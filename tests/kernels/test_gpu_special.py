@@ -1,4 +1,5 @@
-"""NaN and infinities in the kernels that only a GPU gets, run on the kernel interpreter.
+"""Special numbers and random graphs in the kernels that only a GPU gets, run on the kernel
+interpreter.
 
 Many ops choose a kernel by what the device can do: other tiles, several pixels an invocation, a
 team for each result, matrix tiles. The devices of a machine without a GPU never ask for those, so
@@ -18,6 +19,7 @@ import tflgpu
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.compiler.compile import plan_of
 from tflgpu.compiler.target import Target
+from tflgpu.conformance.graph_checks import GRAPHS, graph_checks
 from tflgpu.conformance.op_checks import Question, ask, judge
 from tflgpu.conformance.run import Tensors, prepare
 from tflgpu.conformance.special import SpecialKind, SpecialNumbers, special_samples
@@ -42,7 +44,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref.device import CpuRefDevice
 
-from tests.running import allocate_and_run, first_results
+from tests.running import allocate_and_run
 from tests.small_models import small_model
 
 OPS = builtin_ops()
@@ -56,6 +58,9 @@ CAPS = {
     # Invocations take several pixels where processors are few; no more than every API promises.
     "small": DeviceCaps(f16_arithmetic=True, is_gpu=True),
 }  # fmt: skip
+CAPS["large, as WebGPU has it"] = attrs.evolve(
+    CAPS["large"], matrix_tiles=False, subgroup_shuffle=0
+)
 #: Ops whose kernels depend on the device, and those that differ once more on a small one.
 LARGE = (
     "ADD_N", "AVERAGE_POOL_2D", "BATCH_MATMUL", "CONCATENATION", "CONV_2D",
@@ -155,6 +160,16 @@ def test_special_numbers_on_matrix_tiles(
     assert _check(target, asked) == len(asked)
 
 
+@pytest.mark.parametrize("caps", CAPS)
+def test_random_graphs(pretend: Callable[[str], DeviceUnderTest], caps: str) -> None:
+    """Those of conformance, in all precisions."""
+    target = pretend(caps)
+    asked = [check for check in graph_checks() if check.id.startswith("4/fused/")]
+    answers = {check.id: check.run(target) for check in asked}
+    assert len(answers) == 3 * GRAPHS
+    assert set(answers.values()) == {None}, answers
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("op", ["ADD", "FULLY_CONNECTED"])
 def test_a_constant_beyond_f16_is_infinite_without_a_word_of_numpys(op: str) -> None:
@@ -195,78 +210,6 @@ def test_what_is_not_finite_is_nan(
         assert interpreter.report.fully_delegated
         found = interpreter.get_tensor(1)
     np.testing.assert_array_equal(found, [[np.nan]] * 3 + [[number]] * 3)
-
-
-# One kernel resizes a part of an image of bytes; its neighbours are left as they are.
-
-
-X = np.random.default_rng(0).integers(0, 256, (2, 11, 13, 7)).astype(np.uint8)
-TO_F32 = {"in_data_type": DType.U8.tflite, "out_data_type": DType.F32.tflite}
-
-
-def model(
-    begin: Sequence[int] = (0, 2, 3, 0),
-    size: Sequence[int] = (2, 6, 9, 5),
-    *,
-    cast: bool = True,
-    cut: bool = True,
-    also: Sequence[int] = (),
-) -> bytes:
-    """CAST, SLICE and RESIZE_BILINEAR; ``also`` are further outputs, 1 of CAST and 2 of SLICE."""
-    shape = tuple(size) if cut else X.shape
-    tensors = [
-        TensorSpec("x", X.shape, DType.U8 if cast else DType.F32), TensorSpec("f", X.shape),
-        TensorSpec("part", shape), TensorSpec("y", (shape[0], 5, 17, shape[3])),
-        TensorSpec("begin", (4,), DType.I32, begin), TensorSpec("size", (4,), DType.I32, size),
-        TensorSpec("sides", (2,), DType.I32, [5, 17]),
-    ]  # fmt: skip
-    operators = [OperatorSpec("CAST", TO_F32, (0,), (1,))] if cast else []
-    source = 1 if cast else 0
-    if cut:
-        operators.append(OperatorSpec("SLICE", {}, (source, 4, 5), (2,)))
-        source = 2
-    operators.append(
-        OperatorSpec("RESIZE_BILINEAR", {"half_pixel_centers": True}, (source, 6), (3,))
-    )
-    return write_model(ModelSpec(tensors, operators, (0,), (3, *also)))
-
-
-def results(content: bytes, delegate: Any, x: Any) -> tuple[list[Any], int]:
-    with tflgpu.Interpreter(
-        model_content=content, experimental_delegates=[delegate] if delegate else []
-    ) as one:
-        found = first_results(one, {0: x})
-        return found, one.report.dispatches
-
-
-@pytest.fixture(scope="module")
-def interpreted() -> Any:
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as made:
-        yield made
-
-
-@pytest.mark.parametrize(
-    ("options", "kernels"),
-    [
-        ({}, 1),
-        ({"cut": False}, 1),
-        ({"cast": False}, 1),
-        ({"size": (2, 9, 10, 7)}, 1),
-        # What somebody else needs is made.
-        ({"also": (2,)}, 2),
-        ({"also": (1,)}, 2),
-        ({"begin": (0, 2, 3, 1)}, 2),
-        ({"begin": (1, 0, 0, 0), "size": (1, 6, 9, 5)}, 1),
-    ],
-)
-def test_as_the_references(interpreted: Any, options: dict[str, Any], kernels: int) -> None:
-    content = model(**options)
-    x = X if options.get("cast", True) else X.astype(np.float32)
-    want, _ = results(content, None, x)
-    found, dispatches = results(content, interpreted, x)
-    for a, b in zip(found, want, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
-    assert dispatches == kernels
 
 
 # A kernel may unroll its slices in Python: at a part's edge, too, where rows have no padding.
