@@ -37,8 +37,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Filter, Pads, Reordered, Work, no_zeros
 from tflgpu.ops.moves import Moves
-from tflgpu.passes.base import Pass
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext
 from tflgpu.passes.float_view import float_view
 from tflgpu.passes.registry import default_passes
 from tflgpu.tflite.build import build_graph
