@@ -19,9 +19,8 @@ from tflgpu.backend_kit.placement import place
 from tflgpu.compiler.memory import Usage, assign
 from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Plan, Ref
 from tflgpu.conformance.plans import affine, dispatch, plan
-from tflgpu.contract.kept_code import KeepsCode
 from tflgpu.contract.memory_use import CountsMemory
-from tflgpu.contract.offers import offers
+from tflgpu.contract.offers import KeepsCode, offers
 from tflgpu.interpreter.copies import copy
 from tflgpu.language.builder import Builder
 from tflgpu.language.types import Scalar

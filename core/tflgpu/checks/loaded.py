@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from tflgpu.checks.plugin_caller import PluginCaller, close_quietly
 from tflgpu.checks.recording import CheckedRecording, Edge, misfit
 from tflgpu.contract.device import Recording
-from tflgpu.contract.lending import Lender
-from tflgpu.contract.offers import offers
+from tflgpu.contract.offers import Lender, offers
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 

@@ -46,9 +46,8 @@ from tflgpu.contract.device import (
     Probe,
     Recording,
 )
-from tflgpu.contract.kept_code import KeepsCode
-from tflgpu.contract.lending import Lender
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse, Use
+from tflgpu.contract.offers import KeepsCode, Lender
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import CompileError, DeviceError, DeviceLostError, KernelError
 from tflgpu.ir.dtypes import Array, DType
