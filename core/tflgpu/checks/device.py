@@ -31,9 +31,9 @@ from tflgpu.contract.device import (
     NodeDevice,
     NodeRun,
     Recording,
+    read_uuid,
 )
 from tflgpu.contract.offers import offers
-from tflgpu.contract.uuids import read_uuid
 from tflgpu.errors import DeviceError, TflgpuError, UnsupportedError
 from tflgpu.errors.blame import Failed, attempt, describe, shown
 from tflgpu.ir.graph import Node, TensorSpec
@@ -277,7 +277,7 @@ def wrong_info(info: DeviceInfo, backend: str) -> str | None:
     if info.uuid is not None and (
         not isinstance(info.uuid, str) or read_uuid(info.uuid) != info.uuid
     ):
-        return f"has uuid {shown(info.uuid)}, which `tflgpu.contract.uuids` did not write"
+        return f"has uuid {shown(info.uuid)}, which `tflgpu.contract.device` did not write"
     if not isinstance(info.is_gpu, (bool, np.bool_)):
         return f"has is_gpu {shown(info.is_gpu)}, which is neither True nor False"
     return None
