@@ -15,7 +15,7 @@ import attrs
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
-from tflgpu.ir.composite import Composite
+from tflgpu.ir.graph import Composite
 from tflgpu.tflite.model_file import (
     FieldValue,
     ModelFile,
