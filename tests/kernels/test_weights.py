@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tflgpu.compiler.equal_constants import key_of
+from tflgpu.compiler.constants import key_of
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import BlockScales, ConstantData, StoredReals, stored_reals
