@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.compile import halved_in
-from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.numerics import Numerics
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.report_of import report_of
 from tflgpu.compiler.target import Target

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.work import estimate
 from tflgpu.conformance.facet_checks import facets_of

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tflgpu.cache import whole_file
 from tflgpu.compiler import compile as compiling
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.saved import store
 from tflgpu.saved.model import SUFFIX

@@ -12,8 +12,8 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.numerics import Numerics
+from tflgpu.compiler.parts import Compiled
 from tflgpu.conformance.graph_checks import run_graph
 from tflgpu.conformance.target import Check, DeviceUnderTest, Outcome
 from tflgpu.contract.device import NodeRun

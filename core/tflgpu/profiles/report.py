@@ -9,7 +9,7 @@ from contextlib import closing
 import attrs
 
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import on_device, report_of, untimed
 from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal

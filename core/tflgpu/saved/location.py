@@ -11,7 +11,7 @@ import attrs
 
 from tflgpu.cache.disk_cache import cache_folder
 from tflgpu.compiler import compile_graph
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph

@@ -21,7 +21,7 @@ from tflgpu.cache.file_lock import one_at_a_time
 from tflgpu.cache.stores import StoredFile, files_in
 from tflgpu.cache.whole_file import is_lack, sweep
 from tflgpu.compiler import compile_graph
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.errors.blame import LOG
 from tflgpu.ir.graph import Graph

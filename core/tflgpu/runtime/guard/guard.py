@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.accuracy import AccuracyCheck, AccuracyOutcome, Inaccurate
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import cpu_report, placed
 from tflgpu.compiler.target import Target

@@ -23,7 +23,7 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.accuracy import Inaccurate
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value

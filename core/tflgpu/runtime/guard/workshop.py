@@ -8,7 +8,7 @@ from contextlib import closing
 import attrs
 
 from tflgpu.compiler.accuracy import AccuracyCheck
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.target import Target
 from tflgpu.devices.cpu_side import CpuSide
