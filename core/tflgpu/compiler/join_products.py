@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.compiler.fuse import Group
-from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.compiler.fuse import Group, Neighbours
 from tflgpu.language.budget import MAX_CHAIN
 
 _MOST = 3
 
 
 def join_products(neighbours: Neighbours, maker: Group, readers: Sequence[Group]) -> bool:
-    """The rule (`tflgpu.compiler.neighbours`): let the only reader of a product's result, a product
+    """The rule (`tflgpu.compiler.fuse`): let the only reader of a product's result, a product
     whose chain reads it, make it."""
     group, (key, *_) = readers[0], neighbours.results(maker)
     by_chain = neighbours.reads(f.node for f in group.fused)[key]

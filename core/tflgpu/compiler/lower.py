@@ -7,7 +7,7 @@ from functools import partial
 
 from tflgpu.compiler.build import build_checked
 from tflgpu.compiler.constants import ConstantItem, Constants
-from tflgpu.compiler.fuse import Group
+from tflgpu.compiler.fuse import Group, Neighbours
 from tflgpu.compiler.join_chains import JoinChains
 from tflgpu.compiler.join_moves import JoinMoves
 from tflgpu.compiler.join_products import join_products
@@ -17,7 +17,6 @@ from tflgpu.compiler.join_rows import join_rows
 from tflgpu.compiler.kernel_limits import OverLimit, check_limits
 from tflgpu.compiler.levels import Touched, schedule_of
 from tflgpu.compiler.match_groups import match_groups
-from tflgpu.compiler.neighbours import Neighbours
 from tflgpu.compiler.plan import (
     ConstRef,
     InputRef,

@@ -9,8 +9,7 @@ so whatever the others' chains read has to exist by then.
 
 from __future__ import annotations
 
-from tflgpu.compiler.fuse import Group, buffers_of
-from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.compiler.fuse import Group, Neighbours, buffers_of
 from tflgpu.language.budget import MAX_CHAIN
 
 
