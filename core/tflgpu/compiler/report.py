@@ -65,7 +65,7 @@ class DelegationReport(ReportFields):
 
     def _repr_html_(self) -> str:
         """The report in a notebook."""
-        from tflgpu.compiler.report_html import to_html
+        from tflgpu.compiler.report_table import to_html
 
         return to_html(self)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from tflgpu.compiler.report_html import to_html as report_html
+from tflgpu.compiler.report_table import to_html as report_html
 from tflgpu.tools.check_outputs import BINS, Gap, OutputKind
 from tflgpu.tools.check_result import CheckFields, OutputCheck
 
