@@ -24,8 +24,7 @@ from tflgpu.errors import InputError
 from tflgpu.tflite.read import read_model
 from tflgpu.tools.profile_html import to_html
 from tflgpu.tools.profile_json import to_dict, to_node_data, to_trace
-from tflgpu.tools.profile_rows import lines, tables
-from tflgpu.tools.profile_table import rich_table
+from tflgpu.tools.profile_rows import lines, rich_table, tables
 from tflgpu.tools.recipe import TaskOptions
 
 
