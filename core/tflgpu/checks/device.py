@@ -18,9 +18,9 @@ import attrs
 import numpy as np
 
 from tflgpu.checks.buffers import checked_buffer
-from tflgpu.checks.loaded import checked_recording
 from tflgpu.checks.overdue import close_what_ended, is_given_up
 from tflgpu.checks.plugin_caller import PluginCaller, PluginProxy, close_quietly
+from tflgpu.checks.recording import checked_recording
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import (
