@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.compat import CompatEntry, effective_caps, judge
-from tflgpu.compat.judge import Judgement
+from tflgpu.compat.entry import Judgement
 from tflgpu.compiler.machines import ROUND_FIGURES, Machine, TimeModel
 from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.compiler.times import alone

@@ -15,7 +15,7 @@ from contextlib import closing
 import attrs
 
 from tflgpu.backend_kit.forks import try_in_child
-from tflgpu.compat.judge import Judgement, judge
+from tflgpu.compat.entry import Judgement, judge
 from tflgpu.contract.device import UUID, Device, DeviceInfo, NodeDevice, Probe
 from tflgpu.contract.memory_use import CountsMemory
 from tflgpu.contract.offers import offers
