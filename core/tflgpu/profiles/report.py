@@ -22,9 +22,8 @@ from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.registry import Registry, registry
 from tflgpu.profiles.delegation import Delegation, delegated
-from tflgpu.profiles.profile import Profile
 from tflgpu.profiles.rules import RuleTable
-from tflgpu.profiles.table import get
+from tflgpu.profiles.table import Profile, get
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
