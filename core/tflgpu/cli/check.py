@@ -10,9 +10,19 @@ import numpy as np
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.inputs import load, pixel_numbers
-from tflgpu.cli.models import Backend, Device, Model, Numerics, Precision, options_of, quiet_logs
+from tflgpu.cli.models import (
+    NO_FLAGS,
+    Backend,
+    Device,
+    Flags,
+    Model,
+    Numerics,
+    Precision,
+    options_of,
+    quiet_logs,
+    with_delegate_flags,
+)
 from tflgpu.cli.profiles import ProfileName
 from tflgpu.errors import InputError, OptionError
 from tflgpu.interpreter import Interpreter

@@ -9,16 +9,18 @@ from typing import Annotated
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.job import RunJob
 from tflgpu.cli.models import (
+    NO_FLAGS,
     Backend,
     CpuBackend,
     Device,
+    Flags,
     Model,
     Numerics,
     Precision,
     opened,
+    with_delegate_flags,
 )
 from tflgpu.errors import InputError
 from tflgpu.tflite.read import read_model
