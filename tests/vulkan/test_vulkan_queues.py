@@ -163,7 +163,7 @@ def test_the_family_of_queues(
     assert features._compute_queue(None) == wanted
 
 
-# Barriers in recorded command buffers: where `tflgpu.backend_kit.hazards` asks for one, and
+# Barriers in recorded command buffers: where `tflgpu.backend_kit.run_commands` asks for one, and
 # nowhere else.
 
 
