@@ -19,8 +19,7 @@ from typing import TypeVar
 
 from tflgpu.language import make
 from tflgpu.language.author import refused
-from tflgpu.language.builder_matrix import MatrixBuilder
-from tflgpu.language.builder_subgroup import SubgroupBuilder
+from tflgpu.language.builder_base import MatrixBuilder, SubgroupBuilder
 from tflgpu.language.check import check, memory_problem, workgroup_problem
 from tflgpu.language.tree import (
     Assign,
