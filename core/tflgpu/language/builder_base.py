@@ -20,9 +20,12 @@ from tflgpu.language.tree import Builtin, Expr, Name, Operand, SharedArray, Stmt
 from tflgpu.language.types import I32, LARGEST_GROUP, SUBGROUP
 from tflgpu.language.variables import Reads
 
+_MERGES = ("add", "min", "max")
+
 
 class BuilderBase:
-    """The kernel's name, its fresh names, what was read, and the block that is being written."""
+    """What `Builder` has for matrix tiles and for exchanges among neighbours; over the name, the
+    fresh names, what was read, and the block that is being written."""
 
     name: str
     reads: Reads
@@ -38,9 +41,7 @@ class BuilderBase:
     def _fresh(self, name: str) -> str:
         raise NotImplementedError
 
-
-class MatrixBuilder(BuilderBase):
-    """What `Builder` has for matrix tiles."""
+    # Matrix tiles
 
     def subgroup_id(self) -> Expr:
         """Which subgroup of its workgroup this invocation is in, in a kernel with matrices."""
@@ -87,12 +88,7 @@ class MatrixBuilder(BuilderBase):
             raise refused(f"{self.name}: {problem}")
         self.emit(stmt)
 
-
-_MERGES = ("add", "min", "max")
-
-
-class SubgroupBuilder(BuilderBase):
-    """What `Builder` has for exchanges among neighbours."""
+    # Exchanges among neighbours
 
     def subgroup_shuffle_xor(self, x: Expr, mask: int, name: str = "other") -> Expr:
         """``x`` of the invocation whose place along the first axis differs by XOR ``mask``.
