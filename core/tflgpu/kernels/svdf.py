@@ -17,7 +17,7 @@ from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.lowering.view import ReadView
-from tflgpu.ops.integer_scales import I8
+from tflgpu.ops.fixed_point import I8
 from tflgpu.ops.svdf import BIAS, FEATURES, INPUT, OP, STATE, TIMES, StoredSvdf
 
 _NAMES = dict(enumerate(("input", "weights of features", "weights of time", "bias", "state")))
