@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tflgpu.cache.disk_cache import file_fault
-from tflgpu.cache.stores import StoredFile, stored
+from tflgpu.cache.disk_cache import StoredFile, file_fault, stored
 from tflgpu.cli import console
 from tflgpu.errors import OptionError, SavedModelError
 from tflgpu.saved.location import FOLDER, LIMIT, default_folder, drop, entries, fault, prune

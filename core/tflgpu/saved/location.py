@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 
 from tflgpu.cache import private_folder
-from tflgpu.cache.disk_cache import cache_folder
+from tflgpu.cache.disk_cache import StoredFile, cache_folder, files_in
 from tflgpu.cache.file_lock import one_at_a_time
-from tflgpu.cache.stores import StoredFile, files_in
 from tflgpu.cache.whole_file import is_lack, sweep
 from tflgpu.compiler import compile_graph
 from tflgpu.compiler.parts import Compiled
