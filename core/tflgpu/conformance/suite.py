@@ -10,9 +10,8 @@ from tflgpu.conformance.contract import device_checks
 from tflgpu.conformance.expectations import Expectation, match_expectations, read_expectations
 from tflgpu.conformance.facet_checks import facet_checks
 from tflgpu.conformance.fuzz import generated_checks
-from tflgpu.conformance.graph_checks import graph_checks
+from tflgpu.conformance.graph_checks import graph_checks, integer_checks
 from tflgpu.conformance.guard_checks import guard_checks
-from tflgpu.conformance.integer_checks import integer_checks
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.op_checks import op_checks
 from tflgpu.conformance.target import LEVELS, Check, DeviceUnderTest, NotApplicable, Outcome
