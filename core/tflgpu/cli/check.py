@@ -30,10 +30,16 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.options import CPU
 from tflgpu.profiles.report import judged
 from tflgpu.tflite.read import read_model
-from tflgpu.tools.check import CheckResult
 from tflgpu.tools.check import check as check_model
 from tflgpu.tools.check_advice import advice
-from tflgpu.tools.check_report import COLUMNS, cells, histogram, layer_text, verdict
+from tflgpu.tools.check_result import (
+    COLUMNS,
+    CheckResult,
+    cells,
+    histogram,
+    layer_text,
+    verdict,
+)
 from tflgpu.tools.metadata import metadata
 from tflgpu.tools.recipe import Recipe, TaskOptions
 

@@ -22,7 +22,7 @@ from tflgpu.plugins.registry import Registry
 
 
 @attrs.frozen
-class CheckResult:
+class CheckFinding:
     """What came of a check.
 
     Attributes:
@@ -84,7 +84,7 @@ class Suite:
         wanted = set(levels or range(len(LEVELS)))
         return [c for c in self.checks if c.level in wanted]
 
-    def judge(self, check: Check, target: DeviceUnderTest) -> CheckResult:
+    def judge(self, check: Check, target: DeviceUnderTest) -> CheckFinding:
         """Run a check. A known failure that fails is "expected"; one that passes has failed, unless
         it is one of only some versions."""
         expectation = self.expected.get(check.id)
@@ -92,14 +92,14 @@ class Suite:
             outcome: Outcome = check.run(target)
         except (Exception, SystemExit) as error:  # noqa: BLE001
             if expectation is not None:
-                return CheckResult("expected", str(expectation))
+                return CheckFinding("expected", str(expectation))
             known = isinstance(error, (AssertionError, TflgpuError))
             text = str(error) if known else f"{type(error).__name__}: {error}"
-            return CheckResult("failed", text)
+            return CheckFinding("failed", text)
         if isinstance(outcome, Unsupported):
-            return CheckResult("refused", outcome.reason)
+            return CheckFinding("refused", outcome.reason)
         if isinstance(outcome, NotApplicable):
-            return CheckResult("inapplicable", outcome.reason)
+            return CheckFinding("inapplicable", outcome.reason)
         if expectation is not None and expectation.kind != "version":
-            return CheckResult("failed", f"passes, but was expected to fail ({expectation})")
-        return CheckResult("passed")
+            return CheckFinding("failed", f"passes, but was expected to fail ({expectation})")
+        return CheckFinding("passed")
