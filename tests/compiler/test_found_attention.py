@@ -406,7 +406,7 @@ def test_what_would_stay_on_the_cpu_runs_as_its_operators(
 ) -> None:
     """One node would run by NumPy there, and LiteRT has kernels for the operators."""
     from tflgpu.compiler import compile as compiling
-    from tflgpu.compiler.kernel_limits import OverLimit
+    from tflgpu.compiler.build import OverLimit
 
     plan_of = compiling.plan_of
 

@@ -11,9 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.compiler.build import RuleError
+from tflgpu.compiler.build import OverLimit, RuleError
 from tflgpu.compiler.composites import CompositeNodes, Kept, stranded, take_composites
-from tflgpu.compiler.kernel_limits import OverLimit
 from tflgpu.compiler.lower import LoweringInput, halved_values, lower
 from tflgpu.compiler.narrow import narrow_indices
 from tflgpu.compiler.partition import Partitioning, partition

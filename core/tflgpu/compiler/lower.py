@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from tflgpu.compiler.build import build_checked
+from tflgpu.compiler.build import OverLimit, build_checked, check_limits
 from tflgpu.compiler.constants import ConstantItem, Constants
 from tflgpu.compiler.fuse import Group, Neighbours
 from tflgpu.compiler.join_chains import JoinChains
@@ -14,7 +14,6 @@ from tflgpu.compiler.join_products import join_products
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
 from tflgpu.compiler.join_row_changes import change_of, join_row_changes
 from tflgpu.compiler.join_rows import join_rows
-from tflgpu.compiler.kernel_limits import OverLimit, check_limits
 from tflgpu.compiler.levels import Touched, schedule_of
 from tflgpu.compiler.match_groups import match_groups
 from tflgpu.compiler.plan import (
