@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu import DelegateOptions, OptionError
-from tflgpu.compiler.accuracy import AccuracyOutcome
 from tflgpu.compiler.join_reads import JoinReads
+from tflgpu.compiler.report_values import AccuracyOutcome
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import DeviceError, StateError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.report_json import to_dict, to_json
 from tflgpu.compiler.report_values import (
+    AccuracyCheck,
     CompositeReport,
     InFloats,
     OperatorReport,

@@ -7,8 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tflgpu.compiler.accuracy import AccuracyCheck
-    from tflgpu.compiler.report_values import OperatorReport, ReportFields
+    from tflgpu.compiler.report_values import AccuracyCheck, OperatorReport, ReportFields
 
 #: Changes where a field goes or means something else; new fields leave it as it is.
 VERSION = 1
