@@ -17,8 +17,7 @@ from tflgpu.conformance.report import Report
 from tflgpu.conformance.suite import CheckFinding, Suite
 from tflgpu.conformance.summary import summary
 from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable
-from tflgpu.contract.allowances import Allowances
-from tflgpu.contract.device import DeviceInfo
+from tflgpu.contract.device import Allowances, DeviceInfo
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.registry import builtin_ops

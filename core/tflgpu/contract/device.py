@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import attrs
@@ -20,6 +21,7 @@ import attrs
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.pending import Pending
+from tflgpu.errors import OptionError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.language.caps import DeviceCaps
@@ -367,3 +369,29 @@ def read_uuid(text: str) -> str | None:
     case, and with the "GPU-" of CUDA and `nvidia-smi` before it. None of any other text."""
     found = _DIGITS.fullmatch(text.strip().lower().removeprefix("gpu-"))
     return None if found is None else "-".join(found.groups())
+
+
+_MOST = 4.0
+
+
+def _scale(instance: object, attribute: object, value: float) -> None:
+    if not 1 <= value <= _MOST:
+        raise OptionError(f"tolerance_scale is {value}; it lies between 1 and {_MOST:g}")
+
+
+@frozen
+class Allowances:
+    """Known failures and wider tolerances, as a backend asks for them.
+
+    Attributes:
+        expectations: File of cases that are known to fail, each with a kind and a reason
+            (`tflgpu.conformance.expectations` has the format); None where there are none.
+        tolerance_scale: Factor on every tolerance but the exact ones, 1 to 4; shown in the
+            suite's report.
+
+    Raises:
+        OptionError: the scale is out of its range.
+    """
+
+    expectations: Path | None = None
+    tolerance_scale: float = attrs.field(default=1.0, validator=_scale)
