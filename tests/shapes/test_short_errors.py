@@ -13,8 +13,7 @@ import pytest
 import tflgpu
 from tflgpu import Interpreter
 from tflgpu.errors import ModelError, TflgpuError
-from tflgpu.errors.blame import shown
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import listed, shown
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec as Spec
 from tflgpu.ir.quant import Quantization

@@ -10,10 +10,9 @@ import numpy as np
 from tflgpu.backend_kit.forks import OfProcess
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import ArgumentError, InputError
-from tflgpu.errors.blame import shown
+from tflgpu.errors.blame import listed, shown
 from tflgpu.interpreter import Interpreter
 from tflgpu.interpreter.bound_runs import BoundRuns
-from tflgpu.ir.brief import listed
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.values import frozen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 
-from tflgpu.ir.brief import quoted
+from tflgpu.errors.blame import quoted
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.values import frozen
 

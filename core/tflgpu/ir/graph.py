@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tflgpu.errors import GraphError
-from tflgpu.ir.brief import clipped, quoted
+from tflgpu.errors.blame import clipped, quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import ConstantData, StoredReals

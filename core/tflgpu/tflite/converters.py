@@ -18,8 +18,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError, OptionError
-from tflgpu.errors.blame import Failed, attempt, shown
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import Failed, attempt, listed, shown
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.ir.quant import Quantization

@@ -15,8 +15,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.errors.blame import Failed, attempt
-from tflgpu.ir.brief import clipped
+from tflgpu.errors.blame import Failed, attempt, clipped
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Node, Value
 from tflgpu.ir.quant import Quantization

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import attrs
 
 from tflgpu.errors import InputError
-from tflgpu.errors.blame import shown
-from tflgpu.ir.brief import listed, quoted
+from tflgpu.errors.blame import listed, quoted, shown
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.ir.quant import Quantization

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import attrs
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import quoted
+from tflgpu.errors.blame import quoted
 from tflgpu.ir.graph import Composite
 from tflgpu.tflite.model_file import (
     FieldValue,

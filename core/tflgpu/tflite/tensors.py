@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import quoted
+from tflgpu.errors.blame import quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.constants import check_shape, constant, packed_range, typed
