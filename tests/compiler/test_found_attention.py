@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter as LiteRT
 from tflgpu import GpuDelegate, Interpreter
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model

@@ -15,9 +15,8 @@ from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.report_of import report_of
 from tflgpu.compiler.target import Target
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.kernels.quantized_add import RULES
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar

@@ -13,9 +13,8 @@ from tflgpu.conformance.samples import SampleCase, materialize, run_reference
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ir.quant import Quantization
 from tflgpu.kernels.binary import _floored
 from tflgpu.language import evaluate
 from tflgpu.language.builder import Builder

@@ -16,9 +16,8 @@ from tflgpu.compiler.work import estimate
 from tflgpu.conformance.facet_checks import facets_of
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import PluginError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.ir.quant import Quantization
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Precision

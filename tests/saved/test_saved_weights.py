@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.compiler.parts import Compiled
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.lowering.weights import Weights
 
 from tests.running import allocate_and_run

@@ -12,9 +12,8 @@ from file_fields import file_fields
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.errors import TflgpuError, UnsupportedError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass, PassContext, run_passes

@@ -10,8 +10,7 @@ from typing import Union, overload
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.ir.dtypes import Array
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, Quantization
 from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.lowering.weights import Weights
 from tflgpu.values import frozen

@@ -22,9 +22,8 @@ from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Out
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import NodeDevice, NodeRun, Recording
 from tflgpu.errors import UnsupportedError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.storage import IntegerStorage

@@ -26,8 +26,7 @@ from tflgpu.hosts.cdef import (
 )
 from tflgpu.hosts.params import element_type, has_no_options, struct_of
 from tflgpu.ir.budget import MAX_RANK
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.constants import constant
 from tflgpu.tflite.model_file import FieldValue, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.schema import BUILTINS, CUSTOM

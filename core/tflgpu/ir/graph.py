@@ -15,8 +15,7 @@ import attrs
 
 from tflgpu.errors import GraphError
 from tflgpu.errors.blame import clipped, quoted
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.stored_reals import ConstantData, StoredReals
 from tflgpu.values import define, frozen
 

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import Activation, Fields
 from tflgpu.values import frozen
 

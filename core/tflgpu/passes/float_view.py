@@ -42,9 +42,8 @@ from typing import Union
 import attrs
 import numpy as np
 
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported

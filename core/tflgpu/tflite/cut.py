@@ -16,9 +16,8 @@ import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.errors.blame import Failed, attempt, clipped
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import FileOptions, Node, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import Fields, OpDef
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
