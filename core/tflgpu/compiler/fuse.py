@@ -26,7 +26,7 @@ class Group:
     the store costs, once; a head that stores several vectors an invocation has it several times.
     ``inlined`` are the groups that it computes where it loads their results
     (`tflgpu.compiler.join_reads`), ``stacked`` those whose products are more outputs of its own
-    (`tflgpu.compiler.stack_products`).
+    (`tflgpu.compiler.join_products`).
     """
 
     head: Node
