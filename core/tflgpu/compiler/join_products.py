@@ -29,7 +29,7 @@ def join_products(neighbours: Neighbours, maker: Group, readers: Sequence[Group]
     by_chain = neighbours.reads(f.node for f in group.fused)[key]
     site = neighbours.site_of(group.head)
     fits = (
-        len(readers) == 1 and by_chain == neighbours.reads(group.nodes)[key] and _may_meet(group, maker)
+        len(readers) == 1 and by_chain == neighbours.reads(group.nodes)[key] and _meet(group, maker)
     )
     if not fits or not group.rule.beside(group.head, maker.head, site):
         return False
@@ -38,7 +38,7 @@ def join_products(neighbours: Neighbours, maker: Group, readers: Sequence[Group]
     return True
 
 
-def _may_meet(group: Group, maker: Group) -> bool:
+def _meet(group: Group, maker: Group) -> bool:
     """Whether two groups read the same, and have results of the same shape, vector by vector."""
     both = (*group.fused, *maker.fused)
     rows = [each for each in group.inlined if each.rule != group.rule]
