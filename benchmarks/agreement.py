@@ -30,12 +30,12 @@ import numpy as np
 import tflgpu
 from ai_edge_litert import interpreter as litert
 from tflgpu.cli import console
-from tflgpu.conformance.float64 import float64_outputs
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, spec_of
 from tflgpu.tflite.write import write_model
 
+from benchmarks.float64 import float64_outputs
 from benchmarks.machine import machine, versions
 from benchmarks.pictures import as_input, pictures
 from benchmarks.run import find_model

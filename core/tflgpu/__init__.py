@@ -78,7 +78,8 @@ if TYPE_CHECKING:
     from tflgpu.tflite import converters
     from tflgpu.tools.answer import Answer
     from tflgpu.tools.benchmark import benchmark
-    from tflgpu.tools.check import CheckResult, check
+    from tflgpu.tools.check import check
+    from tflgpu.tools.check_result import CheckResult
     from tflgpu.tools.measurement import Benchmark, Measurement
     from tflgpu.tools.metadata import metadata
     from tflgpu.tools.metadata_values import ModelMetadata, TensorMetadata
@@ -162,7 +163,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CheckResult": "tflgpu.tools.check",
+    "CheckResult": "tflgpu.tools.check_result",
     "AccuracyGuard": "tflgpu.options.accuracy",
     "Answer": "tflgpu.tools.answer",
     "Benchmark": "tflgpu.tools.measurement",

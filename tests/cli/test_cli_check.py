@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import DeviceError, InputError
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.lowering.rule import ElementwiseRule
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

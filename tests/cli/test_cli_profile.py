@@ -18,8 +18,7 @@ from tflgpu.compiler.report_values import OperatorReport, Place
 from tflgpu.runtime.profile import DispatchProfile, PartProfile, RunProfile
 from tflgpu.tools.profile_html import graph_svg, to_html
 from tflgpu.tools.profile_json import to_dict, to_json, to_node_data, to_trace
-from tflgpu.tools.profile_rows import kind_of, lines, tables
-from tflgpu.tools.profile_table import table
+from tflgpu.tools.profile_rows import kind_of, lines, table, tables
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
 from tests.cli.browser import Browser, chromium

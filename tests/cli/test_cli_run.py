@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu import GpuDelegate, Interpreter
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.write import write_model
 
 from tests.cli.cli_helpers import CPU, Tflgpu, save, saved

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,7 @@ from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.runtime.provider import device_provider
-from tflgpu.saved.location import SavedLocation
-from tflgpu.saved.store import default_folder, entries
+from tflgpu.saved.location import SavedLocation, default_folder, entries
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
@@ -70,6 +70,12 @@ def test_what_cannot_be_done_is_one_line(
     ran = tflgpu("compile", scale, *options)
     assert ran.exit_code == 2
     assert says in ran.stderr
+
+
+@pytest.fixture(autouse=True)
+def _of_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that lists it, which may have been imported since tests keep nothing there."""
+    monkeypatch.setattr(import_module("tflgpu.cli.cache"), "default_folder", default_folder)
 
 
 @pytest.fixture

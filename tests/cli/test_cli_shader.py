@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.plugins.registry import Registry
 from tflgpu.profiles import every
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec

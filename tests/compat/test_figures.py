@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.compat import CompatEntry, effective_caps, judge
-from tflgpu.compat.judge import Judgement
+from tflgpu.compat.entry import Judgement
 from tflgpu.compiler.machines import ROUND_FIGURES, Machine, TimeModel
 from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.compiler.times import alone
@@ -23,9 +23,8 @@ from tflgpu.devices.device_options import partition_by
 from tflgpu.devices.figures import measure_machine
 from tflgpu.devices.measured_times import MeasuredTimes, figures_key
 from tflgpu.errors import DeviceError, OptionError, PluginError
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import Graph
-from tflgpu.ir.quant import Quantization
 from tflgpu.kernels.team import Teams
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.reason import ReasonCode

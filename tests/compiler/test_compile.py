@@ -17,7 +17,7 @@ from tflgpu.backend_kit.kernel_cache import KernelCache, OwnedKernels
 from tflgpu.backend_kit.kernel_probe import computes_in_half, runs_matrix_tiles
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.compile import plan_of
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.report_of import refusals_of, report_of
 from tflgpu.compiler.target import Target

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter as LiteRT
 from tflgpu import GpuDelegate, Interpreter
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -425,7 +424,7 @@ def test_what_would_stay_on_the_cpu_runs_as_its_operators(
 ) -> None:
     """One node would run by NumPy there, and LiteRT has kernels for the operators."""
     from tflgpu.compiler import compile as compiling
-    from tflgpu.compiler.kernel_limits import OverLimit
+    from tflgpu.compiler.build import OverLimit
 
     plan_of = compiling.plan_of
 

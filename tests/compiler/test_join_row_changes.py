@@ -10,9 +10,8 @@ from tflgpu.compiler.compile import plan_of
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import Activation

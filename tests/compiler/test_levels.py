@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
-from tflgpu.backend_kit.hazards import Access, Range, barriers
+from tflgpu.backend_kit.run_commands import Access, Range, barriers
 from tflgpu.compiler.levels import Schedule, Touched, schedule_of
 from tflgpu.compiler.memory import Usage, assign
 

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.compile import halved_in
-from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.numerics import Numerics
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.report_of import report_of
 from tflgpu.compiler.target import Target
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.kernels.quantized_add import RULES
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar

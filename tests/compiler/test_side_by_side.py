@@ -14,9 +14,8 @@ from tflgpu.compiler.plan import OutputRef, Plan, PlannedDispatch
 from tflgpu.compiler.side_by_side import side_by_side
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import ConstantData, StoredReals
 from tflgpu.language.budget import MAX_KERNEL, cost
 from tflgpu.language.builder import Builder

@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import pytest
 import tflgpu
-from tflgpu.conformance.other_builtins import in_litert, names, others
+from tflgpu.conformance.other_builtins import names, others
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
@@ -54,14 +54,14 @@ def test_the_schema_is_walked_whole() -> None:
 
 @pytest.mark.parametrize("name", sorted(OTHERS))
 def test_litert_has_what_the_table_says(name: str) -> None:
-    found = has_kernel(name)
+    found, is_run = has_kernel(name), OTHERS[name].runs != "no"
     here = tuple(map(int, version("ai-edge-litert").split(".")[:2]))
-    if here != TABLE_OF and found != in_litert(name):
+    if here != TABLE_OF and found != is_run:
         pytest.skip(f"the table is of LiteRT {TABLE_OF}, this is {here}")
-    assert found == in_litert(name)
+    assert found == is_run
 
 
-@pytest.mark.parametrize("name", sorted(n for n in OTHERS if not in_litert(n)))
+@pytest.mark.parametrize("name", sorted(n for n in OTHERS if OTHERS[n].runs == "no"))
 def test_what_nobody_runs_is_refused_with_what_is_missing(name: str) -> None:
     if has_kernel(name):
         pytest.skip("this LiteRT has a kernel")

@@ -14,11 +14,10 @@ import pytest
 from tflgpu.conformance.expectations import Expectation, match_expectations, read_expectations
 from tflgpu.conformance.ops_table import defined_page, measured_page
 from tflgpu.conformance.report import Report
-from tflgpu.conformance.suite import CheckResult, Suite
+from tflgpu.conformance.suite import CheckFinding, Suite
 from tflgpu.conformance.summary import summary
 from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable
-from tflgpu.contract.allowances import Allowances
-from tflgpu.contract.device import DeviceInfo
+from tflgpu.contract.device import Allowances, DeviceInfo
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.registry import builtin_ops
@@ -34,7 +33,7 @@ def _report(*verdicts: tuple[str, str, str, str]) -> Report:
         declared=frozenset(("RELU", "ABS")),
     )  # fmt: skip
     for name, op, status, detail in verdicts:
-        found.add(Check(name, lambda target: None, op), CheckResult(status, detail))
+        found.add(Check(name, lambda target: None, op), CheckFinding(status, detail))
     return found
 
 
@@ -216,15 +215,15 @@ def _defect(target: DeviceUnderTest) -> None:
     raise KeyError("w")
 
 
-CASES: list[tuple[Any, bool, CheckResult]] = [
-    (lambda t: None, False, CheckResult("passed")),
-    (lambda t: None, True, CheckResult("failed", "passes, but was expected to fail (never: why)")),
-    (_fails, False, CheckResult("failed", "the card is gone")),
-    (_fails, True, CheckResult("expected", "never: why")),
-    (_defect, False, CheckResult("failed", "KeyError: 'w'")),
-    (lambda t: Unsupported("too big"), False, CheckResult("refused", "too big")),
-    (lambda t: Unsupported("too big"), True, CheckResult("refused", "too big")),
-    (lambda t: NotApplicable("no f16"), False, CheckResult("inapplicable", "no f16")),
+CASES: list[tuple[Any, bool, CheckFinding]] = [
+    (lambda t: None, False, CheckFinding("passed")),
+    (lambda t: None, True, CheckFinding("failed", "passes, but was expected to fail (never: why)")),
+    (_fails, False, CheckFinding("failed", "the card is gone")),
+    (_fails, True, CheckFinding("expected", "never: why")),
+    (_defect, False, CheckFinding("failed", "KeyError: 'w'")),
+    (lambda t: Unsupported("too big"), False, CheckFinding("refused", "too big")),
+    (lambda t: Unsupported("too big"), True, CheckFinding("refused", "too big")),
+    (lambda t: NotApplicable("no f16"), False, CheckFinding("inapplicable", "no f16")),
 ]
 
 
@@ -240,7 +239,7 @@ def test_what_only_some_versions_fail_may_pass(
 
 
 @pytest.mark.parametrize(("run", "known", "verdict"), CASES)
-def test_verdicts(target: DeviceUnderTest, run: Any, known: bool, verdict: CheckResult) -> None:
+def test_verdicts(target: DeviceUnderTest, run: Any, known: bool, verdict: CheckFinding) -> None:
     check = Check("2/ADD/x/f32/edge", run, "ADD")
     expected = {check.id: Expectation("never", "*", "why")} if known else {}
     assert Suite((check,), expected).judge(check, target) == verdict
@@ -257,7 +256,7 @@ def test_a_report_counts_and_sums_up(target: DeviceUnderTest, tmp_path: Path) ->
     for op, statuses in verdicts.items():
         for i, status in enumerate(statuses):
             check = Check(f"2/{op}/{i}/f32/edge", lambda t: None, op)
-            report.add(check, CheckResult(status, f"{op} says so" if status != "passed" else ""))
+            report.add(check, CheckFinding(status, f"{op} says so" if status != "passed" else ""))
     found = report.as_json()
     levels = {op: entry["cpu_ref"]["support"] for op, entry in found["ops"].items()}
     assert levels == {"ADD": "full", "POW": "partial", "TOPK_V2": "none", "SUB": "partial"}

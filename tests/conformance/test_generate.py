@@ -9,13 +9,11 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from tflgpu.conformance.generate import generate, source_of
 from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.plans import biased, chain, chain_expected
-from tflgpu.conformance.samples import materialize
+from tflgpu.conformance.samples import generate, materialize, source_of
 from tflgpu.contract.device import Device
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ops.base import Arg, OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions

@@ -18,7 +18,6 @@ from tflgpu.conformance.special_table import special_cases, special_operands
 from tflgpu.conformance.target import Check, DeviceUnderTest
 from tflgpu.errors import TflgpuError
 from tflgpu.kernels import conv, fixed_point, pool, quantized_sums
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.language import evaluate
@@ -27,7 +26,7 @@ from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.tree import COMPARE, Expr, Operand
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering, guard
-from tflgpu.lowering.rule import ElementwiseRule, KernelRule
+from tflgpu.lowering.rule import FLOATS, ElementwiseRule, KernelRule, takes
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.plugins.hookspecs import hookimpl
 from tflgpu.plugins.registry import Registry, registry

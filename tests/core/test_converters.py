@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import InputError, ModelError, OptionError
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.converters import (
     FromBytes,
     FromFloats,

@@ -9,8 +9,7 @@ from typing import Any
 import attrs
 import pytest
 from tflgpu.checks.device import wrong_info
-from tflgpu.contract.device import DeviceInfo
-from tflgpu.contract.uuids import read_uuid, uuid_text
+from tflgpu.contract.device import DeviceInfo, read_uuid, uuid_text
 from tflgpu.devices.assigned import assigned_devices
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.measured_times import MeasuredTimes

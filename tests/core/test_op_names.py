@@ -180,7 +180,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "says of those that nobody here defines who runs them",
     ),
     "hosts/layout.py": (frozenset({"CONV_2D"}), "writes the model that a runtime is tried with"),
-    "conformance/integer_checks.py": (
+    "conformance/graph_checks.py": (
         frozenset({"CONV_2D", "ADD", "RELU"}), "makes quantized graphs of these"),
     "conformance/dags.py": (
         frozenset({

@@ -12,8 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.errors import TflgpuError
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model

@@ -12,8 +12,7 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.tflite.layouts import Kind
 from tflgpu.tflite.schema import layout, options_of
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec

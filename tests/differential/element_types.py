@@ -35,8 +35,7 @@ from ai_edge_litert import interpreter as litert
 from file_fields import file_fields
 from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.errors import TflgpuError
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ops.base import Arg, OpDef
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.constants import packed_range

@@ -6,8 +6,7 @@ import random
 from typing import Any
 
 import attrs
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.schema import BUILTIN_CODES
 from tflgpu.tflite.spec import OperatorSpec
 

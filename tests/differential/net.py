@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ops.base import Fields, Operand
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec

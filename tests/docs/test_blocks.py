@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from tflgpu.cli.app import make_app
 from tflgpu.errors import UnsupportedError
-from tflgpu.ops.groups import Composed, FileForm, Reading
+from tflgpu.ops.facets import Composed, FileForm, Reading
 
 from tests.docs.pages import ROOT, Page, put_language_model, put_model
 from tests.docs.test_pages import PATHS, PROGRAMS

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.conformance.run import run_case
 from tflgpu.conformance.samples import materialize
 from tflgpu.conformance.suite import Suite
 from tflgpu.conformance.target import DeviceUnderTest
@@ -23,6 +22,7 @@ from tflgpu.plugins import registry as plugins
 from tflgpu.plugins.registry import Registry
 from tflgpu.plugins.sources import Plugin
 
+from tests.op_case import run_case
 from tests.small_models import small_model, tensor_of
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +102,7 @@ def test_the_custom_op_agrees_with_its_reference(
     (op,) = module.OPS
     for sample in op.samples():
         case = materialize(op, sample, half=half)
-        results = run_case(case, device, precision, rules=module.RULES)
+        results = run_case(case, device, precision, module.RULES)
         assert isinstance(results, list)
         case.tolerance(half=half).check(results[0], case.expected[0], sample.id)
     device.close()

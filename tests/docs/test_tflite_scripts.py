@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu_cpu_ref.device import CpuRefDevice
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter as LiteRT
 from tflgpu.errors import DeviceError, StateError
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Quantization
 from tflgpu.runtime.state import QUIET
 from tflgpu.tflite.model_file import SignatureInfo
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.flow.program import KEPT
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tflgpu.flow.forward import forwarded
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.read import read_model
 
 from tests.flow.flow_models import (

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu import DelegateOptions, OptionError
-from tflgpu.compiler.accuracy import AccuracyOutcome
 from tflgpu.compiler.join_reads import JoinReads
+from tflgpu.compiler.report_values import AccuracyOutcome
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import DeviceError, StateError, UnsupportedError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options.accuracy import AccuracyGuard, OnFailure
 from tflgpu.options.option_list import OPTIONS

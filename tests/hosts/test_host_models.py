@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.conformance.float64 import float64_outputs
 from tflgpu.ir.dtypes import Array
 
+from benchmarks.float64 import float64_outputs
 from tests.hosts.host_models import host, litert
 
 LIMIT = 1e-5

@@ -13,7 +13,7 @@ import pytest
 import tflgpu
 from flatbuffers import flexbuffers
 from tflgpu import GpuDelegate
-from tflgpu.compiler.accuracy import AccuracyOutcome
+from tflgpu.compiler.report_values import AccuracyOutcome
 from tflgpu.hosts import callbacks
 from tflgpu.hosts import litert as inside
 from tflgpu.hosts.cdef import OK, ffi, int_array, ints

@@ -16,8 +16,7 @@ from tflgpu.conformance.samples import materialize
 from tflgpu.hosts import callbacks
 from tflgpu.hosts.cdef import DYNAMIC
 from tflgpu.hosts.kernel import SubsetKernel
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.plugins.registry import registry
 from tflgpu.tflite.model_file import SignatureInfo

@@ -13,8 +13,7 @@ from tflgpu.conformance.samples import materialize
 from tflgpu.hosts.callbacks import Native, Nodes, Preview, Runs
 from tflgpu.hosts.params import STRUCTS, has_no_options, struct_of, tensor_type
 from tflgpu.hosts.reading import HostGraph, read_context
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.model_file import SubgraphInfo

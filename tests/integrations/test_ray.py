@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.compat.judge import Judgement
+from tflgpu.compat.entry import Judgement
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.demo import load_digits
 from tflgpu.devices.choose import Choice

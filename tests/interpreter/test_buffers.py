@@ -14,8 +14,7 @@ from tflgpu.errors import (
     StateError,
     UnsupportedError,
 )
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

@@ -19,8 +19,7 @@ from tflgpu.contract.device import Probe
 from tflgpu.errors import DelegateError, OptionError, StateError, UnsupportedError
 from tflgpu.interpreter import Delegate, Interpreter, InterpreterWithCustomOps, SignatureRunner
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

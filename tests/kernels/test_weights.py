@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tflgpu.compiler.equal_constants import key_of
-from tflgpu.ir.dtypes import Array
-from tflgpu.ir.quant import Quantization
+from tflgpu.compiler.constants import key_of
+from tflgpu.ir.dtypes import Array, Quantization
 from tflgpu.ir.stored_reals import BlockScales, ConstantData, StoredReals, stored_reals
 from tflgpu.kernels.gemm import pack_weights
 from tflgpu.lowering.weights import F16_MAX, Weights, spoiled_by_f16

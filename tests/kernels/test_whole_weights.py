@@ -12,9 +12,8 @@ from tflgpu.compiler.compile import plan_of
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph
-from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.kernels.blocked import build_gemm
 from tflgpu.kernels.conv import conv_problem

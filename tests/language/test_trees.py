@@ -18,14 +18,13 @@ from tflgpu.language.buffers import KernelBuffer, SharedArray
 from tflgpu.language.builder import Builder
 from tflgpu.language.c_family import CPrinter
 from tflgpu.language.caps import Features
-from tflgpu.language.constants import constant_values
+from tflgpu.language.defining import constant_values, is_rounded, rounded_names
 from tflgpu.language.expressions import Expr
 from tflgpu.language.interpreter import interpret
 from tflgpu.language.invocations import Invocations
 from tflgpu.language.kernel import Kernel
 from tflgpu.language.needs import needs_of
 from tflgpu.language.node_writer import method_name
-from tflgpu.language.rounding import is_rounded, rounded_names
 from tflgpu.language.same import same, sketch
 from tflgpu.language.signs import not_negative
 from tflgpu.language.tree import (

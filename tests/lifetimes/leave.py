@@ -7,8 +7,7 @@ from typing import Any
 
 from tflgpu.conformance.plans import backwards
 from tflgpu.conformance.target import DeviceUnderTest
-from tflgpu.contract.lending import Lender
-from tflgpu.contract.offers import offers
+from tflgpu.contract.offers import Lender, offers
 from tflgpu.plugins.registry import registry
 
 _COUNT, _STEPS = 1 << 16, 200

@@ -9,8 +9,7 @@ import numpy as np
 import tflgpu
 from ai_edge_litert.interpreter import Interpreter as LiteRT
 from ai_edge_litert.interpreter import OpResolverType as LiteRTResolver
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

@@ -18,8 +18,7 @@ from ai_edge_litert.interpreter import Interpreter as LiteRT
 from tflgpu.devices import cpu_side
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.interpreter import OpResolverType
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.plugins import registry as plugins
 from tflgpu.plugins.registry import Registry, registry
 from tflgpu.plugins.sources import Plugin

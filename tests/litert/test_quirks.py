@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import TflgpuError, UnsupportedError
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from tflgpu_litert import quirks, recording

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import TflgpuError, UnsupportedError
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import FileOptions
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.plugins import registry as plugins
 from tflgpu.plugins.registry import registry

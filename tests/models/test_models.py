@@ -21,9 +21,9 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.conformance.float64 import float64_outputs
 from tflgpu.ir.dtypes import Array
 
+from benchmarks.float64 import float64_outputs
 from tests.running import allocated, outputs, set_and_run
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.sparsity import Level, Sparsity

@@ -9,14 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tflgpu
-from tflgpu.conformance.run import run_case
 from tflgpu.conformance.samples import SampleCase, materialize, run_reference
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ir.quant import Quantization
 from tflgpu.kernels.binary import _floored
 from tflgpu.language import evaluate
 from tflgpu.language.builder import Builder
@@ -30,6 +28,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec
 from tflgpu.tflite.spec import TensorSpec as FileTensor
 from tflgpu.tflite.write import write_model
 
+from tests.op_case import run_case
 from tests.running import allocate_and_run
 
 OPS = builtin_ops()
@@ -375,7 +374,7 @@ def test_powers_that_do_not_fit() -> None:
         assert it.get_tensor(2).tolist() == [LEAST] * 5 + [46340**2, 1, -1]
 
 
-# References compute in 64 bits where they are given 64 bits: `tflgpu.conformance.float64` takes
+# References compute in 64 bits where they are given 64 bits: `benchmarks.float64` takes
 # what they make then for the truth between two results of 32 bits.
 
 

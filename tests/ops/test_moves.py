@@ -20,10 +20,9 @@ from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.errors import AllocationError, InputError, ModelError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph, TensorSpec, Value
 from tflgpu.ir.graph import TensorSpec as Spec
-from tflgpu.ir.quant import Quantization
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.interpreter import interpret
 from tflgpu.lowering.layout import Layout, LayoutKind

@@ -390,7 +390,7 @@ def test_pipelines_are_kept_where_the_options_say(tmp_path: Path) -> None:
 def test_compiled_models_are_kept_where_the_options_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tflgpu.saved import store
+    from tflgpu.saved import location
 
     kept = {"serialization_dir": tmp_path, "model_token": "digits"}
 
@@ -399,7 +399,7 @@ def test_compiled_models_are_kept_where_the_options_say(
             return run(interpreter, X)
 
     first = result()
-    assert len(store.entries(tmp_path / "digits" / "models")) == 1
+    assert len(location.entries(tmp_path / "digits" / "models")) == 1
 
     monkeypatch.setattr("tflgpu.compiler.compile.compile", raising(AssertionError("it compiles")))
     np.testing.assert_array_equal(result(), first)

@@ -11,8 +11,7 @@ from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.verify import verify
 from tflgpu.ops.base import Activation, Fields, Operand
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.passes.base import Pass, run_passes
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, run_passes
 
 CONTEXT = PassContext(builtin_ops())
 RELU = {"fused_activation_function": Activation.RELU.value}

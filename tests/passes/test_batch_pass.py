@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 import pytest
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import Graph, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ir.verify import verify
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.facets import Batched

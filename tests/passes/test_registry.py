@@ -14,8 +14,7 @@ from tflgpu import passes
 from tflgpu.errors import GraphError, PluginError
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.passes.base import Pass, run_passes
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, run_passes
 from tflgpu.passes.registry import builtin_passes, default_passes
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model

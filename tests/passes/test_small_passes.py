@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.passes import (
     dequantize_constants,
     fold_constants,

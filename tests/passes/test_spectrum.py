@@ -15,8 +15,7 @@ from tflgpu.language.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import spectrum
-from tflgpu.passes.base import run_passes
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import PassContext, run_passes
 from tflgpu.tflite.write import write_model
 
 from tests.passes.harness import Maker, draw, evaluate, inferred, names

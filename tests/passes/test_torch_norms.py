@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.spec import TensorSpec
 
 from tests.compiler.test_found_attention import Building

@@ -28,8 +28,7 @@ from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.base import NoAttrs
 from tflgpu.options import DelegateOptions
-from tflgpu.passes.base import run_passes
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import PassContext, run_passes
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import hookspecs
 from tflgpu.plugins.registry import Registry

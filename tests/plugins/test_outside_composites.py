@@ -15,11 +15,10 @@ from flatbuffers import flexbuffers
 from tflgpu.compiler.stored_numbers import integer_node
 from tflgpu.errors import ModelError, PluginError, UnsupportedError
 from tflgpu.errors.blame import Failed
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.graph import TensorSpec as Spec
-from tflgpu.ir.quant import Quantization
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Unsupported

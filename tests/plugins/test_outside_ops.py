@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.work import estimate
 from tflgpu.conformance.facet_checks import facets_of
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import PluginError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.ir.quant import Quantization
 from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Precision
@@ -37,8 +36,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.facets import Filter, Pads, Reordered, Work, no_zeros
 from tflgpu.ops.moves import Moves
-from tflgpu.passes.base import Pass
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext
 from tflgpu.passes.float_view import float_view
 from tflgpu.passes.registry import default_passes
 from tflgpu.tflite.build import build_graph

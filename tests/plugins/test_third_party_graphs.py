@@ -19,8 +19,7 @@ from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.lowering.lowering import Constant, Dispatch
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import Arg, Contents, OnDevice, OpDef, Sample, no_attrs
-from tflgpu.passes.base import Pass
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec
 from tflgpu.tflite.spec import TensorSpec as TensorOf
 from tflgpu.tflite.write import write_model

@@ -15,8 +15,7 @@ from tflgpu.cli.app import make_app
 from tflgpu.compat import CompatEntry
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
-from tflgpu.contract.allowances import Allowances
-from tflgpu.contract.device import API_VERSION, BackendInfo, Probe
+from tflgpu.contract.device import API_VERSION, Allowances, BackendInfo, Probe
 from tflgpu.devices import choose
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.ir.graph import Node

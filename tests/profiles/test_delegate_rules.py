@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tflgpu.profiles.delegation import Delegation, delegated
+from tflgpu.profiles.report import Delegation, delegated
 from tflgpu.profiles.rules import RuleTable
 from tflgpu.profiles.table import rule_table
 from tflgpu.tflite.read import read_model

@@ -7,8 +7,7 @@ from typing import Any, Union
 
 import attrs
 import numpy as np
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import UnsupportedError
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import Graph
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.float_view import FloatView, float_view
 from tflgpu.runtime.opening import compiled_on

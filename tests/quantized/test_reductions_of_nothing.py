@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter as LiteRT
 from tflgpu import GpuDelegate, Interpreter
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 
 from tests.small_models import small_model, tensor_of
 

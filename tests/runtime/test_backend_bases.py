@@ -13,10 +13,10 @@ import pytest
 from tflgpu.backend_kit.calls import Calls
 from tflgpu.backend_kit.counted import Counted
 from tflgpu.backend_kit.driver_cache import DriverCache
-from tflgpu.backend_kit.hazards import access_of
 from tflgpu.backend_kit.kept_kernels import KeptKernels
 from tflgpu.backend_kit.listing import Listing, vendor_named
 from tflgpu.backend_kit.pools import MemoryPool
+from tflgpu.backend_kit.run_commands import access_of
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.conformance.plans import add, affine, dispatch
 from tflgpu.contract.device import DeviceInfo

@@ -17,8 +17,7 @@ from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.plans import affine, dispatch, io, plan
 from tflgpu.contract.memory_use import MemoryUse, Use
 from tflgpu.errors import DeviceError, MemoryLimitError, OptionError, UnsupportedError
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

@@ -13,15 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tflgpu import GpuDelegate
-from tflgpu.backend_kit.hazards import Access, Range, access_of, barriers
 from tflgpu.backend_kit.parallel import in_parallel
 from tflgpu.backend_kit.placement import place
+from tflgpu.backend_kit.run_commands import Access, Range, access_of, barriers
 from tflgpu.compiler.memory import Usage, assign
 from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Plan, Ref
 from tflgpu.conformance.plans import affine, dispatch, plan
-from tflgpu.contract.kept_code import KeepsCode
 from tflgpu.contract.memory_use import CountsMemory
-from tflgpu.contract.offers import offers
+from tflgpu.contract.offers import KeepsCode, offers
 from tflgpu.interpreter.copies import copy
 from tflgpu.language.builder import Builder
 from tflgpu.language.types import Scalar

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.backend_kit import heaps, split_copy
-from tflgpu.backend_kit.heaps import HeapKind, PieceCopy
-from tflgpu.backend_kit.pooled_buffer import PooledBuffer
+from tflgpu.backend_kit.heaps import HeapKind, PieceCopy, PooledBuffer
 from tflgpu.backend_kit.pooled_memory import PooledMemory
-from tflgpu.backend_kit.pooled_outputs import output_sets
+from tflgpu.backend_kit.pooled_recording import output_sets
 from tflgpu.backend_kit.pools import PooledRegion
 from tflgpu.backend_kit.run_commands import Between, Launch, Script
 from tflgpu.conformance.plans import chain

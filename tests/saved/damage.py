@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import tflgpu
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
-from tflgpu.saved.store import entries, fault
+from tflgpu.saved.location import entries, fault
 
 from tests.running import allocate_and_run
 from tests.small_models import small_model, tensor_of

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Graph
 from tflgpu.language.caps import DeviceCaps

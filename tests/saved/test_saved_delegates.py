@@ -22,7 +22,7 @@ from tflgpu.runtime.opening import open_graph
 from tflgpu.runtime.provider import device_provider
 from tflgpu.saved import facts, location
 from tflgpu.saved.kernel import SavedKernel
-from tflgpu.saved.store import entries
+from tflgpu.saved.location import entries
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

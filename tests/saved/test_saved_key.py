@@ -27,9 +27,9 @@ from tflgpu.passes.base import Pass
 from tflgpu.plugins.sources import Plugin
 from tflgpu.saved.facts import facts_of
 from tflgpu.saved.key import Key, key_of
+from tflgpu.saved.location import entries
 from tflgpu.saved.model import compiled_in
 from tflgpu.saved.stamps import stamp
-from tflgpu.saved.store import entries
 from tflgpu.tflite.later import LaterModel
 from tflgpu.tflite.model_file import TensorInfo
 from tflgpu.tflite.read import read_model

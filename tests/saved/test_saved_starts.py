@@ -22,10 +22,10 @@ from tflgpu.runtime import compile_or_load
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.saved import facts, location
 from tflgpu.saved.kernel import SavedKernel
+from tflgpu.saved.location import entries
 from tflgpu.saved.model import checked
 from tflgpu.saved.model_lookup import SavedSource
 from tflgpu.saved.start import Start
-from tflgpu.saved.store import entries
 from tflgpu.tflite import build as building
 
 from tests.running import allocated, raising, set_and_run

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from tflgpu.cache import whole_file
 from tflgpu.compiler import compile as compiling
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.errors import SavedModelError
-from tflgpu.saved import store
+from tflgpu.saved import location
+from tflgpu.saved.location import entries, fault, open_or_compile, prune
 from tflgpu.saved.model import SUFFIX
-from tflgpu.saved.store import entries, fault, open_or_compile, prune
 
 from tests.running import raising
 from tests.saved.saved_models import FACTS, convolved, graph_of, target_of
@@ -163,7 +163,9 @@ def test_where_nothing_can_be_written_it_is_compiled(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(store, "write_saved", raising(SavedModelError("no space left on device")))
+    monkeypatch.setattr(
+        location, "write_saved", raising(SavedModelError("no space left on device"))
+    )
     caplog.set_level(logging.WARNING)
     assert isinstance(opened(folder), Compiled)
     assert entries(folder) == []
@@ -198,14 +200,14 @@ def test_threads_that_want_the_same_compile_it_once(folder: Path, compiled: list
 def test_what_another_made_just_before_the_lock_is_read(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = store.one_at_a_time
+    real = location.one_at_a_time
 
     def late(*arguments: Any) -> Any:
-        monkeypatch.setattr(store, "one_at_a_time", real)
+        monkeypatch.setattr(location, "one_at_a_time", real)
         opened(folder)
         return real(*arguments)
 
-    monkeypatch.setattr(store, "one_at_a_time", late)
+    monkeypatch.setattr(location, "one_at_a_time", late)
     assert isinstance(opened(folder), Compiled)
     assert len(compiled) == 1
 
@@ -307,8 +309,8 @@ def test_what_another_process_has_removed_is_gone(
     path = only(folder)
     path.unlink()
     with caplog.at_level(logging.DEBUG):
-        assert store.drop(path)
-    read = store.read_saved
+        assert location.drop(path)
+    read = location.read_saved
 
     def late(path: Path, *rest: Any) -> Compiled:
         path.unlink(missing_ok=True)
@@ -316,7 +318,7 @@ def test_what_another_process_has_removed_is_gone(
 
     opened(folder)
     with monkeypatch.context() as patch, caplog.at_level(logging.DEBUG):
-        patch.setattr(store, "read_saved", late)
+        patch.setattr(location, "read_saved", late)
         opened(folder)
     assert only(folder) == path
     assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
@@ -332,7 +334,7 @@ def test_what_cannot_be_read_now_stays(
     before = only(folder).read_bytes()
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(store, "drop", lambda path: pytest.fail("it was dropped"))
+        patch.setattr(location, "drop", lambda path: pytest.fail("it was dropped"))
         patch.setattr(whole_file, "mapped", raising(OSError(error, os.strerror(error))))
         opened(folder)
     assert "dropped" not in caplog.text
@@ -352,7 +354,7 @@ def test_what_cannot_be_kept_is_said(
 ) -> None:
     """A folder is only there because somebody asked for it."""
 
-    monkeypatch.setattr(store, "key_of", raising(SavedModelError("a plugin has no sources")))
+    monkeypatch.setattr(location, "key_of", raising(SavedModelError("a plugin has no sources")))
     compiled = open_or_compile(graph_of(convolved()), target_of(), lambda: FACTS, tmp_path)
     assert compiled.plans
     assert "this model is not kept compiled: a plugin has no sources" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 import tflgpu
 from tflgpu.cache import whole_file
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.plan import OutputRef, Plan, PlannedDispatch, PlannedIO
 from tflgpu.compiler.report_of import report_of
 from tflgpu.compiler.target import Target

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.compiler.compiled import Compiled
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.compiler.parts import Compiled
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.lowering.weights import Weights
 
 from tests.running import allocate_and_run

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import tflgpu
 from tflgpu.runtime import compile_or_load
-from tflgpu.saved import store
+from tflgpu.saved import location
 
 folder, batch, number = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-compiled = store.compile_graph
+compiled = location.compile_graph
 
 
 def compile_graph(*args, **named):
@@ -32,7 +32,7 @@ def compile_graph(*args, **named):
     return compiled(*args, **named)
 
 
-compile_or_load.compile_graph = store.compile_graph = compile_graph
+compile_or_load.compile_graph = location.compile_graph = compile_graph
 (folder / f"ready{number}").touch()
 while not (folder / "go").exists():
     time.sleep(0.001)

@@ -12,13 +12,11 @@ from file_fields import file_fields
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.conformance.samples import SampleCase, materialize
 from tflgpu.errors import TflgpuError, UnsupportedError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.passes.base import Pass, run_passes
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, run_passes
 from tflgpu.passes.registry import builtin_passes
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model

@@ -13,11 +13,9 @@ import pytest
 import tflgpu
 from tflgpu import Interpreter
 from tflgpu.errors import ModelError, TflgpuError
-from tflgpu.errors.blame import shown
-from tflgpu.ir.brief import listed
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.errors.blame import listed, shown
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import TensorSpec as Spec
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import Arg, Fields, Operand, Sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.read import read_model

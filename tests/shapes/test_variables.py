@@ -11,8 +11,7 @@ import pytest
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import ModelError, TflgpuError, UnsupportedError
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model

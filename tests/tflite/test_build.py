@@ -10,9 +10,8 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.errors import InputError, ModelError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Graph, TensorSpec
-from tflgpu.ir.quant import Quantization
 from tflgpu.ir.verify import verify
 from tflgpu.ops.base import Contents, Fields, FileForm, NoAttrs, OpDef, Operand, no_attrs
 from tflgpu.ops.registry import builtin_ops

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import ResizeError
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ops.base import Activation
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.constants import pack, packed_range, unpack
 from tflgpu.tflite.model_file import Blockwise

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, SignatureInfo

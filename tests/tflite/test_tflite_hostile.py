@@ -22,7 +22,7 @@ from tflgpu.ops.base import Fields
 from tflgpu.ops.flexible import read_map, write_map
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import fold_constants
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import PassContext
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.flat import FlatFile
 from tflgpu.tflite.read import read_model

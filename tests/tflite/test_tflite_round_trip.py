@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tflgpu.errors import GraphError, ModelError
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite import schema
 from tflgpu.tflite.model_file import ModelFile, SignatureInfo
 from tflgpu.tflite.read import read_model

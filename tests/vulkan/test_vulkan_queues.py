@@ -18,8 +18,7 @@ import tflgpu
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.backend_kit.run_commands import Between
 from tflgpu.conformance.plans import affine, biased, chain, chain_expected, dispatch, io, plan
-from tflgpu.contract.lending import Lender
-from tflgpu.contract.offers import offers
+from tflgpu.contract.offers import Lender, offers
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.interpreter.invocation import Invocation
 from tflgpu.tflite.write import write_model
@@ -164,7 +163,7 @@ def test_the_family_of_queues(
     assert features._compute_queue(None) == wanted
 
 
-# Barriers in recorded command buffers: where `tflgpu.backend_kit.hazards` asks for one, and
+# Barriers in recorded command buffers: where `tflgpu.backend_kit.run_commands` asks for one, and
 # nowhere else.
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tflgpu.backend_kit.node_device import BaseNodeDevice
+from tflgpu.backend_kit.node_recording import BaseNodeDevice
 from tflgpu.compiler.references import reference_support
 from tflgpu.contract.device import NodeRun
 from tflgpu.ir.graph import Node

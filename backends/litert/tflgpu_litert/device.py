@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from tflgpu.backend_kit.node_device import BaseNodeDevice
+from tflgpu.backend_kit.node_recording import BaseNodeDevice
 from tflgpu.contract.device import DeviceInfo, NodeRun
 from tflgpu.errors import DeviceError
 from tflgpu.ir.graph import Node, TensorSpec, Value

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tflgpu.contract.allowances import Allowances
-from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
+from tflgpu.contract.device import API_VERSION, Allowances, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import DeviceError
 from tflgpu.plugins.hookspecs import hookimpl
 

@@ -9,8 +9,7 @@ import pyopencl as cl
 from tflgpu.backend_kit.driver_libraries import load_drivers
 from tflgpu.backend_kit.forks import REMEDY, Begun
 from tflgpu.backend_kit.listing import Found, Listing, vendor_named
-from tflgpu.contract.device import DeviceInfo
-from tflgpu.contract.uuids import UUID_BYTES, uuid_text
+from tflgpu.contract.device import UUID_BYTES, DeviceInfo, uuid_text
 from tflgpu.errors import DeviceError
 from tflgpu.errors.blame import attempt
 from tflgpu.language.caps import DeviceCaps

@@ -7,8 +7,8 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.backend_kit.base_device import releasing_on_error
+from tflgpu.backend_kit.heaps import PooledBuffer
 from tflgpu.backend_kit.host_memory import usable_in_place
-from tflgpu.backend_kit.pooled_buffer import PooledBuffer
 from tflgpu.backend_kit.pools import LEAST
 from tflgpu.contract.buffers import Span
 from tflgpu.lowering.reason import Unsupported

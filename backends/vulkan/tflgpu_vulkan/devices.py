@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from tflgpu.backend_kit.listing import Listing
-from tflgpu.contract.device import DeviceInfo, Probe
-from tflgpu.contract.uuids import uuid_text
+from tflgpu.contract.device import DeviceInfo, Probe, uuid_text
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import lib, listed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from tflgpu.contract.uuids import UUID_BYTES, uuid_text
+from tflgpu.contract.device import UUID_BYTES, uuid_text
 
 #: PCI numbers of the vendor and the device, and the name.
 _Kind = tuple[int, int, str]

@@ -1,5 +1,5 @@
 """Sets of output memory, from which a recording lends results without a copy
-(`tflgpu.contract.lending`)."""
+(`tflgpu.contract.offers`)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _in_flight: set[Any] = set()
 
 
 class BaseRecording(Holder, ABC, Generic[S]):
-    """A `tflgpu.contract.device.Recording` and `tflgpu.contract.lending.Lender`.
+    """A `tflgpu.contract.device.Recording` and `tflgpu.contract.offers.Lender`.
 
     A subclass sets ``_inputs`` and ``_sets``, and has `_profile`, `_wait_idle` and `_release`; and
     `_begin`, `_watch`, `_is_over` and `_end`, or, where a run cannot go on by itself, `_run`.

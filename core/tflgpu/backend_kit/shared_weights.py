@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from tflgpu.compiler.constants import ConstantItem, Constants
-from tflgpu.compiler.equal_constants import Key, equal, firsts, flat, key_of
+from tflgpu.compiler.constants import ConstantItem, Constants, Key, equal, firsts, flat, key_of
 from tflgpu.errors import DeviceError
 from tflgpu.values import define
 

@@ -9,11 +9,22 @@ import mmap
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from tflgpu.cache import private_folder
-from tflgpu.cache.age import age_of
+
+
+def age_of(status: os.stat_result) -> float:
+    """Seconds since a file was last used or written.
+
+    A time to come is of before the clock was set back. Such a file counts as long unused: else it
+    would stay the youngest until the clock is there again, and newer files would be dropped before
+    it.
+    """
+    return abs(time.time() - status.st_mtime)
+
 
 #: What a file is called until it is whole.
 TEMPORARY = ".tmp"

@@ -18,9 +18,9 @@ import attrs
 import numpy as np
 
 from tflgpu.checks.buffers import checked_buffer
-from tflgpu.checks.loaded import checked_recording
 from tflgpu.checks.overdue import close_what_ended, is_given_up
 from tflgpu.checks.plugin_caller import PluginCaller, PluginProxy, close_quietly
+from tflgpu.checks.recording import checked_recording
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import (
@@ -31,9 +31,9 @@ from tflgpu.contract.device import (
     NodeDevice,
     NodeRun,
     Recording,
+    read_uuid,
 )
 from tflgpu.contract.offers import offers
-from tflgpu.contract.uuids import read_uuid
 from tflgpu.errors import DeviceError, TflgpuError, UnsupportedError
 from tflgpu.errors.blame import Failed, attempt, describe, shown
 from tflgpu.ir.graph import Node, TensorSpec
@@ -277,7 +277,7 @@ def wrong_info(info: DeviceInfo, backend: str) -> str | None:
     if info.uuid is not None and (
         not isinstance(info.uuid, str) or read_uuid(info.uuid) != info.uuid
     ):
-        return f"has uuid {shown(info.uuid)}, which `tflgpu.contract.uuids` did not write"
+        return f"has uuid {shown(info.uuid)}, which `tflgpu.contract.device` did not write"
     if not isinstance(info.is_gpu, (bool, np.bool_)):
         return f"has is_gpu {shown(info.is_gpu)}, which is neither True nor False"
     return None

@@ -3,21 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from tflgpu.checks.buffers import checked_reason, inner_buffers
-from tflgpu.checks.pending import CheckedPending
-from tflgpu.checks.plugin_caller import PluginCaller, PluginProxy
+from tflgpu.checks.plugin_caller import PluginCaller, PluginProxy, close_quietly
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime, Recording
+from tflgpu.contract.offers import Lender, offers
 from tflgpu.contract.pending import Pending
+from tflgpu.errors import DeviceError
 from tflgpu.errors.blame import shown
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
+
+
+class CheckedPending:
+    """A `Pending` around another's."""
+
+    def __init__(self, inner: Any, party: PluginCaller, after: Callable[[], object]) -> None:
+        """``after`` looks at the recording once the run is over."""
+        self._inner, self._party, self._after = inner, party, after
+
+    def done(self) -> bool:
+        """As `Pending.done`.
+
+        Raises:
+            DeviceError: it failed on the question, or did not answer it.
+        """
+        return self._answer("done", self._party.call("done", self._inner.done))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `Pending.wait`.
+
+        Raises:
+            StateError: the recording was closed.
+            DeviceError: the run failed, or broke the contract; names the plugin.
+        """
+        over = self._answer("wait", self._party.call("wait", self._inner.wait, timeout))
+        if timeout is None and not over:
+            raise self._party.broke(
+                "wait without a timeout gave False; it returns when all is over"
+            )
+        if over:
+            self._after()
+        return over
+
+    def _answer(self, what: str, answer: object) -> bool:
+        if not isinstance(answer, (bool, np.bool_)):
+            raise self._party.broke(f"{what} gave {shown(answer)}, neither True nor False")
+        return bool(answer)
 
 
 class Edge(Protocol):
@@ -239,3 +277,63 @@ def _is_time(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         return False
     return math.isfinite(value) and float(value) >= 0
+
+
+_NEEDED = ("inputs", "outputs", "run", "submit", "bind", "profile", "close")
+
+
+class CheckedLender(CheckedRecording):
+    """The same around a recording that lends its outputs, which move then."""
+
+    _lends = True
+
+    def lend(self, index: int) -> Array | None:
+        """As `Lender.lend`.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: it failed, or what it lent is not the output that was asked for.
+        """
+        array = self._party.call("lend", self.inner.lend, index)
+        if array is None:
+            return None
+        problem = misfit(self._edges["outputs"][index], array, writable=True)
+        if problem is not None:
+            raise self._party.broke(f"lend({index}) gave what {problem}")
+        lent: Array = array
+        return lent
+
+    def settle(self) -> None:
+        """As `Lender.settle`.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: it failed.
+        """
+        self._party.call("settle", self.inner.settle)
+
+
+def checked_recording(
+    inner: object,
+    party: PluginCaller,
+    inputs: Sequence[Edge],
+    outputs: Sequence[Edge],
+    dispatches: int | None = None,
+) -> Recording:
+    """A recording that was just loaded, checked; it is closed where it is not what it must be.
+
+    Raises:
+        DeviceError: names the plugin and what it broke.
+    """
+    lacking = party.lacking(inner, _NEEDED, ("inputs", "outputs"))
+    if lacking:
+        raise party.broke(
+            f"it loaded a {type(inner).__name__}, which is no recording: it has no {lacking}"
+        )
+    try:
+        lends = party.call("lend", offers, inner, Lender)
+        kind = CheckedLender if lends else CheckedRecording
+        return kind(inner, party, inputs, outputs, dispatches)  # type: ignore[arg-type]
+    except DeviceError:
+        close_quietly(inner)
+        raise

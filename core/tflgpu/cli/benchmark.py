@@ -11,8 +11,17 @@ from typing import Annotated
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
-from tflgpu.cli.models import Backend, CpuBackend, Device, Numerics, Precision, options_of
+from tflgpu.cli.models import (
+    NO_FLAGS,
+    Backend,
+    CpuBackend,
+    Device,
+    Flags,
+    Numerics,
+    Precision,
+    options_of,
+    with_delegate_flags,
+)
 from tflgpu.errors import OptionError
 from tflgpu.tools.benchmark import benchmark as measured
 from tflgpu.tools.measurement import Benchmark, Measurement, to_csv

@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
-from tflgpu.cache.disk_cache import file_fault
-from tflgpu.cache.stores import StoredFile, stored
+from tflgpu.cache.disk_cache import StoredFile, file_fault, stored
 from tflgpu.cli import console
 from tflgpu.errors import OptionError, SavedModelError
+from tflgpu.saved.location import FOLDER, LIMIT, default_folder, drop, entries, fault, prune
 from tflgpu.saved.model import SUFFIX, checked, name_in
 from tflgpu.saved.source import FILE
-from tflgpu.saved.store import FOLDER, LIMIT, default_folder, drop, entries, fault, prune
 
 #: The exit code where something is wrong with a file.
 FAULTY = 1

@@ -10,9 +10,19 @@ import numpy as np
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.inputs import load, pixel_numbers
-from tflgpu.cli.models import Backend, Device, Model, Numerics, Precision, options_of, quiet_logs
+from tflgpu.cli.models import (
+    NO_FLAGS,
+    Backend,
+    Device,
+    Flags,
+    Model,
+    Numerics,
+    Precision,
+    options_of,
+    quiet_logs,
+    with_delegate_flags,
+)
 from tflgpu.cli.profiles import ProfileName
 from tflgpu.errors import InputError, OptionError
 from tflgpu.interpreter import Interpreter
@@ -20,10 +30,16 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.options import CPU
 from tflgpu.profiles.report import judged
 from tflgpu.tflite.read import read_model
-from tflgpu.tools.check import CheckResult
 from tflgpu.tools.check import check as check_model
 from tflgpu.tools.check_advice import advice
-from tflgpu.tools.check_report import COLUMNS, cells, histogram, layer_text, verdict
+from tflgpu.tools.check_result import (
+    COLUMNS,
+    CheckResult,
+    cells,
+    histogram,
+    layer_text,
+    verdict,
+)
 from tflgpu.tools.metadata import metadata
 from tflgpu.tools.recipe import Recipe, TaskOptions
 

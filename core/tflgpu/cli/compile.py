@@ -8,8 +8,17 @@ from typing import Annotated
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
-from tflgpu.cli.models import Backend, Device, Model, Numerics, Precision, delegate_of
+from tflgpu.cli.models import (
+    NO_FLAGS,
+    Backend,
+    Device,
+    Flags,
+    Model,
+    Numerics,
+    Precision,
+    delegate_of,
+    with_delegate_flags,
+)
 from tflgpu.errors import OptionError
 from tflgpu.options import CPU
 from tflgpu.saved.model import SUFFIX

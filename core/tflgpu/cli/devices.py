@@ -10,8 +10,7 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.install import how_to_enable, what_is_missing
-from tflgpu.contract.device import DeviceInfo
-from tflgpu.contract.uuids import UUID
+from tflgpu.contract.device import UUID, DeviceInfo
 from tflgpu.devices.choose import Choice, default_choice
 from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.devices.device_states import DeviceState, opened_state

@@ -10,8 +10,17 @@ from typing import Annotated
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
-from tflgpu.cli.models import Backend, Device, Precision, options_of, quiet_delegate, quiet_logs
+from tflgpu.cli.models import (
+    NO_FLAGS,
+    Backend,
+    Device,
+    Flags,
+    Precision,
+    options_of,
+    quiet_delegate,
+    quiet_logs,
+    with_delegate_flags,
+)
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.language_models.language_model import LanguageModel
 from tflgpu.options import DelegateOptions

@@ -27,7 +27,7 @@ from tflgpu.cli.operator_table import (
 )
 from tflgpu.cli.profiles import ProfileName
 from tflgpu.cli.stand_in import judge
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.references import reference_support
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import report_of

@@ -9,23 +9,24 @@ from typing import Annotated
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.job import RunJob
 from tflgpu.cli.models import (
+    NO_FLAGS,
     Backend,
     CpuBackend,
     Device,
+    Flags,
     Model,
     Numerics,
     Precision,
     opened,
+    with_delegate_flags,
 )
 from tflgpu.errors import InputError
 from tflgpu.tflite.read import read_model
 from tflgpu.tools.profile_html import to_html
 from tflgpu.tools.profile_json import to_dict, to_node_data, to_trace
-from tflgpu.tools.profile_rows import lines, tables
-from tflgpu.tools.profile_table import rich_table
+from tflgpu.tools.profile_rows import lines, rich_table, tables
 from tflgpu.tools.recipe import TaskOptions
 
 

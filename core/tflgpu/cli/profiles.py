@@ -8,8 +8,7 @@ import attrs
 import typer
 
 from tflgpu.cli import console
-from tflgpu.profiles.profile import Profile
-from tflgpu.profiles.table import every, phones
+from tflgpu.profiles.table import Profile, every, phones
 
 
 def _list(name: str | None) -> str | None:

@@ -12,17 +12,19 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.check import DIFFERS, show
-from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.inputs import pixel_numbers
 from tflgpu.cli.job import RunJob
 from tflgpu.cli.models import (
+    NO_FLAGS,
     Backend,
     CpuBackend,
     Device,
+    Flags,
     Model,
     Numerics,
     Precision,
     opened,
+    with_delegate_flags,
 )
 from tflgpu.cli.results import ResultPrinter
 from tflgpu.devices.cpu_side import REFERENCES

@@ -12,8 +12,16 @@ import attrs
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
-from tflgpu.cli.models import Backend, Device, Numerics, Precision, delegate_of
+from tflgpu.cli.models import (
+    NO_FLAGS,
+    Backend,
+    Device,
+    Flags,
+    Numerics,
+    Precision,
+    delegate_of,
+    with_delegate_flags,
+)
 from tflgpu.errors import OptionError
 from tflgpu.options import CPU
 from tflgpu.runtime.tuning import Progress

@@ -3,7 +3,6 @@
 `entry` defines an entry, `table` holds the shipped ones, `judge` matches them against a device.
 """
 
-from tflgpu.compat.entry import CompatEntry, Verdict
-from tflgpu.compat.judge import Judgement, effective_caps, judge
+from tflgpu.compat.entry import CompatEntry, Judgement, Verdict, effective_caps, judge
 
 __all__ = ["CompatEntry", "Judgement", "Verdict", "effective_caps", "judge"]

@@ -13,15 +13,13 @@ from typing import Any
 
 from tflgpu.compiled_model.async_run import AsyncRun
 from tflgpu.compiled_model.environment import Environment, interpreter_arguments
-from tflgpu.compiled_model.facts import ModelFacts
+from tflgpu.compiled_model.facts import ModelFacts, in_order, unknown
 from tflgpu.compiled_model.options import HardwareAccelerator, Options, accelerators
-from tflgpu.compiled_model.signatures import in_order, unknown
 from tflgpu.compiled_model.tensor_buffer import TensorBuffer
 from tflgpu.errors import ArgumentError, InputError, OptionError, UnsupportedError
-from tflgpu.errors.blame import shown
+from tflgpu.errors.blame import listed, shown
 from tflgpu.interpreter import Interpreter
 from tflgpu.interpreter.bound_runs import BoundRuns
-from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import DType
 from tflgpu.options import truth
 

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tflgpu.errors import ArgumentError, InputError, StateError
-from tflgpu.errors.blame import Failed, attempt, shown
+from tflgpu.errors.blame import Failed, attempt, listed, shown
 from tflgpu.interpreter.tensor_memory import TensorMemory
-from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 
 

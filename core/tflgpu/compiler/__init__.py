@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tflgpu.compiler.compiled import Compiled
+    from tflgpu.compiler.parts import Compiled
     from tflgpu.compiler.target import Target
     from tflgpu.ir.graph import Graph
 

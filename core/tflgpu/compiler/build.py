@@ -1,8 +1,9 @@
-"""The kernels of a group that a plugin's rules write, checked."""
+"""The kernels of a group: those that a plugin's rules write are checked, and all are held to what a
+device allows a launch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from tflgpu.compiler.parts import states_of
 from tflgpu.errors import KernelError, PluginError
 from tflgpu.errors.blame import Failed, Refused, attempt
 from tflgpu.ir.edit_guard import EditGuard, answered
-from tflgpu.ir.graph import Value
+from tflgpu.ir.graph import Node, Value
+from tflgpu.language.budget import MAX_KERNEL
+from tflgpu.language.caps import DeviceCaps
 from tflgpu.language.check import check
 from tflgpu.language.kernel import Kernel
 from tflgpu.lowering.absent import AbsentCount
@@ -128,3 +131,58 @@ def _check_order(item: Dispatch, unmade: Collection[int], filled: set[object]) -
         if key not in filled:
             raise Refused(f"{name} is read, and no kernel has written it by then")
     filled |= written
+
+
+class OverLimit(KernelError):
+    """A node's kernel needs more than the device has; ``node`` tells which."""
+
+    def __init__(self, node: Node, message: str) -> None:
+        super().__init__(message)
+        self.node = node
+
+
+def check_limits(
+    group: Group, dispatches: Sequence[Dispatch], costs: Sequence[int], caps: DeviceCaps
+) -> None:
+    """Check the launches of a group, whose kernels have these costs.
+
+    Raises:
+        OverLimit: one is over a limit.
+    """
+    for item, its_cost in zip(dispatches, costs, strict=True):
+        kernel = item.kernel
+        x, y, z = kernel.workgroup
+        problems = [
+            (
+                len(kernel.buffers) > caps.max_bindings,
+                f"{len(kernel.buffers)} buffers of {caps.max_bindings}",
+            ),
+            (
+                x * y * z > caps.max_workgroup,
+                f"{x * y * z} invocations a workgroup of {caps.max_workgroup}",
+            ),
+            (
+                any(n > m for n, m in zip(kernel.workgroup, caps.max_workgroup_size, strict=True)),
+                f"workgroup {kernel.workgroup} of {caps.max_workgroup_size}",
+            ),
+            (
+                kernel.shared_bytes > caps.shared_bytes,
+                f"{kernel.shared_bytes} bytes shared of {caps.shared_bytes}",
+            ),
+            (
+                any(n > m for n, m in zip(item.groups, caps.max_groups, strict=True)),
+                f"{item.groups} workgroups of {caps.max_groups}",
+            ),
+        ]
+        for wrong, what in problems:
+            if wrong:
+                raise OverLimit(
+                    group.head,
+                    f"{group.label}: rule {group.rule.name} wants {what} that the device has",
+                )
+        if its_cost > MAX_KERNEL:
+            raise OverLimit(
+                group.head,
+                f"{group.label}: rule {group.rule.name} makes a kernel too large to be compiled in "
+                f"reasonable time (its cost is {its_cost}, of {MAX_KERNEL})",
+            )

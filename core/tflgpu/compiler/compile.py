@@ -11,14 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.compiler.build import RuleError
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.build import OverLimit, RuleError
 from tflgpu.compiler.composites import CompositeNodes, Kept, stranded, take_composites
-from tflgpu.compiler.kernel_limits import OverLimit
 from tflgpu.compiler.lower import LoweringInput, halved_values, lower
 from tflgpu.compiler.narrow import narrow_indices
 from tflgpu.compiler.partition import Partitioning, partition
-from tflgpu.compiler.parts import Declined, Part, over_limit, states_of
+from tflgpu.compiler.parts import Compiled, Declined, Part, over_limit, states_of
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import alone

@@ -15,10 +15,8 @@ from collections.abc import Mapping, Sequence
 from tflgpu.compiler.report_values import CompositeReport
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.trial import Trial
-from tflgpu.errors.blame import Failed, attempt
-from tflgpu.ir.brief import listed, quoted
-from tflgpu.ir.composite import Composite
-from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.errors.blame import Failed, attempt, listed, quoted
+from tflgpu.ir.graph import Composite, Graph, Node, Value
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
 from tflgpu.ops.base import Composed, Fields, OpDef, Operand, Reading, known_operands

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tflgpu.compiler.fuse import Group, buffers_of
-from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.compiler.fuse import Group, Neighbours, buffers_of
 from tflgpu.errors.blame import Failed, attempt
 from tflgpu.ir.graph import Node
 from tflgpu.language.budget import MAX_CHAIN, cost

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tflgpu.compiler.fuse import Group, buffers_of
-from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.compiler.fuse import Group, Neighbours, buffers_of
 from tflgpu.ir.graph import Node
 from tflgpu.language.budget import MAX_CHAIN
 from tflgpu.lowering.lowering import FusedNode
@@ -23,7 +22,7 @@ from tflgpu.values import frozen
 
 @frozen
 class JoinMoves:
-    """The rule (`tflgpu.compiler.neighbours`).
+    """The rule (`tflgpu.compiler.fuse`).
 
     Attributes:
         neighbours: All groups.

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tflgpu.compiler.fuse import Group
-from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.compiler.fuse import Group, Neighbours
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_CHAIN, cost
@@ -56,7 +55,7 @@ class _Measured:
 
 
 class JoinReads:
-    """The rule (`tflgpu.compiler.neighbours`)."""
+    """The rule (`tflgpu.compiler.fuse`)."""
 
     def __init__(
         self,

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.compiler.fuse import Group
-from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.compiler.fuse import Group, Neighbours
 from tflgpu.lowering.row_change import RowChange
 
 
 def join_row_changes(neighbours: Neighbours, group: Group, readers: Sequence[Group]) -> bool:
-    """The rule (`tflgpu.compiler.neighbours`): let products make the rows that they read."""
+    """The rule (`tflgpu.compiler.fuse`): let products make the rows that they read."""
     change, (result, *_) = change_of(group), neighbours.results(group)
     if change is None or not all(_takes(neighbours, each, result, change) for each in readers):
         return False

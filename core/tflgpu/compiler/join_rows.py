@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from tflgpu.compiler.fuse import Group
-from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.compiler.fuse import Group, Neighbours
 from tflgpu.ir.graph import Node, Shape
 from tflgpu.kernels.rows import RowStep, build_rows, rows_shape
 from tflgpu.language.budget import MAX_CHAIN

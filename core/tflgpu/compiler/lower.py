@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from tflgpu.compiler.build import build_checked
+from tflgpu.compiler.build import OverLimit, build_checked, check_limits
 from tflgpu.compiler.constants import ConstantItem, Constants
-from tflgpu.compiler.fuse import Group
+from tflgpu.compiler.fuse import Group, Neighbours
 from tflgpu.compiler.join_chains import JoinChains
 from tflgpu.compiler.join_moves import JoinMoves
-from tflgpu.compiler.join_products import join_products
+from tflgpu.compiler.join_products import join_products, stack_products
 from tflgpu.compiler.join_reads import JoinReads, inlined_in
 from tflgpu.compiler.join_row_changes import change_of, join_row_changes
 from tflgpu.compiler.join_rows import join_rows
-from tflgpu.compiler.kernel_limits import OverLimit, check_limits
 from tflgpu.compiler.levels import Touched, schedule_of
 from tflgpu.compiler.match_groups import match_groups
-from tflgpu.compiler.neighbours import Neighbours
 from tflgpu.compiler.plan import (
     ConstRef,
     InputRef,
@@ -29,7 +27,6 @@ from tflgpu.compiler.plan import (
 )
 from tflgpu.compiler.side_by_side import is_small, side_by_side
 from tflgpu.compiler.skip_absent import SkipAbsent
-from tflgpu.compiler.stack_products import stack_products
 from tflgpu.errors import KernelError
 from tflgpu.ir.absent import AbsentPositions
 from tflgpu.ir.dtypes import DType

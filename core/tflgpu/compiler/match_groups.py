@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tflgpu.compiler.build import RuleError
-from tflgpu.compiler.fuse import Group
-from tflgpu.compiler.neighbours import Neighbours
+from tflgpu.compiler.fuse import Group, Neighbours
 from tflgpu.errors.blame import Failed, Refused, attempt, shown
 from tflgpu.ir.edit_guard import EditGuard, answered
 from tflgpu.ir.graph import Node, Value

@@ -7,8 +7,7 @@ from typing import Union
 
 import attrs
 
-from tflgpu.compiler.constants import Constants, constants
-from tflgpu.compiler.equal_constants import firsts
+from tflgpu.compiler.constants import Constants, constants, firsts
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Shape
 from tflgpu.language.kernel import Kernel

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.parts import Part
+from tflgpu.compiler.parts import Compiled, Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_values import (
     InFloats,

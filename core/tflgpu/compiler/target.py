@@ -22,8 +22,7 @@ from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Rule, Site
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.passes.base import Pass
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext
 
 #: None where there is no objection to running a node, else the reason.
 Objection = Callable[[Node], Unsupported | None]

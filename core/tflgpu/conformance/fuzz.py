@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import attrs
 
-from tflgpu.conformance.generate import generate, source_of
 from tflgpu.conformance.op_checks import Question, ask, judge
 from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.run import Tensors
+from tflgpu.conformance.samples import generate, source_of
 from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import TflgpuError

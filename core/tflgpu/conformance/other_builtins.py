@@ -53,11 +53,6 @@ def names() -> tuple[str, ...]:
     return tuple(name for name, code in BUILTIN_CODES.items() if code not in none)
 
 
-def in_litert(name: str) -> bool:
-    """Whether LiteRT has a kernel for a builtin that is not defined here."""
-    return name in _IN_LITERT or name in RUN_BY_HOST
-
-
 def others() -> dict[str, Other]:
     """All that no op definition stands for."""
     found = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from tflgpu.conformance.suite import CheckResult
+from tflgpu.conformance.suite import CheckFinding
 from tflgpu.conformance.target import LEVELS, Check
 from tflgpu.contract.device import DeviceInfo
 
@@ -26,7 +26,7 @@ class CheckVerdict:
     Attributes:
         level: Which of `LEVELS` the check belongs to.
         op: The op it is about, "" where it is about none.
-        status, detail: As `CheckResult` has them.
+        status, detail: As `CheckFinding` has them.
     """
 
     level: int
@@ -52,7 +52,7 @@ class Report:
     declared: frozenset[str] = frozenset()
     _verdicts: list[CheckVerdict] = attrs.Factory(list)
 
-    def add(self, check: Check, verdict: CheckResult) -> None:
+    def add(self, check: Check, verdict: CheckFinding) -> None:
         """Count one."""
         self._verdicts.append(CheckVerdict(check.level, check.op, verdict.status, verdict.detail))
 

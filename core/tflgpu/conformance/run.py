@@ -18,7 +18,6 @@ import numpy as np
 
 from tflgpu.compiler.compile import plan_of
 from tflgpu.compiler.plan import Plan
-from tflgpu.compiler.stored_numbers import numerics_for
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.internals import plan_of_internals
 from tflgpu.conformance.merge import merge_plans
@@ -26,9 +25,6 @@ from tflgpu.conformance.samples import SampleCase
 from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.precision import Precision
-from tflgpu.lowering.reason import Unsupported
-from tflgpu.lowering.rule import Rule
 
 
 class Tensors(enum.Enum):
@@ -89,37 +85,6 @@ class Prepared:
 
 #: What came of one case of several: its results, or what went wrong.
 Result = Union[list[Array], TflgpuError, AssertionError]
-
-
-def run_case(
-    case: SampleCase,
-    device: Device,
-    precision: Precision,
-    *,
-    rules: Sequence[Rule] = (),
-    guard_bands: bool = False,
-    tensors: Tensors = Tensors.EDGE,
-) -> list[Array] | Unsupported:
-    """The case's outputs, or why the device does not take its node.
-
-    Outputs come in the tensors' own dtypes. ``rules`` are a plugin's, beside the shipped ones.
-
-    Raises:
-        AssertionError: with internal tensors, a padding lane is not zero.
-    """
-    # No cache to stay in: all that the precision may store as f16 is stored so.
-    target = Target.plain(
-        attrs.evolve(device.caps, cache_bytes=0),
-        precision,
-        ops={case.op.name: case.op},
-        rules=rules,
-        alignment=device.alignment,
-        numerics=numerics_for(case.op),
-    )
-    refused = target.refusal(case.node)
-    if refused is not None:
-        return refused
-    return run_one(device, prepare(case, target, tensors), guard_bands=guard_bands)
 
 
 def prepare(case: SampleCase, target: Target, tensors: Tensors) -> Prepared:

@@ -10,9 +10,8 @@ from tflgpu.conformance.contract import device_checks
 from tflgpu.conformance.expectations import Expectation, match_expectations, read_expectations
 from tflgpu.conformance.facet_checks import facet_checks
 from tflgpu.conformance.fuzz import generated_checks
-from tflgpu.conformance.graph_checks import graph_checks
+from tflgpu.conformance.graph_checks import graph_checks, integer_checks
 from tflgpu.conformance.guard_checks import guard_checks
-from tflgpu.conformance.integer_checks import integer_checks
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.op_checks import op_checks
 from tflgpu.conformance.target import LEVELS, Check, DeviceUnderTest, NotApplicable, Outcome
@@ -23,7 +22,7 @@ from tflgpu.plugins.registry import Registry
 
 
 @attrs.frozen
-class CheckResult:
+class CheckFinding:
     """What came of a check.
 
     Attributes:
@@ -85,7 +84,7 @@ class Suite:
         wanted = set(levels or range(len(LEVELS)))
         return [c for c in self.checks if c.level in wanted]
 
-    def judge(self, check: Check, target: DeviceUnderTest) -> CheckResult:
+    def judge(self, check: Check, target: DeviceUnderTest) -> CheckFinding:
         """Run a check. A known failure that fails is "expected"; one that passes has failed, unless
         it is one of only some versions."""
         expectation = self.expected.get(check.id)
@@ -93,14 +92,14 @@ class Suite:
             outcome: Outcome = check.run(target)
         except (Exception, SystemExit) as error:  # noqa: BLE001
             if expectation is not None:
-                return CheckResult("expected", str(expectation))
+                return CheckFinding("expected", str(expectation))
             known = isinstance(error, (AssertionError, TflgpuError))
             text = str(error) if known else f"{type(error).__name__}: {error}"
-            return CheckResult("failed", text)
+            return CheckFinding("failed", text)
         if isinstance(outcome, Unsupported):
-            return CheckResult("refused", outcome.reason)
+            return CheckFinding("refused", outcome.reason)
         if isinstance(outcome, NotApplicable):
-            return CheckResult("inapplicable", outcome.reason)
+            return CheckFinding("inapplicable", outcome.reason)
         if expectation is not None and expectation.kind != "version":
-            return CheckResult("failed", f"passes, but was expected to fail ({expectation})")
-        return CheckResult("passed")
+            return CheckFinding("failed", f"passes, but was expected to fail ({expectation})")
+        return CheckFinding("passed")

@@ -11,7 +11,9 @@ Level 0 of the conformance suite asks for all of this.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import attrs
@@ -19,6 +21,7 @@ import attrs
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.pending import Pending
+from tflgpu.errors import OptionError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.language.caps import DeviceCaps
@@ -51,7 +54,7 @@ class DeviceInfo:
         is_gpu: False for CPUs and software renderers.
         driver: Driver and version, for fingerprints and reports.
         uuid: Which device it is, to other APIs and in other processes too: 32 lower-case
-            hexadecimal digits in groups (`tflgpu.contract.uuids.uuid_text`). None where the
+            hexadecimal digits in groups (`tflgpu.contract.device.uuid_text`). None where the
             API does not tell.
     """
 
@@ -345,3 +348,50 @@ class CompilesAhead(Protocol):
     def begin(self, kernel: Kernel) -> None:
         """Begin to compile a kernel and return at once. A plan with it will probably be loaded; the
         same kernel may come again. What is wrong with it is for `Device.load` to raise."""
+
+
+#: What an option ``device`` begins with that is a UUID.
+UUID = "uuid:"
+UUID_BYTES = 16
+
+_GROUPS = (8, 4, 4, 4, 12)
+_DIGITS = re.compile("".join(f"([0-9a-f]{{{count}}})-?" for count in _GROUPS)[:-2])
+
+
+def uuid_text(raw: bytes) -> str | None:
+    """`DeviceInfo.uuid` of the 16 bytes that an API gives, in the groups of RFC 9562; None of
+    zeros, which drivers give that have no UUID."""
+    return read_uuid(raw.hex()) if any(raw) else None
+
+
+def read_uuid(text: str) -> str | None:
+    """The same of a UUID as people and other programs write it: with or without dashes, in either
+    case, and with the "GPU-" of CUDA and `nvidia-smi` before it. None of any other text."""
+    found = _DIGITS.fullmatch(text.strip().lower().removeprefix("gpu-"))
+    return None if found is None else "-".join(found.groups())
+
+
+_MOST = 4.0
+
+
+def _scale(instance: object, attribute: object, value: float) -> None:
+    if not 1 <= value <= _MOST:
+        raise OptionError(f"tolerance_scale is {value}; it lies between 1 and {_MOST:g}")
+
+
+@frozen
+class Allowances:
+    """Known failures and wider tolerances, as a backend asks for them.
+
+    Attributes:
+        expectations: File of cases that are known to fail, each with a kind and a reason
+            (`tflgpu.conformance.expectations` has the format); None where there are none.
+        tolerance_scale: Factor on every tolerance but the exact ones, 1 to 4; shown in the
+            suite's report.
+
+    Raises:
+        OptionError: the scale is out of its range.
+    """
+
+    expectations: Path | None = None
+    tolerance_scale: float = attrs.field(default=1.0, validator=_scale)

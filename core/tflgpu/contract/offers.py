@@ -8,10 +8,14 @@ is handed on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from tflgpu.ir.dtypes import Array
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs  # of the standard library since Python 3.13
+    from typing_extensions import TypeIs
+
+    from tflgpu.language.kernel import Kernel
 
 _T = TypeVar("_T")
 
@@ -34,3 +38,46 @@ def _members(protocol: type) -> set[str]:
         for name in (*vars(each), *vars(each).get("__annotations__", {}))
         if not name.startswith("_")
     }
+
+
+class KeepsCode(Protocol):
+    """A `tflgpu.contract.device.Device` that can be spared printing.
+
+    The code follows from the kernel, the device's capabilities and its driver, and the sources of
+    tflgpu and of the backend: where all of these are the same, another process may give it back.
+    """
+
+    def code_of(self, kernel: Kernel) -> bytes:
+        """The code that the driver gets for a kernel of a plan that is loaded without guard bands.
+
+        Raises:
+            KernelError: the kernel needs what the device lacks.
+        """
+
+    def use_code(self, kernel: Kernel, code: bytes) -> None:
+        """Take this for what `code_of` gives, as long as the kernel lives."""
+
+
+class Lender(Protocol):
+    """Optional for a `tflgpu.contract.device.Recording`: outputs without a copy.
+
+    `Recording.outputs` stay at one address until something was lent. After that they are to be
+    asked for anew, after every run and every call here.
+    """
+
+    def lend(self, index: int) -> Array | None:
+        """Output ``index`` of the last run, for the caller to keep, change and drop. None where
+        that cannot be had, so that the caller copies `outputs`, which have the results then.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed.
+        """
+
+    def settle(self) -> None:
+        """Give `outputs` memory that is not lent, with the results of the last run.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, or memory ran out.
+        """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from tflgpu.contract.uuids import UUID, read_uuid
+from tflgpu.contract.device import UUID, read_uuid
 from tflgpu.devices.nvml import gpu_uuid
 from tflgpu.errors import DeviceError
 

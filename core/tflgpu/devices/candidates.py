@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from tflgpu.compat.judge import Judgement
+from tflgpu.compat.entry import Judgement
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.values import define, frozen
 

@@ -15,11 +15,10 @@ from contextlib import closing
 import attrs
 
 from tflgpu.backend_kit.forks import try_in_child
-from tflgpu.compat.judge import Judgement, judge
-from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, Probe
+from tflgpu.compat.entry import Judgement, judge
+from tflgpu.contract.device import UUID, Device, DeviceInfo, NodeDevice, Probe
 from tflgpu.contract.memory_use import CountsMemory
 from tflgpu.contract.offers import offers
-from tflgpu.contract.uuids import UUID
 from tflgpu.devices import measured_times
 from tflgpu.devices.candidates import Candidate, ExaminedDevice, Notes
 from tflgpu.errors import DeviceError, TflgpuError

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tflgpu.compat.entry import CompatEntry
-from tflgpu.compat.judge import Judgement, judge
+from tflgpu.compat.entry import CompatEntry, Judgement, judge
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices.candidates import ExaminedDevice, milliseconds
 from tflgpu.devices.choose import Choice, default_choice

@@ -6,7 +6,7 @@ from typing import Literal
 
 import attrs
 
-from tflgpu.compat.judge import effective_caps, judge
+from tflgpu.compat.entry import effective_caps, judge
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices.choose import default_choice
 from tflgpu.errors import TflgpuError

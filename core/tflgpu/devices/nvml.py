@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from tflgpu.contract.uuids import read_uuid
+from tflgpu.contract.device import read_uuid
 from tflgpu.errors import DeviceError
 
 _LIBRARIES = ("libnvidia-ml.so.1", "nvml.dll")

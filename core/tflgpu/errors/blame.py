@@ -3,12 +3,15 @@
 An `Exception` is taken for a fault of the code that was called. KeyboardInterrupt, SystemExit and
 other exceptions that are no `Exception` go through: they are meant for the whole program, as are
 those that a signal's handler raises.
+
+Messages show values, names and lists by what stands here too: shortened, since a plugin, a file or
+a caller may give thousands.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, TypeGuard
 
@@ -110,3 +113,30 @@ def check_fields(item: Any, rules: Iterable[FieldRule], what: str) -> None:
             value = attrgetter(name)(item)
             if not fits(value):
                 raise Refused(f"{what}: {name} is {shown(value)}, not {wanted}")
+
+
+_MOST = 12
+_LONGEST = 80
+
+
+def few(values: Iterable[object]) -> str:
+    """Values with commas between them; of many the first, and how many there are."""
+    found: Sequence[object] = tuple(values)
+    if len(found) <= _MOST:
+        return ", ".join(map(str, found))
+    return f"{', '.join(map(str, found[:_MOST]))}, ... {len(found):,} in all"
+
+
+def listed(values: Iterable[object]) -> str:
+    """Sizes, axes or the like in brackets, as `few`."""
+    return f"[{few(values)}]"
+
+
+def clipped(name: str) -> str:
+    """A name as messages show it: cut where a hostile file would fill the screen."""
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+
+
+def quoted(name: str) -> str:
+    """A name, `clipped` and in quotes."""
+    return repr(clipped(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tflgpu.errors import ModelError
+from tflgpu.errors.blame import quoted
 from tflgpu.flow.cut import check_order
 from tflgpu.flow.operators import (
     ASSIGN,
@@ -21,7 +22,6 @@ from tflgpu.flow.operators import (
     called,
     reached,
 )
-from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo

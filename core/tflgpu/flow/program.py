@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import attrs
 
 from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.errors.blame import quoted
 from tflgpu.flow.cut import Cut, Known, check_order, cut
 from tflgpu.flow.device_variables import NOTHING, contents, keepable
 from tflgpu.flow.dynamic import Dynamic
@@ -23,7 +24,6 @@ from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE
 from tflgpu.flow.pieces import KeepingPiece, Piece, PieceOpener
 from tflgpu.flow.steps import Compiling, Env, Given, HostStep, Step, Told, key_of, told
 from tflgpu.flow.store import Handle, VariableStore
-from tflgpu.ir.brief import quoted
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.base import OpDef
 from tflgpu.tflite.bodies import run_by_host

@@ -13,8 +13,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import StateError
-from tflgpu.errors.blame import Failed, attempt, in_a_line
-from tflgpu.ir.brief import quoted
+from tflgpu.errors.blame import Failed, attempt, in_a_line, quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.values import frozen

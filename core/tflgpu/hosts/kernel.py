@@ -8,12 +8,11 @@ from typing import Any
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
-from tflgpu.errors.blame import LOG, in_a_line
+from tflgpu.errors.blame import LOG, few, in_a_line
 from tflgpu.hosts.cdef import DYNAMIC, ffi, resize
 from tflgpu.hosts.edges import Edges, HostTensor
 from tflgpu.hosts.reading import HostGraph, shape_of
 from tflgpu.hosts.subsets import Subset, open_subset
-from tflgpu.ir.brief import few
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OnError
 from tflgpu.runtime.cpu_session import open_cpu_session

@@ -24,8 +24,7 @@ from tflgpu.hosts.callbacks import Native, Nodes, Preview, Runs
 from tflgpu.hosts.cdef import MMAP_RO, ffi, resize
 from tflgpu.hosts.reading import read_context
 from tflgpu.hosts.runtimes import Runtime, runtime_of
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec

@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.errors.blame import quoted
 from tflgpu.hosts.cdef import (
     AFFINE_QUANTIZATION,
     DYNAMIC,
@@ -24,10 +25,8 @@ from tflgpu.hosts.cdef import (
     ints,
 )
 from tflgpu.hosts.params import element_type, has_no_options, struct_of
-from tflgpu.ir.brief import quoted
 from tflgpu.ir.budget import MAX_RANK
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.constants import constant
 from tflgpu.tflite.model_file import FieldValue, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.schema import BUILTINS, CUSTOM

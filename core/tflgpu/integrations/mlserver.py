@@ -25,10 +25,10 @@ from mlserver.types import (
 from mlserver.utils import get_model_uri
 
 from tflgpu.errors import BusyError, InputError, TflgpuError
+from tflgpu.errors.blame import listed
 from tflgpu.interpreter.callers import Pool
 from tflgpu.interpreter.model import Results
 from tflgpu.interpreter.named_tensors import NamedTensor
-from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 
 #: Metrics beside MLServer's own, and what they say.

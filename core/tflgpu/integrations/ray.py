@@ -14,10 +14,10 @@ import numpy as np
 from tflgpu.devices.assigned import assigned_devices
 from tflgpu.devices.device_list import CompatibilityList
 from tflgpu.errors import DeviceError, InputError, OptionError
+from tflgpu.errors.blame import listed
 from tflgpu.interpreter.callers import Pool
 from tflgpu.interpreter.model import Results
 from tflgpu.interpreter.named_tensors import NamedTensor
-from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 
 _Span = tuple[int, int]

@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from tflgpu.errors import BusyError, DeviceError, InputError, StateError, TflgpuError
+from tflgpu.errors.blame import listed
 from tflgpu.integrations.ray import worker_options
 from tflgpu.interpreter.callers import Pool
-from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 
 #: Upper ends of the histogram of seconds that requests take.

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.errors import ArgumentError, InputError, OptionError
-from tflgpu.errors.blame import shown
-from tflgpu.ir.brief import clipped, quoted
+from tflgpu.errors.blame import clipped, quoted, shown
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.options import DelegateOptions, OpResolverType

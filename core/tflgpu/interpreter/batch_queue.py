@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter, deque
@@ -9,9 +10,60 @@ from collections.abc import Mapping, Sequence
 
 from tflgpu.backend_kit.forks import Holder
 from tflgpu.errors import DeviceLostError, QueueFullError, StateError
-from tflgpu.interpreter.lost_devices import LostDevices
+from tflgpu.errors.blame import in_a_line
 from tflgpu.interpreter.model import Model
 from tflgpu.interpreter.requests import Batch, ModelCopy, Request, RequestChecks
+
+_LOG = logging.getLogger("tflgpu")
+
+
+class LostDevices:
+    """Leaves copies out. All of it is called under the lock of the pool.
+
+    Args:
+        copies: All copies of the pool.
+    """
+
+    def __init__(self, copies: Sequence[ModelCopy]) -> None:
+        self._copies = copies
+        self._has_several = len({each.device for each in copies}) > 1
+
+    def leave_out(self, lost: ModelCopy, error: DeviceLostError) -> bool:
+        """Leave all copies on the device of one of them out; False where there is no other."""
+        if not self._has_others(lost):
+            return False
+        for each in self._copies:
+            if each.device == lost.device:
+                each.is_left_out = True
+        _LOG.warning(
+            "tflgpu: device %d of a pool is lost, and the others answer its requests: %s",
+            lost.device,
+            in_a_line(error),
+        )
+        return True
+
+    def free_after_run(self, mine: ModelCopy) -> Sequence[ModelCopy]:
+        """The copies that are free after a run of one of them: that one, as a rule."""
+        if not self._has_several:
+            return (mine,)
+        if mine.is_left_out:
+            return ()
+        if not mine.gave_way:
+            return (mine,)
+        if self._has_others(mine):
+            mine.is_left_out = True
+            return ()
+        back = [each for each in self._copies if each.is_left_out and each.gave_way]
+        for each in back:
+            each.is_left_out = False
+        return (mine, *(each for each in back if each.batch is None))
+
+    def _has_others(self, mine: ModelCopy) -> bool:
+        return any(
+            each.device != mine.device and not (each.is_left_out or each.gave_way)
+            for each in self._copies
+        )
+
 
 #: Batches that tell how large the next one will be.
 _LAST = 4

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.errors.blame import listed
 from tflgpu.interpreter.resizing import named
-from tflgpu.ir.brief import listed
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef

@@ -9,8 +9,7 @@ import numpy as np
 from tflgpu.backend_kit.host_memory import pages_of
 from tflgpu.contract.buffers import Buffer, ForeignMemory
 from tflgpu.errors import DeviceError, InputError, StateError, TflgpuError, UnsupportedError
-from tflgpu.errors.blame import Failed, attempt, in_a_line
-from tflgpu.ir.brief import listed, quoted
+from tflgpu.errors.blame import Failed, attempt, in_a_line, listed, quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported

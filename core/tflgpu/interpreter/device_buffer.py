@@ -13,8 +13,7 @@ import numpy.typing as npt
 from tflgpu.backend_kit.run_guard import Closable, RunGuard
 from tflgpu.contract.buffers import Buffer
 from tflgpu.errors import ArgumentError, InputError, UnsupportedError
-from tflgpu.errors.blame import Failed, attempt, shown
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import Failed, attempt, listed, shown
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tflgpu.backend_kit.forks import OfProcess
 from tflgpu.backend_kit.run_guard import Closable
-from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_values import AccuracyCheck
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
 from tflgpu.contract.offers import offers

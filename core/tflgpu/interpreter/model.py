@@ -16,11 +16,11 @@ from tflgpu.backend_kit.run_guard import Closable, RunGuard
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import ArgumentError, InputError, OptionError
+from tflgpu.errors.blame import quoted
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.copies import copy
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.interpreter.named_tensors import NamedTensor, converted, fits, listed, named_tensors
-from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.options import DelegateOptions

@@ -9,8 +9,8 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import InputError
+from tflgpu.errors.blame import quoted
 from tflgpu.interpreter.arguments import as_array
-from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
 
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tflgpu.errors import ModelError, ResizeError
+from tflgpu.errors.blame import listed, quoted
 from tflgpu.interpreter.arguments import as_index, shape_of
-from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.graph import Shape
 from tflgpu.tflite.model_file import SubgraphInfo, TensorInfo

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import InputError, OptionError
-from tflgpu.errors.blame import shown
+from tflgpu.errors.blame import clipped, listed, quoted, shown
 from tflgpu.interpreter.arguments import array_of
 from tflgpu.interpreter.bound_runs import BoundRuns
 from tflgpu.interpreter.buffer_methods import Copied
@@ -20,7 +20,6 @@ from tflgpu.interpreter.details import TensorDetails
 from tflgpu.interpreter.parts import InterpreterParts
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.interpreter.tensor_memory import TensorMemory
-from tflgpu.ir.brief import clipped, listed, quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import truth
 from tflgpu.tflite.model_file import SignatureInfo

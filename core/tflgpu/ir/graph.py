@@ -14,15 +14,37 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tflgpu.errors import GraphError
-from tflgpu.ir.brief import clipped, quoted
-from tflgpu.ir.composite import Composite
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.errors.blame import clipped, quoted
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.stored_reals import ConstantData, StoredReals
 from tflgpu.values import define, frozen
 
 if TYPE_CHECKING:
     from tflgpu.ir.absent import AbsentPositions
+
+
+@frozen
+class Composite:
+    """A composite that an operator came from (`tflgpu.tflite.inline`).
+
+    Attributes:
+        name: such as "odml.rms_norm".
+        attributes: what the file says of it, as a FlexBuffer; often empty.
+        inputs: tensor indices; -1 for an absent one.
+        outputs: tensor indices.
+        index: its position in its subgraph of the file.
+        first: index of the first operator that is in its place.
+        version: of the composite, as its name's owner counts; 0 where the file has none.
+    """
+
+    name: str
+    attributes: bytes
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    index: int
+    first: int
+    version: int = 0
+
 
 Shape = tuple[int, ...]
 

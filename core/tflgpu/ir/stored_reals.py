@@ -11,8 +11,7 @@ from typing import Any, Union
 import attrs
 import numpy as np
 
-from tflgpu.ir.dtypes import Array
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, Quantization
 from tflgpu.values import frozen
 
 #: Constants of fewer elements are expanded at once: that costs less than to ask twice.

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tflgpu.errors import KernelError
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.unary import tanh
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import ElementwiseExpr
-from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.lowering.rule import FLOATS, ElementwiseRule, takes
 from tflgpu.ops.base import Activation
 
 

@@ -19,7 +19,6 @@ from contextlib import nullcontext
 import numpy as np
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import BOOLS, FLOATS, takes
 from tflgpu.kernels.attention_rows import AttentionRows, AttentionTensors, QueryRow, sizes_of
 from tflgpu.kernels.domain import horizontal, power_of_two
 from tflgpu.kernels.team import Member, Teams
@@ -29,7 +28,7 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, Temp, guard
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import BOOLS, FLOATS, KernelRule, Site, takes
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.attention import NAME, AttentionSizes

@@ -7,12 +7,11 @@ import math
 import numpy as np
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.recurrent import multiply
 from tflgpu.language.types import BOOL, Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.ops.audio import MFCC, SPECTROGRAM, Mfcc, Spectrogram, cosine_matrix, mel_matrix
 
 _LARGEST = float(np.finfo(np.float32).max)

@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, SharedArray
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.lowering import Lowering, guard
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView, broadcast_outer
 from tflgpu.values import frozen

@@ -9,7 +9,6 @@ from operator import add, or_
 from typing import Any
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, NUMBERS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.language.builder import Builder
@@ -17,7 +16,7 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering, Temp
-from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, NUMBERS, ElementwiseRule, KernelRule, Site, takes
 from tflgpu.ops.base import Activation
 from tflgpu.ops.stored_quotient import APART, StoredQuotient
 

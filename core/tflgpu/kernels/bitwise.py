@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tflgpu.ir.dtypes import DType
-from tflgpu.kernels.accept import takes
 from tflgpu.kernels.binary import pair
-from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.lowering.rule import ElementwiseRule, takes
 
 _I32 = frozenset({DType.I32})
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import ANY, BOOLS, NUMBERS, takes
 from tflgpu.kernels.fixed_point import times
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.language.builder import Builder
@@ -14,7 +13,7 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
-from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
+from tflgpu.lowering.rule import ANY, BOOLS, NUMBERS, ElementwiseRule, KernelRule, Site, takes
 from tflgpu.ops.compare import PARTS, InParts, chooses_rows
 
 

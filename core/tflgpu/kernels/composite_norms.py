@@ -14,7 +14,6 @@ from collections.abc import Callable
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.domain import Domain, team_shape
 from tflgpu.kernels.normalize import Moments
 from tflgpu.language.builder import Builder
@@ -23,7 +22,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.layout import Layout, Shape
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.row_change import RowChange
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.composite_norms import GROUP, LAYER, RMS
 

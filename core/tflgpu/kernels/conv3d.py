@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from operator import and_
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import floats_only
 from tflgpu.kernels.operands import read_bias
@@ -17,7 +16,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import FLOATS, KernelRule, takes
 from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.conv3d import ROLES, Volume, volume_of
 from tflgpu.values import frozen

@@ -14,12 +14,11 @@ import numpy as np
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import ANY, BYTES, FLOATS, takes
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.rule import ElementwiseRule, Site
+from tflgpu.lowering.rule import ANY, BYTES, FLOATS, ElementwiseRule, Site, takes
 from tflgpu.ops.convert import Dequantize, Quantize
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 

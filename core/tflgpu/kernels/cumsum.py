@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tflgpu.kernels.accept import NUMBERS, takes
 from tflgpu.kernels.domain import Domain
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar, Type
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, guard
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import NUMBERS, KernelRule, takes
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.axes import integers, normal_axis
 from tflgpu.values import frozen

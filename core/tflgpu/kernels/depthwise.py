@@ -12,7 +12,6 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
 from tflgpu.language.builder import Builder
@@ -21,7 +20,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.grid import groups_across, launch, spread_over
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import FLOATS, KernelRule, takes
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Window, conv_window

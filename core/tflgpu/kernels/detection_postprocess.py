@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.suppression import (
     NOTHING,
     BoxLists,
@@ -29,7 +28,7 @@ from tflgpu.language.types import I32x4, Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.precision import Precision
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.detection_postprocess import OP, DetectionPostprocess
 from tflgpu.values import frozen

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tflgpu.kernels.accept import NUMBERS, takes
 from tflgpu.kernels.domain import Domain, ItemSteps, Share, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar, Type
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import NUMBERS, KernelRule, takes
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.axes import integers, normal_axis
 from tflgpu.values import frozen

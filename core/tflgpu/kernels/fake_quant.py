@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.rule import ElementwiseRule, Site
+from tflgpu.lowering.rule import FLOATS, ElementwiseRule, Site, takes
 from tflgpu.ops.bucketize import Bucketize
 from tflgpu.ops.fake_quant import FakeQuant, steps_of
 

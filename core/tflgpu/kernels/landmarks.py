@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import FLOATS, KernelRule, takes
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.landmarks import MATRIX, TRANSFORM, Crop, RelativeCrop, dimensions_of
 

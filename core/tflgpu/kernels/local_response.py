@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import FLOATS, KernelRule, takes
 
 # Windows that reach more slices are walked by a loop in the kernel.
 _UNROLLED = 4

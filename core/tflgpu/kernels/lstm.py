@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.cell_loop import NodeCell, run_directions
 from tflgpu.kernels.recurrent import (
     InputProduct,
@@ -29,7 +28,7 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering, Temp
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops import rnn
 from tflgpu.ops.base import Activation

@@ -17,7 +17,6 @@ from collections.abc import Callable
 import attrs
 
 from tflgpu.ir.graph import Node, Shape
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, SharedArray
@@ -25,7 +24,7 @@ from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.layout import Layout
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.row_change import RowChange
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import reduced_axes

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import attrs
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.team import Teams
 from tflgpu.kernels.window_places import window_corner
@@ -21,7 +20,7 @@ from tflgpu.language.types import F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import FLOATS, KernelRule, takes
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.pool import StoredAverage, pool_window

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
@@ -17,7 +16,7 @@ from tflgpu.language.types import F32, F32x4, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.row_change import RowChange
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import FLOATS, KernelRule, takes
 from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.quantize_on_the_fly import HIGH, LOW, OP, SIDE
 from tflgpu.ops.quantized import Rounding

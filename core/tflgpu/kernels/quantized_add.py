@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernels.accept import BYTES, takes
 from tflgpu.kernels.fixed_point import times
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
-from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.lowering.rule import BYTES, ElementwiseRule, takes
 from tflgpu.ops.quantized_add import OP, POINT, QuantizedAdd, Term
 
 

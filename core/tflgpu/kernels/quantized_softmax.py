@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.kernels.softmax import SoftmaxRow
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.ops.quantized_softmax import OP, SIZE, STEP, QuantizedSoftmax
 
 #: A sum is kept in two parts, both of which f32 holds exactly.

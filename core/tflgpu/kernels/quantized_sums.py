@@ -8,13 +8,12 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import takes
 from tflgpu.kernels.fixed_point import shift_right, upper_half
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import Site
+from tflgpu.lowering.rule import Site, takes
 from tflgpu.ops.quantized_products import QuantizedSums
 
 #: What there is for each slice of output channels: bias, value, left, right.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.ops.quantized_table import OP, QuantizedTable
 
 

@@ -34,8 +34,7 @@ from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.lowering.weights import whole_slices
-from tflgpu.ops.fixed_point import Multiplier
-from tflgpu.ops.integer_scales import I16
+from tflgpu.ops.fixed_point import I16, Multiplier
 from tflgpu.ops.quantized import Rounding
 from tflgpu.values import frozen
 

@@ -11,14 +11,13 @@ from collections.abc import Callable
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import BOOLS, FLOATS, NUMBERS, takes
 from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar, type_of
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, RowReduction
+from tflgpu.lowering.rule import BOOLS, FLOATS, NUMBERS, KernelRule, RowReduction, takes
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.axes import integers
 from tflgpu.ops.reduce import reduced_axes

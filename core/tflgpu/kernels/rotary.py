@@ -8,7 +8,6 @@ import numpy as np
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.moves import channel_of
 from tflgpu.kernels.unary import logistic
 from tflgpu.language.builder import Builder
@@ -16,7 +15,7 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.rotary import GATED, ROTARY
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.lowering.rule import FLOATS, ElementwiseRule, takes
 from tflgpu.ops.round_to_bf16 import OP
 
 _NUMBER = 0x7FFFFFFF

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import FLOATS, KernelRule, takes
 from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.sampling import BILINEAR, RESAMPLER, TENSOR
 

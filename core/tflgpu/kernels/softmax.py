@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.domain import Domain, ItemSteps, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
@@ -16,7 +15,7 @@ from tflgpu.language.tree import Expr, SharedArray
 from tflgpu.language.types import F32, Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import FLOATS, KernelRule, takes
 from tflgpu.ops.softmax import L2_EPSILON
 
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tflgpu.ir.dtypes import DType
-from tflgpu.kernels.accept import ANY, BOOLS, FLOATS, NUMBERS, takes
 from tflgpu.kernels.binary import accepts_remainder, pair, remainder
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
-from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.lowering.rule import ANY, BOOLS, FLOATS, NUMBERS, ElementwiseRule, takes
 
 _I32 = frozenset({DType.I32})
 

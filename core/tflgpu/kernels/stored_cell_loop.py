@@ -33,8 +33,7 @@ from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.ops.cell_operands import LSTM
 from tflgpu.ops.fixed_functions import logistic, tanh
-from tflgpu.ops.fixed_point import Multiplier
-from tflgpu.ops.integer_scales import I8, I16
+from tflgpu.ops.fixed_point import I8, I16, Multiplier
 from tflgpu.ops.recurrent import sizes_of
 from tflgpu.ops.stored_cell import StoredCell, StoredGate
 

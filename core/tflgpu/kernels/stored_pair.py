@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.fixed_point import times
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.lowering.rule import FLOATS, ElementwiseRule, takes
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.stored_pair import OP, POINT, SUMS, WIDE_POINT, How, StoredPair
 

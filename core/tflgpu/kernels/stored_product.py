@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.moves import channel_of
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.kernels.stored_sums import carried, half_of, times_wide
@@ -18,7 +17,7 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import FLOATS, KernelRule, takes
 from tflgpu.lowering.view import decompose
 from tflgpu.ops.axes import integers
 from tflgpu.ops.stored_product import OP, StoredProduct, reduced

@@ -12,14 +12,13 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.fixed_point import shift_right, times_once, up, upper_half
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.lowering.weights import whole_slices
 from tflgpu.ops.stored_sums import LARGEST, OP, VECTOR, StoredSums, SumRounding
 

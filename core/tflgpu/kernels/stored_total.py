@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.fixed_point import times
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.lowering.rule import FLOATS, ElementwiseRule, takes
 from tflgpu.ops.stored_total import LARGEST, OP, StoredTotal
 
 

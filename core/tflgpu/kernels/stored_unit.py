@@ -3,13 +3,12 @@ numbers."""
 
 from __future__ import annotations
 
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.kernels.softmax import SoftmaxRow
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32x4
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import FLOATS, KernelRule, takes
 from tflgpu.ops.fixed_functions import inverse_root
 from tflgpu.ops.stored_unit import LARGEST, OP, UNIT, StoredUnit
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.fixed_point import times
 from tflgpu.kernels.recurrent import Factors, InputProduct, input_sums, not_constant, pack_vectors
@@ -16,9 +15,9 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering, Temp
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site, takes
 from tflgpu.lowering.view import ReadView
-from tflgpu.ops.integer_scales import I8
+from tflgpu.ops.fixed_point import I8
 from tflgpu.ops.svdf import BIAS, FEATURES, INPUT, OP, STATE, TIMES, StoredSvdf
 
 _NAMES = dict(enumerate(("input", "weights of features", "weights of time", "bias", "state")))

@@ -10,14 +10,13 @@ rows longer than `_LONGEST`, and many long ones, stay on the CPU.
 from __future__ import annotations
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.accept import NUMBERS, takes
 from tflgpu.kernels.moves import channel_of
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32, Scalar
 from tflgpu.lowering.grid import each_vector
 from tflgpu.lowering.lowering import Lowering, Temp
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import NUMBERS, KernelRule, Site, takes
 
 _LONGEST = 1 << 13
 #: Vectors of four elements times the length of their rows.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 
 from tflgpu.ir.graph import Node
 from tflgpu.ir.stored_reals import ConstantData
-from tflgpu.kernels.accept import FLOATS
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import pack_weights
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
@@ -22,7 +21,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.language.variables import Variable
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.rule import FLOATS, KernelRule, Site
 from tflgpu.ops.transpose_conv import ROLES, scatter_of
 
 # More taps than these are walked by loops in the kernel.

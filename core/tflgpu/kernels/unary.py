@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tflgpu.ir.dtypes import DType
-from tflgpu.kernels.accept import BOOLS, FLOATS, NUMBERS, takes
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import ElementwiseExpr
-from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.lowering.rule import BOOLS, FLOATS, NUMBERS, ElementwiseRule, takes
 
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 

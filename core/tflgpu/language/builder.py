@@ -19,8 +19,7 @@ from typing import TypeVar
 
 from tflgpu.language import make
 from tflgpu.language.author import refused
-from tflgpu.language.builder_matrix import MatrixBuilder
-from tflgpu.language.builder_subgroup import SubgroupBuilder
+from tflgpu.language.builder_base import BuilderBase
 from tflgpu.language.check import check, memory_problem, workgroup_problem
 from tflgpu.language.tree import (
     Assign,
@@ -55,7 +54,7 @@ from tflgpu.language.walk import postorder, walk
 T = TypeVar("T")
 
 
-class Builder(MatrixBuilder, SubgroupBuilder):
+class Builder(BuilderBase):
     """Collects statements in order; `build` checks them and gives the `Kernel`."""
 
     def __init__(self, name: str, workgroup: Size3) -> None:

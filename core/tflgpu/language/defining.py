@@ -19,17 +19,53 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.caps import Features
 from tflgpu.language.code import UNARY, Code
-from tflgpu.language.constants import constant_values
 from tflgpu.language.definitions import DEFINED, Definition, definition
 from tflgpu.language.exact import EXACT, exact
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.guards import GUARDS, ORDERED, guard
 from tflgpu.language.numbers import UNDONE, extreme_of, hidden_sides, never_nan
 from tflgpu.language.printer import Printer
-from tflgpu.language.rounding import is_rounded, rounded_names
 from tflgpu.language.signs import not_negative
-from tflgpu.language.tree import Binary, Call, Cast, Expr, Kernel, Stmt, Unary
+from tflgpu.language.tree import Binary, Call, Cast, Expr, Kernel, Let, Name, Stmt, Unary
 from tflgpu.language.types import Scalar, Type
+from tflgpu.language.walk import statements, walk
+
+
+def rounded_names(kernel: Kernel) -> frozenset[str]:
+    """The lets whose value is f16 and was f32."""
+    return frozenset(
+        stmt.ident
+        for stmt in statements(kernel.body)
+        if isinstance(stmt, Let) and is_rounded(stmt.value, frozenset())
+    )
+
+
+def is_rounded(expr: Expr, names: frozenset[str]) -> bool:
+    """Whether an expression is f16 and was f32; ``names`` are the kernel's `rounded_names`."""
+    if isinstance(expr, Name):
+        return expr.ident in names
+    return (
+        isinstance(expr, Cast)
+        and expr.type.scalar is Scalar.F16
+        and expr.operand.type.scalar is Scalar.F32
+    )
+
+
+def constant_values(kernel: Kernel) -> dict[int, Array]:
+    """The values of all expressions that depend on nothing: [1] or [1, lanes], by id."""
+    values: dict[int, Array] = {}
+    with np.errstate(all="ignore"):
+        for stmt in statements(kernel.body):
+            way = walk(stmt)
+            for expr, parts in zip(way.order, way.parts, strict=True):
+                if id(expr) in values:  # of another statement too
+                    continue
+                operands = [way.order[part] for part in parts]
+                known = [values[id(each)] for each in operands if id(each) in values]
+                if len(known) == len(parts) and not expr.reads:
+                    values[id(expr)] = expr.evaluate(*known)
+    return values
+
 
 #: The first parts of the names of all functions that a text may have; the others are numbers of
 #: lanes.

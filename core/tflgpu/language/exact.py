@@ -3,7 +3,7 @@
 * ``isnan``: an API may compute as if there were no NaN, but in bits there is nothing to assume.
 * ``to_i32`` and ``to_u32``: floats outside an integer's range, and NaN.
 * ``to_f16_and_back``: an f32 rounded to f16. A driver may leave the two conversions out
-  (`tflgpu.language.rounding`), and SPIR-V's OpQuantizeToF16 is something else: it flushes
+  (`tflgpu.language.defining`), and SPIR-V's OpQuantizeToF16 is something else: it flushes
   subnormals and makes infinity of all above 65504.
 * ``rem``: the remainder of i32 where an operand is negative (`tflgpu.language.signs`).
 

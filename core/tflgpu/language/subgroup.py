@@ -50,7 +50,7 @@ class SubgroupShuffleXor(Stmt):
 
     def problem(self, kernel: Kernel) -> str | None:
         """A type, mask or workgroup that does not allow it."""
-        problem = problem_of(self.value, self.mask)
+        problem = shuffle_problem(self.value, self.mask)
         if problem:
             return problem
         size = group_size(self.mask)
@@ -88,7 +88,7 @@ def largest_group(kernel: Kernel) -> int:
     return max((group_size(mask) for mask in masks), default=0)
 
 
-def problem_of(value: Expr, mask: int) -> str | None:
+def shuffle_problem(value: Expr, mask: int) -> str | None:
     """What is wrong with a shuffle taken by itself."""
     if value.type.scalar not in _SCALARS:
         return f"a shuffle of {value.type}: f32, i32, u32 and f16 can be shuffled"

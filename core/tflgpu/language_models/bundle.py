@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.ir.brief import quoted
+from tflgpu.errors.blame import quoted
 from tflgpu.language_models.prompt_rules import PromptRules, rules_of_litertlm, rules_of_task
 from tflgpu.tflite.flat import FlatFile, Table
 from tflgpu.tflite.layouts import Field, Kind, TableLayout

@@ -15,8 +15,8 @@ import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import InputError, ModelError, UnsupportedError
+from tflgpu.errors.blame import listed
 from tflgpu.interpreter import Interpreter, SignatureRunner
-from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 
 _TOKENS, _POSITIONS = ("tokens", "token_ids"), ("input_pos", "positions")

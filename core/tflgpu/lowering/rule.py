@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Union
 
 from tflgpu.errors.blame import Failed, shown
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.edit_guard import ask
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_BUFFERS
@@ -24,8 +25,12 @@ from tflgpu.lowering.row_change import RowChange
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.values import Factory, evolve, field, frozen
 
-# What a rule and its callers may say no with is also found here.
 __all__ = [
+    "ANY",
+    "BOOLS",
+    "BYTES",
+    "FLOATS",
+    "NUMBERS",
     "Accepts",
     "ElementwiseRule",
     "GroupRule",
@@ -37,7 +42,10 @@ __all__ = [
     "Site",
     "Unsupported",
     "refusal_of",
+    "takes",
 ]
+
+# What a rule and its callers may say no with is also found here.
 
 
 def _within_budget(caps: DeviceCaps) -> DeviceCaps:
@@ -242,3 +250,36 @@ def refusal_of(rule: KernelRule | ElementwiseRule, node: Node, site: Site) -> st
         f"plugin {rule.owner}: {rule} answered {shown(answer)} to whether it accepts, which is "
         "neither None nor a reason"
     )
+
+
+#: Floats are computed in the precision's type, the rest in 32-bit whole numbers.
+FLOATS = frozenset({DType.F32, DType.F16})
+NUMBERS = FLOATS | {DType.I32}
+BOOLS = frozenset({DType.BOOL})
+ANY = NUMBERS | BOOLS
+#: In buffers only, for conversions: a load widens them.
+BYTES = frozenset({DType.I8, DType.U8})
+
+
+def takes(
+    allowed: frozenset[DType], operands: int | None = None, *, results: frozenset[DType] = ANY
+) -> Accepts:
+    """Accepts nodes whose first ``operands`` operands (None = all) have one of these types and
+    whose results have one of ``results``."""
+
+    def accepts(node: Node, site: Site) -> str | None:
+        inputs = node.inputs if operands is None else node.inputs[:operands]
+        for value in inputs:
+            if value is not None and value.dtype not in allowed:
+                return _refusal(node, f"operand {value.name}", value.dtype, allowed)
+        for value in node.outputs:
+            if value.dtype not in results:
+                return _refusal(node, f"result {value.name}", value.dtype, results)
+        return None
+
+    return accepts
+
+
+def _refusal(node: Node, what: str, dtype: DType, allowed: frozenset[DType]) -> str:
+    names = ", ".join(sorted(d.value for d in allowed))
+    return f"{node.op}: {what} is {dtype.value}; its kernels take {names}"

@@ -12,18 +12,19 @@ from typing import Any
 from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops.facets import Batched, Items
-from tflgpu.ops.fields import Activation, Fields, Padding, graph_attributes
-from tflgpu.ops.groups import (
+from tflgpu.ops.facets import (
     Arithmetic,
+    Batched,
     Composed,
     Contents,
     FileForm,
+    Items,
     Movement,
     OnDevice,
     Reading,
     Variables,
 )
+from tflgpu.ops.fields import Activation, Fields, Padding, graph_attributes
 from tflgpu.ops.items import elementwise
 from tflgpu.ops.operand import Arrays, Operand, Operands, known_operands
 from tflgpu.ops.positions import Rule

@@ -25,8 +25,7 @@ from tflgpu.ops.axes import present
 from tflgpu.ops.base import Activation, Arrays, Fields, Operands
 from tflgpu.ops.cell_steps import sigmoid
 from tflgpu.ops.fixed_functions import divide, logistic, look_up, product, tanh
-from tflgpu.ops.fixed_point import Multiplier, times
-from tflgpu.ops.integer_scales import I16, Scales, clamped
+from tflgpu.ops.fixed_point import I16, Multiplier, Scales, clamped, times
 from tflgpu.ops.products import PRODUCT_TYPES, floats, needed, take
 from tflgpu.values import frozen
 

@@ -38,8 +38,7 @@ from tflgpu.ops.fixed_functions import (
     tanh,
     tanh_by_f32,
 )
-from tflgpu.ops.fixed_point import Multiplier, times
-from tflgpu.ops.integer_scales import I8, I16, clamped
+from tflgpu.ops.fixed_point import I8, I16, Multiplier, clamped, times
 from tflgpu.ops.quantize_on_the_fly import rounded
 from tflgpu.ops.quantized import Rounding
 from tflgpu.ops.stored_cell import GateNorm, GateProduct, StoredCell

@@ -14,9 +14,8 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.errors.blame import shown
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Shape, TensorSpec
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import (
     Accuracy,

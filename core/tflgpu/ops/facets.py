@@ -7,13 +7,19 @@ plugin's op answers as a shipped one does. An op with nothing to say sets none o
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
+from tflgpu.ops.affine import Affine
+from tflgpu.ops.fields import Activation, Fields
+from tflgpu.ops.moves import Moves, whole
+from tflgpu.ops.operand import Operands
 from tflgpu.values import field, frozen
 
 #: From a number per input channel to numbers that broadcast against a filter.
@@ -184,3 +190,180 @@ def copies_first(node: Node) -> int:
     """`Movement.copies` of an op whose result is operand 0, wherever they have equally many
     elements of one type."""
     return 0
+
+
+@frozen
+class Reading:
+    """What a composite may mean: a node of the op with these ``attributes``, on those of the
+    composite's operands that ``operands`` lists, in the op's order (None = all of them)."""
+
+    attributes: Any
+    operands: tuple[int, ...] | None = None
+
+
+@frozen
+class Composed:
+    """Which composites of a file (STABLEHLO_COMPOSITE) an op computes as one.
+
+    What a name and attributes mean is only agreed upon, and the operators that the file has for the
+    composite are the definition. So each reading is tried against these, on drawn numbers, before a
+    node of the op takes their place (`tflgpu.compiler.composites`).
+
+    Attributes:
+        names: Such as "odml.rms_norm". Several ops may have one name.
+        read: The composite's attributes and operands -> every reading of them, likely ones first.
+            Raises `ModelError` or `UnsupportedError`, with the reason, where there is none.
+        attributes: Names of the attributes that ``read`` understands; with any other the operators
+            run.
+        draw: Numbers of a trial, None for an operand that is not needed, from a generator and the
+            operands; None: floats in [-3, 3), whole numbers from 0 to 2, booleans, and what
+            constants hold.
+        max_version: Newest version of the composites.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[Fields, Operands], Sequence[Reading]]
+    attributes: frozenset[str] = frozenset()
+    draw: Callable[[np.random.Generator, Operands], list[Array | None]] | None = None
+    max_version: int = 1
+
+
+def _no_limits(node: Node) -> str | None:
+    return None
+
+
+@frozen
+class FileForm:
+    """How do files have the op, and what of it do they leave to the reader?
+
+    Attributes:
+        max_version: Highest TFLite op version understood.
+        composed: Which composites of a file it computes as one.
+        result_type: The type of all results, where TFLite's kernel gives it to them whatever the
+            file says (`tflgpu.tflite.result_types`): a type, the position of the operand that has
+            it, or the name of the option that says it; None: the file has to say the type that the
+            op makes.
+        refit: Attributes, operands and whether inputs of the model have other shapes than the
+            file's -> new contents for constants of the file, by position, that say what those
+            shapes decide.
+        at_run_time: Attributes -> those of a node where an operand that decides on its shape is no
+            constant, of which TFLite makes something else then; None: the same.
+    """
+
+    max_version: int = 1
+    composed: tuple[Composed, ...] = ()
+    result_type: DType | int | str | None = None
+    refit: Callable[[Any, Operands, bool], dict[int, Array]] | None = None
+    at_run_time: Callable[[Any], Any] | None = None
+
+
+@frozen
+class Contents:
+    """What do the op's tensors hold, and on what of it do its results depend?
+
+    Attributes:
+        texts: Whether it takes or makes tensors of texts (strings), as arrays of ``bytes``, and
+            runs on the host by its reference then; others refuse them.
+        counts: Positions of operands that are counts of elements: whole numbers, even where the
+            file gives them a scale.
+        settings: Positions of operands that say what is done, and not to what (a threshold), so
+            that tests leave them as samples have them.
+        indices: Positions of operands that are indices, or limited to them: a number of 64 bits
+            that 32 do not hold does what any other one outside does.
+        positions: The attribute that holds the type of all results, which are positions in an
+            operand: i64 or i32. "" = there is none.
+        held: What becomes of tensors whose type a graph holds as another (4 bits as bytes, bf16 as
+            f32).
+        shape_only: Whether results depend on the operands' shapes alone, never on contents, so
+            that they are constants although the operands are not.
+        zeros_where: Node -> whether TFLite's kernel only fills its results with zeros (of quantized
+            tensors, stored ones), so that they are constants.
+    """
+
+    texts: bool = False
+    counts: tuple[int, ...] = ()
+    settings: tuple[int, ...] = ()
+    indices: tuple[int, ...] = ()
+    positions: str = ""
+    held: NarrowTypes = NarrowTypes.NUMBERS
+    shape_only: bool = False
+    zeros_where: Callable[[Node], bool] | None = None
+
+
+@frozen
+class OnDevice:
+    """What does a device do with the op, and what can it not?
+
+    Attributes:
+        limits: A reason why no backend can run this node (None = none). Backends add theirs.
+        checked: Positions of operands of whole numbers, some of which the reference refuses while
+            the model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
+        largest_operand: The largest magnitude of an operand of which devices promise a result.
+        work: Node -> an estimate of what it computes and moves; None = the multiply-adds of its
+            filter.
+    """
+
+    limits: Callable[[Node], str | None] = _no_limits
+    checked: tuple[int, ...] = ()
+    largest_operand: float = math.inf
+    work: Callable[[Node], Work | None] | None = None
+
+
+@frozen
+class Movement:
+    """Which elements of its operands are the elements of the op's one result, before any fused
+    activation?
+
+    Attributes:
+        is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
+        moves: Node -> which element of an operand each element of the result is; None where no
+            regular step tells.
+        copies: Node -> position of the operand whose elements the result has, in row-major order;
+            None where there is none, or where that depends on contents not known. It counts only
+            where the two have the same number of elements and type, so an op that may also add or
+            repeat elements need not look.
+        keeps_values: Whether each element of a result is an element of an operand, or 0: between
+            tensors of one quantization there is nothing to round.
+        reorder: Node and an order of axes -> what computes, of operand 0 transposed by it, the
+            result transposed by it; None where nothing does. An elementwise op need not say.
+    """
+
+    is_view: bool = False
+    moves: Callable[[Node], Moves | None] | None = attrs.Factory(
+        lambda self: whole if self.is_view else None, takes_self=True
+    )
+    copies: Callable[[Node], int | None] | None = None
+    keeps_values: bool = attrs.Factory(lambda self: self.moves is not None, takes_self=True)
+    reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
+
+
+@frozen
+class Arithmetic:
+    """Which of the arithmetic that passes know is the op's: a filter, a factor and a term per
+    channel, an activation?
+
+    Attributes:
+        filter: Which operand is what, where the op sums products of data with a filter.
+        affine: Node -> ``scale * x + shift`` per channel, which it computes before any fused
+            activation; None where it does not.
+        activation_field: The attribute that holds a fused `Activation`, applied to the one result.
+            The op computes all of them but SIGN_BIT, whatever of them a file can ask for.
+        computes: The activation that the op itself is, of operand 0.
+    """
+
+    filter: Filter | None = None
+    affine: Callable[[Node], Affine | None] | None = None
+    activation_field: str = ""
+    computes: Activation = Activation.NONE
+
+
+@frozen
+class Variables:
+    """What does the op keep between runs?
+
+    Attributes:
+        operands: Attributes -> positions of the operands that are its state: each a variable of its
+            own, whose new contents the reference gives. None: any operand may be a variable.
+    """
+
+    operands: Callable[[Any], tuple[int, ...]] | None = None

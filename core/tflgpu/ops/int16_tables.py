@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, Quantization
 from tflgpu.ir.graph import Node
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops import fixed_functions
 
 _LOW, _HIGH = -(1 << 15), (1 << 15) - 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.facets import Batched, Items

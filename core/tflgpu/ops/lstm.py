@@ -28,7 +28,7 @@ from tflgpu.ops.cell_operands import (
 )
 from tflgpu.ops.cell_steps import Cell
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.integer_scales import Scales
+from tflgpu.ops.fixed_point import Scales
 from tflgpu.ops.lstm_samples import basic_samples, both_samples, full_samples, sequence_samples
 from tflgpu.ops.products import PRODUCT_TYPES, needed
 from tflgpu.ops.quantize_on_the_fly import rounding_of

@@ -30,7 +30,7 @@ import math
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands

@@ -17,9 +17,8 @@ from typing import Any, Union
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Node, Shape, TensorSpec, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import (
     Accuracy,

@@ -21,9 +21,8 @@ from functools import lru_cache
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Arg, Arrays, Draw, OpDef, Operands, Sample, graph_attributes
 from tflgpu.ops.elementwise import check_dtype

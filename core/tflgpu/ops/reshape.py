@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import (

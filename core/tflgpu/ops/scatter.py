@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands

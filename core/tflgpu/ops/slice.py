@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops import draws

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import listed
 from tflgpu.ir.budget import MAX_BYTES, bytes_of
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec

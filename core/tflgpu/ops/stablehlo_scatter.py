@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands

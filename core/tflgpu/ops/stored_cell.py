@@ -32,8 +32,7 @@ from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ops.cell_operands import FORGET_GATE, INPUT_GATE, LSTM, OUTPUT_GATE, PEEPHOLE_GATES
 from tflgpu.ops.fixed_functions import MOST_BITS
-from tflgpu.ops.fixed_point import Multiplier
-from tflgpu.ops.integer_scales import I8, I16, Scales, TensorScale
+from tflgpu.ops.fixed_point import I8, I16, Multiplier, Scales, TensorScale
 from tflgpu.values import frozen
 
 #: Intermediates of a cell of 8-bit products: by gate the sum's, the input's, the output state's.

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Node
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Arg, Arrays, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import BYTES, infer_unary

@@ -21,9 +21,8 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Node
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Activation, Arg, Arrays, Draw, OpDef, Sample, graph_attributes
 from tflgpu.ops.elementwise import BYTES, QUANTIZED, infer_broadcast

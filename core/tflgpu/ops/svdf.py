@@ -40,8 +40,7 @@ from tflgpu.ops.base import (
     Variables,
 )
 from tflgpu.ops.facets import Work
-from tflgpu.ops.fixed_point import Multiplier, times
-from tflgpu.ops.integer_scales import I8, I16, Scales, clamped
+from tflgpu.ops.fixed_point import I8, I16, Multiplier, Scales, clamped, times
 from tflgpu.ops.products import check_bias, finish, floats, needed
 from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.quantized import Hybrid, OnTheFly, Rounding

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands

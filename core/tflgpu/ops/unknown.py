@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tflgpu.errors import UnsupportedError
-from tflgpu.ir.brief import quoted
+from tflgpu.errors.blame import quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.values import frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tflgpu.contract.uuids import UUID, read_uuid
+from tflgpu.contract.device import UUID, read_uuid
 from tflgpu.errors import OptionError
 from tflgpu.errors.blame import shown
 from tflgpu.options.kinds import DIGITS, OptionKind, is_count, whole

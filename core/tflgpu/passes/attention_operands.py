@@ -19,7 +19,7 @@ from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.affine import scalar_of
 from tflgpu.ops.transpose import order_of
 from tflgpu.passes.attention_masks import ReshapedValue
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import PassContext
 
 _SWAPPED = (0, 2, 1, 3)  # tokens and heads
 _SWAPPED_KEYS = (0, 2, 3, 1)  # the same, and numbers before tokens

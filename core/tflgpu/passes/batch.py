@@ -19,8 +19,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import GraphError, ModelError
-from tflgpu.errors.blame import Failed, attempt
-from tflgpu.ir.brief import listed
+from tflgpu.errors.blame import Failed, attempt, listed
 from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value

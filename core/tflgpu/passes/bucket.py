@@ -22,9 +22,8 @@ from itertools import zip_longest
 
 import numpy as np
 
-from tflgpu.errors.blame import Failed, attempt
+from tflgpu.errors.blame import Failed, attempt, listed, quoted
 from tflgpu.ir.absent import AbsentPositions
-from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Shape, Value
 from tflgpu.ir.stored_reals import StoredReals

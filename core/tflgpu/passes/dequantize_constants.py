@@ -14,8 +14,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ir.stored_reals import stored_reals
 from tflgpu.ops.convert import Dequantize
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:

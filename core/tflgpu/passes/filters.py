@@ -10,7 +10,7 @@ from tflgpu.ir.rewrite import Rewriter
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.weights import spoiled_by_f16
 from tflgpu.ops.facets import Filter
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import PassContext
 
 
 def filter_of(node: Node | None, context: PassContext) -> Filter | None:

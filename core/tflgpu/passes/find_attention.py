@@ -32,8 +32,7 @@ from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.transpose import order_of
 from tflgpu.passes.attention_masks import ReshapedValue, broadcasts, regrouped
 from tflgpu.passes.attention_operands import OperandForm, OperandReader, scaling
-from tflgpu.passes.context import PassContext
-from tflgpu.passes.match import both_orders
+from tflgpu.passes.base import PassContext, both_orders
 from tflgpu.values import evolve, frozen
 
 #: By the operators of its last product.

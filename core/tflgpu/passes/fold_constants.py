@@ -15,8 +15,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.operand import constant_or_shape
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 
 # A result may be this large, or as large as twice its operands: TILE and BROADCAST_TO are
 # cheaper to run than to keep.

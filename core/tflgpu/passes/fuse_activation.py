@@ -9,8 +9,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.affine import is_plain
 from tflgpu.ops.base import Activation
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:

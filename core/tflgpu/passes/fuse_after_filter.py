@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 from tflgpu.passes.filters import along, bias_of, filter_of, set_filter
 
 

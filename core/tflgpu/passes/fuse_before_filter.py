@@ -14,8 +14,7 @@ import numpy as np
 from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.facets import Filter, Pads
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 from tflgpu.passes.filters import bias_of, filter_of, set_filter
 
 

@@ -30,10 +30,8 @@ from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import reduced_axes
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.transpose import order_of
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, both_orders, per_node
 from tflgpu.passes.fuse_normalization import Layer, Reader, scales
-from tflgpu.passes.match import both_orders
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:

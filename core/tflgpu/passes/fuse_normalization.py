@@ -27,9 +27,7 @@ from tflgpu.ops.base import Activation, NoAttrs
 from tflgpu.ops.binary import BinaryAttrs
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import Reduce, reduced_axes
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
-from tflgpu.passes.match import both_orders
+from tflgpu.passes.base import Pass, PassContext, both_orders, per_node
 from tflgpu.values import frozen
 
 

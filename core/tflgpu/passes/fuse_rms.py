@@ -12,10 +12,8 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.composite_norms import RMS, NormAttrs
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, both_orders, per_node
 from tflgpu.passes.fuse_normalization import Reader, averages, axes_of
-from tflgpu.passes.match import both_orders
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:

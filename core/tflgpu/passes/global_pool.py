@@ -12,8 +12,7 @@ from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.affine import is_plain
 from tflgpu.ops.pool import PoolAttrs, pool_window
 from tflgpu.ops.reduce import Reduce
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY

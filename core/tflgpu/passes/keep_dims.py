@@ -23,8 +23,7 @@ from tflgpu.ops.affine import is_plain
 from tflgpu.ops.axes import integers
 from tflgpu.ops.reduce import Reduce, reduced_axes, reduced_shape
 from tflgpu.ops.reshape import ReshapeAttrs
-from tflgpu.passes.base import Pass
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext
 
 #: Nodes in a row that compute with means.
 _FAR = 8

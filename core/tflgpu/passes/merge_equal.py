@@ -14,8 +14,7 @@ import numpy as np
 
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
-from tflgpu.passes.base import Pass
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext
 
 #: Larger constants are equal only where they are one.
 _SMALL_BYTES = 256

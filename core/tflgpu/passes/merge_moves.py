@@ -17,8 +17,7 @@ from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.base import NoAttrs
 from tflgpu.ops.moves import Moves, composed, strides_of
 from tflgpu.ops.reshape import ReshapeAttrs
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 from tflgpu.values import frozen
 
 

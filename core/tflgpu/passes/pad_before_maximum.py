@@ -12,8 +12,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.affine import is_plain
 from tflgpu.ops.base import Activation, Padding
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 from tflgpu.passes.merge_padding import image_border
 
 _NEVER_NEGATIVE = (Activation.RELU, Activation.RELU6)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import Graph, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ir.stored_reals import stored_reals
 from tflgpu.ops.convert import Dequantize, Quantize
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR

@@ -21,8 +21,7 @@ from tflgpu.ops.base import NoAttrs
 from tflgpu.ops.moves import strides_of
 from tflgpu.ops.reduce import reduced_axes
 from tflgpu.ops.reshape import ReshapeAttrs
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 
 #: Where a box begins, and its sizes.
 _Box = tuple[tuple[int, ...], tuple[int, ...]]

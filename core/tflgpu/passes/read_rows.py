@@ -15,8 +15,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.attention import NAME, PackedRows
 from tflgpu.ops.moves import Moves, composed, merged, reordered, strides_of
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:

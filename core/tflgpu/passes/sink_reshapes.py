@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.reshape import ReshapeAttrs
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 from tflgpu.passes.filters import filter_of
 
 #: Elementwise nodes between a filter and a RESHAPE: a bias, a scale, an activation, some more.

@@ -22,8 +22,7 @@ from tflgpu.ops.affine import is_plain
 from tflgpu.ops.base import NoAttrs
 from tflgpu.ops.facets import Reordered
 from tflgpu.ops.transpose import order_of
-from tflgpu.passes.base import Pass
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext
 from tflgpu.values import define
 
 Perm = tuple[int, ...]

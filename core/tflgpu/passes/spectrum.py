@@ -25,8 +25,7 @@ from tflgpu.ops.base import NoAttrs
 from tflgpu.ops.binary import BinaryAttrs
 from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.reshape import ReshapeAttrs
-from tflgpu.passes.base import Pass
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext
 from tflgpu.passes.long_spectrum import LONGEST, LongSpectrum, turns
 
 #: Operators that read parts of a spectrum, and which. A CAST to a real type takes the real one.

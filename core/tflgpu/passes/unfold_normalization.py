@@ -17,8 +17,7 @@ from tflgpu.ir.graph import Node, Shape
 from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import reduced_axes
-from tflgpu.passes.base import Pass, per_node
-from tflgpu.passes.context import PassContext
+from tflgpu.passes.base import Pass, PassContext, per_node
 
 
 def _rewrite(rewriter: Rewriter, context: PassContext, node: Node) -> bool:

@@ -14,9 +14,8 @@ import pluggy
 if TYPE_CHECKING:
     from tflgpu.compat.entry import CompatEntry
     from tflgpu.compiler.plan import Plan
-    from tflgpu.contract.allowances import Allowances
     from tflgpu.contract.buffers import MemoryKind
-    from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
+    from tflgpu.contract.device import Allowances, BackendInfo, Device, NodeDevice, Probe
     from tflgpu.ir.graph import Node
     from tflgpu.language.generator import ShaderGenerator
     from tflgpu.lowering.rule import Rule, Site, Unsupported

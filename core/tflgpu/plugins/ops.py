@@ -196,7 +196,7 @@ def check(item: Any, what: str) -> None:
     if isinstance(item, Pass) and not _takes(item.run, 2):
         raise Refused(
             f"{what}: run does not take two arguments; a pass is called with the graph and a "
-            "`PassContext` (tflgpu.passes.context), which has the ops and the device's capabilities"
+            "`PassContext` (tflgpu.passes.base), which has the ops and the device's capabilities"
         )
     if isinstance(item, OpDef):
         integers, stored = item.quantized.integers, item.quantized.stored

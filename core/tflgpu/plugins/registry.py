@@ -22,9 +22,8 @@ from tflgpu.checks.plugin_caller import PluginCaller
 from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.table import SHIPPED
 from tflgpu.compiler.plan import Plan
-from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.buffers import ForeignMemory, MemoryKind
-from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
+from tflgpu.contract.device import Allowances, BackendInfo, Device, NodeDevice, Probe
 from tflgpu.errors import (
     DeviceError,
     InputError,

@@ -11,9 +11,15 @@ import pluggy
 
 from tflgpu.checks.device import wrong_info
 from tflgpu.compat.entry import CompatEntry, Verdict
-from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.buffers import MemoryKind
-from tflgpu.contract.device import API_CHANGES, API_VERSION, BackendInfo, DeviceInfo, Probe
+from tflgpu.contract.device import (
+    API_CHANGES,
+    API_VERSION,
+    Allowances,
+    BackendInfo,
+    DeviceInfo,
+    Probe,
+)
 from tflgpu.errors.blame import FieldRule, Refused, check_fields, is_name, is_text, is_whole, shown
 from tflgpu.language.generator import ShaderGenerator
 

@@ -9,9 +9,8 @@ other delegates, which are data; `checks`, `seen` and `delegation` do with them 
 do; `report` puts a model to either kind.
 """
 
-from tflgpu.profiles.profile import Profile
 from tflgpu.profiles.report import report
-from tflgpu.profiles.table import every, get
+from tflgpu.profiles.table import Profile, every, get
 
 list = every
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tflgpu.compiler import compile_graph
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.device_options import unmatched_names

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.constants import Constants
-from tflgpu.compiler.equal_constants import firsts
+from tflgpu.compiler.constants import Constants, firsts
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.device import Device
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse

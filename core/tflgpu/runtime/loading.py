@@ -10,8 +10,7 @@ import numpy as np
 from tflgpu.backend_kit.progress import Progress, telling
 from tflgpu.checks.device import close_all
 from tflgpu.compiler.carried_state import CarriedState, Pairs, kept_by
-from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.parts import Part
+from tflgpu.compiler.parts import Compiled, Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import placed
 from tflgpu.contract.device import Device, NodeDevice, NodeRun, Recording

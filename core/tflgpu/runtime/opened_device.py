@@ -14,10 +14,10 @@ import attrs
 from tflgpu.backend_kit.forks import Holder, immortal
 from tflgpu.backend_kit.progress import Progress
 from tflgpu.backend_kit.run_guard import RunGuard
-from tflgpu.compat.judge import effective_caps
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compat.entry import effective_caps
 from tflgpu.compiler.machines import TimeModel
 from tflgpu.compiler.partition_by import PartitionBy
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import on_device
 from tflgpu.contract.device import Device, NodeDevice

@@ -19,8 +19,7 @@ import attrs
 
 from tflgpu.compiler import compile_graph
 from tflgpu.compiler.carried_state import Pairs
-from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.parts import Declined, all_declined
+from tflgpu.compiler.parts import Compiled, Declined, all_declined
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
 from tflgpu.devices.choose import ALL_ON_CPU

@@ -24,8 +24,8 @@ import attrs
 
 from tflgpu.backend_kit.forks import call_in_child, free_in_child
 from tflgpu.backend_kit.progress import Progress
-from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.numerics import Numerics
+from tflgpu.compiler.report_values import AccuracyCheck
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.no_gpu import tell_of_no_gpu
 from tflgpu.errors import TflgpuError

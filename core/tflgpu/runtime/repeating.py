@@ -8,7 +8,7 @@ from functools import partial
 
 import attrs
 
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.repeat import as_state, carried, repeated
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import report_of

@@ -21,8 +21,7 @@ from tflgpu.checks.device import close_all
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import Device
-from tflgpu.contract.lending import Lender
-from tflgpu.contract.offers import offers
+from tflgpu.contract.offers import Lender, offers
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias, Union
 
-from tflgpu.compiler.compiled import Compiled
-from tflgpu.contract.kept_code import KeepsCode
-from tflgpu.contract.offers import offers
+from tflgpu.compiler.parts import Compiled
+from tflgpu.contract.offers import KeepsCode, offers
 from tflgpu.errors import SavedModelError
 from tflgpu.errors.blame import attempt
 from tflgpu.language.kernel import Kernel, Stmt

@@ -2,38 +2,194 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from tflgpu.cache.disk_cache import cache_folder
+from tflgpu.cache import private_folder
+from tflgpu.cache.disk_cache import StoredFile, cache_folder, files_in
+from tflgpu.cache.file_lock import one_at_a_time
+from tflgpu.cache.whole_file import is_lack, sweep
 from tflgpu.compiler import compile_graph
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import SavedModelError
+from tflgpu.errors.blame import LOG
 from tflgpu.ir.graph import Graph
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins.sources import Plugin
 from tflgpu.saved.facts import facts_of
-from tflgpu.saved.kernel import code_by, hand_over
-from tflgpu.saved.key import Key, key_of
-from tflgpu.saved.model import read_saved, read_start, write_saved
+from tflgpu.saved.kernel import CodeOf, code_by, hand_over
+from tflgpu.saved.key import Key, key_of, name_start
+from tflgpu.saved.model import SUFFIX, checked, read_saved, read_start, write_saved
 from tflgpu.saved.source import Facts, Source
 from tflgpu.saved.start import Start
-from tflgpu.saved.store import (
-    FOLDER,
-    default_folder,
-    knows,
-    open_or_compile,
-    open_or_make,
-)
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
+
+#: Bytes that a folder may have, unless it is told otherwise.
+LIMIT = 2 << 30
+#: What it is called in a cache folder.
+FOLDER = "models"
+_WAIT = 120.0  # seconds to wait for another process that compiles the same
+T = TypeVar("T")
+#: What a file is called that was kept: digits of digests. Others in the same folder are the user's
+#: own.
+_KEPT = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}")
+
+
+def default_folder() -> Path:
+    """Where saved models are kept: in TFLGPU_CACHE_DIR, or the user's cache folder."""
+    return cache_folder(FOLDER)
+
+
+def open_or_compile(
+    graph: Graph,
+    target: Target,
+    facts: Callable[[], Facts],
+    folder: Path,
+    token: str = "",
+    *,
+    code_of: CodeOf | None = None,
+    limit: int = LIMIT,
+) -> Compiled:
+    """The compiled form of a graph: read from a folder, or compiled and kept there.
+
+    Args:
+        graph: As it was read; it is not changed.
+        target: What to compile for.
+        facts: Gives those of `key_of`.
+        folder: Made if it is missing, open to this user only. One that others can write to is not
+            used, which is logged.
+        token: A name that the user gives the model; part of the key.
+        code_of: Gives a device's code of a kernel, which is kept too.
+        limit: Bytes from which on the folder loses what was not used for longest.
+
+    Raises:
+        PluginError, GraphError: as `tflgpu.compiler.compile.compile`. What goes wrong with files is
+            logged.
+    """
+
+    def made() -> Compiled:
+        return compile_graph(graph, target)
+
+    try:
+        tuned = target.site.choices.digest
+        key = key_of(graph, target, (("token", token), ("tuned", tuned), *facts()))
+    except SavedModelError as error:
+        LOG.warning("tflgpu: this model is not kept compiled: %s", str(error))
+        return made()
+    return open_or_make(
+        folder,
+        key,
+        read=lambda path: read_saved(path, graph, key, made),
+        make=made,
+        write=lambda path, compiled: write_saved(
+            path, compiled, graph, key, code_of, lasting=False
+        ),
+        limit=limit,
+    )
+
+
+def open_or_make(
+    folder: Path,
+    key: Key,
+    *,
+    read: Callable[[Path], T],
+    make: Callable[[], T],
+    write: Callable[[Path, T], None],
+    limit: int = LIMIT,
+) -> T:
+    """The value that a folder has for a key, or a new one, which is kept there.
+
+    Raises:
+        The errors of ``make``. Those of ``read`` and ``write`` are logged.
+    """
+    path = folder / f"{key.name}{SUFFIX}"
+    if not private_folder.make(folder):
+        return make()
+    found = _read(path, read)
+    if found is not None:
+        return found
+    with one_at_a_time(folder, key.name, _WAIT):
+        found = _read(path, read)  # another may have made it since
+        if found is not None:
+            return found
+        made = make()
+        try:
+            write(path, made)
+        except SavedModelError as error:
+            private_folder.warn_once(folder, "tflgpu: a compiled model is not kept", f": {error}")
+    prune(folder, limit)
+    return made
+
+
+def knows(folder: Path, digest: Callable[[], str]) -> bool:
+    """Whether a folder has something of the model's file with this digest."""
+    try:
+        with os.scandir(folder) as inside:
+            names = [each.name for each in inside if each.name.endswith(SUFFIX)]
+    except OSError:
+        return False
+    return bool(names) and any(name.startswith(name_start(digest())) for name in names)
+
+
+def entries(folder: Path) -> list[StoredFile]:
+    """The files that were kept in a folder, last used first; none where there is no folder."""
+    return files_in(folder, lambda entry: _KEPT.fullmatch(entry.name) is not None)
+
+
+def fault(path: Path) -> str:
+    """Why a file cannot be used; "" where its digest is right and its name is that of its key."""
+    try:
+        _, key = checked(path)
+    except SavedModelError as error:
+        return str(error)
+    return "" if path.name == f"{key.name}{SUFFIX}" else "its name is not that of its key"
+
+
+def prune(folder: Path, limit: int = LIMIT) -> Sequence[StoredFile]:
+    """Remove what was not used for longest until the others have at most ``limit`` bytes together,
+    and what processes that died have left. Gives what was removed."""
+    found, removed = entries(folder), []
+    total = sum(entry.nbytes for entry in found)
+    for entry in reversed(found):
+        if total > limit and drop(entry.path):
+            total -= entry.nbytes
+            removed.append(entry)
+    sweep(folder)
+    return removed
+
+
+def drop(path: Path) -> bool:
+    """Remove a file; whether it is gone."""
+    try:
+        path.unlink(missing_ok=True)  # another process may have removed it
+    except OSError as error:
+        LOG.warning("tflgpu: %s cannot be removed: %s", path, error.strerror)
+        return False
+    return True
+
+
+def _read(path: Path, read: Callable[[Path], T]) -> T | None:
+    try:
+        found = read(path)
+    except SavedModelError as error:
+        if not isinstance(error.__cause__, FileNotFoundError) and not is_lack(error.__cause__):
+            LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", str(error))
+            drop(path)
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)  # used now
+    return found
 
 
 @frozen
@@ -42,7 +198,7 @@ class SavedLocation:
 
     Attributes:
         saved: A saved model, in the place of compiling; another graph than its own is refused.
-        folder: Where compiled models are kept, and looked for (`tflgpu.saved.store`).
+        folder: Where compiled models are kept, and looked for (`tflgpu.saved.location`).
         token: The user's name for the model, in that folder.
     """
 

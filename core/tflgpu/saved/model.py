@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tflgpu.cache import whole_file
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.classes import Classes, classes_for, classes_of_file

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from tflgpu.cache.digest import digest_of
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.tflite.source import check_unchanged

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.parts import Part
+from tflgpu.compiler.parts import Compiled, Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.values import frozen

@@ -9,8 +9,7 @@ from tflgpu.backend_kit.kept_kernels import KeptKernels
 from tflgpu.backend_kit.kernel_cache import KernelCache
 from tflgpu.backend_kit.kernel_device import KernelDevice
 from tflgpu.backend_kit.listing import Found, Listing
-from tflgpu.backend_kit.node_device import BaseNodeDevice
-from tflgpu.backend_kit.node_recording import BaseNodeRecording
+from tflgpu.backend_kit.node_recording import BaseNodeDevice, BaseNodeRecording
 from tflgpu.backend_kit.output_sets import OutputSet, OutputSets
 from tflgpu.backend_kit.plan_memory import BasePlanMemory
 from tflgpu.backend_kit.plan_recording import BasePlanRecording
@@ -46,9 +45,8 @@ from tflgpu.contract.device import (
     Probe,
     Recording,
 )
-from tflgpu.contract.kept_code import KeepsCode
-from tflgpu.contract.lending import Lender
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse, Use
+from tflgpu.contract.offers import KeepsCode, Lender
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import CompileError, DeviceError, DeviceLostError, KernelError
 from tflgpu.ir.dtypes import Array, DType

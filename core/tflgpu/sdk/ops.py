@@ -1,9 +1,8 @@
 """What the definition of an operator imports."""
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Node, TensorSpec, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ops.affine import Affine
 from tflgpu.ops.base import (
     Accuracy,

@@ -2,9 +2,8 @@
 imported with it."""
 
 from tflgpu.compat.entry import CompatEntry, Verdict
-from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.buffers import ForeignMemory, MemoryKind
-from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
+from tflgpu.contract.device import API_VERSION, Allowances, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import (
     CompileError,
     DeviceError,

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
-from tflgpu.ir.brief import clipped, quoted
+from tflgpu.errors.blame import clipped, quoted
 from tflgpu.ir.budget import bytes_of, check_size, spend
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value

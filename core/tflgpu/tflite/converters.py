@@ -18,11 +18,9 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError, OptionError
-from tflgpu.errors.blame import Failed, attempt, shown
-from tflgpu.ir.brief import listed
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.errors.blame import Failed, attempt, listed, shown
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Shape
-from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.edge_edit import EdgeEdit, FromSomething, Step, ToSomething
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.write import write_model

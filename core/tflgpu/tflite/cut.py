@@ -15,10 +15,9 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.errors.blame import Failed, attempt
-from tflgpu.ir.dtypes import DType
+from tflgpu.errors.blame import Failed, attempt, clipped
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import FileOptions, Node, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import Fields, OpDef
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
@@ -26,11 +25,81 @@ from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.quantized import is_divisor
 from tflgpu.ops.round_to_bf16 import OP as ROUNDING
 from tflgpu.ops.unknown import ForeignOp, unknown_reason
-from tflgpu.tflite.body_specs import Bodies
+from tflgpu.tflite.bodies import subgraphs_of
+from tflgpu.tflite.model_file import SubgraphInfo
 from tflgpu.tflite.schema import BUILTIN_CODES, default_fields, options_of
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, PackedOptions, TensorSpec
+from tflgpu.tflite.spec import (
+    ModelSpec,
+    OperatorSpec,
+    PackedOptions,
+    SubgraphSpec,
+    TensorSpec,
+    subgraph_spec,
+)
 from tflgpu.tflite.tensor_fields import tensor_fields
 from tflgpu.tflite.write import write_model
+
+#: Tensors by which a subgraph has a state that outlasts its run.
+_HANDLES = frozenset({DType.RESOURCE, DType.VARIANT})
+
+
+class Bodies:
+    """Subgraphs of a new model, from number 1 on, by what they were in the old one."""
+
+    def __init__(self) -> None:
+        self.specs: list[SubgraphSpec] = []
+        self._places: dict[int, int] = {}
+
+    def take(
+        self, fields: Mapping[str, Any], model: Sequence[SubgraphInfo], inside: tuple[int, ...] = ()
+    ) -> dict[str, Any]:
+        """Options whose subgraphs are taken along, with the numbers that these have now.
+
+        Args:
+            fields: An operator's options.
+            model: The old model's subgraphs.
+            inside: Those that the operator is in.
+
+        Raises:
+            UnsupportedError: one of them runs itself, has a state, or cannot be written again.
+        """
+        told = dict(fields)
+        for name, numbers in subgraphs_of(fields).items():
+            places = tuple(self._place(n, model, inside) for n in numbers)
+            told[name] = places if isinstance(fields[name], tuple) else places[0]
+        return told
+
+    def _place(self, number: int, model: Sequence[SubgraphInfo], inside: tuple[int, ...]) -> int:
+        if number in inside:
+            raise UnsupportedError(f"subgraph {number} runs itself")
+        if number not in self._places:
+            spec = self._spec(number, model, (*inside, number))
+            self.specs.append(spec)
+            self._places[number] = len(self.specs)
+        return self._places[number]
+
+    def _spec(
+        self, number: int, model: Sequence[SubgraphInfo], inside: tuple[int, ...]
+    ) -> SubgraphSpec:
+        info = model[number]
+        for tensor in info.tensors:
+            if tensor.is_variable or tensor.dtype in _HANDLES:
+                raise UnsupportedError(f"tensor {tensor.index} of subgraph {number} is a state")
+        for operator in info.operators:
+            if operator.gap or operator.intermediates:
+                raise UnsupportedError(
+                    f"operator {operator.index} ({clipped(operator.name)}) of subgraph {number} "
+                    f"cannot be written again: {operator.gap or 'it has intermediate tensors'}"
+                )
+        try:
+            spec = subgraph_spec(info)
+        except ModelError as error:
+            raise UnsupportedError(str(error)) from error
+        operators: list[OperatorSpec] = [
+            attrs.evolve(o, fields=self.take(o.fields, model, inside)) for o in spec.operators
+        ]
+        return attrs.evolve(spec, operators=operators)
+
 
 _STEPS = 1 << 16
 _F32_MAX = float(np.finfo(np.float32).max)

@@ -12,11 +12,9 @@ from typing import Any, Protocol
 import attrs
 
 from tflgpu.errors import InputError
-from tflgpu.errors.blame import shown
-from tflgpu.ir.brief import listed, quoted
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.errors.blame import listed, quoted, shown
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.ir.graph import Shape
-from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 

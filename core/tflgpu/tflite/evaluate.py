@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tflgpu.errors import ModelError, TflgpuError
-from tflgpu.ir.brief import few
+from tflgpu.errors.blame import few
 from tflgpu.ir.graph import Node
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import wrong_results

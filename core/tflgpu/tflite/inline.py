@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import attrs
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import quoted
-from tflgpu.ir.composite import Composite
+from tflgpu.errors.blame import quoted
+from tflgpu.ir.graph import Composite
 from tflgpu.tflite.model_file import (
     FieldValue,
     ModelFile,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tflgpu.ir.composite import Composite
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import Array, DType, Quantization
+from tflgpu.ir.graph import Composite
 from tflgpu.tflite.sparsity import Sparsity
 from tflgpu.values import field, frozen
 

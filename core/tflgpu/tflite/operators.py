@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import few, quoted
+from tflgpu.errors.blame import few, quoted
 from tflgpu.tflite.bodies import ENDS
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.model_file import FieldValue, OperatorCode, OperatorInfo

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import quoted
+from tflgpu.errors.blame import quoted
 from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.bodies import check_nesting

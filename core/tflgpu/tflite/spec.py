@@ -8,8 +8,7 @@ from typing import Any
 import numpy.typing as npt
 from attrs import field, frozen
 
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.model_file import (
     Blockwise,
     FieldValue,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tflgpu.ir.dtypes import Quantization
 from tflgpu.ir.graph import FileOptions, Node, Value
-from tflgpu.ir.quant import Quantization
 
 
 def tensor_fields(node: Node) -> dict[str, object]:

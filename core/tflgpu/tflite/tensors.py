@@ -9,9 +9,8 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import quoted
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.errors.blame import quoted
+from tflgpu.ir.dtypes import Array, DType, Quantization
 from tflgpu.tflite.constants import check_shape, constant, packed_range, typed
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.model_file import Blockwise, TensorInfo

@@ -9,8 +9,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.quant import Quantization
+from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.tflite.constants import check_shape, pack, pack_strings, packed_range
 from tflgpu.tflite.encode import PackedTable, Record, finish
 from tflgpu.tflite.model_file import Blockwise

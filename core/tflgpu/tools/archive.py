@@ -10,7 +10,7 @@ import zlib
 from contextlib import closing
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import quoted
+from tflgpu.errors.blame import quoted
 from tflgpu.tflite.flat import DAMAGED
 from tflgpu.tflite.source import Source
 

@@ -26,8 +26,7 @@ from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.source import Source, open_source
-from tflgpu.tools import check_report
-from tflgpu.tools.check_layer import DivergingLayer, first_diverging
+from tflgpu.tools.check_layer import first_diverging
 from tflgpu.tools.check_outputs import (
     MASK_LIMIT,
     Gap,
@@ -40,12 +39,9 @@ from tflgpu.tools.check_outputs import (
     reach_of,
     real,
 )
-from tflgpu.tools.check_result import CheckFields, OutputCheck
+from tflgpu.tools.check_result import CheckResult, OutputCheck
 from tflgpu.tools.check_runs import Sample, references, run_samples
 from tflgpu.tools.runs import random_input
-
-# The types of `CheckResult`'s fields stand here too, for what resolves its annotations.
-__all__ = ["CheckResult", "DelegationReport", "DivergingLayer", "OutputCheck", "check"]
 
 #: Shares of an output's largest value, by a device's precision.
 LIMITS = {"f32": 1e-3, "f32_f16": 1e-2, "f16": 3e-2}
@@ -66,22 +62,6 @@ _OVERFLOW = (
 _SPREADS = 2.0
 _FEW = 16  # elements that may be equal by chance
 _POSTPROCESS = "TFLite_Detection_PostProcess"
-
-
-@attrs.frozen(eq=False)
-class CheckResult(CheckFields):
-    """A device held against LiteRT; printed it is a few lines."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON."""
-        return check_report.to_dict(self)
-
-    def to_html(self) -> str:
-        """A page of HTML without scripts."""
-        return check_report.to_html(self)
-
-    def __str__(self) -> str:
-        return check_report.to_text(self)
 
 
 def check(

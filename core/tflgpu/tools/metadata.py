@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import quoted
+from tflgpu.errors.blame import quoted
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.layouts import Default, Field, Kind, TableLayout
 from tflgpu.tflite.read import read_model

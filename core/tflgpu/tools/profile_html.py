@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from tflgpu.compiler.report_html import to_html as report_html
+from tflgpu.compiler.report_table import to_html as report_html
 from tflgpu.compiler.report_values import OperatorReport, Place
 from tflgpu.compiler.times import told
 from tflgpu.runtime.profile import RunProfile

@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 
-from tflgpu.compiler.report_json import to_dict as report_dict
 from tflgpu.runtime.profile import DispatchProfile, PartProfile, RunProfile
 from tflgpu.tools.profile_rows import kind_of, operators_of
 
@@ -37,7 +36,7 @@ def to_dict(profile: RunProfile) -> dict[str, Any]:
             {"operator": at, "seconds": seconds}
             for at, seconds in sorted(profile.by_operator.items())
         ],
-        "report": report_dict(profile.report),
+        "report": profile.report.to_dict(),
     }
 
 

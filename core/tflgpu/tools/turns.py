@@ -4,8 +4,10 @@ them."""
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial, reduce
 from pathlib import Path
 
@@ -17,8 +19,34 @@ from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
 from tflgpu.tools.check_outputs import Gap, gap_of
 from tflgpu.tools.contestants import Contestant, Inputs, OnTflgpu, OpenedRuntime
-from tflgpu.tools.processors import ProcessorTour
 from tflgpu.tools.runs import random_inputs
+
+
+class ProcessorTour:
+    """Moves this thread from one processor to the next; `end` brings back what was.
+
+    Where a system cannot move threads, or there is only one processor, nothing moves.
+    """
+
+    def __init__(self) -> None:
+        allowed = getattr(os, "sched_getaffinity", None)
+        self._home: set[int] = set() if allowed is None else allowed(0)
+        self._order = sorted(self._home)
+        self.moves = len(self._order) > 1
+
+    def move(self, turn: int) -> None:
+        """Move to the processor of a turn."""
+        if self.moves:
+            # One may have been taken from the process meanwhile.
+            with suppress(OSError):
+                os.sched_setaffinity(0, {self._order[turn % len(self._order)]})
+
+    def end(self) -> None:
+        """Let the thread be where it may."""
+        if self.moves:
+            with suppress(OSError):
+                os.sched_setaffinity(0, self._home)
+
 
 #: Sets of inputs that are used in turn, so that no contestant sees the same bytes twice in a row.
 _SETS = 3

@@ -27,8 +27,7 @@ from tflgpu.conformance.plans import chain, chain_expected
 from tflgpu.conformance.target import Check, DeviceUnderTest, NotApplicable, Outcome
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import Device, Recording
-from tflgpu.contract.lending import Lender
-from tflgpu.contract.offers import offers
+from tflgpu.contract.offers import Lender, offers
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported

@@ -1,4 +1,4 @@
-"""What a recording that lends its outputs (`tflgpu.contract.lending.Lender`) promises."""
+"""What a recording that lends its outputs (`tflgpu.contract.offers.Lender`) promises."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import numpy as np
 from tflgpu.conformance.contract.tools import gives, loaded, own, refused, same, shared, small
 from tflgpu.conformance.target import Check, NotApplicable, Outcome
 from tflgpu.contract.device import Device
-from tflgpu.contract.lending import Lender
-from tflgpu.contract.offers import offers
+from tflgpu.contract.offers import Lender, offers
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
 

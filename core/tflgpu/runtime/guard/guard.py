@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.compiler.accuracy import AccuracyCheck, AccuracyOutcome, Inaccurate
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import cpu_report, placed
+from tflgpu.compiler.report_values import AccuracyCheck, AccuracyOutcome, Inaccurate
 from tflgpu.compiler.target import Target
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.errors.blame import LOG

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.compiler.accuracy import Inaccurate
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
+from tflgpu.compiler.report_values import Inaccurate
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value

@@ -13,8 +13,7 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.compile import halved_in, plan_of
-from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.parts import Part
+from tflgpu.compiler.parts import Compiled, Part
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value

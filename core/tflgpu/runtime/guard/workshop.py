@@ -7,9 +7,9 @@ from contextlib import closing
 
 import attrs
 
-from tflgpu.compiler.accuracy import AccuracyCheck
-from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.parts import Compiled
 from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_values import AccuracyCheck
 from tflgpu.compiler.target import Target
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.ir.graph import Graph

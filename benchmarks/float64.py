@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.build import build_graph
