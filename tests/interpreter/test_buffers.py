@@ -112,6 +112,12 @@ def test_closed_while_bound(one: Any) -> None:
     np.testing.assert_array_equal(one.get_tensor(3), (X * 2 + models.C) * models.C)
 
 
+def test_a_masked_array_is_refused(one: Any) -> None:
+    for bind, index in ((one.bind_input, 0), (one.bind_output, 3)):
+        with pytest.raises(InputError, match="elements are masked"):
+            bind(index, np.ma.masked_equal(X, X[0, 0]))
+
+
 def test_after_a_resize_what_was_bound_must_fit(one: Any) -> None:
     with one.allocate_buffer(0) as x:
         x.write(X)

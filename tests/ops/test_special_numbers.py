@@ -149,6 +149,12 @@ def test_a_maximum_keeps_a_nan_of_either_operand() -> None:
         assert np.isnan(reference(op, a, b)[0]).all()
 
 
+def test_a_power_is_as_c_has_it_where_one_exponent_is_a_half() -> None:
+    """NumPy takes the root there, which -inf has none of."""
+    (got,) = reference("POW", np.float32([-np.inf, -2, 4]), np.float32(0.5))
+    np.testing.assert_array_equal(got, np.float32([np.inf, np.nan, 2]))
+
+
 @pytest.mark.parametrize("special", [np.nan, np.inf])
 @pytest.mark.parametrize("window", [(1, 1), (3, 2), (3, 3)])
 def test_a_depthwise_filter_sees_its_window_alone(window: tuple[int, int], special: float) -> None:

@@ -124,7 +124,7 @@ ROWS = (
     FunctionRow("sign", _sign, np.sign),
     FunctionRow("sign", _sign, None, scalars=(Scalar.I32,)),
     FunctionRow("isnan", math.isnan, np.isnan),
-    FunctionRow("pow", math.pow, np.power, 16, "positive", exact=False),
+    FunctionRow("pow", math.pow, np.power, 16, "positive", exact=False, signed=True),
     FunctionRow(
         "atan2", math.atan2, np.arctan2, 6, exact=False, signed=True, leaves_out=_long_sides
     ),

@@ -276,14 +276,13 @@ def _functions(scalar: Scalar) -> list[Special]:
             )
             for name in ("sin", "cos")
         ],
-        Special(
-            "pow 2",
-            lambda k, a, b, c: k.call("pow", a, 2.0),
-            lambda a, b, c: a * a,
-            scalar,
-            exact=False,
-        ),
-    ]
+        Special("pow 2", lambda k, a, b, c: k.call("pow", a, 2.0), lambda a, b, c: a * a,
+                scalar, exact=False),
+        Special("pow -1", lambda k, a, b, c: k.call("pow", a, -1.0), lambda a, b, c: 1 / a,
+                scalar, exact=False, signed=True),
+        Special("pow 0.5", lambda k, a, b, c: k.call("pow", a, 0.5),
+                lambda a, b, c: np.where(a == -_INF, _INF, np.sqrt(a)), scalar, exact=False),
+    ]  # fmt: skip
 
 
 def _of_row(row: FunctionRow, scalar: Scalar) -> Special:

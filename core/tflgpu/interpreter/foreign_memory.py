@@ -13,6 +13,7 @@ from tflgpu.contract.buffers import ForeignMemory
 from tflgpu.errors import ArgumentError, InputError, UnsupportedError
 from tflgpu.errors.blame import Failed, attempt, shown
 from tflgpu.interpreter import cuda_buffer, dlpack
+from tflgpu.interpreter.arguments import as_array
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.ir.dtypes import Array
 from tflgpu.plugins.registry import registry
@@ -37,13 +38,15 @@ def memory_of(source: Any) -> ForeignMemory:
         ArgumentError: nothing that could be bound; lists what could.
         UnsupportedError: memory that no backend reaches.
         PluginError: a plugin failed on it.
-        InputError: memory whose elements do not lie packed row-major.
+        InputError: memory whose elements do not lie packed row-major, or masked elements.
     """
     if isinstance(source, DeviceBuffer):
         return ForeignMemory(
             source.buffer, "a DeviceBuffer", source.shape, source.dtype, owned=True
         )
     if isinstance(source, np.ndarray):
+        if type(source) is not np.ndarray:
+            source = as_array("a NumPy array", False, source)
         return _host(source, "a NumPy array")
     found = registry().foreign_memory(source)
     if found is not None:

@@ -202,8 +202,9 @@ def _atan2(k: Writer, y: Expr, x: Expr) -> Expr:
 
 
 def _pow(k: Writer, x: Expr, y: Expr) -> Expr:
-    """As C99's (annex F.9.4.4): a negative base has powers with whole exponents, 0 has those that
-    are not negative, and everything to the 0 is 1, as is every power of 1."""
+    """As C99's (annex F.9.4.4): a negative base has powers with whole exponents, 0 is infinite to
+    negative ones, and everything to the 0 is 1, as is every power of 1. The base's sign is read
+    from its bits, as -0 to an odd power has it."""
     size = k.of_each(x, "abs")
     result = k.let(k.call("pow", size, y), "result")
     result = k.let(k.select(x.eq(0.0), k.select(y > 0.0, 0.0, k.f32(math.inf)), result), "result")
@@ -211,10 +212,10 @@ def _pow(k: Writer, x: Expr, y: Expr) -> Expr:
     result = k.let(k.select(size.eq(1.0), 1.0, result), "result")
     half = k.let(y * 0.5, "half")
     is_even = k.call("floor", half).eq(half)
-    # Of fractions only the powers of -inf are numbers.
-    broken = k.select(size.eq(math.inf), result, math.nan)
+    # Of fractions only the powers of -inf and -0 are numbers.
+    broken = k.select(size.eq(math.inf) | x.eq(0.0), result, math.nan)
     signed = k.select(k.call("floor", y).eq(y), k.select(is_even, result, -result), broken)
-    result = k.let(k.select(x < 0.0, signed, result), "result")
+    result = k.let(k.select(k.bitcast(x, Scalar.I32) < 0, signed, result), "result")
     result = k.let(k.select(k.is_nan(x) | k.is_nan(y), math.nan, result), "result")
     return k.select(y.eq(0.0) | x.eq(1.0), 1.0, result)
 

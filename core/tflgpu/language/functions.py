@@ -102,7 +102,7 @@ FUNCTIONS: dict[str, Function] = {
     "ceil": Function(np.ceil, in_half=True),
     "round": Function(np.rint, in_half=True),  # halves to the even neighbour
     "trunc": Function(np.trunc, in_half=True),
-    "pow": Function(np.power, arity=2),
+    "pow": Function(np.float_power, arity=2),  # power with 0.5 alone is a root: NaN of -inf
     "atan2": Function(np.arctan2, arity=2),
     "fma": Function(_fma, arity=3, in_half=True),
     "abs": Function(np.abs, takes=NUMBERS, in_half=True),
