@@ -190,7 +190,7 @@ class Loaded:
 def test_graphs_by_chance() -> None:
     """Each at three sizes, of which the bucket is more than a workgroup, by one plan."""
     device, run, early, tables = CpuRefDevice(1), 0, 0, 0
-    for seed in range(120):
+    for seed in range(60):
         loaded: Loaded | None = None
         for size in (130, 5, 1):
             narrow = made(seed, size)
@@ -215,5 +215,5 @@ def test_graphs_by_chance() -> None:
                 got[corner(wanted.shape)], wanted, rtol=2e-3, atol=1e-4, err_msg=f"{seed} {size}"
             )
     device.close()
-    assert run > early > 40
-    assert early > tables > 10
+    assert run > early > 20
+    assert early > tables > 5
