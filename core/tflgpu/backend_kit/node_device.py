@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 
+from tflgpu.backend_kit.forks import CLOSED_EARLY
 from tflgpu.backend_kit.node_recording import BaseNodeRecording
 from tflgpu.contract.device import NodeRun
 from tflgpu.errors import StateError
@@ -40,7 +41,7 @@ class BaseNodeDevice(ABC):
             DeviceError: they cannot run here; names the node.
         """
         if self._closed:
-            raise StateError(f"this {self.kind} device is closed")
+            raise StateError(f"this {self.kind} device is closed: {CLOSED_EARLY}")
         recording = self._load_nodes(run)
         self._recordings.add(recording)
         return recording

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tflgpu.backend_kit.forks import CLOSED_EARLY
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime, NodeRun
 from tflgpu.contract.pending import FINISHED, Pending
@@ -58,7 +59,7 @@ class BaseNodeRecording(ABC):
             DeviceError: a node failed; names it.
         """
         if self._closed:
-            raise StateError("this recording is closed")
+            raise StateError(f"this recording is closed: {CLOSED_EARLY}")
         self._compute()
 
     def submit(self) -> Pending:
