@@ -323,7 +323,17 @@ class TestMistakes:
         x = save(tmp_path / "x.npy", np.zeros((1, 4, 6, 3), np.float32))
         result = tflgpu("run", image_model(DType.U8), *CPU, "-i", x)
         assert result.exit_code == 2
-        assert "holds float32, but input image is uint8" in result.stderr
+        assert "x.npy: input 'image' (uint8" in result.stderr
+        assert "an array of float32 is not converted, since it might change" in result.stderr
+
+    def test_bytes_for_floats_may_be_of_any_range(
+        self, tflgpu: Tflgpu, image_model: Any, tmp_path: Path
+    ) -> None:
+        """As a `Model` has it."""
+        x = save(tmp_path / "x.npy", np.zeros((1, 4, 6, 3), np.uint8))
+        result = tflgpu("run", image_model(), *CPU, "-i", x)
+        assert result.exit_code == 2
+        assert "convert it by x.astype(np.float32) or" in result.stderr
 
     @pytest.mark.parametrize(
         ("dtype", "values"),
@@ -337,8 +347,8 @@ class TestMistakes:
         x = save(tmp_path / "x.npy", values)
         result = tflgpu("run", image_model(dtype), *CPU, "-i", x)
         assert result.exit_code == 2
-        assert f"x.npy holds {values.dtype}, and input image is" in result.stderr
-        assert "cannot store all of its values" in result.stderr
+        assert "x.npy: input 'image' (" in result.stderr
+        assert "do not fit" in result.stderr
 
     def test_infinities_are_values(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
         x = save(tmp_path / "x.npy", np.array([[np.inf, np.nan, -np.inf]]))
