@@ -41,7 +41,7 @@ def shader(
     Without --node, list the dispatches of an inference: operators, kernel, workgroups.
     """
     if backend == CPU:
-        raise OptionError("the NumPy references have no kernels; `tflgpu devices` lists backends")
+        raise OptionError("the CPU has no kernels; `tflgpu devices` lists backends")
     file = read_model(str(model))
     graph = build_graph(file, 0, registry().ops())
     # Its kernels are there to be seen, whether they pay or not.
