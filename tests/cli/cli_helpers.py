@@ -11,7 +11,7 @@ import numpy as np
 from tflgpu.plugins.hookspecs import hookimpl
 
 #: One run, by the references.
-CPU = ("--backend", "cpu", "--runs", "1")
+CPU = ("--backend", "cpu", "--cpu-backend", "cpu_ref", "--runs", "1")
 
 
 @attrs.frozen

@@ -54,6 +54,22 @@ def planted(install: Any, cpu_ref: object) -> Any:
     return plant
 
 
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "no such file"), (b"", "the file is empty"), (b"x" * 99, "TFL3")]
+)
+def test_a_file_that_is_no_model_is_named(
+    tflgpu: Tflgpu, tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "wrong.tflite"
+    if content is not None:
+        path.write_bytes(content)
+    ran = tflgpu("check", path)
+    assert ran.exit_code == 2
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith(f"error: {path}: ")
+    assert said in line
+
+
 def test_a_device_that_agrees(tflgpu: Tflgpu, chain: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     ran = tflgpu("check", chain, *KERNELS, "--html", page)

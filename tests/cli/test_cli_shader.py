@@ -65,6 +65,9 @@ def test_a_language_that_nobody_brings(tflgpu: Tflgpu, scale: Path) -> None:
     ran = tflgpu("shader", scale, "--node", 0, *device, "--language", "metal")
     assert ran.exit_code == 2
     assert "known: opencl-c, spirv, tree, wgsl" in " ".join(ran.stderr.split())
+    ran = tflgpu("shader", scale, *device, "--language", "metal")
+    assert ran.exit_code == 2
+    assert "--language is of an operator's kernels; name one by --node" in ran.stderr
 
 
 def test_an_operator_that_is_not_there(tflgpu: Tflgpu, scale: Path) -> None:

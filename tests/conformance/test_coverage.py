@@ -104,7 +104,7 @@ def _pytest(site: Path, *arguments: str, hide: str = "") -> subprocess.Completed
 @pytest.mark.parametrize("processes", [(), ("-p", "xdist", "-n", "2")], ids=["one", "two"])
 def test_a_run_says_it_and_demands_it(tmp_path: Path, processes: tuple[str, ...]) -> None:
     # A few cases of level 0 are quick; they are not about ops.
-    report = tmp_path / "support.json"
+    report = tmp_path / "made" / "support.json"  # a folder that is not there yet
     done = _pytest(
         tmp_path, *processes, "--pyargs", "tflgpu.conformance", "--tflgpu-backend", "cpu_ref",
         "--tflgpu-level", "0", "-k", "nodes or closes",

@@ -239,8 +239,9 @@ def test_nothing_runs_on_a_closed_delegate(backend: str, index: int) -> None:
     ) as interpreter:
         interpreter.invoke()
         delegate.close()
-        with pytest.raises(StateError, match="closed"):
-            interpreter.invoke()
+        for use in (interpreter.invoke, interpreter.allocate_tensors):
+            with pytest.raises(StateError, match="delegate is closed after the interpreters"):
+                use()
 
 
 def test_source_shows_buffers_and_statements() -> None:

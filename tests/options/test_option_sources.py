@@ -82,7 +82,7 @@ def test_a_file_of_options_has_an_end() -> None:
          + program, "/dev/zero"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert "OptionError: /dev/zero: it is no file" in done.stderr
+    assert "OptionError: /dev/zero: it is no TOML file: it is no regular file" in done.stderr
 
 
 @pytest.mark.timeout(30)
@@ -122,6 +122,8 @@ def test_from_toml(tmp_path: Path) -> None:
         ("a = 1", "a.b", r"it has no table \[a\.b\]"),
         ("a = 1", "a", r"\[a\] is no table"),
         (None, "", "No such file"),
+        (f"a{'.a' * 200} = 1", "", "a line has more than 100 dots"),
+        ("#" * (1 << 20) + "\n", "", "no regular file of at most 1 MiB"),
     ],
 )
 def test_what_is_wrong_with_a_file_names_it(
@@ -130,8 +132,9 @@ def test_what_is_wrong_with_a_file_names_it(
     path = tmp_path / "options.toml"
     if text is not None:
         toml(tmp_path, text)
-    with pytest.raises(OptionError, match=f"^{re.escape(str(path))}: .*{says}"):
+    with pytest.raises(OptionError, match=f"^{re.escape(str(path))}: .*{says}") as raised:
         DelegateOptions.from_toml(path, table)
+    assert str(raised.value).count(str(path)) == 1
 
 
 def test_what_is_no_dictionary() -> None:

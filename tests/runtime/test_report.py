@@ -36,14 +36,16 @@ def refusals(*reasons: str) -> tuple[Refusal, ...]:
 
 def test_one_reason_for_everything_is_said_once() -> None:
     report = DelegationReport(3, 0, refusals("no driver", "no driver", "no driver"))
-    assert str(report) == "3 of 3 operators run on the CPU: no driver"
+    assert str(report) == "3 of 3 operators run on the CPU by NumPy references: no driver"
 
 
 def test_reasons_that_differ_are_listed() -> None:
     report = DelegationReport(2, 0, refusals("too large", "no kernel"))
     assert str(report).splitlines() == [
-        "2 of 2 operators run on the CPU", "  #0 ADD: too large", "  #1 ADD: no kernel",
-    ]  # fmt: skip
+        "2 of 2 operators run on the CPU by NumPy references",
+        "  #0 ADD: too large",
+        "  #1 ADD: no kernel",
+    ]
     assert report.common_reason is None
 
 

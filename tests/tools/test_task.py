@@ -73,6 +73,9 @@ def test_sources_of_every_type(photo: Path, tmp_path: Path) -> None:
             made(pixels[..., :2])
         with pytest.raises(InputError, match="2 sources for the inputs image"):
             made(photo, photo)
+        for none in (None, [photo], 3):
+            with pytest.raises(InputError, match="nor a readable image"):
+                made(none)
         with pytest.raises(InputError, match="there is no file"):
             made(tmp_path / "absent.png")
 

@@ -15,7 +15,7 @@ import attrs
 from tflgpu.backend_kit.account import Account, Ledger
 from tflgpu.backend_kit.base_buffer import BaseBuffer
 from tflgpu.backend_kit.check_plan import check_plan
-from tflgpu.backend_kit.forks import Holder
+from tflgpu.backend_kit.forks import CLOSED_EARLY, Holder
 from tflgpu.backend_kit.plan_memory import too_large
 from tflgpu.backend_kit.recording import BaseRecording
 from tflgpu.backend_kit.room import check_room, room
@@ -210,7 +210,7 @@ class BaseDevice(Holder, ABC):
     def _check_open(self) -> None:
         self.check_inherited(f"this {self.kind} device")
         if self._closed:
-            raise StateError(f"this {self.kind} device is closed: {self.info.name}")
+            raise StateError(f"this {self.kind} device is closed, {self.info.name}: {CLOSED_EARLY}")
 
     def _let_go_of_idle(self) -> None:
         """Release memory of recordings that ended, before more is taken."""

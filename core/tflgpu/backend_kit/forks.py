@@ -25,6 +25,8 @@ _PATIENCE = 30.0
 
 #: What to do in a child, for messages.
 REMEDY = "start the child by multiprocessing's 'spawn' method"
+#: Why something of a device is closed that is still used, for messages.
+CLOSED_EARLY = "a delegate is closed after the interpreters and models that use it"
 
 _LOCKS: Any = (type(threading.Lock()), type(threading.RLock()))
 _holders: weakref.WeakSet[Holder] = weakref.WeakSet()

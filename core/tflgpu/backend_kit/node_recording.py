@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tflgpu.backend_kit.forks import CLOSED_EARLY
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime, NodeRun
 from tflgpu.contract.pending import FINISHED, Pending
@@ -59,7 +60,7 @@ class BaseNodeRecording(ABC):
             DeviceError: a node failed; names it.
         """
         if self._closed:
-            raise StateError("this recording is closed")
+            raise StateError(f"this recording is closed: {CLOSED_EARLY}")
         self._compute()
 
     def submit(self) -> Pending:
@@ -127,7 +128,7 @@ class BaseNodeDevice(ABC):
             DeviceError: they cannot run here; names the node.
         """
         if self._closed:
-            raise StateError(f"this {self.kind} device is closed")
+            raise StateError(f"this {self.kind} device is closed: {CLOSED_EARLY}")
         recording = self._load_nodes(run)
         self._recordings.add(recording)
         return recording

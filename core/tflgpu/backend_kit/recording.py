@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from tflgpu.backend_kit.forks import Holder
+from tflgpu.backend_kit.forks import CLOSED_EARLY, Holder
 from tflgpu.backend_kit.output_sets import NoRoomError, OutputSets, S
 from tflgpu.backend_kit.waiting import manner, wait_until
 from tflgpu.compiler.plan import PlannedDispatch
@@ -263,7 +263,7 @@ class BaseRecording(Holder, ABC, Generic[S]):
     def _check_usable(self) -> None:
         if self._closed:
             self.check_inherited("this recording")
-            raise StateError("this recording is closed")
+            raise StateError(f"this recording is closed: {CLOSED_EARLY}")
         if self._in_flight is not None:
             self._collect(self._in_flight)
         if self._unfinished:

@@ -43,9 +43,7 @@ def compile(
     tflgpu and these options. The file has the main subgraph, at the shapes of the model file.
     """
     if backend == CPU:
-        raise OptionError(
-            "the NumPy references have nothing to compile; `tflgpu devices` lists more"
-        )
+        raise OptionError("the CPU has nothing to compile; `tflgpu devices` lists more")
     path = Path(f"{model.stem}{SUFFIX}") if output is None else output
     with (
         delegate_of(backend, device, precision, numerics, flags) as delegate,

@@ -15,6 +15,7 @@ from tflgpu.cli import console
 from tflgpu.cli.install import what_is_missing
 from tflgpu.cli.models import opened
 from tflgpu.demo import Digits, load_digits
+from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import InputError, TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import CPU
@@ -149,8 +150,8 @@ def _classify(
     times: list[float] = []
     try:
         # What the table compares is arithmetic in f32; the environment must not choose another.
-        precision = None if backend == CPU else "f32"
-        with opened(digits.model, backend, device, precision) as interpreter:
+        precision, rest = (None, REFERENCES) if backend == CPU else ("f32", None)
+        with opened(digits.model, backend, device, precision, cpu_backend=rest) as interpreter:
             with console.working(f"{title[0]}: preparing the model"):
                 interpreter.allocate_tensors()
             source = int(interpreter.get_input_details()[0]["index"])

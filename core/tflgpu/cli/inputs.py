@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError, OptionError
+from tflgpu.interpreter.named_tensors import converted, fits, named_tensors
 from tflgpu.ir.dtypes import Array
 from tflgpu.tools.metadata_values import Normalization
 from tflgpu.tools.picture import SUFFIXES
@@ -170,37 +171,18 @@ def load(path: str | Path, detail: Mapping[str, Any]) -> Array:
 
 
 def _fit(array: Array, path: Path, detail: Mapping[str, Any]) -> Array:
-    wanted = np.dtype(detail["dtype"])
-    if wanted.kind == "S" and array.dtype.kind == "U":
+    (port,) = named_tensors([detail], {})
+    if port.dtype.kind == "S" and array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
-    if not np.can_cast(array.dtype, wanted, "same_kind"):
+    fixed = port.open_shape if len(port.open_shape) == len(port.shape) else port.shape
+    if not fits(array.shape, fixed):
         raise InputError(
-            f"{path} holds {array.dtype}, but input {detail['name']} is {wanted}; convert it first"
+            f"{path} has shape {list(array.shape)}, but input {port.name} has {list(fixed)}"
         )
-    signature = [int(s) for s in detail["shape_signature"]]
-    shape = [int(s) for s in detail["shape"]]
-    fixed = signature if len(signature) == len(shape) else shape
-    fits = len(array.shape) == len(fixed) and all(
-        s in (-1, n) for s, n in zip(fixed, array.shape, strict=True)
-    )
-    if not fits:
-        raise InputError(
-            f"{path} has shape {list(array.shape)}, but input {detail['name']} has {fixed}"
-        )
-    with np.errstate(over="ignore"):
-        made = np.ascontiguousarray(array.astype(wanted, copy=False))
-    # Of floats digits are lost at most, whole numbers stay what they are.
-    same = (
-        np.array_equal(np.isinf(made), np.isinf(array))
-        if wanted.kind in "fc"
-        else np.array_equal(made, array)
-    )
-    if not same:
-        raise InputError(
-            f"{path} holds {array.dtype}, and input {detail['name']} is {wanted}, which cannot "
-            "store all of its values"
-        )
-    return made
+    try:
+        return np.ascontiguousarray(converted(port, array))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def pixel_numbers(flag: str, text: str | None) -> tuple[float, ...] | None:

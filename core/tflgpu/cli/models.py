@@ -106,7 +106,7 @@ Backend = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="opencl, vulkan, wgpu, ...; cpu for the NumPy references.  [default: the best GPU]",
+        help="opencl, vulkan, wgpu, ...; cpu for no device.  [default: the best GPU]",
     ),
 ]
 Device = Annotated[
@@ -220,7 +220,7 @@ def opened(
         for name, value in (*given, *((flag_of(n), v) for n, v in (flags or {}).items())):
             if value is not None:
                 raise OptionError(f"{name} is for a GPU backend; --backend cpu has no such choice")
-        with _read(model, None, cpu_backend or REFERENCES, batch) as interpreter:
+        with _read(model, None, cpu_backend, batch) as interpreter:
             yield interpreter
         return
     # The file first: a mistyped name is noticed before a device is woken up.

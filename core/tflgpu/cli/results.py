@@ -33,7 +33,6 @@ class ResultPrinter:
 
     Attributes:
         json, quiet, verbose: As the user asked.
-        references: Whether the NumPy references run on purpose.
         save: A .png file or a folder for drawn answers.
         output: A folder for arrays.
     """
@@ -41,7 +40,6 @@ class ResultPrinter:
     json: bool
     quiet: bool
     verbose: bool
-    references: bool
     save: Path | None
     output: Path | None
 
@@ -183,9 +181,6 @@ class ResultPrinter:
         console.plain(json_module.dumps(said, allow_nan=False))
 
     def _show_device(self, report: DelegationReport) -> None:
-        if self.references:
-            console.say(f"{report.total_nodes} operators ran by their NumPy references")
-            return
         summary = report.summary
         if report.backend:
             parts = "one part" if report.partitions == 1 else f"{report.partitions} parts"

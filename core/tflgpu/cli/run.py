@@ -27,9 +27,7 @@ from tflgpu.cli.models import (
     with_delegate_flags,
 )
 from tflgpu.cli.results import ResultPrinter
-from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import OptionError
-from tflgpu.options import CPU
 from tflgpu.tools.check import compared
 from tflgpu.tools.recipe import TaskOptions
 from tflgpu.tools.runs import run_once
@@ -125,13 +123,10 @@ def run(
     options.check()
     if quiet and verbose:
         raise OptionError("--quiet and --verbose: give one of them")
-    references = backend == CPU and cpu_backend in (None, REFERENCES)
     with opened(
         model, backend, device, precision, numerics, flags, cpu_backend, batch
     ) as interpreter:
-        results = ResultPrinter(
-            json=json, quiet=quiet, verbose=verbose, references=references, save=save, output=output
-        )
+        results = ResultPrinter(json=json, quiet=quiet, verbose=verbose, save=save, output=output)
         results.make_folders()  # a long run is not thrown away for a folder that cannot be
         job = RunJob(interpreter, model, options, inputs or [], batch, seed)
         is_one = job.look()

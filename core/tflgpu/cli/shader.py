@@ -50,7 +50,9 @@ def shader(
     Without --node, list the dispatches of an inference: operators, kernel, workgroups.
     """
     if backend == CPU:
-        raise OptionError("the NumPy references have no kernels; `tflgpu devices` lists backends")
+        raise OptionError("the CPU has no kernels; `tflgpu devices` lists backends")
+    if node is None and language is not None:
+        raise OptionError("--language is of an operator's kernels; name one by --node")
     file = read_model(str(model))
     graph = build_graph(file, 0, registry().ops())
     # Its kernels are there to be seen, whether they pay or not.

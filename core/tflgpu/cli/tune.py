@@ -54,7 +54,7 @@ def tune(
     share what was measured.
     """
     if backend == CPU:
-        raise OptionError("the NumPy references have no kernels; `tflgpu devices` lists more")
+        raise OptionError("the CPU has no kernels; `tflgpu devices` lists more")
     found = {}
     with delegate_of(backend, device, precision, numerics, flags) as delegate:
         for model in models:

@@ -324,7 +324,13 @@ class CompiledModel(ModelFacts):
         over."""
         self._settle()
         signature = self._signature(signature_index)
-        given = [b.capsule for b in (*inputs, *outputs) if isinstance(b, TensorBuffer)]
+        try:
+            given = [b.capsule for b in (*inputs, *outputs) if isinstance(b, TensorBuffer)]
+        except TypeError as error:
+            named = f"{type(inputs).__name__} and {type(outputs).__name__}"
+            raise ArgumentError(
+                f"buffers are a list for inputs and one for outputs, not {named}"
+            ) from error
         asked = [signature_index, len(inputs), len(outputs), *given, *[m.shape for m in given]]
         if self._found is not None and asked == self._found[0]:
             return self._found[1]

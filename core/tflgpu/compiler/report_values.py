@@ -306,9 +306,8 @@ class ReportFields:
     @property
     def _cpu(self) -> str:
         """What runs the operators on the CPU, where it is the same for all."""
-        names = {r.runs_on for r in self.refusals}
-        name = names.pop() if len(names) == 1 else ""
-        return f" by {name}" if name else ""
+        names = {r.runs_on or "NumPy references" for r in self.refusals}
+        return f" by {names.pop()}" if len(names) == 1 else ""
 
     @property
     def common_reason(self) -> str | None:

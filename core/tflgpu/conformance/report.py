@@ -161,7 +161,8 @@ class Report:
         }
 
     def write(self, path: Path) -> None:
-        """Write ``support.json``; a report of another backend that is there already is kept.
+        """Write ``support.json``, in a new folder if need be; a report of another backend that is
+        there already is kept.
 
         Raises:
             OSError: it cannot be written.
@@ -174,6 +175,7 @@ class Report:
         merged["backends"][backend] = {k: v for k, v in own.items() if k != "ops"}
         for op, of_backend in own["ops"].items():
             merged["ops"].setdefault(op, {}).update(of_backend)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(merged, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

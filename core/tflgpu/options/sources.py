@@ -88,11 +88,10 @@ def from_toml(path: str | os.PathLike[str], table: str = "", who: str = "") -> d
         if Path(path).exists() and not (
             Path(path).is_file() and Path(path).stat().st_size <= _MOST
         ):
-            raise OptionError(f"{who}it is no file of at most {_MOST >> 20} MiB")
+            raise OptionError(f"it is no regular file of at most {_MOST >> 20} MiB")
         text = Path(path).read_text(encoding="utf-8")
         if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
-            more = f"a line has more than {_MOST_DOTS} dots"
-            raise OptionError(f"{who}it is no TOML file: {more}")
+            raise OptionError(f"a line has more than {_MOST_DOTS} dots")
         content: Any = tomllib.loads(text)
     except OSError as error:
         raise OptionError(f"{who}{error.strerror or error}") from error

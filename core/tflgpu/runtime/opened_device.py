@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tflgpu.backend_kit.forks import Holder, immortal
+from tflgpu.backend_kit.forks import CLOSED_EARLY, Holder, immortal
 from tflgpu.backend_kit.progress import Progress
 from tflgpu.backend_kit.run_guard import RunGuard
 from tflgpu.compat.entry import effective_caps
@@ -247,7 +247,7 @@ class OpenedDevice(Holder):
         """
         self.check_inherited("this delegate's device")
         if self._closed:
-            raise StateError("this delegate is closed")
+            raise StateError(f"this delegate is closed: {CLOSED_EARLY}")
 
     def close(self) -> None:
         """Release the device; twice is harmless. Close the sessions on it first."""

@@ -25,7 +25,7 @@ from tflgpu.options import DelegateOptions
 from tflgpu.options.keywords import OptionKeywords, Unpack
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.source import Source, open_source
+from tflgpu.tflite.source import Source
 from tflgpu.tools.check_layer import first_diverging
 from tflgpu.tools.check_outputs import (
     MASK_LIMIT,
@@ -98,7 +98,7 @@ def check(
         UnsupportedError: neither LiteRT nor the references run the model.
         ModelError, InputError, OptionError: as `Interpreter`.
     """
-    content = bytes(open_source(model))
+    content = bytes(read_model(model).content)
     chosen = DelegateOptions.gathered(keywords) if options is None else options
     with Interpreter(None, content, []) as interpreter:
         details = interpreter.get_input_details()
@@ -125,7 +125,7 @@ def compared(
     Raises:
         UnsupportedError: neither LiteRT nor the references run the model.
     """
-    return _judged(bytes(open_source(model)), samples, outputs, report, None)[1]
+    return _judged(bytes(read_model(model).content), samples, outputs, report, None)[1]
 
 
 def _judged(

@@ -126,7 +126,13 @@ def read_picture(source: Any) -> Any:
         with Image.open(io.BytesIO(source) if is_bytes else source) as image:
             image.load()
             upright = ImageOps.exif_transpose(image)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
+    except (
+        OSError,
+        TypeError,
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+        SyntaxError,
+    ) as error:
         raise InputError(
             f"{_shown(source)} is neither a .npy file nor a readable image: {error}"
         ) from error

@@ -1,6 +1,6 @@
 """A `Device` whose driver is the kernel language's NumPy interpreter.
 
-With a driver of your own, `source` prints a kernel for it (`tflgpu.language.printer`), `_load`
+With a driver of your own, `source` prints a kernel for it (`tflgpu.sdk.printers`), `_load`
 compiles that, `KernelMemory` allocates, and `_dispatch_alone` launches.
 """
 
