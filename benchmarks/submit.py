@@ -25,6 +25,8 @@ from tflgpu import GpuDelegate, Interpreter, Precision
 from tflgpu.interpreter.copies import copy
 from tflgpu.tools.runs import random_inputs
 
+from benchmarks.run import find_model
+
 
 class _Clocked:
     """The Vulkan library, noting when vkQueueSubmit was called and returned, and when a function
@@ -150,7 +152,7 @@ def measure(model: Path, precision: str, rounds: int, warm_up: float) -> Submit:
 def main() -> None:
     """Time the models of the command line and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", type=Path, required=True, metavar="MODEL")
+    parser.add_argument("--models", nargs="+", type=find_model, required=True, metavar="MODEL")
     parser.add_argument("--precision", default="f32", choices=["f32", "f16", "f32_f16"])
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--warm-up", type=float, default=0.7, metavar="SECONDS")
