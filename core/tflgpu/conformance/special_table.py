@@ -262,12 +262,16 @@ def _choices(scalar: Scalar) -> list[Special]:
 
 def _functions(scalar: Scalar) -> list[Special]:
     def in_range(name: str) -> Callable[..., Expr]:
-        def build(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
-            y = k.let(k.call(name, a))
-            return k.cast((y >= -1.0) & (y <= 1.0), Scalar.I32)
+        return lambda k, a, b, c: k.cast(k.call("abs", k.call(name, a)) <= 1.0, Scalar.I32)
 
-        return build
+    def to_the(y: float) -> Callable[..., Expr]:
+        return lambda k, a, b, c: k.call("pow", a, y)
 
+    powers: dict[float, Rule] = {
+        2.0: lambda a, b, c: a * a,
+        -1.0: lambda a, b, c: 1 / a,
+        0.5: lambda a, b, c: np.where(a == -_INF, _INF, np.sqrt(a)),
+    }
     return [
         *[_of_row(row, scalar) for row in rows_of(scalar)],
         *[
@@ -276,13 +280,11 @@ def _functions(scalar: Scalar) -> list[Special]:
             )
             for name in ("sin", "cos")
         ],
-        Special("pow 2", lambda k, a, b, c: k.call("pow", a, 2.0), lambda a, b, c: a * a,
-                scalar, exact=False),
-        Special("pow -1", lambda k, a, b, c: k.call("pow", a, -1.0), lambda a, b, c: 1 / a,
-                scalar, exact=False, signed=True),
-        Special("pow 0.5", lambda k, a, b, c: k.call("pow", a, 0.5),
-                lambda a, b, c: np.where(a == -_INF, _INF, np.sqrt(a)), scalar, exact=False),
-    ]  # fmt: skip
+        *[
+            Special(f"pow {y:g}", to_the(y), rule, scalar, exact=False, signed=True)
+            for y, rule in powers.items()
+        ],
+    ]
 
 
 def _of_row(row: FunctionRow, scalar: Scalar) -> Special:
