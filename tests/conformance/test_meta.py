@@ -204,13 +204,13 @@ INTEGERS_WRONG = {"one_less": ("upper_half", one_less), "down": ("shift_right", 
 @pytest.mark.parametrize(
     "op", ["QUANTIZED_ADD", "QUANTIZED_CONV_2D", "QUANTIZED_DEPTHWISE_CONV_2D"]
 )
-@pytest.mark.parametrize("name", [*INTEGERS_WRONG, "right"])
+@pytest.mark.parametrize("name", INTEGERS_WRONG)
 def test_samples_notice_wrong_rounding(op: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name in INTEGERS_WRONG:
-        where, wrong = INTEGERS_WRONG[name]
-        for module in (fixed_point, quantized_sums):
-            if hasattr(module, where):
-                monkeypatch.setattr(module, where, wrong)
+    """That they accept what rounds right is asked by `test_suite.py`."""
+    where, wrong = INTEGERS_WRONG[name]
+    for module in (fixed_point, quantized_sums):
+        if hasattr(module, where):
+            monkeypatch.setattr(module, where, wrong)
     target = DeviceUnderTest.open(registry(), "cpu_ref", 1)
     found: dict[str, Any] = {}
     for check in op_checks([target.ops[op]]):
@@ -221,8 +221,7 @@ def test_samples_notice_wrong_rounding(op: str, name: str, monkeypatch: pytest.M
         except AssertionError as error:
             found[check.id] = error
     target.close()
-    assert bool(found) is (name in INTEGERS_WRONG), found
-    assert {id.rsplit("/", 1)[1] for id in found} == ({"edge", "internal"} if found else set())
+    assert {id.rsplit("/", 1)[1] for id in found} == {"edge", "internal"}
 
 
 # The suite notices kernels that lose a NaN or make one, and plants what it says it does.

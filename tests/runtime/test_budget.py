@@ -162,7 +162,7 @@ def transposed(count: int) -> bytes:
 
 
 GRAPHS: dict[str, Callable[[], bytes]] = {
-    "chain": lambda: chain(2000),
+    "chain": lambda: chain(500),
     "heavy chain": lambda: chain(300, ("TANH", "SIN", "COS", "LOGISTIC")),
     "diamonds": lambda: diamonds(40),
     "sums": lambda: sums(200),
