@@ -37,6 +37,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec
 from tflgpu.tflite.spec import TensorSpec as FileTensor
 from tflgpu.tflite.write import write_model
 
+from tests.ops.all_of import all_of
 from tests.running import allocated, set_and_run
 
 FAMILIES = (
@@ -44,12 +45,11 @@ FAMILIES = (
     "shape", "slice", "space_depth", "split", "tile", "transpose",
 )  # fmt: skip
 _RULES = Target.plain(DeviceCaps(), Precision.F32).kernels.ops
-CASES = [
-    pytest.param(op, sample, id=f"{op.name}-{sample.id}")
+MOVING = [
+    op
     for family in FAMILIES
     for op in import_module(f"tflgpu.ops.{family}").OPS
     if op.name in _RULES
-    for sample in op.samples()
 ]
 _GARBAGE = 77  # what a buffer holds before anything writes it
 
@@ -107,16 +107,16 @@ def _check(case: SampleCase, caps: DeviceCaps) -> None:
         tolerance.check(tensor, case.expected[i], f"output {i}")
 
 
-@pytest.mark.parametrize(("op", "sample"), CASES)
-def test_padded_channels(op: OpDef, sample: Sample) -> None:
-    _check(materialize(op, sample), DeviceCaps())
+@pytest.mark.parametrize("op", MOVING, ids=lambda op: op.name)
+def test_padded_channels(op: OpDef) -> None:
+    all_of({s.id: lambda s=s: _check(materialize(op, s), DeviceCaps()) for s in op.samples()})
 
 
-@pytest.mark.parametrize(("op", "sample"), CASES)
-def test_small_device(op: OpDef, sample: Sample) -> None:
+@pytest.mark.parametrize("op", MOVING, ids=lambda op: op.name)
+def test_small_device(op: OpDef) -> None:
     """Few workgroups along an axis, so that dispatches spread over two; few bindings."""
     caps = attrs.evolve(DeviceCaps(), max_groups=(2, 65535, 1), max_bindings=5)
-    _check(materialize(op, sample), caps)
+    all_of({s.id: lambda s=s: _check(materialize(op, s), caps) for s in op.samples()})
 
 
 def test_concat_of_eleven_needs_several_dispatches() -> None:
