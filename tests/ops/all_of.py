@@ -1,4 +1,4 @@
-"""Many checks of an op as one test, where a test each would take longer to begin than to run."""
+"""Many checks of an op as one test, where a test each costs about as much as what it checks."""
 
 from __future__ import annotations
 
