@@ -152,8 +152,11 @@ class Weights:
         """Whether the largest finite one is held well. Beside it smaller ones say little."""
         largest = self._largest()
         if largest is None:
-            sizes = np.abs(self._numbers())
-            largest = np.max(sizes, where=np.isfinite(sizes), initial=0.0)
+            numbers = self._numbers()
+            largest = max(numbers.max(initial=0.0), -numbers.min(initial=0.0))
+            if not np.isfinite(largest):
+                sizes = np.abs(numbers)
+                largest = np.max(sizes, where=np.isfinite(sizes), initial=0.0)
         return not spoiled_by_f16(np.array(largest, np.float32)).any()
 
     @property

@@ -131,8 +131,10 @@ def _power(attributes: NoAttrs, a: Array, b: Array) -> Array:
     if _is_whole(b) and (b < 0).any():
         raise InputError("POW: a whole number is raised to a negative power")
     if a.dtype != np.int32:
+        made = np.asarray(np.power(a, b))
         # Where 0.5 is the one exponent NumPy takes the root, which is NaN of -inf.
-        return np.where((a == -np.inf) & (b == 0.5), np.inf, np.power(a, b))
+        roots = (a == -np.inf) & (b == 0.5)
+        return np.where(roots, np.inf, made).astype(made.dtype) if roots.any() else made
     # TFLite computes in double precision. What is beyond 32 bits becomes the smallest number, as
     # its conversion gives it on x86.
     with np.errstate(over="ignore"):
