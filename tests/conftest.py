@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def _nothing_is_kept_for_the_next() -> Iterator[None]:
     """Compiled models are kept in the user's folder unless somebody says otherwise; what a test
     sees must not hang on what another has left there. Tests of it name a folder, or bring this
     back."""
+    import_module("tflgpu.cli.cache")  # whose commands show the user's folder all the same
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(location, "default_folder", lambda: None)
         yield

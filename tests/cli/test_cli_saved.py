@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -70,12 +69,6 @@ def test_what_cannot_be_done_is_one_line(
     ran = tflgpu("compile", scale, *options)
     assert ran.exit_code == 2
     assert says in ran.stderr
-
-
-@pytest.fixture(autouse=True)
-def _of_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command that lists it, which may have been imported since tests keep nothing there."""
-    monkeypatch.setattr(import_module("tflgpu.cli.cache"), "default_folder", default_folder)
 
 
 @pytest.fixture

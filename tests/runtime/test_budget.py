@@ -253,7 +253,7 @@ def test_a_chain_of_a_head_with_many_stores_is_cut(monkeypatch: pytest.MonkeyPat
 def test_a_kernel_over_the_budget_goes_to_the_cpu_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("lower", "kernel_limits"):
+    for module in ("lower", "build"):
         monkeypatch.setattr(f"tflgpu.compiler.{module}.MAX_KERNEL", 20)
     expected, _ = _outputs(chain(4), None)
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
