@@ -1,4 +1,4 @@
-"""Checks what a recording returns (see `tflgpu.checks.device`)."""
+"""Checks what a recording returns, one that lends its outputs too (see `tflgpu.checks.device`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Opens a model for a command: the backend, the device and the precision."""
+"""Opens a model for a command: the backend, the device, the precision, and the flags for the other
+options of a delegate, which are made from their definition.
+
+A command that is decorated with `with_delegate_flags` has ``--memory-limit`` for `memory_limit` and
+so on; what was given arrives in its argument ``flags``, by option name.
+"""
 
 from __future__ import annotations
 

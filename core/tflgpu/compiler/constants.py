@@ -1,5 +1,10 @@
-"""The constants of a plan. Large ones may be as the model's file stores them: their bytes on the
-device are made when they are uploaded, and a saved plan refers to the file."""
+"""The constants of a plan, and which of them are equal, bit for bit.
+
+Large ones may be as the model's file stores them: their bytes on the device are made when they are
+uploaded, and a saved plan refers to the file. A digest of small ones, and of large ones a sample,
+tells what may be equal; only then are large ones compared as a whole. So it costs little to ask
+where nothing is.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
     conv -> RELU -> ADD(., skip) -> ...      one group: the conv's store does the rest
 
-At first each node is a group, or what a rule for groups makes together; then groups join
-(`tflgpu.compiler.fuse`).
+At first each node is a group, or what a rule for groups makes together (`match_groups`). Then
+elementwise chains (`join_chains`) and rows (`join_rows`) join, and then groups become part of those
+that read their results (`Neighbours`). Products of one input that is left join afterwards; small
+dispatches that need nothing of each other (`side_by_side`) when all kernels are made.
 """
 
 from __future__ import annotations
@@ -131,7 +133,22 @@ JoinRule = Callable[[Group, Sequence[Group]], bool]
 
 
 class Neighbours:
-    """The groups of a part, in an order in which they can run, and which read which.
+    """The groups of a part, in an order in which they can run, and which read which; one walk joins
+    them, with a rule for each way.
+
+        x -> made by a group -> y -> read by others      the others make y themselves, or all of
+                                                         them and the maker are one
+
+    A rule looks at a group and at all groups that read its results, and joins it to each of them
+    or to none. These are the rules, in the order in which they are tried:
+
+        join_moves         a move of whole vectors takes place in the store of what it reads
+        join_reads         what makes each vector by itself is computed in the loads of its readers
+        join_row_changes   what changes whole rows begins the products that read them
+        join_products      a product is made beside the one whose store reads it
+
+    A RESHAPE that moves nothing shares its operand's buffer by then, so readers are counted by
+    buffers.
 
     Attributes:
         root_of: The value whose buffer a value lies in.

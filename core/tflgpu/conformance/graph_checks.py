@@ -190,7 +190,9 @@ _SEEDS = 3
 
 
 def integer_checks() -> list[Check]:
-    """A few graphs in every precision, of which the integers must know nothing."""
+    """Quantized graphs with integer numerics, to the last bit: with an operator in floats between
+    those that have integer kernels, and in every precision, of which the integers must know
+    nothing."""
     return [
         Check(f"4/integers/{seed}/{precision.value}", partial(_check_integers, seed, precision))
         for seed in range(_SEEDS)

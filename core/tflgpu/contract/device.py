@@ -54,7 +54,7 @@ class DeviceInfo:
         is_gpu: False for CPUs and software renderers.
         driver: Driver and version, for fingerprints and reports.
         uuid: Which device it is, to other APIs and in other processes too: 32 lower-case
-            hexadecimal digits in groups (`tflgpu.contract.device.uuid_text`). None where the
+            hexadecimal digits in groups (`uuid_text`). None where the
             API does not tell.
     """
 
@@ -350,7 +350,9 @@ class CompilesAhead(Protocol):
         same kernel may come again. What is wrong with it is for `Device.load` to raise."""
 
 
-#: What an option ``device`` begins with that is a UUID.
+#: What an option ``device`` begins with that is a UUID, which APIs of one GPU have in common, and
+#: which tells two equal GPUs apart. Indices do not: each API has its own order, and a process in
+#: which some GPUs are hidden another.
 UUID = "uuid:"
 UUID_BYTES = 16
 

@@ -20,6 +20,11 @@ _LOG = logging.getLogger("tflgpu")
 class LostDevices:
     """Leaves copies out. All of it is called under the lock of the pool.
 
+        a device is lost    -> its copies are left out, if there is another device
+        the CPU took over   -> that copy is left out (the option ``on_error``), likewise
+        no device is left   -> copies that the CPU took over are back; otherwise a request gets
+                               the error, and the next one opens the last device anew
+
     Args:
         copies: All copies of the pool.
     """

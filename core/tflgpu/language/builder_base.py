@@ -1,4 +1,5 @@
-"""Parts of the builder: tiles of matrices, and values of the neighbours in a subgroup."""
+"""The base of the builder: its statements of matrix tiles (`tflgpu.language.matrix`) and of the
+neighbours' values in a subgroup (`tflgpu.language.subgroup`)."""
 
 from __future__ import annotations
 

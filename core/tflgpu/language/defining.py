@@ -32,7 +32,8 @@ from tflgpu.language.walk import statements, walk
 
 
 def rounded_names(kernel: Kernel) -> frozenset[str]:
-    """The lets whose value is f16 and was f32."""
+    """The lets whose value is f16 so that it is rounded: it was f32, and will be again. A driver
+    may compute such a pair of conversions as none (NVIDIA's does); then other means round."""
     return frozenset(
         stmt.ident
         for stmt in statements(kernel.body)

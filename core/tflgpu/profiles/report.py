@@ -52,7 +52,13 @@ def delegated(
     quantized: bool = True,
     max_partitions: int | None = None,
 ) -> Delegation:
-    """Divide a subgraph as a delegate would. ``max_partitions`` is the table's unless given."""
+    """Divide a subgraph as a delegate would. ``max_partitions`` is the table's unless given.
+
+    As LiteRT does it (``tflite/delegates/utils.cc``, ``tflite/graph_info.cc``, August 2026): each
+    operator is asked for, the operators are divided into subsets of one side each, always taking
+    all that are ready before changing sides, and of the delegate's subsets those with the most
+    operators are kept.
+    """
     file_subgraph = FileSubgraph.of(subgraph, rules.half_constants)
     reasons: dict[int, str] = {}
     flaws: dict[int, Sequence[str]] = {}

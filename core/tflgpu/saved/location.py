@@ -1,4 +1,10 @@
-"""Where compiled graphs are looked up: a given file, a folder, or the compiler."""
+"""Where compiled graphs are looked up: a given file, a folder, or the compiler.
+
+The folder is a cache: a model that was compiled once is read the next time; a damaged or outdated
+file is dropped, and made anew. A file's name is a digest of its key, and the key in it is compared
+as well. Two processes that want the same model compile it once. The time of a file is when it was
+last used; where the folder is over its limit, those go that were not used for longest.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +204,7 @@ class SavedLocation:
 
     Attributes:
         saved: A saved model, in the place of compiling; another graph than its own is refused.
-        folder: Where compiled models are kept, and looked for (`tflgpu.saved.location`).
+        folder: Where compiled models are kept, and looked for.
         token: The user's name for the model, in that folder.
     """
 

@@ -25,6 +25,10 @@ from tflgpu.tools.runs import random_inputs
 class ProcessorTour:
     """Moves this thread from one processor to the next; `end` brings back what was.
 
+    How long a call takes depends on the processor that its thread is on: one that serves the
+    device's interrupts, or whose sibling is busy, takes longer to hear of a run's end. A thread
+    mostly stays where it is, so that a process would tell of one processor only.
+
     Where a system cannot move threads, or there is only one processor, nothing moves.
     """
 
