@@ -9,6 +9,7 @@ import pytest
 
 def all_of(checks: Mapping[str, Callable[[], object]]) -> None:
     """Make every check, and tell what is wrong by its name. Skips where all of them skip."""
+    assert checks
     wrong, skipped = [], []
     for name, check in checks.items():
         try:
@@ -18,5 +19,5 @@ def all_of(checks: Mapping[str, Callable[[], object]]) -> None:
         except (AssertionError, RuntimeError) as error:
             wrong.append(f"{name}: {error}")
     assert not wrong, "\n".join(wrong)
-    if checks and len(skipped) == len(checks):
+    if len(skipped) == len(checks):
         pytest.skip(skipped[0])
