@@ -1,4 +1,5 @@
-"""One entry of the device database: the devices that it matches, and the facts that it states."""
+"""One entry of the device database: the devices that it matches, and the facts that it states; and
+all that entries state about one device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The queue of a `Pool`: which request is in which batch, and on which copy of the model."""
+"""The queue of a `Pool`: which request is in which batch, and on which copy of the model, where
+devices were lost, too."""
 
 from __future__ import annotations
 
