@@ -1,5 +1,5 @@
-"""From a `Sample` to something that runs: a graph of one node, arrays, and what they give; and random
-samples of an op: its own generator's, or its samples with other sizes."""
+"""From a `Sample` to something that runs: a graph of one node, arrays, and what they give; and
+random samples of an op: its own generator's, or its samples with other sizes."""
 
 from __future__ import annotations
 
