@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tflgpu.conformance.expectations import Expectation, match_expectations, read_expectations
-from tflgpu.conformance.ops_table import defined_page, measured_page
+from tflgpu.conformance.ops_table import defined_page, main, measured_page
 from tflgpu.conformance.report import Report
 from tflgpu.conformance.suite import CheckFinding, Suite
 from tflgpu.conformance.summary import summary
@@ -285,6 +285,16 @@ def test_an_op_without_kernels_is_listed_as_such() -> None:
     lines = defined_page([builtin_ops()["RANK"], builtin_ops()["RELU"]]).splitlines()
     assert lines[-1].startswith("| RELU | 1") and lines[-1].endswith("| full | full |  |")
     assert "| none | full | there is no GPU kernel for RANK |" in lines[-2]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"ops": {}}'])
+def test_a_file_that_is_no_report_is_named(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "support.json").write_text(text)
+    with pytest.raises(SystemExit, match="2"):
+        main(["--measured", str(tmp_path / "support.json")])
+    assert "support.json is no report of the suite" in capsys.readouterr().err
 
 
 def test_a_measured_page_has_a_column_a_backend() -> None:

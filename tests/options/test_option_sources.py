@@ -287,7 +287,7 @@ def test_flags_reach_the_delegate(command: Any, tmp_path: Path) -> None:
         (("--numerics", "float", "--quantized-numerics", "float"), "are one option; give one"),
         (("--enable-quantization", "0", "--quantized-models-allowed", "1"),
          "--enable-quantization=false contradict each other"),
-        (("--options-file", "nowhere.toml"), "nowhere.toml: No such file"),
+        (("--options-file", "nowhere.toml"), "--options-file nowhere.toml: No such file"),
     ],
 )  # fmt: skip
 def test_errors_name_the_flag(command: Any, flags: tuple[str, ...], says: str) -> None:

@@ -27,6 +27,7 @@ from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import CPU, OPTIONS, OPTIONS_FILE, OTHER_NAMES, DelegateOptions
 from tflgpu.options.kinds import is_count
+from tflgpu.options.sources import from_toml
 from tflgpu.runtime.opened_device import CHOICE
 
 #: What was given: text by option name.
@@ -183,7 +184,10 @@ def options_of(
     """
     given = dict(flags or {})
     file = given.pop(FILE, None)
-    environ = os.environ if file is None else {**os.environ, OPTIONS_FILE: file}
+    environ: Mapping[str, str] = os.environ
+    if file is not None:
+        from_toml(file, who=f"--options-file {file}: ")  # for errors that name the flag
+        environ = {**environ, OPTIONS_FILE: file}
     said = {"backend": backend, "device": device, "precision": precision}
     given |= {name: text for name, text in said.items() if text is not None}
     if numerics is not None:

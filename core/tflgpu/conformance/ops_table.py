@@ -107,7 +107,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--measured", type=Path, metavar="support.json")
     given = parser.parse_args(arguments)
     if given.measured:
-        text = measured_page(json.loads(given.measured.read_text(encoding="utf-8")))
+        try:
+            text = measured_page(json.loads(given.measured.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            parser.error(f"{given.measured} is no report of the suite: {error!r}")
     else:
         text = defined_page()
     if given.page:
