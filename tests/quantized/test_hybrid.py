@@ -27,7 +27,8 @@ DEVICES = (("cpu_ref", 0), ("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu"
 
 @attrs.frozen
 class Hybrid:
-    """An operator; ``axis`` is that of the filter's scales, None for one scale."""
+    """An operator; ``axis`` is that of the filter's scales, None for one scale, and ``stored`` the
+    type of its numbers."""
 
     op: str
     x: tuple[int, ...]
@@ -36,6 +37,7 @@ class Hybrid:
     axis: int | None = None
     fields: dict[str, Any] = attrs.field(factory=dict, hash=False)
     version: int = 4
+    stored: DType = DType.I8
 
     @property
     def bias(self) -> int:
@@ -62,6 +64,11 @@ CASES = (
     Hybrid("BATCH_MATMUL", (2, 5, 13), (2, 13, 3), (2, 5, 3)),
     Hybrid("BATCH_MATMUL", (2, 13, 5), (2, 3, 13), (2, 5, 3), None,
            {**_ASYMMETRIC, "adj_x": True, "adj_y": True}),
+    # XNNPACK takes these rows, and no convolution.
+    Hybrid("FULLY_CONNECTED", (5, 28), (7, 28), (5, 7), 0, {}, 9, DType.I4),
+    Hybrid("CONV_2D", (2, 5, 7, 9), (6, 1, 1, 9), (2, 5, 7, 6), 0, _CONV, 5, DType.I4),
+    Hybrid("CONV_2D", (2, 5, 7, 3), (6, 3, 3, 3), (2, 5, 7, 6), 0, _CONV, 5, DType.I4),
+    Hybrid("CONV_2D", (2, 5, 7, 3), (6, 3, 3, 3), (2, 5, 7, 6), None, _CONV, 5, DType.I4),
 )  # fmt: skip
 
 
@@ -73,10 +80,11 @@ def make(models: Sequence[Hybrid], rng: np.random.Generator) -> bytes:
         first = len(tensors)
         count = 1 if case.axis is None else case.weights[case.axis]
         scales = tuple(float(np.float32(s)) for s in rng.uniform(0.002, 0.02, count))
-        data = rng.integers(-127, 128, case.weights).astype(np.int8)
+        most = 7 if case.stored is DType.I4 else 127
+        data = rng.integers(-most, most + 1, case.weights).astype(np.int8)
         quant = Quantization(scales, (0,) * count, case.axis or 0)
         tensors += [
-            TensorSpec("x", case.x), TensorSpec("w", case.weights, DType.I8, data, quant)
+            TensorSpec("x", case.x), TensorSpec("w", case.weights, case.stored, data, quant)
         ]  # fmt: skip
         if case.bias:
             bias = rng.normal(size=case.bias).astype(np.float32)

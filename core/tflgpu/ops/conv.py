@@ -206,15 +206,16 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 
 
 def _hybrid(node: Node) -> Hybrid:
-    """An image has one range. XNNPACK takes constant filters, and to it one of one pixel is a
-    matrix: each pixel of the image has a range then."""
-    filter_ = node.input(1)
-    if filter_.dtype is not DType.I8 or filter_.contents is None:
-        return Hybrid((OnTheFly((1, 2, 3), Rounding.SYMMETRIC),))
-    one_pixel = filter_.shape[1:3] == (1, 1) and (node.attrs.stride_h, node.attrs.stride_w) == (
-        1,
-        1,
-    )
+    """An image has one range. XNNPACK takes constant filters of bytes, and to it one of one pixel
+    is a matrix: each pixel of the image has a range then. LiteRT's own kernel takes the others,
+    those of 4 bits among them."""
+    filter_, strides = node.input(1), (node.attrs.stride_h, node.attrs.stride_w)
+    quant = filter_.quant
+    if filter_.dtype is not DType.I8 or filter_.contents is None or filter_.packed is not None:
+        by_channel = quant is not None and quant.per_axis
+        rounding = Rounding.ASYMMETRIC if by_channel else Rounding.SYMMETRIC
+        return Hybrid((OnTheFly((1, 2, 3), rounding),))
+    one_pixel = filter_.shape[1:3] == (1, 1) and strides == (1, 1)
     return Hybrid((OnTheFly((3,) if one_pixel else (1, 2, 3), Rounding.EVEN),))
 
 
