@@ -20,6 +20,7 @@ from tflgpu.errors import DelegateError, OptionError, StateError, UnsupportedErr
 from tflgpu.interpreter import Delegate, Interpreter, InterpreterWithCustomOps, SignatureRunner
 from tflgpu.interpreter.gpu_delegate import GpuDelegate
 from tflgpu.ir.dtypes import DType, Quantization
+from tflgpu.tflite.model_file import Blockwise
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -150,6 +151,21 @@ def test_zero_points_are_compressed_as_in_litert(compress: bool) -> None:
     assert [len(p) for p in points] == ([0, 0, 1, 3, 1, 1] if compress else [0, 0, 3, 3, 3, 1])
 
 
+def blocks() -> bytes:
+    """Weights of 4 bits, in blocks that have their scales in another tensor."""
+    scales = np.linspace(0.1, 0.2, 6, dtype=np.float16).reshape(3, 2)
+    tensors = [
+        TensorSpec("x", (2, 32)),
+        TensorSpec("y", (2, 3)),
+        TensorSpec(
+            "w", (3, 32), DType.I4, np.ones((3, 32), np.int8), blockwise=Blockwise(3, -1, 16)
+        ),
+        TensorSpec("scales", scales.shape, DType.F16, scales),
+    ]
+    product = OperatorSpec("FULLY_CONNECTED", {}, (0, 2), (1,), version=7)
+    return write_model(ModelSpec(tensors, [product], (0,), (1,)))
+
+
 def quantized() -> bytes:
     """An int8 convolution: scales by channel, an optional operand that is not there."""
     one = Quantization((0.05,), (3,))
@@ -173,7 +189,9 @@ def known(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [d for d in details if d["name"] != "bf16"]
 
 
-@pytest.mark.parametrize("make", [quantized, models.types, models.two_subgraphs, models.chain])
+@pytest.mark.parametrize(
+    "make", [quantized, blocks, models.types, models.two_subgraphs, models.chain]
+)
 def test_half_private_methods_give_what_litert_gives(make: Any) -> None:
     content = make()
     ours, theirs = Interpreter(model_content=content), litert.Interpreter(model_content=content)

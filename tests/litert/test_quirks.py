@@ -124,6 +124,30 @@ def test_a_scale_that_f32_cannot_count_with(scale: float) -> None:
         run(one("ADD", {}, tensors, [0], operands=[0, 0]), [np.zeros(4, np.int8)])
 
 
+@pytest.mark.parametrize(
+    ("op", "kind", "scale"),
+    [
+        ("ADD", DType.I8, 2.0**-19),
+        ("ADD", DType.I16, 2.0**-14),
+        ("SQUARED_DIFFERENCE", DType.I8, 2.0**-12),
+    ],
+)
+def test_a_result_of_far_finer_steps_than_its_operands(op: str, kind: DType, scale: float) -> None:
+    """As calibration gives `x - x` squared. LiteRT ends the process, but not at twice the step."""
+    for finer in (scale, 2 * scale):
+        tensors = [
+            TensorSpec(name, (4,), kind, quantization=Quantization((step,), (0,)))
+            for name, step in (("a", 1.0), ("b", 0.375), ("y", finer))
+        ]
+        content = one(op, {}, tensors, [0, 1])
+        given = [np.array(x, kind.numpy) for x in ([0, 3, -2, 50], [0, 8, -8, 16])]
+        (found,), _ = run(content, given)
+        sums = given[0] + 0.375 * given[1]
+        real = sums if op == "ADD" else (given[0] - 0.375 * given[1]) ** 2
+        limits = np.iinfo(kind.numpy)
+        np.testing.assert_array_equal(found, np.clip(real / finer, limits.min, limits.max))
+
+
 def test_a_radius_beyond_all_channels() -> None:
     fields = {"radius": 2**31 - 1, "bias": 1.0, "alpha": 1.0, "beta": 0.5}
     tensors = [TensorSpec(n, (1, 1, 1, 5)) for n in "xy"]

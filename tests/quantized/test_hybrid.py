@@ -196,7 +196,8 @@ def test_ends_as_far_below_0_as_above() -> None:
         )
 
 
-def test_transposed_convolution() -> None:
+@pytest.mark.parametrize("device", [0, 1])
+def test_transposed_convolution(device: int) -> None:
     rng = np.random.default_rng(7)
     data = rng.integers(-127, 128, (5, 3, 3, 4)).astype(np.int8)
     quant = Quantization(tuple(0.01 * (1 + i) for i in range(5)), (0,) * 5, 0)
@@ -214,7 +215,7 @@ def test_transposed_convolution() -> None:
     given = [rng.normal(size=(2, 4, 3, 4)).astype(np.float32)]
     (wanted,) = by_litert(content, given)
     with (
-        tflgpu.GpuDelegate(backend="cpu_ref", allow_fallback=False) as delegate,
+        tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
     ):
         (found,) = run(ours, given)

@@ -257,7 +257,7 @@ def test_products_are_of_the_real_numbers(name: str, where: str) -> None:
 
 
 @pytest.mark.parametrize(("depth", "block"), [(32, 16), (64, 32), (96, 32), (128, 64), (64, 64)])
-@pytest.mark.parametrize("where", ["cpu_ref", "device"])
+@pytest.mark.parametrize("where", ["litert", "cpu_ref", "device"])
 def test_rows_beside_blocks_are_rounded_as_litert_does(depth: int, block: int, where: str) -> None:
     """From blocks of 32 on XNNPACK takes them, with their scales in bf16."""
     rng = np.random.default_rng(depth + block)

@@ -35,6 +35,7 @@ _DIVIDES_BY_SCALES = frozenset(
         "GREATER_EQUAL",
     }
 )
+_SUMS_OF_STEPS = frozenset({"ADD", "SQUARED_DIFFERENCE"})
 _BYTES = frozenset({DType.I8, DType.U8})
 _SMALL = _BYTES | {DType.I16}
 _DIAGONALS = frozenset({"MATRIX_DIAG", "MATRIX_SET_DIAG"})
@@ -90,6 +91,11 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
         return f"LiteRT takes a missing scale for 0 and divides by it: {meaningless}"
     if node.op in _DIVIDES_BY_SCALES and (found := _unscaled(node)) is not None:
         return f"LiteRT ends the process: {node.op} needs a scale of {found.name}"
+    if node.op in _SUMS_OF_STEPS and _outgrows(node):
+        return (
+            f"LiteRT ends the process where the result of {node.op} has far finer steps than its "
+            "operands"
+        )
     if (
         node.op in _BIASED
         and _is_short(node.optional_input(2))
@@ -218,6 +224,18 @@ def _unscaled(node: Node) -> Value | None:
         if value is not None and value.dtype in kinds and value.quant is None:
             return value
     return None
+
+
+def _outgrows(node: Node) -> bool:
+    """Whether LiteRT's factor from a sum, or from a difference's square, to the steps of the result
+    is 1 or more, which its kernel holds to be impossible: a range that calibration found empty."""
+    scales = [v.quant.scale[0] for v in (*node.inputs, *node.outputs) if v is not None and v.quant]
+    if len(scales) != 3 or not all(scales):
+        return False
+    steps = 2 * max(scales[:2])
+    if node.op == "SQUARED_DIFFERENCE":
+        return steps * steps >= 2**14 * scales[2]
+    return steps >= 2 ** (15 if node.input(0).dtype is DType.I16 else 20) * scales[2]
 
 
 def _needs_scales(node: Node, op: OpDef) -> str | None:

@@ -31,7 +31,8 @@ def _takes(neighbours: Neighbours, reader: Group, result: int, change: RowChange
     """Whether a reader makes the rows of the tensor that lies in a buffer."""
     first = next((each for each in reader.inlined if change_of(each)), None)
     head, reads = (first or reader).head, neighbours.reads(reader.nodes)[result]
-    if reader.owners or reads != 1 or neighbours.root_of(head.input(0)).id != result:
+    source = head.input(0)  # a shape, of a transposed convolution
+    if reader.owners or reads != 1 or source.is_const or neighbours.root_of(source).id != result:
         return False
     later = change_of(first) if first else None
     if later is None:

@@ -21,9 +21,10 @@ from tflgpu.tflite.sparsity import Sparsity
 
 
 class QuantizationParameters(TypedDict):
-    """How the numbers of a tensor are stored: a scale and a zero point each, or one for all."""
+    """How the numbers of a tensor are stored: a scale and a zero point each, or one for all. Of
+    blocks only the scales are told, in the type that they are stored in."""
 
-    scales: npt.NDArray[np.float32]
+    scales: npt.NDArray[np.floating[Any]]
     zero_points: npt.NDArray[np.int32]
     quantized_dimension: int
     block_size: int
@@ -260,6 +261,9 @@ class ModelDetails(InterpreterParts):
             InputError: no such tensor, or one of a type that NumPy lacks.
         """
         info = subgraph.tensor(index)
-        return tensor_details(
-            info, subgraph.shape(info.index), subgraph.session, compress=self._compress
-        )
+        shape, blocks = subgraph.shape(info.index), info.blockwise
+        found = tensor_details(info, shape, subgraph.session, compress=self._compress)
+        scales = None if blocks is None else subgraph.tensor(blocks.scales).data
+        if scales is not None:
+            found["quantization_parameters"]["scales"] = scales.flatten()
+        return found

@@ -87,7 +87,7 @@ class StoredReals:
         """All of them, as a new array of f32."""
         if self.quantization is None:
             return self.numbers.astype(np.float32)
-        return self.quantization.dequantize(self._whole_numbers())
+        return self.quantization.dequantize(self.stored())
 
     def rows(self, start: int, stop: int) -> Array:
         """Those at some indices of the first axis, as a new array of f32."""
@@ -121,9 +121,7 @@ class StoredReals:
         numbers, quantization = self.numbers, self.quantization
         if isinstance(quantization, BlockScales):
             return max(
-                quantization.rows(start, start + _ROWS).largest(
-                    self._whole_numbers(start, start + _ROWS)
-                )
+                quantization.rows(start, start + _ROWS).largest(self.stored(start, start + _ROWS))
                 for start in range(0, len(numbers), _ROWS)
             )
         if quantization.per_axis and quantization.axis:
@@ -136,7 +134,8 @@ class StoredReals:
         largest = max(float(np.max(np.abs(quantization.dequantize(end)))) for end in ends)
         return largest if np.isfinite(largest) else None
 
-    def _whole_numbers(self, start: int = 0, stop: int | None = None) -> Array:
+    def stored(self, start: int = 0, stop: int | None = None) -> Array:
+        """What is stored for some indices of the first axis, a number an element."""
         if not self.in_nibbles:
             return self.numbers if stop is None else self.numbers[start:stop]
         stored = self.numbers[start:stop]

@@ -18,6 +18,7 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.errors.blame import Failed, attempt, clipped
 from tflgpu.ir.dtypes import DType, Quantization
 from tflgpu.ir.graph import FileOptions, Node, Value
+from tflgpu.ir.stored_reals import BlockScales, StoredReals
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import Fields, OpDef
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
@@ -26,7 +27,7 @@ from tflgpu.ops.quantized import is_divisor
 from tflgpu.ops.round_to_bf16 import OP as ROUNDING
 from tflgpu.ops.unknown import ForeignOp, unknown_reason
 from tflgpu.tflite.bodies import subgraphs_of
-from tflgpu.tflite.model_file import SubgraphInfo
+from tflgpu.tflite.model_file import Blockwise, SubgraphInfo
 from tflgpu.tflite.schema import BUILTIN_CODES, default_fields, options_of
 from tflgpu.tflite.spec import (
     ModelSpec,
@@ -251,17 +252,18 @@ class _Writing:
         if value is None:
             return -1
         if value.id not in self.places:
-            self.places[value.id] = self._new(
-                TensorSpec(
-                    value.name,
-                    value.shape,
-                    _written(value),
-                    value.data,
-                    value.quant,
-                    value.is_variable,
-                )
-            )
+            self.places[value.id] = self._new(self._spec(value))
         return self.places[value.id]
+
+    def _spec(self, value: Value) -> TensorSpec:
+        """A tensor as the file has it: LiteRT rounds what meets weights in blocks."""
+        held, name, shape = value.contents, value.name, value.shape
+        blocks = held.quantization if isinstance(held, StoredReals) else None
+        if isinstance(blocks, BlockScales) and blocks.scales.dtype == np.float16:
+            scales = TensorSpec(f"{name} scales", blocks.scales.shape, DType.F16, blocks.scales)
+            blockwise = Blockwise(self._new(scales), -1, blocks.size)
+            return TensorSpec(name, shape, DType.I4, held.stored(), blockwise=blockwise)
+        return TensorSpec(name, shape, _written(value), value.data, value.quant, value.is_variable)
 
     def add(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
         for value in (*node.inputs, *node.outputs):
