@@ -27,8 +27,8 @@ DEVICES = (("cpu_ref", 0), ("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu"
 
 @attrs.frozen
 class Hybrid:
-    """An operator; ``axis`` is that of the filter's scales, None for one scale, and ``stored`` the
-    type of its numbers."""
+    """An operator; ``axis`` is that of the filter's scales, None for one scale, ``stored`` the type
+    of its numbers, and ``same`` says that all scales are equal."""
 
     op: str
     x: tuple[int, ...]
@@ -38,6 +38,7 @@ class Hybrid:
     fields: dict[str, Any] = attrs.field(factory=dict, hash=False)
     version: int = 4
     stored: DType = DType.I8
+    same: bool = False
 
     @property
     def bias(self) -> int:
@@ -69,6 +70,11 @@ CASES = (
     Hybrid("CONV_2D", (2, 5, 7, 9), (6, 1, 1, 9), (2, 5, 7, 6), 0, _CONV, 5, DType.I4),
     Hybrid("CONV_2D", (2, 5, 7, 3), (6, 3, 3, 3), (2, 5, 7, 6), 0, _CONV, 5, DType.I4),
     Hybrid("CONV_2D", (2, 5, 7, 3), (6, 3, 3, 3), (2, 5, 7, 6), None, _CONV, 5, DType.I4),
+    Hybrid("CONV_2D", (2, 5, 7, 3), (6, 3, 3, 3), (2, 5, 7, 6), 0, _CONV, 5, DType.I4, True),
+    # Groups, and what XNNPACK takes for one.
+    Hybrid("CONV_2D", (2, 5, 7, 6), (4, 3, 3, 3), (2, 5, 7, 4), 0, _CONV, 5, DType.I4, True),
+    Hybrid("CONV_2D", (2, 5, 7, 6), (4, 1, 1, 3), (2, 5, 7, 4), 0, _CONV, 5),
+    Hybrid("CONV_2D", (2, 5, 7, 1), (1, 1, 1, 1), (2, 5, 7, 1), None, _CONV, 5),
 )  # fmt: skip
 
 
@@ -80,6 +86,8 @@ def make(models: Sequence[Hybrid], rng: np.random.Generator) -> bytes:
         first = len(tensors)
         count = 1 if case.axis is None else case.weights[case.axis]
         scales = tuple(float(np.float32(s)) for s in rng.uniform(0.002, 0.02, count))
+        if case.same:
+            scales = scales[:1] * count
         most = 7 if case.stored is DType.I4 else 127
         data = rng.integers(-most, most + 1, case.weights).astype(np.int8)
         quant = Quantization(scales, (0,) * count, case.axis or 0)

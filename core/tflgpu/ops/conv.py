@@ -207,16 +207,18 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 
 def _hybrid(node: Node) -> Hybrid:
     """An image has one range. XNNPACK takes constant filters of bytes, and to it one of one pixel
-    is a matrix: each pixel of the image has a range then. LiteRT's own kernel takes the others,
-    those of 4 bits among them."""
-    filter_, strides = node.input(1), (node.attrs.stride_h, node.attrs.stride_w)
-    quant = filter_.quant
+    is a matrix, unless there are groups: each pixel of the image has a range then. LiteRT's own
+    kernel takes the others, those of 4 bits among them, and asks whether scales differ."""
+    image, filter_ = node.input(0), node.input(1)
+    is_grouped = filter_.shape[3] != image.shape[3]
     if filter_.dtype is not DType.I8 or filter_.contents is None or filter_.packed is not None:
-        by_channel = quant is not None and quant.per_axis
-        rounding = Rounding.ASYMMETRIC if by_channel else Rounding.SYMMETRIC
+        is_one = filter_.quant is None or len(set(filter_.quant.scale)) == 1
+        rounding = Rounding.SYMMETRIC if is_one and not is_grouped else Rounding.ASYMMETRIC
         return Hybrid((OnTheFly((1, 2, 3), rounding),))
-    one_pixel = filter_.shape[1:3] == (1, 1) and strides == (1, 1)
-    return Hybrid((OnTheFly((3,) if one_pixel else (1, 2, 3), Rounding.EVEN),))
+    strides: tuple[int, ...] = (node.attrs.stride_h, node.attrs.stride_w)
+    is_pixel = filter_.shape[1:3] == strides == (1, 1) and filter_.shape != (1, 1, 1, 1)
+    is_matrix = is_pixel and not is_grouped
+    return Hybrid((OnTheFly((3,) if is_matrix else (1, 2, 3), Rounding.EVEN),))
 
 
 _ROLES = Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads")

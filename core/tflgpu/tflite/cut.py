@@ -258,11 +258,12 @@ class _Writing:
     def _spec(self, value: Value) -> TensorSpec:
         """A tensor as the file has it: LiteRT rounds what meets weights in blocks."""
         held, name, shape = value.contents, value.name, value.shape
-        blocks = held.quantization if isinstance(held, StoredReals) else None
-        if isinstance(blocks, BlockScales) and blocks.scales.dtype == np.float16:
-            scales = TensorSpec(f"{name} scales", blocks.scales.shape, DType.F16, blocks.scales)
-            blockwise = Blockwise(self._new(scales), -1, blocks.size)
-            return TensorSpec(name, shape, DType.I4, held.stored(), blockwise=blockwise)
+        if isinstance(held, StoredReals) and isinstance(held.quantization, BlockScales):
+            blocks = held.quantization
+            if blocks.scales.dtype == np.float16:
+                scales = TensorSpec(f"{name} scales", blocks.scales.shape, DType.F16, blocks.scales)
+                blockwise = Blockwise(self._new(scales), -1, blocks.size)
+                return TensorSpec(name, shape, DType.I4, held.stored(), blockwise=blockwise)
         return TensorSpec(name, shape, _written(value), value.data, value.quant, value.is_variable)
 
     def add(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
