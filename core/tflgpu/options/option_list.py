@@ -102,7 +102,7 @@ class OptionList:
         "their inputs to 8 bits while the model runs, as LiteRT does by default (XNNPACK). "
         "Without it they multiply by the weights as real numbers, as TFLite's GPU delegate does: "
         "closer to the real result, further from LiteRT's on the CPU, and without the work of "
-        "rounding.",
+        "rounding. Where LiteRT's kernels run a product by blocks of 4-bit weights, they round.",
     )
     strict: bool = option(
         Truth(),

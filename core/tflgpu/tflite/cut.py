@@ -259,11 +259,11 @@ class _Writing:
         """A tensor as the file has it: LiteRT rounds what meets weights in blocks."""
         held, name, shape = value.contents, value.name, value.shape
         if isinstance(held, StoredReals) and isinstance(held.quantization, BlockScales):
-            blocks = held.quantization
-            if blocks.scales.dtype == np.float16:
-                scales = TensorSpec(f"{name} scales", blocks.scales.shape, DType.F16, blocks.scales)
-                blockwise = Blockwise(self._new(scales), -1, blocks.size)
-                return TensorSpec(name, shape, DType.I4, held.stored(), blockwise=blockwise)
+            scales, size = held.quantization.scales, held.quantization.size
+            if scales.dtype == np.float16:
+                place = self._new(TensorSpec(f"{name} scales", scales.shape, DType.F16, scales))
+                blocks = Blockwise(place, -1, size)
+                return TensorSpec(name, shape, DType.I4, held.stored(), blockwise=blocks)
         return TensorSpec(name, shape, _written(value), value.data, value.quant, value.is_variable)
 
     def add(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
@@ -272,7 +272,7 @@ class _Writing:
                 continue
             if not value.dtype.has_numpy:
                 return Unsupported(f"tensor {value.name} is {value.dtype.value}")
-            if value.data is not None and not value.data.size:
+            if value.is_const and not value.elements:
                 # A buffer of no bytes is no constant to a reader.
                 return Unsupported(f"the constant {value.name} is empty")
             if value.quant is not None and not _counts(value.quant):
