@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.conformance.contract.leaks import leak
 from tflgpu.hosts import callbacks
 from tflgpu.hosts.kernel import SubsetKernel
 from tflgpu.hosts.litert import LiteRtHost
@@ -350,11 +350,6 @@ def test_delegates_are_released_with_their_interpreters() -> None:
     assert callbacks.live_kernels() == 0
 
 
-def resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system has no /proc")
 @pytest.mark.parametrize("new_delegates", [False, True])
 def test_interpreters_come_and_go(new_delegates: bool) -> None:
@@ -377,14 +372,6 @@ def test_interpreters_come_and_go(new_delegates: bool) -> None:
         if new_delegates:
             delegate.close()
 
-    for _ in range(8):
-        turn()
-    taken = []
-    for _ in range(3):  # what leaks does so in every round; an allocator settles in one of them
-        before = resident()
-        for _ in range(12):
-            turn()
-        taken.append(resident() - before)
-    assert min(taken) < 6 << 20, taken
+    assert leak(turn, "interpreters", 8, 12, 6 << 20) is None
     assert callbacks.live_kernels() == 0
     kept.close()

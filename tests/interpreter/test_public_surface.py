@@ -275,12 +275,14 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_is_quick() -> None:
-    # Of the processor's time: other processes may be using this machine's processors.
+    """Quicker than to import NumPy, on any machine: of the processor's time, which other processes
+    may be using as well."""
     code = (
-        "import time; start = time.process_time(); import tflgpu; "
-        "print(time.process_time() - start)"
+        "import time; times = [time.process_time()]; import tflgpu; "
+        "times.append(time.process_time()); import numpy; times.append(time.process_time()); "
+        "print(times[1] - times[0] - (times[2] - times[1]))"
     )
-    assert min(float(in_a_new_process(code)) for _ in range(3)) < 0.3
+    assert min(float(in_a_new_process(code)) for _ in range(3)) < 0
 
 
 def test_no_driver_is_imported() -> None:

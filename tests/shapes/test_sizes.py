@@ -258,7 +258,7 @@ def test_what_takes_much_memory_or_time_or_dies_is_noticed() -> None:
     with pytest.raises(AssertionError, match=r"4\d\d,\d+,\d+ bytes: 419430400 bytes"):
         check(measured(waste, 400 << 20, 0.0, patience=SECONDS))
     long = measured(waste, 1, 0.5, patience=SECONDS)
-    assert 0.3 < long.seconds < 2
+    assert 0.5 <= long.seconds < 2
     with pytest.raises(AssertionError, match=r"(99|10\d)\.\d+ s: "):
         check(attrs.evolve(long, seconds=long.seconds + 99))
     with pytest.raises(TimeoutError):

@@ -30,7 +30,7 @@ def leak_checks() -> list[Check]:
     ]
 
 
-def _resident() -> int | None:
+def resident() -> int | None:
     """Bytes of memory that this process has, None where the system does not tell.
 
     glibc gives its free pages back first (``malloc_trim``). A leak would else take those that
@@ -46,7 +46,7 @@ def _resident() -> int | None:
 _ROUNDS = 3
 
 
-def _leak(turn: Callable[[], None], what: str, first: int, times: int, most: int) -> Outcome:
+def leak(turn: Callable[[], None], what: str, first: int, times: int, most: int) -> Outcome:
     """Whether ``times`` turns take more than ``most`` bytes, after ``first`` that may fill what
     is kept. What leaks does so in every round; an allocator that settles, in one of them."""
     collects = gc.isenabled()
@@ -65,10 +65,10 @@ def _leak_of_rounds(
         turn()
     taken = []
     for _ in range(_ROUNDS):
-        before = _resident()
+        before = resident()
         for _ in range(times):
             turn()
-        after = _resident()
+        after = resident()
         if before is None or after is None:
             return NotApplicable("the system has no /proc; the process's memory is not known")
         taken.append(after - before)
@@ -81,7 +81,7 @@ def _leak_of_rounds(
 
 def _runs_take_no_memory(device: Device) -> Outcome:
     with loaded(device, small(device, 17)) as recording:
-        return _leak(recording.run, "runs", 3000, 10_000, 2 << 20)
+        return leak(recording.run, "runs", 3000, 10_000, 2 << 20)
 
 
 def _loads_take_no_memory(device: Device) -> Outcome:
@@ -101,4 +101,4 @@ def _loads_take_no_memory(device: Device) -> Outcome:
             recording.run()
 
     # If any one of the plan's four buffers of 1 MiB stayed, it would be 40 MiB or more.
-    return _leak(turn, "loads", 20, 40, 16 << 20)
+    return leak(turn, "loads", 20, 40, 16 << 20)
