@@ -42,6 +42,36 @@ def test_a_depthwise_convolution_without_a_bias() -> None:
     assert [bool(r.runs_on) for r in report.refusals] == [True]
 
 
+def test_a_filter_of_2_bits() -> None:
+    """LiteRT reads bytes, of which there are a quarter; a filter of ones gives sums of pixels."""
+    ones = np.ones((3, 1, 1, 8), np.int8)
+    tensors = [
+        TensorSpec("x", (1, 4, 5, 8)),
+        TensorSpec("w", ones.shape, DType.I2, ones, Quantization((0.5, 1.0, 2.0), (0,) * 3)),
+        TensorSpec("b", (3,), data=np.zeros(3, np.float32)),
+        TensorSpec("y", (1, 4, 5, 3)),
+    ]
+    fields = {"padding": 1, "stride_h": 1, "stride_w": 1}
+    x = numbers((1, 4, 5, 8), 2)
+    (found,), report = run(one("CONV_2D", fields, tensors, [0]), [x])
+    np.testing.assert_allclose(found, x.sum(-1, keepdims=True) * [0.5, 1, 2], atol=0.2)
+    assert [bool(r.runs_on) for r in report.refusals] == [True]
+
+
+@pytest.mark.parametrize("kind", [DType.I8, DType.I16])
+def test_a_matrix_with_a_scale_for_each_column(kind: DType) -> None:
+    tensors = [
+        TensorSpec("x", (1, 2, 2), kind, quantization=Quantization((1.0,), (0,))),
+        TensorSpec("w", (1, 2, 2), DType.I8, np.array([[[1, 2], [3, 4]]], np.int8),
+                   Quantization((1.0, 2.0), (0, 0), 2)),
+        TensorSpec("y", (1, 2, 2), kind, quantization=Quantization((1.0,), (0,))),
+    ]  # fmt: skip
+    x = np.array([[[1, 2], [-3, 4]]], kind.numpy)
+    (found,), report = run(one("BATCH_MATMUL", {}, tensors, [0]), [x])
+    np.testing.assert_array_equal(found, [[[7, 20], [9, 20]]])
+    assert [bool(r.runs_on) for r in report.refusals] == [True]
+
+
 def test_an_activation_that_is_no_clamp() -> None:
     """LiteRT leaves it out, and so do the references."""
     x = numbers((1, 4, 5, 3), 2)

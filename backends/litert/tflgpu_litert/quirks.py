@@ -110,6 +110,8 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
             return (
                 "LiteRT reads a scale a channel of DEPTHWISE_CONV_2D's filter, which has one scale"
             )
+        if node.op == "CONV_2D" and node.input(1).packed is DType.I2:
+            return "LiteRT reads CONV_2D's filter of 2 bits as bytes, beyond its end"
         if node.op == "BIDIRECTIONAL_SEQUENCE_RNN" and (
             node.attrs.merged or any(v is not None for v in node.inputs[10:])
         ):
@@ -117,6 +119,13 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
                 "LiteRT crashes on merged outputs, or computes something else with weights of a "
                 "second input, where the weights of BIDIRECTIONAL_SEQUENCE_RNN are 8-bit numbers"
             )
+    if (
+        node.op == "BATCH_MATMUL"
+        and node.input(0).dtype in _SMALL
+        and (quant := node.input(1).quant) is not None
+        and quant.per_axis
+    ):
+        return "LiteRT takes a scale of 0 for a second matrix of BATCH_MATMUL that has several"
     if node.op == "LSTM" and _reads_what_is_absent(node):
         return (
             f"LiteRT ends the process where {node.op} of i8 with 12 intermediates has no layer "
