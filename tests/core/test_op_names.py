@@ -117,7 +117,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (
         frozenset({"ADD", "SUB", "SQUARED_DIFFERENCE", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL",
                    "GREATER", "GREATER_EQUAL", "CONV_2D", "FULLY_CONNECTED",
-                   "BIDIRECTIONAL_SEQUENCE_RNN", "BROADCAST_ARGS", "CONCATENATION",
+                   "BATCH_MATMUL", "BIDIRECTIONAL_SEQUENCE_RNN", "BROADCAST_ARGS", "CONCATENATION",
                    "DEPTHWISE_CONV_2D", "FLOOR_MOD",
                    "LOCAL_RESPONSE_NORMALIZATION", "MaxPoolingWithArgmax2D", "MaxUnpooling2D",
                    "SPARSE_TO_DENSE",
