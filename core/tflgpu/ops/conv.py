@@ -217,8 +217,8 @@ def _hybrid(node: Node) -> Hybrid:
         return Hybrid((OnTheFly((1, 2, 3), rounding),))
     strides: tuple[int, ...] = (node.attrs.stride_h, node.attrs.stride_w)
     is_pixel = filter_.shape[1:3] == strides == (1, 1) and filter_.shape != (1, 1, 1, 1)
-    is_matrix = is_pixel and not is_grouped
-    return Hybrid((OnTheFly((3,) if is_matrix else (1, 2, 3), Rounding.EVEN),))
+    axes = (3,) if is_pixel and not is_grouped else (1, 2, 3)
+    return Hybrid((OnTheFly(axes, Rounding.EVEN),))
 
 
 _ROLES = Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads")
